@@ -1,0 +1,1 @@
+"""Benchmarks: a ratio against a peer in the same run, started with `qac bench NAME`."""

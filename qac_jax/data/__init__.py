@@ -1,0 +1,1 @@
+"""Data: text artefacts -> token examples -> batches."""

@@ -1,0 +1,64 @@
+"""Peak rates and memory of known devices, for MFU and for dry runs.
+
+Dense peaks as the vendors print them. An unknown device has no peak, and then no MFU is
+printed: a guess would be worse than nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """One accelerator: dense bf16 (fp16 where there is no bf16) peak and memory."""
+
+    name: str
+    peak_flops: float
+    memory_bytes: float
+
+
+_GIB = 2.0**30
+
+DEVICES: dict[str, Device] = {
+    device.name: device
+    for device in (
+        Device("V100-32", 125e12, 32 * _GIB),
+        Device("A100-40", 312e12, 40 * _GIB),
+        Device("A100-80", 312e12, 80 * _GIB),
+        Device("H100", 989e12, 80 * _GIB),
+        Device("H200", 989e12, 141 * _GIB),
+        Device("TPUv4", 275e12, 32 * _GIB),
+        Device("TPUv5e", 197e12, 16 * _GIB),
+        Device("TPUv5p", 459e12, 95 * _GIB),
+        Device("TPUv6e", 918e12, 32 * _GIB),
+    )
+}
+
+# What `jax.Device.device_kind` says, most specific first.
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r"H200", "H200"),
+    (r"H100(?!.*PCIe)", "H100"),
+    (r"A100.*80", "A100-80"),
+    (r"A100", "A100-40"),
+    (r"V100", "V100-32"),
+    (r"TPU v6 lite|TPU v6e", "TPUv6e"),
+    (r"TPU v5 lite|TPU v5e", "TPUv5e"),
+    (r"TPU v5p|TPU v5$", "TPUv5p"),
+    (r"TPU v4$", "TPUv4"),
+)
+
+
+def find(device_kind: str) -> Device | None:
+    """The device that JAX calls `device_kind`, or None where its peak is not known."""
+    for pattern, name in _KINDS:
+        if re.search(pattern, device_kind, flags=re.IGNORECASE):
+            return DEVICES[name]
+    return None
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bf16 peak in FLOP/s, or None where it is not known."""
+    device = find(device_kind)
+    return device.peak_flops if device else None

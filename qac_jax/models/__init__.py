@@ -1,0 +1,1 @@
+"""Models: token ids -> hidden states, vectors, logits."""

@@ -1,0 +1,1 @@
+"""Objectives: (parameters, batch, key) -> loss; one file a paper's objective."""

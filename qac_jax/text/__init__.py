@@ -1,0 +1,1 @@
+"""Text: files -> documents -> passages -> token ids."""

@@ -1,0 +1,1 @@
+"""Training: (objective, examples, mesh) -> trained parameters."""
