@@ -1,0 +1,26 @@
+"""Shared by all tests: eight virtual CPU devices, the golden folder, no network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+# Before JAX starts: the device count is fixed when its backend is made.
+_FLAGS = os.environ.get("XLA_FLAGS", "")
+if "xla_force_host_platform_device_count" not in _FLAGS:
+    os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count=8".strip()
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """The folder of golden cases: QAC_GOLDEN_DIR, or the one that is shipped."""
+    assert GOLDEN.is_dir(), f"QAC_GOLDEN_DIR={GOLDEN} is not a folder"
+    return GOLDEN
