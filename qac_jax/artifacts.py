@@ -1,0 +1,482 @@
+"""Artefacts: folders that are whole or refused (DESIGN.md, "Contracts").
+
+A folder becomes an artefact when `artifact.json` appears in it, and that file is written last.
+Until then it carries `.unfinished.json` (who is writing it, under which key) and `.journal.jsonl`
+(one line for every file that is complete), so that a killed run can be taken up again: files in
+the journal are kept, everything else is thrown away.
+
+Identity is a hash of the content alone: kind, schema and the files' hashes. Settings, times and
+logs (`volatile` files) are recorded but do not enter it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import IO, Any
+
+from etils import epath
+
+import qac_jax
+from qac_jax.errors import UserError
+
+
+COMMIT = "artifact.json"
+CLAIM = ".unfinished.json"
+JOURNAL = ".journal.jsonl"
+LOCK = ".lock"
+PART = ".part"
+
+_FORMAT = "qac_jax"
+_BLOCK = 1 << 20
+
+Json = dict[str, Any]
+
+
+class Artifact:
+    """A finished folder, opened for reading."""
+
+    def __init__(self, path: epath.Path, record: Json):
+        self.path = path
+        self.record = record
+        self.kind: str = record["kind"]
+        self.schema: int = record["schema"]
+        self.count: int = record["count"]
+        self.identity: str = record["identity"]
+        self.stage: str = record["stage"]
+        self.key: str = record["key"]
+        self.fields: Json = record["fields"]
+        self.inputs: dict[str, str] = record["inputs"]
+        self.seed: int | None = record["seed"]
+        self.info: Json = record["info"]
+        self.files: dict[str, Json] = record["files"]
+
+    def __repr__(self) -> str:
+        return f"Artifact({self.path}, {self.kind}, {self.count} items, {self.identity[:12]})"
+
+    def file(self, name: str) -> epath.Path:
+        """The path of one of its files or folders."""
+        if name not in self.files and not any(f.startswith(f"{name}/") for f in self.files):
+            raise UserError(
+                f"{self.path} ({self.kind}) has no {name}; it holds {', '.join(self.files)}"
+            )
+        return self.path / name
+
+    def matching(self, prefix: str, suffix: str = "") -> list[epath.Path]:
+        """The files whose names begin and end so, in order of their names."""
+        names = sorted(n for n in self.files if n.startswith(prefix) and n.endswith(suffix))
+        return [self.path / name for name in names]
+
+    def verify(self) -> None:
+        """Reads every byte again and compares it with the hashes taken while writing."""
+        for name, entry in self.files.items():
+            if entry["sha256"] and _hash_file(self.path / name) != entry["sha256"]:
+                raise UserError(
+                    f"{self.path / name} is damaged: its bytes are not those that were written; "
+                    f"remove the folder and make it again"
+                )
+
+
+def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
+    """Opens a finished artefact; refuses what is missing, unfinished, damaged or another kind."""
+    path = epath.Path(path)
+    kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
+    wanted = " or ".join(kinds) if kinds else "artefact"
+    commit = path / COMMIT
+    if not path.exists():
+        raise UserError(f"{path} does not exist; expected a folder with {wanted}")
+    if not commit.exists():
+        raise UserError(_why_not_whole(path, wanted))
+    try:
+        record = json.loads(commit.read_text())
+        if record["format"] != _FORMAT:
+            raise KeyError("format")
+        artifact = Artifact(path, record)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{commit} cannot be read ({type(error).__name__}: {error}); it is damaged or not "
+            f"ours: remove the folder and make it again"
+        ) from error
+    if kinds and artifact.kind not in kinds:
+        raise UserError(f"{path} is of kind {artifact.kind!r}; expected {wanted}")
+    for name, entry in artifact.files.items():
+        file = path / name
+        size = file.stat().length if file.exists() else None
+        if size != entry["size"]:
+            state = "missing" if size is None else f"{size} bytes long"
+            raise UserError(
+                f"{path} is damaged: {name} is {state} instead of {entry['size']} bytes; "
+                f"remove the folder and make it again"
+            )
+    return artifact
+
+
+def peek(path: epath.PathLike) -> Json | None:
+    """What a folder says of itself: the commit's or the claim's record, None for neither."""
+    for name in (COMMIT, CLAIM):
+        file = epath.Path(path) / name
+        if file.exists():
+            with contextlib.suppress(ValueError):
+                record = json.loads(file.read_text())
+                if isinstance(record, dict) and record.get("format") == _FORMAT:
+                    return {**record, "finished": name == COMMIT}
+    return None
+
+
+def identity_of(
+    kind: str, schema: int, files: Mapping[str, Json], contents: Mapping[str, str]
+) -> str:
+    """The hash of the content; `contents` stand for all files below their names."""
+    digest = hashlib.sha256(f"{kind}\n{schema}\n".encode())
+    parts = dict(contents)
+    for name, entry in files.items():
+        covered = any(name == c or name.startswith(f"{c}/") for c in contents)
+        if not covered and not entry.get("volatile"):
+            parts[name] = entry["sha256"]
+    for name in sorted(parts):
+        digest.update(f"{name}\n{parts[name]}\n".encode())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def create(
+    out: epath.PathLike,
+    *,
+    kind: str,
+    schema: int = 1,
+    key: str = "",
+    stage: str = "",
+    fields: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    seed: int | None = None,
+    replace: bool = False,
+) -> Iterator[Writer]:
+    """Writes an artefact: whole when the block ends, resumable when it is left by an error.
+
+    An unfinished folder of the same key is taken up again. Any other content is refused, or,
+    when it is ours and `replace` is set, removed first.
+    """
+    path = epath.Path(out)
+    record: Json = {
+        "format": _FORMAT,
+        "kind": kind,
+        "schema": schema,
+        "stage": stage,
+        "key": key,
+        "fields": dict(fields or {}),
+        "inputs": dict(inputs or {}),
+        "seed": seed,
+        "code": qac_jax.__version__,
+    }
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; give a folder to write to")
+    path.mkdir(parents=True, exist_ok=True)
+    with _locked(path):
+        _make_room(path, record, replace)
+        writer = Writer(path, record)
+        yield writer
+        writer.commit()
+
+
+class Writer:
+    """An artefact while it is being written."""
+
+    def __init__(self, path: epath.Path, record: Json):
+        self.path = path
+        self.count = 0
+        self.info: Json = {}
+        self._record = record
+        self._contents: dict[str, str] = {}
+        self._files: dict[str, Json] = {}
+        for entry in _read_journal(path / JOURNAL):
+            self._files[entry.pop("name")] = entry
+
+    @property
+    def done(self) -> frozenset[str]:
+        """The files that are complete (after an interruption: those that were kept)."""
+        return frozenset(self._files)
+
+    def facts(self, name: str) -> Json:
+        """What was noted beside a finished file, such as the number of its records."""
+        return self._files[name].get("facts", {})
+
+    def part(self, name: str) -> epath.Path:
+        """Where to write `name` until it is complete; then call `keep`."""
+        final = self.path / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        return final.parent / (final.name + PART)
+
+    def keep(
+        self,
+        name: str,
+        *,
+        sha256: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+        volatile: bool = False,
+    ) -> None:
+        """Publishes the complete `part(name)` under its name and notes it in the journal."""
+        part = self.part(name)
+        entry: Json = {"size": part.stat().length, "sha256": sha256 or _hash_file(part)}
+        if facts:
+            entry["facts"] = dict(facts)
+        if volatile:
+            entry["volatile"] = True
+        part.rename(self.path / name)
+        self._note(name, entry)
+
+    @contextlib.contextmanager
+    def open(
+        self, name: str, mode: str = "w", *, facts: MutableMapping[str, Any] | None = None
+    ) -> Iterator[IO[Any]]:
+        """A file that appears under its name only when the block ends without an error.
+
+        `mode` is "w" (UTF-8 text) or "wb". `facts` may be filled until the block ends.
+        """
+        if mode not in ("w", "wb"):
+            raise ValueError(f"mode {mode!r}: a part is written once, with 'w' or 'wb'")
+        with self.part(name).open("wb") as raw:
+            hashing = _HashingFile(raw)
+            buffer = io.BufferedWriter(hashing, _BLOCK)
+            if mode == "wb":
+                yield buffer
+            else:
+                text = io.TextIOWrapper(buffer, encoding="utf-8", newline="\n")
+                yield text
+                text.flush()
+                text.detach()
+            buffer.flush()
+            _sync(raw)
+        self.keep(name, sha256=hashing.digest.hexdigest(), facts=facts)
+
+    @contextlib.contextmanager
+    def temporary(
+        self, name: str, *, facts: MutableMapping[str, Any] | None = None
+    ) -> Iterator[epath.Path]:
+        """A path for a library that writes a file itself; published as `name` afterwards."""
+        part = self.part(name)
+        # Some libraries append an extension they miss (numpy.save): give them the right one.
+        path = part.parent / (".writing-" + (self.path / name).name)
+        yield path
+        path.rename(part)
+        self.keep(name, facts=facts)
+
+    def adopt(self, name: str, *, identity: str | None = None, volatile: bool = False) -> None:
+        """Takes a file or folder that stands under its name already.
+
+        `identity` replaces the hash of its bytes where these are not reproducible (Orbax);
+        `volatile` things (logs) are listed but do not enter the artefact's identity.
+        """
+        target = self.path / name
+        if not target.exists():
+            raise FileNotFoundError(f"{target} was not written")
+        files = sorted(_walk(target)) if target.is_dir() else [target]
+        for file in files:
+            relative = str(file.relative_to(self.path))
+            # A size that may still change under a log's writer would make the folder look damaged.
+            entry: Json = {"size": file.stat().length, "sha256": _hash_file(file)}
+            if volatile:
+                entry["volatile"] = True
+            self._note(relative, entry)
+        if identity is not None:
+            self._contents[name] = identity
+
+    def commit(self) -> None:
+        """Writes `artifact.json`: from now on the folder is an artefact."""
+        files = {name: dict(self._files[name]) for name in sorted(self._files)}
+        for entry in files.values():
+            entry.pop("facts", None)
+        record = {
+            **self._record,
+            "count": self.count,
+            "identity": identity_of(
+                self._record["kind"], self._record["schema"], files, self._contents
+            ),
+            "info": self.info,
+            "contents": self._contents,
+            "files": files,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        for stray in _walk(self.path):
+            name = str(stray.relative_to(self.path))
+            if name.endswith(PART) and name not in files:
+                stray.unlink()
+        _write_atomically(self.path / COMMIT, json.dumps(record, indent=1, default=_plain))
+        for name in (CLAIM, JOURNAL):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _note(self, name: str, entry: Json) -> None:
+        self._files[name] = entry
+        with (self.path / JOURNAL).open("a") as journal:
+            journal.write(json.dumps({"name": name, **entry}, default=_plain) + "\n")
+
+
+def remove(path: epath.PathLike) -> None:
+    """Removes a folder of ours, finished or not; refuses anything else."""
+    path = epath.Path(path)
+    if path.exists() and peek(path) is None and any(path.iterdir()):
+        raise UserError(f"{path} is not a folder of ours, so it is not removed; remove it yourself")
+    if path.exists():
+        # The commit goes first: a removal that is cut short leaves no artefact behind.
+        (path / COMMIT).unlink(missing_ok=True)
+        path.rmtree()
+
+
+def _why_not_whole(path: epath.Path, wanted: str) -> str:
+    record = peek(path)
+    if record is not None:
+        return (
+            f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
+            f"re-run that command to complete it"
+        )
+    return f"{path} is not a folder of ours (no {COMMIT} in it); expected {wanted}"
+
+
+def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
+    """Leaves the folder empty, or as the same unfinished run left it."""
+    found = peek(path)
+    inhabited = [p for p in path.iterdir() if p.name != LOCK]
+    if found is None and inhabited:
+        raise UserError(
+            f"{path} is not empty and not a folder of ours (it holds {inhabited[0].name}); "
+            f"choose another --out or empty it"
+        )
+    if found is not None:
+        same = found["key"] == record["key"] and found["kind"] == record["kind"]
+        if found["finished"] or not same:
+            if not replace:
+                state = "a finished" if found["finished"] else "an unfinished"
+                raise UserError(
+                    f"{path} holds {state} {found['kind']} made with other settings; choose "
+                    f"another --out, or pass --overwrite to replace it"
+                )
+            _clear(path, keep=())
+        else:
+            _clear(path, keep=_kept_files(path))
+    claim = {**record, "command": shlex.join(["qac", *sys.argv[1:]]), "pid": os.getpid()}
+    _write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
+
+
+def _kept_files(path: epath.Path) -> tuple[str, ...]:
+    """Files of an interrupted run that are complete; the journal is rewritten to match."""
+    entries = []
+    for entry in _read_journal(path / JOURNAL):
+        file = path / entry["name"]
+        if file.exists() and file.stat().length == entry["size"]:
+            entries.append(entry)
+    text = "".join(json.dumps(entry) + "\n" for entry in entries)
+    _write_atomically(path / JOURNAL, text)
+    return (JOURNAL, CLAIM, *(entry["name"] for entry in entries))
+
+
+def _clear(path: epath.Path, keep: Sequence[str]) -> None:
+    """Removes all files but `keep` and folders that stages own (names with a leading dot)."""
+    (path / COMMIT).unlink(missing_ok=True)
+    kept = {LOCK, *keep}
+    for child in list(path.iterdir()):
+        if not keep and child.is_dir():
+            child.rmtree()
+        elif child.is_dir() and child.name.startswith("."):
+            continue  # a stage's own resumable state, such as checkpoints
+        elif child.is_dir():
+            for file in list(_walk(child)):
+                if str(file.relative_to(path)) not in kept:
+                    file.unlink()
+        elif child.name not in kept:
+            child.unlink()
+
+
+def _read_journal(path: epath.Path) -> list[Json]:
+    if not path.exists():
+        return []
+    entries = []
+    for line in path.read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            break  # the line that the kill cut short
+    return entries
+
+
+@contextlib.contextmanager
+def _locked(path: epath.Path) -> Iterator[None]:
+    """One writer a folder. The kernel frees the lock of a killed process by itself."""
+    if "://" in str(path):
+        yield  # object stores have no locks; their folders are guarded by the claim alone
+        return
+    with open(os.fspath(path / LOCK), "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            owner = lock.read().strip() or "another process"
+            raise UserError(
+                f"{path} is being written by {owner}; wait for it or choose another --out"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        yield
+
+
+def _walk(path: epath.Path) -> Iterator[epath.Path]:
+    for child in path.iterdir():
+        if child.is_dir():
+            yield from _walk(child)
+        else:
+            yield child
+
+
+def _write_atomically(path: epath.Path, text: str) -> None:
+    part = path.parent / (path.name + PART)
+    with part.open("wb") as file:
+        file.write(text.encode())
+        _sync(file)
+    part.rename(path)
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    with contextlib.suppress(AttributeError, io.UnsupportedOperation):
+        os.fsync(file.fileno())
+
+
+def _hash_file(path: epath.Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """JSON for what fields may hold: paths, numpy scalars, dataclasses by their repr."""
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return repr(value)
+
+
+class _HashingFile(io.RawIOBase):
+    """Passes bytes on and hashes them on the way."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.digest.update(data)
+        return memoryview(data).nbytes

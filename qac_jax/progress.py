@@ -1,0 +1,208 @@
+"""Progress: a bar with rate, ETA and memory on a terminal, one line a minute elsewhere; metrics.
+
+Everything goes to stderr: stdout belongs to results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import IO, Any, Self
+
+from etils import epath
+
+from qac_jax.errors import UserError
+
+
+_BAR_WIDTH = 24
+_TERMINAL_SECONDS = 0.2
+_LOG_SECONDS = 60.0
+
+_said: set[str] = set()
+
+
+def say(text: str) -> None:
+    """One line for the person who watches."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_once(text: str) -> None:
+    """The same, but only the first time in this process."""
+    if text not in _said:
+        _said.add(text)
+        say(text)
+
+
+def resident_bytes() -> int:
+    """Memory of this process and its children that is really in use."""
+    import psutil
+
+    process = psutil.Process()
+    total = process.memory_info().rss
+    for child in process.children(recursive=True):
+        try:
+            total += child.memory_info().rss
+        except psutil.Error:  # it ended meanwhile
+            continue
+    return total
+
+
+def human(number: float, unit: str = "") -> str:
+    """1234567 -> 1.23M."""
+    for factor, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= factor:
+            return f"{number / factor:.3g}{suffix}{unit}"
+    return f"{number:.4g}{unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """3725 -> 1:02:05."""
+    whole = int(round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+class Bar:
+    """Counts items towards a total (None: unknown) and shows rate, ETA, memory and figures."""
+
+    def __init__(
+        self,
+        label: str,
+        total: int | None = None,
+        unit: str = "items",
+        stream: IO[str] | None = None,
+    ):
+        self.label, self.total, self.unit = label, total, unit
+        self.count = 0
+        self._skipped = 0
+        self._figures: dict[str, float] = {}
+        self._stream = stream if stream is not None else sys.stderr
+        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._start = self._shown = time.monotonic()
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        elapsed = time.monotonic() - self._start
+        if self._terminal or elapsed >= _LOG_SECONDS or kind is None:
+            self._show(final=True)
+
+    def skip(self, count: int) -> None:
+        """Items that an earlier run had finished: counted, but not in the rate."""
+        self.count += count
+        self._skipped += count
+
+    def advance(self, count: int = 1, **figures: float) -> None:
+        """`count` more items are done; `figures` are shown beside them."""
+        self.count += count
+        self._figures.update(figures)
+        now = time.monotonic()
+        if now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
+            self._shown = now
+            self._show()
+
+    def line(self) -> str:
+        """What is shown now."""
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        rate = (self.count - self._skipped) / elapsed
+        parts = [f"{self.label}:"]
+        if self.total:
+            share = min(self.count / self.total, 1.0)
+            if self._terminal:
+                filled = int(share * _BAR_WIDTH)
+                parts.append("█" * filled + "░" * (_BAR_WIDTH - filled))
+            parts.append(f"{self.count:,}/{self.total:,} {self.unit} ({share:.0%})")
+        else:
+            parts.append(f"{self.count:,} {self.unit}")
+        parts.append(f"{human(rate)}/s")
+        if self.total and rate > 0 and self.count < self.total:
+            parts.append(f"ETA {human_seconds((self.total - self.count) / rate)}")
+        else:
+            parts.append(f"in {human_seconds(elapsed)}")
+        parts.append(f"{human(resident_bytes(), 'B')}")
+        parts.extend(f"{name} {value:.4g}" for name, value in self._figures.items())
+        return "  ".join(parts)
+
+    def _show(self, final: bool = False) -> None:
+        line = self.line()
+        if self._terminal:
+            padding = " " * max(self._width - len(line), 0)
+            self._stream.write(f"\r{line}{padding}" + ("\n" if final else ""))
+            self._width = len(line)
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+class Metrics:
+    """`metrics.jsonl`, one object a line; mirrored to TensorBoard or Weights & Biases on request.
+
+    TensorBoard: the folder named by QAC_TENSORBOARD. Weights & Biases: the project named by
+    WANDB_PROJECT. Both need their package; without it one sentence says so.
+    """
+
+    def __init__(self, path: epath.PathLike, *, run_name: str = "", append: bool = True):
+        self.path = epath.Path(path)
+        self._file = self.path.open("a" if append else "w")
+        self._tensorboard: Any = None
+        self._wandb: Any = None
+        if folder := os.environ.get("QAC_TENSORBOARD"):
+            self._tensorboard = _tensorboard_writer(os.path.join(folder, run_name))
+        if project := os.environ.get("WANDB_PROJECT"):
+            self._wandb = _wandb_run(project, run_name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Writes one line at once, so that a killed run keeps what it had measured."""
+        plain = {name: float(value) for name, value in figures.items()}
+        self._file.write(json.dumps({"step": int(step), **plain}) + "\n")
+        self._file.flush()
+        if self._tensorboard is not None:
+            for name, value in plain.items():
+                self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(plain, step=step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def _tensorboard_writer(folder: str) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise UserError(
+            "QAC_TENSORBOARD is set but tensorboardX is missing; pip install tensorboardX, "
+            "or unset it"
+        ) from error
+    return SummaryWriter(folder)
+
+
+def _wandb_run(project: str, name: str) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(
+            "WANDB_PROJECT is set but wandb is missing; pip install wandb, or unset it"
+        ) from error
+    return wandb.init(project=project, name=name or None)
