@@ -1,0 +1,188 @@
+"""PyTorch `.bin` / `.pt` weight files, read without running what is pickled in them.
+
+Such a file is a zip archive: a pickle that describes tensors, and one raw member a storage.
+A pickle can call anything, so the unpickler here admits a fixed list of names, and stands
+plain descriptions of our own in for what those names would build.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import math
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from qac_jax.errors import UserError
+
+
+_STORAGES: dict[str, np.dtype] = {
+    "DoubleStorage": np.dtype(np.float64),
+    "FloatStorage": np.dtype(np.float32),
+    "HalfStorage": np.dtype(np.float16),
+    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
+    "LongStorage": np.dtype(np.int64),
+    "IntStorage": np.dtype(np.int32),
+    "ShortStorage": np.dtype(np.int16),
+    "CharStorage": np.dtype(np.int8),
+    "ByteStorage": np.dtype(np.uint8),
+    "BoolStorage": np.dtype(np.bool_),
+}
+_WRAPPERS = ("state_dict", "model_state_dict", "model_dict", "model")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+    member: str
+    dtype: np.dtype
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+    storage: Any
+    offset: Any
+    shape: Any
+    strides: Any
+
+
+class _Refused(Exception):
+    """A pickle names something outside of the list."""
+
+
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+    return _Tensor(storage, offset, shape, strides)
+
+
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
+    return tensor
+
+
+_ADMITTED: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    ("torch", "Size"): tuple,
+    # Names rather than dtypes: a pickle can change the state of an object that it gets hold of.
+    **{("torch", name): name for name in _STORAGES},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the names of `_ADMITTED` and no other."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ADMITTED[module, name]
+        except KeyError:
+            raise _Refused(f"{module}.{name}") from None
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        kind, name, member, _, length = pid
+        if kind != "storage" or name not in _STORAGES:
+            raise _Refused(f"a persistent object of kind {kind!r}")
+        return _Storage(str(member), _STORAGES[name], int(length))
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The tensors of one PyTorch file, by name; anything that is not a tensor is left out."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile:
+        raise UserError(
+            f"{os.fspath(path)} is not a zip archive, so it is either damaged or in PyTorch's old "
+            "pickle format, which is refused because reading it can run code; convert it to "
+            "model.safetensors"
+        ) from None
+    with archive:
+        return _read_archive(archive, os.fspath(path))
+
+
+def _read_archive(archive: zipfile.ZipFile, path: str) -> dict[str, np.ndarray]:
+    descriptions = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+    if len(descriptions) != 1:
+        raise UserError(
+            f"{path} holds no PyTorch weights (no data.pkl); expected what torch.save writes"
+        )
+    root = descriptions[0].removesuffix("data.pkl")
+    try:
+        content = _Unpickler(io.BytesIO(archive.read(descriptions[0]))).load()
+    except _Refused as refused:
+        raise UserError(
+            f"{path} is refused: its pickle asks for {refused}, which is no tensor, and running "
+            "what a weights file asks for is unsafe; convert it to model.safetensors"
+        ) from None
+    except Exception as error:  # a damaged or hostile pickle can fail in any way
+        raise UserError(f"{path} is damaged: its pickle cannot be read ({error})") from None
+    big_endian = _member(archive, f"{root}byteorder") == b"big"
+    storages: dict[str, np.ndarray] = {}
+
+    def storage(description: _Storage) -> np.ndarray:
+        if description.member not in storages:
+            raw = _member(archive, f"{root}data/{description.member}")
+            size = description.length * description.dtype.itemsize
+            if raw is None or len(raw) < size:
+                raise UserError(f"{path} is damaged: storage {description.member} is cut off")
+            array = np.frombuffer(raw, description.dtype, description.length)
+            storages[description.member] = array.byteswap() if big_endian else array
+        return storages[description.member]
+
+    tensors: dict[str, np.ndarray] = {}
+    for name, value in _named_tensors(content):
+        try:
+            tensors[name] = _view(storage(value.storage), value)
+        except (TypeError, ValueError, AttributeError):
+            raise UserError(f"{path} is damaged: tensor {name} does not fit its storage") from None
+    if not tensors:
+        raise UserError(f"{path} holds no named tensors; expected a state dict")
+    return tensors
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes | None:
+    """A member's bytes; torch never compresses, so a compressed one (a zip bomb?) is not read."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        return None
+    return archive.read(info) if info.compress_type == zipfile.ZIP_STORED else None
+
+
+def _named_tensors(content: Any) -> list[tuple[str, _Tensor]]:
+    """Tensors of a state dict, or of the one found under a usual key of a checkpoint."""
+    if not isinstance(content, Mapping):
+        return []
+    found = [(str(k), v) for k, v in content.items() if isinstance(v, _Tensor)]
+    if found:
+        return found
+    for key in _WRAPPERS:
+        if found := _named_tensors(content.get(key)):
+            return found
+    return []
+
+
+def _view(storage: np.ndarray, tensor: _Tensor) -> np.ndarray:
+    """A tensor's elements; ValueError when they would lie outside of the storage."""
+    shape = tuple(int(n) for n in tensor.shape)
+    strides = tuple(int(n) for n in tensor.strides)
+    offset = int(tensor.offset)
+    if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
+        raise ValueError("shape and strides disagree")
+    if math.prod(shape) == 0:
+        return np.zeros(shape, storage.dtype)
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    # A stride of 0 could make a huge tensor of a tiny file; no saved weight has one.
+    if last >= storage.size or math.prod(shape) > storage.size:
+        raise ValueError("outside of the storage")
+    item = storage.dtype.itemsize
+    view = np.lib.stride_tricks.as_strided(
+        storage[offset:], shape, tuple(item * s for s in strides), writeable=False
+    )
+    return np.ascontiguousarray(view).reshape(shape)
