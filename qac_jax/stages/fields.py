@@ -1,0 +1,236 @@
+"""Fields of stages: how they are declared, checked and hashed.
+
+Gin checks no types and dataclasses neither, so a wrong binding would surface hours later as a
+traceback; `check` turns it into one sentence before anything runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qac_jax.errors import UserError, nearest
+
+
+REQUIRED = "<required>"
+
+
+def option(
+    default: Any = REQUIRED,
+    help: str = "",
+    *,
+    choices: Sequence[Any] = (),
+    affects_result: bool = True,
+) -> Any:
+    """A setting. `affects_result=False` (workers, intervals of logging) stays out of the key."""
+    metadata = {
+        "role": "option",
+        "help": help,
+        "choices": tuple(choices),
+        "affects_result": affects_result,
+    }
+    if isinstance(default, list | dict):
+        raise TypeError(f"default {default!r} is mutable; use a tuple or None")
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def source(help: str = "", default: Any = REQUIRED) -> Any:
+    """A raw file or folder, several of them separated by commas, or `scheme:name`."""
+    return dataclasses.field(default=default, metadata={"role": "source", "help": help})
+
+
+def artifact_input(help: str = "", *, kind: str | tuple[str, ...], default: Any = REQUIRED) -> Any:
+    """The folder of an artefact, or in a recipe `stage:NAME`, the output of another stage."""
+    return dataclasses.field(
+        default=default, metadata={"role": "artifact", "help": help, "kind": kind}
+    )
+
+
+def role(field: dataclasses.Field[Any]) -> str:
+    return field.metadata.get("role", "option")
+
+
+def check(instance: Any, name: str = "") -> None:
+    """Raises UserError where a field is unset or of another type than it declares."""
+    if not dataclasses.is_dataclass(instance) or isinstance(instance, type):
+        return
+    name = name or type(instance).__name__
+    hints = typing.get_type_hints(type(instance))
+    for field in dataclasses.fields(instance):
+        if not field.init:
+            continue
+        value = getattr(instance, field.name, None)
+        label = f"{name}.{field.name}"
+        # A bare object() is gin's REQUIRED sentinel, which rooms must not import.
+        if value == REQUIRED and isinstance(value, str) or type(value) is object:
+            raise UserError(
+                f"{label} is not set{_hint(field)}; pass --{field.name} or bind {label} in gin"
+            )
+        if field.name in ("parent", "name") and _is_module(instance):
+            continue  # Linen's own bookkeeping fields
+        if not _fits(value, hints.get(field.name, Any)):
+            raise UserError(
+                f"{label} = {value!r} is {_article(type(value).__name__)}; "
+                f"expected {_type_name(hints[field.name])}"
+            )
+        choices = field.metadata.get("choices", ())
+        if choices and value not in choices:
+            raise UserError(
+                f"{label} = {value!r} is not one of {', '.join(map(str, choices))}; "
+                + nearest(str(value), map(str, choices))
+            )
+        for child_label, child in _children(value, label):
+            check(child, child_label)
+
+
+def describe(value: Any) -> Any:
+    """A JSON form of a setting that is the same in every process (no ids, no addresses)."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        described: dict[str, Any] = {"type": _qualified(type(value))}
+        for field in dataclasses.fields(value):
+            bookkeeping = field.name in ("parent", "name") and _is_module(value)
+            if field.init and not bookkeeping and field.metadata.get("affects_result", True):
+                described[field.name] = describe(getattr(value, field.name))
+        return described
+    if isinstance(value, Mapping):
+        return {str(k): describe(value[k]) for k in sorted(value, key=str)}
+    if isinstance(value, set | frozenset):
+        return sorted((describe(v) for v in value), key=str)
+    if isinstance(value, Sequence):
+        return [describe(v) for v in value]
+    if hasattr(value, "dtype") and hasattr(value, "tobytes"):
+        digest = hashlib.sha256(value.tobytes()).hexdigest()
+        return {"array": str(value.dtype), "shape": list(value.shape), "sha256": digest}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _qualified(value)
+    raise UserError(
+        f"{value!r} ({type(value).__name__}) cannot be part of a configuration; expected numbers, "
+        f"strings, sequences, mappings, dataclasses, arrays or named functions"
+    )
+
+
+def digest(value: Any) -> str:
+    """The hash of a JSON-able value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def converter(hint: Any) -> Callable[[str], Any] | None:
+    """How a flag's text becomes a value of this type; None where only gin can give one."""
+    members = _members(hint)
+    for kind in (bool, int, float, str):
+        if kind in members:
+            return _parse_bool if kind is bool else kind
+    for member in members:
+        if typing.get_origin(member) is tuple:
+            inner = converter(typing.get_args(member)[0])
+            if inner is not None:
+                return lambda text: tuple(inner(part) for part in text.split(",") if part)
+    return None
+
+
+def is_flag(hint: Any) -> bool:
+    """Whether it is a plain yes/no."""
+    return _members(hint) == (bool,)
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1"):
+        return True
+    if text.lower() in ("false", "no", "0"):
+        return False
+    raise ValueError(text)
+
+
+def _children(value: Any, label: str) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f"{label}[{k!r}]", v) for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"{label}[{i}]", v) for i, v in enumerate(value)]
+    return [(type(value).__name__, value)]
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, without None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(m for m in typing.get_args(hint) if m is not type(None))
+    return (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, member) for member in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is typing.Annotated:
+        return _fits(value, arguments[0])
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if origin is tuple or origin in (list, Sequence) or _is_abstract(origin, "Sequence"):
+        return _fits_sequence(value, origin, arguments)
+    if origin is dict or _is_abstract(origin, "Mapping"):
+        return isinstance(value, Mapping) and all(
+            _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
+        )
+    if origin is not None and _is_abstract(origin, "Callable"):
+        return callable(value)
+    plain = origin or hint
+    if isinstance(plain, type) and not getattr(plain, "_is_protocol", False):
+        return isinstance(value, plain)
+    return True
+
+
+def _fits_sequence(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
+    # Gin writes lists where Python would write tuples: both are taken.
+    if not isinstance(value, list | tuple):
+        return False
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        return len(value) == len(arguments) and all(
+            _fits(v, a) for v, a in zip(value, arguments, strict=True)
+        )
+    return all(_fits(v, arguments[0]) for v in value) if arguments else True
+
+
+def _is_abstract(origin: Any, name: str) -> bool:
+    return getattr(origin, "__name__", "") == name
+
+
+def _is_module(value: Any) -> bool:
+    """A Linen module, told by its shape so that this file needs no Flax."""
+    return hasattr(type(value), "apply") and hasattr(type(value), "init")
+
+
+def _qualified(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(_type_name(m) for m in typing.get_args(hint))
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[:1].lower() in "aeiou" else f"a {word}"
+
+
+def _hint(field: dataclasses.Field[Any]) -> str:
+    text = field.metadata.get("help", "")
+    return f" ({text})" if text else ""
