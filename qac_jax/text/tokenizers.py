@@ -1,0 +1,264 @@
+"""Texts into token ids: tokenisers from a local Hugging Face folder, or the one we ship.
+
+WordPiece (BERT), Unigram / SentencePiece (T5) and BPE all come through the `tokenizers` library.
+Ids are made without special tokens; whoever builds an example adds them. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qac_jax
+from qac_jax.errors import UserError
+
+
+ASSETS = Path(qac_jax.__file__).parent / "assets"
+SHIPPED = "wordpiece-16k"
+
+# The role of each special token: its key in Hugging Face's config, and how it is usually spelt.
+_SPELLINGS = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+    "bos": ("<s>",),
+    "eos": ("</s>",),
+}
+
+
+class Tokenizer:
+    """Text to ids and back; batches are tokenised on all cores."""
+
+    def __init__(self, backend: Any, special_tokens: dict[str, str], name: str):
+        backend.no_padding()
+        backend.no_truncation()
+        self.backend = backend
+        self.name = name
+        self.special_tokens = special_tokens
+        self._specials = {role: backend.token_to_id(t) for role, t in special_tokens.items()}
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name}, {self.vocab_size} pieces)"
+
+    @functools.cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, added tokens included: the rows an embedding needs."""
+        return 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """A hash of all that decides the ids."""
+        return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
+
+    @functools.cached_property
+    def model_type(self) -> str:
+        """WordPiece, Unigram or BPE."""
+        return json.loads(self.backend.to_str())["model"]["type"]
+
+    def has(self, role: str) -> bool:
+        """Whether there is such a special token ("cls", "mask", "eos"…)."""
+        return self._specials.get(role) is not None
+
+    def special(self, role: str) -> int:
+        """The id of the special token of a role."""
+        if not self.has(role):
+            raise UserError(
+                f"tokenizer {self.name} has no {role!r} token, which is needed here; "
+                f"use one that has it (its special tokens: {', '.join(sorted(self._specials))})"
+            )
+        return self._specials[role]
+
+    @property
+    def pad_id(self) -> int:
+        return self.special("pad")
+
+    @property
+    def unk_id(self) -> int:
+        return self.special("unk")
+
+    @property
+    def cls_id(self) -> int:
+        return self.special("cls")
+
+    @property
+    def sep_id(self) -> int:
+        return self.special("sep")
+
+    @property
+    def mask_id(self) -> int:
+        return self.special("mask")
+
+    @property
+    def eos_id(self) -> int:
+        return self.special("eos")
+
+    @functools.cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of all special tokens, added ones included, in ascending order."""
+        added = self.backend.get_added_tokens_decoder()
+        ids = {i for i, token in added.items() if token.special}
+        return tuple(sorted(ids | {i for i in self._specials.values() if i is not None}))
+
+    @functools.cached_property
+    def continuation(self) -> np.ndarray:
+        """A truth value for each id: does the piece go on with the word before it?"""
+        spec = json.loads(self.backend.to_str())
+        vocab = self.backend.get_vocab(with_added_tokens=True)
+        table = np.zeros(self.vocab_size, bool)
+        if self.model_type == "WordPiece":
+            prefix = spec["model"]["continuing_subword_prefix"]
+            table[[i for piece, i in vocab.items() if piece.startswith(prefix)]] = True
+        else:
+            marks = ("▁", "Ġ")  # a space as SentencePiece and as byte-level BPE write it
+            table[[i for piece, i in vocab.items() if not piece.startswith(marks)]] = True
+        table[list(self.special_ids)] = False
+        return table
+
+    @functools.cached_property
+    def splits_at_spaces(self) -> bool:
+        """Whether words are tokenised one by one, so that lengths of parts add up."""
+        spec = json.loads(self.backend.to_str())["pre_tokenizer"] or {}
+        first = spec.get("pretokenizers", [spec])[0] or {}
+        return first.get("type") in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text, without special tokens."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, on all cores."""
+        encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [e.ids for e in encoded]
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, without special tokens."""
+        return [len(e) for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The place of each token in the text, in characters."""
+        return self.backend.encode(text, add_special_tokens=False).offsets
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens are left out."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def token(self, index: int) -> str:
+        """The piece with this id."""
+        piece = self.backend.id_to_token(int(index))
+        return piece if piece is not None else f"[id {index}]"
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a folder that `load` and Hugging Face's AutoTokenizer read."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
+        config: dict[str, Any] = {f"{r}_token": t for r, t in self.special_tokens.items()}
+        config["model_max_length"] = 512
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if self.model_type == "WordPiece":
+            config["tokenizer_class"] = "BertTokenizer"
+            config["do_lower_case"] = bool(getattr(self.backend.normalizer, "lowercase", True))
+            pieces = (self.backend.id_to_token(i) for i in range(self.vocab_size))
+            (folder / "vocab.txt").write_text("".join(f"{p}\n" for p in pieces), encoding="utf-8")
+        text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+@functools.lru_cache(maxsize=8)
+def load(name: str = SHIPPED) -> Tokenizer:
+    """A tokeniser by the name of one we ship, or from a folder in Hugging Face's layout."""
+    folder = ASSETS / name if name in shipped() else Path(name)
+    if not folder.is_dir():
+        raise UserError(
+            f"tokenizer {name!r} is neither a folder nor one that is shipped "
+            f"({', '.join(shipped())}); give a local Hugging Face tokenizer folder"
+        )
+    backend = _backend(folder)
+    return Tokenizer(backend, _special_tokens(folder, backend), name)
+
+
+def shipped() -> list[str]:
+    """The names of the vocabularies that come with the package."""
+    return sorted(path.parent.name for path in ASSETS.glob("*/tokenizer.json"))
+
+
+def wordpiece(vocab: dict[str, int], *, lowercase: bool = True) -> Any:
+    """BERT's tokeniser over a vocabulary, as the `tokenizers` library builds it."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    specials = [_SPELLINGS[role][0] for role in ("pad", "unk", "cls", "sep", "mask")]
+    backend.add_special_tokens([piece for piece in specials if piece in vocab])
+    if "[CLS]" in vocab and "[SEP]" in vocab:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
+        )
+    return backend
+
+
+def special_tokens_of(vocab: Iterable[str], stated: dict[str, Any]) -> dict[str, str]:
+    """The special token of each role: as a config states it, else by its usual spelling."""
+    pieces = set(vocab)
+    found = {}
+    for role, spellings in _SPELLINGS.items():
+        token = stated.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        candidates = [token] if isinstance(token, str) else spellings
+        found.update({role: piece for piece in candidates if piece in pieces})
+    return found
+
+
+def _backend(folder: Path) -> Any:
+    import tokenizers
+
+    if (folder / "tokenizer.json").exists():
+        try:
+            return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(
+                f"{folder / 'tokenizer.json'} cannot be read ({error}); "
+                f"copy the folder again or give another tokenizer"
+            ) from error
+    if (folder / "vocab.txt").exists():
+        pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
+        return wordpiece(vocab, lowercase=_config(folder).get("do_lower_case", True))
+    if any((folder / name).exists() for name in ("spiece.model", "tokenizer.model")):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    raise UserError(
+        f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt or spiece.model in it"
+    )
+
+
+def _special_tokens(folder: Path, backend: Any) -> dict[str, str]:
+    return special_tokens_of(backend.get_vocab(with_added_tokens=True), _config(folder))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """What the config files say, the special tokens' map included."""
+    merged: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            try:
+                merged.update(json.loads((folder / name).read_text(encoding="utf-8")))
+            except ValueError as error:
+                raise UserError(
+                    f"{folder / name} is not JSON ({error}); copy the folder again"
+                ) from error
+    return merged
