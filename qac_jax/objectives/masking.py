@@ -1,0 +1,189 @@
+"""Whole-word masking on the device (the reference notes §A.3).
+
+A word is a WordPiece token and the continuation pieces (`##…`) after it. Each row may mask
+`min(512, max(1, round(rate * tokens)))` tokens, [CLS] and [SEP] not counted. Words are visited
+in random order; one that would exceed the budget is skipped, and a later, smaller one may still
+fit. So a word larger than the budget is never masked, and a row may have nothing to predict.
+Every row has its own key: how a batch is split or sharded changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from qac_jax.errors import UserError, nearest
+
+
+VARIANTS = ("condenser", "cotmae_qc")
+MAX_PREDICTIONS = 512
+_WORDS_A_KERNEL = 16
+_WORD_ORDER, _REPLACEMENT, _RANDOM_ID = range(3)  # what a row's key is folded with
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What masking must know of a WordPiece vocabulary."""
+
+    continuation: np.ndarray  # bool [V]: the piece continues a word
+    pad: int = 0
+    unk: int = 1
+    cls: int = 2
+    sep: int = 3
+    mask: int = 4
+
+    @classmethod
+    def from_pieces(cls, pieces: Sequence[str]) -> Vocabulary:
+        """From the pieces in the order of their ids (the lines of a BERT vocab.txt)."""
+        place = {piece: index for index, piece in enumerate(pieces)}
+        ids = {}
+        for name in ("pad", "unk", "cls", "sep", "mask"):
+            piece = f"[{name.upper()}]"
+            if piece not in place:
+                raise UserError(
+                    f"the vocabulary of {len(pieces)} pieces has no {piece}; masking needs the "
+                    "special pieces of BERT; use a WordPiece vocabulary that has them"
+                )
+            ids[name] = place[piece]
+        return cls(np.array([piece.startswith("##") for piece in pieces], bool), **ids)
+
+    @property
+    def size(self) -> int:
+        return len(self.continuation)
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+
+class Masked(NamedTuple):
+    """A masked batch; the M places a row hold its predictions first, then fill (weight 0)."""
+
+    ids: jax.Array  # int32 [B, L], with replacements
+    positions: jax.Array  # int32 [B, M]
+    labels: jax.Array  # int32 [B, M]
+    weights: jax.Array  # float32 [B, M], 1 or 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """The rule: which share of the tokens, and whose reading of [UNK].
+
+    `condenser` never masks [UNK], and a continuation piece after one belongs to the word before
+    it. For `cotmae_qc` an [UNK] is a word like any other; where it is drawn it uses budget but
+    is neither replaced nor predicted.
+    """
+
+    rate: float = 0.15
+    variant: str = "condenser"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate < 1.0:
+            raise UserError(
+                f"masking rate {self.rate} is not between 0 and 1; expected the share of tokens "
+                "to predict; use for example 0.15"
+            )
+        if self.variant not in VARIANTS:
+            raise UserError(
+                f"unknown masking variant {self.variant!r}; {nearest(self.variant, VARIANTS)}"
+            )
+
+    def budgets(self, length: int) -> np.ndarray:
+        """Budget for 0, 1, … `length` tokens: Python's own rounding (half to even), as a table."""
+        return np.array(
+            [min(MAX_PREDICTIONS, max(1, round(n * self.rate))) for n in range(length + 1)],
+            np.int32,
+        )
+
+    def max_predictions(self, length: int) -> int:
+        """M: more than this no row of `length` tokens can mask."""
+        return int(self.budgets(length)[-1])
+
+    def select(
+        self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
+    ) -> jax.Array:
+        """Which tokens the drawn words cover, bool [B, L] (drawn [UNK] included)."""
+        length = ids.shape[-1]
+        continuation = jnp.asarray(vocabulary.continuation)[ids]
+        inside = jnp.arange(length) < lengths[:, None]
+        frame = _is_one_of(ids, (vocabulary.cls, vocabulary.sep))
+        unmasked = _is_one_of(ids, vocabulary.special) if self.variant == "condenser" else frame
+        budget = jnp.asarray(self.budgets(length))[jnp.sum(inside & ~frame, axis=-1)]
+        return jax.vmap(_select_row)(inside & ~unmasked, continuation, budget, keys)
+
+    def __call__(
+        self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
+    ) -> Masked:
+        """Draw words, replace their tokens, and list what is to be predicted."""
+        selected = self.select(ids, lengths, keys, vocabulary)
+        selected &= ~_is_one_of(ids, vocabulary.special)
+        masked = jnp.where(selected, replace(ids, keys, vocabulary), ids)
+        positions, weights = _first_places(selected, self.max_predictions(ids.shape[-1]))
+        labels = jnp.take_along_axis(ids, positions, axis=-1)
+        return Masked(masked, positions, labels, weights)
+
+
+def replace(ids: jax.Array, keys: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """What each token becomes if it is drawn: 80 % [MASK], 10 % any id at all, 10 % itself."""
+
+    def row(tokens: jax.Array, key: jax.Array) -> jax.Array:
+        chance = jax.random.uniform(jax.random.fold_in(key, _REPLACEMENT), tokens.shape)
+        # Uniform over the whole vocabulary: special ids, [MASK] and the token itself included.
+        other = jax.random.randint(
+            jax.random.fold_in(key, _RANDOM_ID), tokens.shape, 0, vocabulary.size, tokens.dtype
+        )
+        return jnp.where(chance < 0.8, vocabulary.mask, jnp.where(chance < 0.9, other, tokens))
+
+    return jax.vmap(row)(ids, keys)
+
+
+def _is_one_of(ids: jax.Array, values: Sequence[int]) -> jax.Array:
+    return jnp.any(ids[..., None] == jnp.asarray(values, ids.dtype), axis=-1)
+
+
+def _select_row(
+    candidate: jax.Array, continuation: jax.Array, budget: jax.Array, key: jax.Array
+) -> jax.Array:
+    """The drawn tokens of one row, bool [L]."""
+    length = candidate.shape[0]
+    place = jnp.arange(length, dtype=jnp.int32)
+    seen = jnp.cumsum(candidate, dtype=jnp.int32)
+    # The first candidate opens a word even if it is a continuation piece (a cropped text).
+    opens = candidate & (~continuation | (seen == 1))
+    before_next = lax.cummin(jnp.where(opens, seen - 1, length), reverse=True)
+    before_next = jnp.append(before_next[1:], length)
+    size = jnp.where(opens, jnp.minimum(before_next, seen[-1]) - (seen - 1), 0)
+
+    bits = jax.random.bits(jax.random.fold_in(key, _WORD_ORDER), (length,), jnp.uint32)
+    last = jnp.uint32(0xFFFFFFFF)
+    _, size, place_in_order = lax.sort((jnp.where(opens, bits, last), size, place), num_keys=1)
+    taken_in_order = _take_what_fits(size, budget)
+    taken = jnp.zeros(length, bool).at[place_in_order].set(taken_in_order, unique_indices=True)
+    word = lax.cummax(jnp.where(opens, place, 0))
+    return candidate & taken[word]
+
+
+def _take_what_fits(size: jax.Array, budget: jax.Array) -> jax.Array:
+    """Visit words in order and take each that still fits (size 0 = no word)."""
+
+    def visit(room: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
+        taken = (word > 0) & (word <= room)
+        return room - jnp.where(taken, word, 0), taken
+
+    # Unrolled, so that a GPU runs many words in one kernel.
+    return lax.scan(visit, budget, size, unroll=_WORDS_A_KERNEL)[1]
+
+
+def _first_places(selected: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
+    """Places of the true entries of each row, ascending, in `most` columns; fill is place 0."""
+    length = selected.shape[-1]
+    place = jnp.where(selected, jnp.arange(length, dtype=jnp.int32), length)
+    place = lax.sort(place, dimension=-1)[:, :most]
+    real = place < length
+    return jnp.where(real, place, 0), real.astype(jnp.float32)
