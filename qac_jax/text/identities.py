@@ -50,7 +50,7 @@ class IdIndex:
 class IdSet:
     """A growing set of ids, 8 bytes each beside a short list of the newest."""
 
-    _NEW = 1 << 17
+    _NEW = 1 << 18
 
     def __init__(self, ids: Iterable[str] = ()):
         self._sorted = np.unique(id_hashes(ids))
@@ -68,8 +68,8 @@ class IdSet:
         if self._holds(value):
             return False
         self._new.add(value)
-        # The newest are merged once they are a fair share of all: linear cost over time.
-        if len(self._new) >= max(self._NEW, len(self._sorted) // 8):
+        # A Python set costs ten times as much an id, so it is emptied into the array in time.
+        if len(self._new) >= self._NEW:
             fresh = np.fromiter(self._new, np.uint64, len(self._new))
             self._sorted = np.sort(np.concatenate([self._sorted, fresh]))
             self._new = set()
