@@ -1,0 +1,349 @@
+"""The front door: `qac VERB [flags]` runs one stage, a recipe, a benchmark, or looks at things.
+
+Heavy imports happen inside the verbs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qac_jax import __version__, flags, progress
+from qac_jax.errors import Interrupted, UserError, nearest
+
+
+# Verb -> the stage behind it. Both training verbs take any objective.
+STAGES = {
+    "prepare": "qac_jax.stages.prepare:Prepare",
+    "tokenize": "qac_jax.stages.tokenize:Tokenize",
+    "pretrain": "qac_jax.stages.train:Train",
+    "finetune": "qac_jax.stages.train:Train",
+}
+# Verbs of the road that this version cannot go yet; they are named so that nobody searches.
+COMING = ("generate", "extract", "mine", "label", "embed", "index", "search", "evaluate") + (
+    "report",
+    "export",
+)
+BENCHMARKS = {
+    "encode": "qac_jax.bench.encode:Encode",
+    "loader": "qac_jax.bench.loader:Loader",
+    "train": "qac_jax.bench.train:Train",
+}
+_SUMMARIES = {
+    "prepare": "documents of any format -> passages (or a vocabulary)",
+    "tokenize": "passages and contexts -> token examples",
+    "pretrain": "examples -> trained parameters",
+    "finetune": "the same stage, for retrievers",
+    "run": "a recipe: all its stages, skipping what is done",
+    "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
+    "inspect": "what an artefact is, where it comes from, its first items",
+    "doctor": "what works on this machine",
+    "bench": "a benchmark against a peer in the same run",
+}
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        return _complain(str(error), error.exit_code)
+    except Interrupted as stop:
+        return _complain(
+            f"{stop}; what is finished is kept, and the same command continues", stop.exit_code
+        )
+    except KeyboardInterrupt:
+        return _complain(
+            "interrupted; what is finished is kept, and the same command continues", 130
+        )
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = error.filename or "the output folder"
+        if error.errno in _FULL_DISK:
+            return _complain(
+                f"the disk is full while writing {where}; free space and run the command again",
+                2,
+            )
+        if error.errno in _NO_ACCESS:
+            return _complain(
+                f"no permission for {where} ({error.strerror}); choose another folder",
+                2,
+            )
+        raise
+
+
+def _complain(sentence: str, code: int) -> int:
+    print(f"qac: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb == "--version":
+        print(f"qac_jax {__version__}")
+        return 0
+    others: dict[str, Callable[[list[str]], int]] = {
+        "run": _run,
+        "plan": _plan,
+        "inspect": _inspect,
+        "doctor": _doctor,
+        "bench": _bench,
+    }
+    if verb in STAGES:
+        return _stage(verb, rest)
+    if verb in others:
+        return others[verb](rest)
+    if verb in COMING:
+        raise UserError(
+            f"{verb} is not part of version {__version__} yet; see `qac --help` for what is"
+        )
+    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*STAGES, *others, *COMING])}")
+
+
+def _overview() -> str:
+    lines = [
+        "usage: qac VERB [flags]      (qac VERB --help for each)",
+        "",
+        "Query-as-context pre-training, PAIR, AugTriever: documents in, a measured retriever out.",
+        "",
+    ]
+    lines += [f"  {verb:<10} {text}" for verb, text in _SUMMARIES.items()]
+    lines += [
+        "",
+        "  not in this version yet: " + ", ".join(COMING),
+        "",
+        "Flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,",
+        "--gin.NAME=VALUE, --dry_run [--json], --overwrite. Flags beat --gin.X, which beats files.",
+        "",
+        "example: qac prepare --format python_docs --packages optax --out out/passages",
+    ]
+    return "\n".join(lines)
+
+
+def _load(target: str) -> type:
+    module, name = target.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _stage(verb: str, arguments: list[str]) -> int:
+    from qac_jax import config
+    from qac_jax.stages import fields
+    from qac_jax.stages import stage as stage_lib
+
+    arguments, bindings = flags.split_gin(arguments)
+    cls = _load(STAGES[verb])
+    parser = flags.parser(verb, _SUMMARIES[verb], cls.EXAMPLE)  # type: ignore[attr-defined]
+    flags.add_common(parser)
+    flags.add_field_flags(parser, cls)
+    options = parser.parse_all(arguments)
+    config.register([cls])
+    config.apply(
+        config.Settings(
+            files=flags.flat(options.gin_file),
+            search_paths=flags.flat(options.gin_search_paths),
+            bindings=bindings,
+            flags={f"{cls.__name__}.{n}": v for n, v in flags.field_flags(options, cls).items()},
+        )
+    )
+    stage = config.build(cls)
+    if options.dry_run:
+        described = fields.describe(stage)
+        described.pop("type")
+        record = {"verb": verb, "kind": stage.KIND, "fields": described, "plan": stage.plan({})}
+        _show_plan([{"stage": verb, "inputs": {}, **record}], options.json)
+        return 0
+    if not options.out:
+        raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
+    artifact = stage_lib.execute(
+        stage, options.out, replace=options.overwrite, documentation=config.text()
+    )
+    if options.json:
+        print(
+            json.dumps(
+                {"kind": artifact.kind, "count": artifact.count, "identity": artifact.identity}
+            )
+        )
+    return 0
+
+
+def _build_recipe(options: argparse.Namespace, bindings: list[str]) -> Any:
+    from qac_jax import config, recipe
+
+    config.register([recipe.Recipe])
+    macros = {"DATA_DIR": options.data_dir} if options.data_dir else {}
+    if options.seed is not None:
+        macros["SEED"] = options.seed
+    config.apply(
+        config.Settings(
+            files=[options.recipe, *flags.flat(options.gin_file)],
+            search_paths=flags.flat(options.gin_search_paths),
+            bindings=bindings,
+            macros=macros,
+        )
+    )
+    return config.build(recipe.Recipe)
+
+
+def _recipe_parser(verb: str) -> flags.Parser:
+    parser = flags.parser(
+        verb,
+        _SUMMARIES[verb],
+        f"qac {verb} gin_configs/recipes/demo.gin" + (" --out out/demo" if verb == "run" else ""),
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a gin file that names stages")
+    flags.add_common(parser)
+    parser.add_argument("--data_dir", metavar="D", help="the macro %%DATA_DIR of the recipe")
+    parser.add_argument("--seed", type=int, metavar="N", help="the macro %%SEED of the recipe")
+    return parser
+
+
+def _run(arguments: list[str]) -> int:
+    whole = ["run", *arguments]
+    arguments, bindings = flags.split_gin(arguments)
+    parser = _recipe_parser("run")
+    parser.add_argument(
+        "--from", dest="start", metavar="STAGE", default="", help="redo from this stage on"
+    )
+    parser.add_argument("--only", metavar="STAGE", default="", help="redo this stage alone")
+    options = parser.parse_all(arguments)
+    from qac_jax import config, recipe
+
+    built = _build_recipe(options, bindings)
+    if options.dry_run:
+        _show_plan(recipe.plan(built), options.json)
+        return 0
+    if not options.out:
+        raise UserError("run needs a folder to write to; pass --out DIR")
+    finished = recipe.run(
+        built,
+        options.out,
+        start=options.start,
+        only=options.only,
+        documentation=config.text(),
+        command=recipe.command_line([w for w in whole]),
+    )
+    rows = [
+        {
+            "stage": n,
+            "kind": a.kind,
+            "count": a.count,
+            "identity": a.identity,
+            "folder": str(a.path),
+        }
+        for n, a in finished.items()
+    ]
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            print(
+                f"{row['stage']:<16} {row['kind']:<12} {row['count']:>10,}  "
+                f"{row['identity'][:12]}  {row['folder']}"
+            )
+    return 0
+
+
+def _plan(arguments: list[str]) -> int:
+    arguments, bindings = flags.split_gin(arguments)
+    options = _recipe_parser("plan").parse_all(arguments)
+    from qac_jax import recipe
+
+    _show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
+    return 0
+
+
+def _show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"stages": plans}, indent=1))
+        return
+    for plan in plans:
+        origin = ", ".join(plan["inputs"].values())
+        print(
+            f"{plan['stage']} ({plan['verb']} -> {plan['kind']})"
+            + (f"  from {origin}" if origin else "")
+        )
+        for name, value in plan["fields"].items():
+            if value not in (None, "", [], {}):
+                print(f"    {name} = {json.dumps(value)}")
+        for name, value in plan["plan"].items():
+            print(f"  * {name}: {_readable(value)}")
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return progress.human(value) if abs(value) >= 10_000 else f"{value:g}"
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def _inspect(arguments: list[str]) -> int:
+    parser = flags.parser("inspect", _SUMMARIES["inspect"], "qac inspect out/passages")
+    parser.add_argument("artifact", metavar="ARTEFACT", help="the folder of an artefact")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte and compare the hashes"
+    )
+    parser.add_argument(
+        "--task", metavar="NAME", default="", help="show examples of this task as text"
+    )
+    parser.add_argument(
+        "--items", type=int, default=3, metavar="N", help="how many first items (default 3)"
+    )
+    options = parser.parse_all(arguments)
+    from qac_jax.stages import inspect
+
+    return inspect.show(options.artifact, options.items, options.json, options.verify, options.task)
+
+
+def _doctor(arguments: list[str]) -> int:
+    parser = flags.parser("doctor", _SUMMARIES["doctor"], "qac doctor")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_all(arguments)
+    from qac_jax.stages import doctor
+
+    return doctor.run(options.json)
+
+
+def _bench(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: qac bench NAME [flags]\n\n  " + "\n  ".join(BENCHMARKS))
+        print("\nexample: qac bench train --steps 20")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in BENCHMARKS:
+        raise UserError(f"unknown benchmark {name!r}; {nearest(name, BENCHMARKS)}")
+    cls = _load(BENCHMARKS[name])
+    parser = flags.parser(
+        f"bench {name}", (cls.__doc__ or "").split("\n")[0], getattr(cls, "EXAMPLE", "")
+    )
+    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    flags.add_field_flags(parser, cls)
+    options = parser.parse_all(rest)
+    from qac_jax.stages import fields
+
+    benchmark = cls(**flags.field_flags(options, cls))
+    fields.check(benchmark)
+    figures = benchmark.run()
+    print(
+        json.dumps(figures)
+        if options.json
+        else "\n".join(f"{k}: {_readable(v)}" for k, v in figures.items())
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Gin at the door: files, bindings and flags build the stages; nobody else knows gin.
+
+Order of precedence: flag, then `--gin.NAME=VALUE`, then file (DESIGN.md, "Stage"). Gin's own
+errors become one sentence with the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util  # gin 0.5 uses it without importing it
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.stages import fields
+
+
+assert importlib.util
+
+# Where gin files are looked for: the working folder, the checkout, its gin_configs.
+_CHECKOUT = Path(__file__).parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the command line says: files, `--gin.…` bindings, flags and macros."""
+
+    files: Sequence[str] = ()
+    search_paths: Sequence[str] = ()
+    bindings: Sequence[str] = ()
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    macros: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def register(classes: Iterable[type]) -> None:
+    """Makes classes known to gin by their module's name and their own."""
+    for cls in classes:
+        selector = f"{cls.__module__}.{cls.__qualname__}"
+        if not _is_registered(selector):
+            gin.external_configurable(cls, name=cls.__qualname__, module=cls.__module__)
+
+
+def apply(settings: Settings) -> None:
+    """Reads everything into gin, in the order of precedence; starts from a clean slate."""
+    gin.clear_config()
+    for path in _search_paths(tuple(settings.search_paths)):
+        gin.add_config_file_search_path(path)
+    for name, value in settings.macros.items():
+        _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
+    for file in settings.files:
+        resolved = _resolve(file, settings.search_paths)
+        _guarded(functools.partial(gin.parse_config_file, resolved), file)
+    for name, value in settings.macros.items():
+        _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
+    for binding in settings.bindings:
+        if "=" not in binding:
+            raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
+        _guarded(functools.partial(gin.parse_config, binding), f"--gin.{binding}")
+    for name, value in settings.flags.items():
+        _guarded(functools.partial(gin.bind_parameter, name, value), f"--{name.rsplit('.', 1)[-1]}")
+
+
+def build(cls: type) -> Any:
+    """The instance that the bindings describe, with its fields checked."""
+    selector = f"{cls.__module__}.{cls.__qualname__}"
+    instance = _guarded(lambda: gin.get_configurable(selector)(), cls.__qualname__)
+    fields.check(instance)
+    return instance
+
+
+def text() -> str:
+    """The bindings that are in force, as gin text: documentation, never read back."""
+    return gin.config_str()
+
+
+@functools.cache
+def _search_paths(extra: tuple[str, ...]) -> tuple[str, ...]:
+    return (*extra, str(_CHECKOUT), str(_CHECKOUT / "gin_configs"))
+
+
+def _resolve(file: str, search_paths: Sequence[str]) -> str:
+    """The file itself, or the one of this name on a search path."""
+    places = [Path(file), *(Path(p) / file for p in _search_paths(tuple(search_paths)))]
+    for place in places:
+        if place.is_file():
+            try:
+                place.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(
+                    f"{place} cannot be read ({error}); expected a gin file in UTF-8"
+                ) from error
+            return str(place)
+    known = [
+        str(p.relative_to(root))
+        for root in map(Path, _search_paths(tuple(search_paths)))
+        for p in root.glob("**/*.gin")
+        if ".venv" not in p.parts
+    ]
+    by_name = {Path(k).name: k for k in known}
+    raise UserError(
+        f"gin file {file} does not exist; "
+        + nearest(Path(file).name, by_name)
+        + " (or add its folder with --gin_search_paths)"
+    )
+
+
+def _is_registered(selector: str) -> bool:
+    try:
+        gin.get_configurable(selector)
+    except ValueError:
+        return False
+    return True
+
+
+def _guarded(call: Any, label: str) -> Any:
+    """Calls gin and turns its errors into one sentence."""
+    try:
+        return call()
+    except UserError:
+        raise
+    except Exception as error:
+        sentence = _explain(error)
+        if sentence is None:
+            raise
+        raise UserError(f"{label}: {sentence}") from error
+
+
+def _explain(error: Exception) -> str | None:
+    """One sentence for what gin (or an import in a gin file) complains of; None: not a user's."""
+    message = str(error)
+    place = _place(message)
+    first = message.strip().split("\n")[0].rstrip(".")
+    if match := re.search(r"No configurable matching '([^']+)'", message):
+        return f"unknown name {match[1]!r}{place}; {nearest(match[1], _known_names())}"
+    if match := re.search(
+        r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message
+    ):
+        return (
+            f"{match[1]} has no parameter {match[2]!r}{place}; "
+            f"{nearest(match[2], _parameters(match[1]))}"
+        )
+    if match := re.search(
+        r"Couldn't resolve selector (\S+); <module '([^']+)'.*no attribute (\w+)", message
+    ):
+        return f"unknown name {match[1]!r}{place}; {nearest(match[3], _public_names(match[2]))}"
+    if match := re.search(r"'([^']+)' was not provided by an import statement", message):
+        return f"{match[1]!r} is not imported{place}; add `import` or `from … import {match[1]}`"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{first}{place}; check the import's spelling or install the package"
+    if isinstance(error, ImportError):
+        return f"{first}{place}"
+    if match := re.search(
+        r"missing 1 required positional argument: 'value'.*scope '([^']+)'", message, re.S
+    ):
+        return f"macro %{match[1]} has no value; pass --gin.{match[1]}=VALUE or write it in a file"
+    if isinstance(error, SyntaxError) or type(error).__name__ == "TokenError":
+        return f"not valid gin: {first}{place}"
+    if "Unable to open file" in message:
+        return f"{first}{place}; give a path that exists or add its folder to --gin_search_paths"
+    if isinstance(error, TypeError) and "required" in message and "argument" in message:
+        return f"{first}{place}"
+    if isinstance(error, ValueError) and (
+        "In bindings string" in message or "ambiguous" in message.lower()
+    ):
+        return f"{first}{place}"
+    return None
+
+
+def _place(message: str) -> str:
+    """File and line, where gin names them."""
+    if match := re.search(r'In file "([^"]+)", line (\d+)', message):
+        return f" ({match[1]}:{match[2]})"
+    if match := re.search(r"\(line (\d+)\)", message):
+        return f" (line {match[1]})"
+    return ""
+
+
+def _known_names() -> list[str]:
+    return [key.rsplit(".", 1)[-1] for key in gin.config._REGISTRY._selector_map]
+
+
+def _parameters(selector: str) -> list[str]:
+    cls = gin.config._REGISTRY.get_match(selector).wrapped
+    if dataclasses.is_dataclass(cls):
+        return [f.name for f in dataclasses.fields(cls) if f.init]
+    return list(getattr(getattr(cls, "__init__", cls), "__annotations__", ()))
+
+
+def _public_names(module: str) -> list[str]:
+    import sys
+
+    return [n for n in vars(sys.modules.get(module, object())) if not n.startswith("_")]

@@ -1,0 +1,88 @@
+"""`qac inspect`: what an artefact is, where it comes from, its first items."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from qac_jax import artifacts, progress
+from qac_jax.artifacts import Artifact
+
+
+# Kind -> what shows its first items; heavy rooms are imported only when asked for.
+_READERS = {
+    "passages": "qac_jax.text.records:Records",
+    "contexts": "qac_jax.text.records:Records",
+}
+_PREVIEWS = {"examples": "qac_jax.data.preview:preview"}
+_LONG = 400
+
+
+def show(path: str, items: int, as_json: bool, verify: bool, task: str) -> int:
+    """Prints the artefact's record and first items; the exit code."""
+    artifact = artifacts.load(path)
+    if verify:
+        artifact.verify()
+    first = first_items(artifact, items, task)
+    if as_json:
+        record = {
+            "kind": artifact.kind,
+            "count": artifact.count,
+            "identity": artifact.identity,
+            "schema": artifact.schema,
+            "stage": artifact.stage,
+            "seed": artifact.seed,
+            "inputs": artifact.inputs,
+            "fields": artifact.fields,
+            "info": artifact.info,
+            "files": {n: e["size"] for n, e in artifact.files.items()},
+            "verified": verify,
+            "items": first,
+        }
+        print(json.dumps(record, indent=1, ensure_ascii=False))
+        return 0
+    size = sum(entry["size"] for entry in artifact.files.values())
+    print(f"{artifact.path}: {artifact.kind} (schema {artifact.schema})")
+    print(f"  count     {artifact.count:,}")
+    print(f"  identity  {artifact.identity}" + ("  (every byte verified)" if verify else ""))
+    print(f"  made by   qac {artifact.stage}, version {artifact.record['code']}")
+    print(f"  files     {len(artifact.files)}, {progress.human(size, 'B')}")
+    for name, identity in artifact.inputs.items():
+        print(f"  from      {name}: {identity}")
+    for name, value in artifact.info.items():
+        if name != "gin":
+            print(f"  {name:<9} {_short(value)}")
+    for item in first:
+        print(_short(item) if not isinstance(item, dict) else _block(item))
+    return 0
+
+
+def first_items(artifact: Artifact, count: int, task: str = "") -> list[Any]:
+    """The first items of the kinds that have something to look at."""
+    if artifact.kind in _PREVIEWS:
+        preview = _load(_PREVIEWS[artifact.kind])
+        return preview(artifact, count, task=task) if task else preview(artifact, count)
+    if artifact.kind in _READERS:
+        return list(itertools.islice(_load(_READERS[artifact.kind])(artifact), count))
+    return []
+
+
+def _load(target: str) -> Callable[..., Any]:
+    module, name = target.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _block(item: dict[str, Any]) -> str:
+    return "\n".join(
+        f"  {'-' if i == 0 else ' '} {name}: {_short(value)}"
+        for i, (name, value) in enumerate(item.items())
+    )
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
