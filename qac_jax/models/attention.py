@@ -1,0 +1,141 @@
+"""Attention in one place: plain XLA, laid out for CPUs too, and cuDNN's fused kernel.
+
+Queries, keys and values are head-major, [B, heads, L, head_dim], already scaled: whoever makes
+the queries folds 1/sqrt(head_dim) into their weights, which are fewer than the queries.
+Padding is said by key `lengths` [B]; what else is invisible (a causal window) by a boolean
+`visible` [Lq, Lk] that is the same for every row of the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError
+from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
+
+
+def causal_window(length: int, window: int = -1) -> Array:
+    """[L, L]: row i sees columns j <= i; with a window W > 0, only column 0 and i-W < j <= i.
+
+    Column 0 holds the passage's vector and stays visible to every row (notes, B.2).
+    """
+    if window == 0 or window < -1:
+        raise UserError(f"attn_window={window} is not valid; expected -1 (all) or at least 1")
+    row = lax.broadcasted_iota(jnp.int32, (length, length), 0)
+    column = lax.broadcasted_iota(jnp.int32, (length, length), 1)
+    visible = column <= row
+    if window > 0:
+        visible &= (column == 0) | (column > row - window)
+    return visible
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """[B, L, heads * head_dim] -> [B, heads, L, head_dim]."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def merge_heads(x: Array) -> Array:
+    """[B, heads, L, head_dim] -> [B, L, heads * head_dim]."""
+    batch, heads, length, width = x.shape
+    return x.swapaxes(1, 2).reshape(batch, length, heads * width)
+
+
+def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
+    """ "xla" or "cudnn" for this platform, dtype and kind of attention."""
+    half = runtime.dtype in ("bfloat16", "float16")
+    platform = jax.default_backend()
+    if runtime.attention == "cudnn":
+        if platform != "gpu":
+            raise UserError(
+                f"attention='cudnn' needs an NVIDIA GPU, and JAX runs on {platform} here; "
+                "use attention='auto' or 'xla'"
+            )
+        if not half:
+            raise UserError(
+                f"attention='cudnn' computes in bfloat16 or float16, not {runtime.dtype}; "
+                "use dtype='bfloat16' or attention='auto'"
+            )
+        if not cudnn_can:
+            raise UserError(
+                "attention='cudnn' has no attention dropout, window or position bias; "
+                "use attention='auto', or set the attention dropout to 0"
+            )
+        return "cudnn"
+    if runtime.attention == "auto" and platform == "gpu" and half and cudnn_can:
+        return "cudnn"
+    return "xla"
+
+
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    lengths: Array | None,
+    runtime: Runtime,
+    *,
+    visible: Array | None = None,
+    bias: Array | None = None,
+    keys: Array | None = None,
+    site: int | Array = 0,
+    rate: float = 0.0,
+) -> Array:
+    """softmax(query key^T + bias) value over the visible keys: [B, heads, Lq, head_dim].
+
+    bias is added to the scores and broadcast to [B, heads, Lq, Lk] (T5's relative positions).
+    keys, site and rate drop attention probabilities.
+    """
+    drops = keys is not None and rate > 0.0
+    plain = visible is None and bias is None and not drops
+    if choose(runtime, cudnn_can=plain) == "cudnn":
+        return _cudnn(query, key, value, lengths)
+    compute = functools.partial(_xla, rate=rate if drops else 0.0, generator=runtime.dropout)
+    if runtime.remat == "attention":
+        compute = jax.checkpoint(compute)
+    return compute(query, key, value, lengths, visible, bias, keys if drops else None, site)
+
+
+def _xla(
+    query: Array,
+    key: Array,
+    value: Array,
+    lengths: Array | None,
+    visible: Array | None,
+    bias: Array | None,
+    keys: Array | None,
+    site: int | Array,
+    *,
+    rate: float,
+    generator: str,
+) -> Array:
+    batched = ((0, 1), (0, 1))
+    wide = statistics_dtype(query.dtype)
+    scores = lax.dot_general(query, key, (((3,), (3,)), batched), preferred_element_type=wide)
+    if bias is not None:
+        scores = scores + bias.astype(wide)
+    mask = None if visible is None else visible[None, None]
+    if lengths is not None:
+        seen = lax.broadcasted_iota(jnp.int32, (1, 1, 1, key.shape[2]), 3)
+        padding = seen < lengths[:, None, None, None]
+        mask = padding if mask is None else mask & padding
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+    # Normalised after the value product: that divides head_dim numbers a row, not Lk.
+    weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
+    total = weights.sum(-1, keepdims=True)
+    weights = dropout(weights, keys, site, rate, generator).astype(value.dtype)
+    mixed = lax.dot_general(weights, value, (((3,), (2,)), batched), preferred_element_type=wide)
+    return (mixed / total).astype(query.dtype)
+
+
+def _cudnn(query: Array, key: Array, value: Array, lengths: Array | None) -> Array:
+    mixed = jax.nn.dot_product_attention(
+        *(x.swapaxes(1, 2) for x in (query, key, value)),
+        key_value_seq_lengths=None if lengths is None else lengths.astype(jnp.int32),
+        scale=1.0,
+        implementation="cudnn",
+    )
+    return mixed.swapaxes(1, 2)

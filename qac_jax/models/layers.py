@@ -1,0 +1,235 @@
+"""The smallest parts of every model: dense, norms, embedding, gelu, dropout, run-time options.
+
+Conventions kept by all models of this room:
+
+* Parameters are fp32, computation runs in `Runtime.dtype`, statistics in at least fp32.
+* Leaf names are Flax's: `kernel` [in, out], `bias`, `scale`, `embedding` [rows, embed].
+* Parameters carry logical axis names ("vocab", "embed", "heads", "mlp", "positions", "types",
+  "layers", "labels"); activations are constrained by `shard` with "batch", "length" and these.
+* Dropout takes `keys`, one PRNG key a row, or None for none; every place that drops folds its
+  own site number into the row's key, so splitting or sharding a batch changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError, nearest
+
+
+Array = jax.Array
+Initializer = Callable[..., Array]
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+ATTENTION = ("auto", "xla", "cudnn")
+REMATERIALISATION = ("none", "attention", "dots", "layer")
+DROPOUT = ("threefry", "hash")
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """How a model is computed; no field changes what it computes, nor its parameters' values.
+
+    scan stacks the parameters of equal layers along a leading axis and loops over them inside
+    the program: it compiles once whatever the depth. remat names what the backward pass
+    computes again: nothing, the attention scores, all but the matrix products, whole layers.
+    """
+
+    dtype: str = "float32"
+    attention: str = "auto"
+    scan: bool = False
+    remat: str = "none"
+    dropout: str = "threefry"
+
+    def __post_init__(self) -> None:
+        for field, valid in (
+            ("dtype", DTYPES),
+            ("attention", ATTENTION),
+            ("remat", REMATERIALISATION),
+            ("dropout", DROPOUT),
+        ):
+            value = getattr(self, field)
+            if value not in valid:
+                raise UserError(f"{field}={value!r} is not known; {nearest(str(value), valid)}")
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        """The dtype of activations."""
+        if self.dtype == "float64" and not jax.config.jax_enable_x64:
+            raise UserError("dtype='float64' needs JAX's 64-bit mode; set JAX_ENABLE_X64=1")
+        return jnp.dtype(self.dtype)
+
+
+def statistics_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Where sums over many values are taken: fp32, or wider if the activations are."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def shard(x: Array, *names: str | None) -> Array:
+    """Constrains an activation by logical axis names; nothing happens without a mesh."""
+    return nn.with_logical_constraint(x, names)
+
+
+def parameter(
+    module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple
+) -> Array:
+    """An fp32 parameter with logical axis names."""
+    return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
+
+
+def matmul(x: Array, kernel: Array) -> Array:
+    """x [..., in] times kernel [in, out], as one product of two matrices.
+
+    Leading axes are merged first: XLA's CPU code multiplies matrices much faster than it does
+    anything with three axes, and elsewhere the reshapes cost nothing.
+    """
+    flat = lax.dot(x.reshape(-1, x.shape[-1]), kernel)
+    return flat.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+class Dense(nn.Module):
+    """x W + b, with the logical names of W's two axes."""
+
+    features: int
+    axes: tuple[str | None, str | None]
+    dtype: jnp.dtype
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Array, scale: float = 1.0) -> Array:
+        """scale multiplies the result; it is folded into the parameters, which are smaller."""
+        shape = (x.shape[-1], self.features)
+        kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
+        if scale != 1.0:
+            kernel = kernel * scale
+        y = matmul(x.astype(self.dtype), kernel.astype(self.dtype))
+        if self.use_bias:
+            zeros = nn.initializers.zeros_init()
+            bias = parameter(self, "bias", zeros, (self.features,), self.axes[1:])
+            y = y + (bias * scale if scale != 1.0 else bias).astype(self.dtype)
+        return y
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis; mean and variance in at least fp32."""
+
+    epsilon: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        ones, zeros = nn.initializers.ones_init(), nn.initializers.zeros_init()
+        width = x.shape[-1:]
+        scale = parameter(self, "scale", ones, width, ("embed",))
+        bias = parameter(self, "bias", zeros, width, ("embed",))
+        wide = x.astype(statistics_dtype(x.dtype))
+        mean = wide.mean(-1, keepdims=True)
+        centred = wide - mean
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        y = centred * lax.rsqrt(variance + self.epsilon)
+        return (y * scale + bias).astype(self.dtype)
+
+
+class Embedding(nn.Module):
+    """A table of rows; `table` gives it whole, for tied output layers and static slices."""
+
+    rows: int
+    features: int
+    axis: str
+    init: Initializer = nn.initializers.normal(0.02)
+
+    def setup(self) -> None:
+        shape, axes = (self.rows, self.features), (self.axis, "embed")
+        self.embedding = parameter(self, "embedding", self.init, shape, axes)
+
+    def __call__(self, ids: Array) -> Array:
+        return jnp.take(self.embedding, ids, axis=0, mode="clip")
+
+    @property
+    def table(self) -> Array:
+        return self.embedding
+
+
+def gelu(x: Array) -> Array:
+    """Exact (erf) gelu: x times the normal distribution function."""
+    return 0.5 * x * (1.0 + lax.erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """The tanh approximation of gelu (T5 v1.1, GPT-2's own)."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "identity": lambda x: x,
+}
+
+
+def activation(name: str) -> Callable[[Array], Array]:
+    """The activation function that Hugging Face calls `name`."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"activation {name!r} is not known; {nearest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def fold(keys: Array | None, number: int | Array) -> Array | None:
+    """Another independent set of per-example keys (a second text, a head …)."""
+    if keys is None:
+        return None
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
+def dropout(x: Array, keys: Array | None, site: int | Array, rate: float, generator: str) -> Array:
+    """Drops entries of x [B, …] with per-example keys; `site` tells the places apart."""
+    if keys is None or rate == 0.0:
+        return x
+    if generator == "hash":
+        keep = _hash_keep(keys, site, x.shape, rate)
+    else:
+        folded = fold(keys, site)
+        keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(folded)
+    return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+def _mix(x: Array) -> Array:
+    """A bijective 32-bit mixer (two multiplications): every input bit reaches every output."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _hash_keep(keys: Array, site: int | Array, shape: tuple[int, ...], rate: float) -> Array:
+    """Which entries stay: a hash of (row key, site, place in the row) against a threshold.
+
+    A counter and a few integer operations an entry: XLA fuses it into whatever uses the mask,
+    so that no random bits are ever stored. Good enough to drop units with, for nothing else.
+    """
+    words = jax.random.key_data(keys).astype(jnp.uint32).reshape(shape[0], -1)
+    seed = _mix(jnp.asarray(site).astype(jnp.uint32) + jnp.uint32(0x9E3779B9))
+    seeds = jnp.broadcast_to(seed, (shape[0],))
+    for word in range(words.shape[1]):
+        seeds = _mix(seeds ^ words[:, word]) + jnp.uint32(0x9E3779B9)
+    place = jnp.zeros(shape[1:], jnp.uint32)
+    stride = 1
+    for axis in reversed(range(len(shape) - 1)):
+        counter = lax.broadcasted_iota(jnp.uint32, shape[1:], axis)
+        place = place + counter * jnp.uint32(stride)
+        stride *= shape[1 + axis]
+    seeds = seeds.reshape(shape[0], *(1,) * (len(shape) - 1))
+    bits = _mix(_mix(place[None] ^ seeds) + seeds)
+    return bits >= jnp.uint32(min(round(rate * 2.0**32), 2**32 - 1))

@@ -1,0 +1,272 @@
+"""Transformer layers, and stacks of them: a loop or a scan, rematerialised by name.
+
+One layer's parameters are
+{"attention": {"query", "key", "value", "output"}, "attention_norm", "mlp": {"up", "down"},
+"mlp_norm"}. A stack of them is the subtree "layers" of its module: {"0": layer, "1": layer, …}
+as a loop, or with `Runtime.scan` one such tree whose leaves have a leading axis "layers".
+`stack_layers` and `unstack_layers` turn one form into the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.layers import (
+    Array,
+    Dense,
+    Initializer,
+    LayerNorm,
+    Runtime,
+    activation,
+    dropout,
+    shard,
+)
+
+
+# Dropout sites: one for what comes before the layers, then these for every layer.
+INPUT_SITE = 0
+_SITES_A_LAYER = 4
+_PROBABILITIES, _ATTENTION, _MLP = range(3)
+
+
+class Shape(Protocol):
+    """What a layer must know of its model's configuration."""
+
+    hidden_size: int
+    num_heads: int
+    intermediate_size: int
+    layer_norm_eps: float
+    hidden_dropout: float
+    attention_dropout: float
+    activation: str
+    initializer_range: float
+
+
+def site(index: int | Array, place: int) -> int | Array:
+    """The number of a dropout place of layer `index` (which a scan only knows at run time)."""
+    return 1 + _SITES_A_LAYER * index + place
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with its output projection."""
+
+    config: Any
+    runtime: Runtime
+    output_init: Initializer | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        lengths: Array | None,
+        keys: Array | None,
+        index: int | Array,
+        visible: Array | None = None,
+        rows: int | None = None,
+    ) -> Array:
+        """rows: only the first so many positions are wanted as queries (None: all)."""
+        config, width = self.config, self.config.hidden_size
+        init = nn.initializers.normal(config.initializer_range)
+
+        def project(source: Array, name: str, scale: float = 1.0) -> Array:
+            dense = Dense(width, ("embed", "heads"), self.runtime.compute_dtype, init, name=name)
+            return shard(dense(source, scale), "batch", "length", "heads")
+
+        scale = (width // config.num_heads) ** -0.5
+        first = x if rows is None else x[:, :rows]
+        mixed = attend(
+            split_heads(project(first, "query", scale), config.num_heads),
+            split_heads(project(x, "key"), config.num_heads),
+            split_heads(project(x, "value"), config.num_heads),
+            lengths,
+            self.runtime,
+            visible=visible,
+            keys=keys,
+            site=site(index, _PROBABILITIES),
+            rate=config.attention_dropout,
+        )
+        output = Dense(
+            width,
+            ("heads", "embed"),
+            self.runtime.compute_dtype,
+            self.output_init or init,
+            name="output",
+        )(merge_heads(mixed))
+        rate = config.hidden_dropout
+        return dropout(output, keys, site(index, _ATTENTION), rate, self.runtime.dropout)
+
+
+class Mlp(nn.Module):
+    """Up, activation, down."""
+
+    config: Any
+    runtime: Runtime
+    intermediate_size: int
+    output_init: Initializer | None = None
+
+    @nn.compact
+    def __call__(self, x: Array, keys: Array | None, index: int | Array) -> Array:
+        config, dtype = self.config, self.runtime.compute_dtype
+        init = nn.initializers.normal(config.initializer_range)
+        hidden = Dense(self.intermediate_size, ("embed", "mlp"), dtype, init, name="up")(x)
+        hidden = activation(config.activation)(shard(hidden, "batch", "length", "mlp"))
+        output_init = self.output_init or init
+        output = Dense(config.hidden_size, ("mlp", "embed"), dtype, output_init, name="down")(
+            hidden
+        )
+        return dropout(output, keys, site(index, _MLP), config.hidden_dropout, self.runtime.dropout)
+
+
+class EncoderLayer(nn.Module):
+    """BERT's layer: attention and MLP, each added to its input and then normalised."""
+
+    config: Any
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        index: int | Array,
+        lengths: Array | None,
+        keys: Array | None,
+        rows: int | None = None,
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        dtype = runtime.compute_dtype
+        mixed = Attention(config, runtime, name="attention")(x, lengths, keys, index, rows=rows)
+        x = x if rows is None else x[:, :rows]
+        x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x + mixed)
+        mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, index)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)
+        return shard(x, "batch", "length", None)
+
+
+class CausalLayer(nn.Module):
+    """GPT-2's block: normalise first, add after; the MLP is 4 × hidden (notes, B.2).
+
+    The two projections that are added to the stream start at N(0, 0.02 / sqrt(2 n)), n layers.
+    """
+
+    config: Any
+    runtime: Runtime
+    layers: int
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        index: int | Array,
+        lengths: Array | None,
+        keys: Array | None,
+        visible: Array,
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        dtype = runtime.compute_dtype
+        residual = nn.initializers.normal(config.initializer_range / (2 * self.layers) ** 0.5)
+        h = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x)
+        x = x + Attention(config, runtime, residual, name="attention")(
+            h, lengths, keys, index, visible=visible
+        )
+        h = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x)
+        x = x + Mlp(config, runtime, 4 * config.hidden_size, residual, name="mlp")(h, keys, index)
+        return shard(x, "batch", "length", None)
+
+
+class Layers(nn.Module):
+    """`count` equal layers one after another.
+
+    `make(parent=None)` makes the layer, which is called as layer(x, index, *arguments).
+    """
+
+    make: Callable[..., nn.Module]
+    count: int
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(
+        self, x: Array, *arguments: Any, wanted: Sequence[int] = (), rows: int | None = None
+    ) -> tuple[Array, dict[int, Array]]:
+        """The last output and the wanted hidden states: 0 is x itself, k the output of layer k.
+
+        With `rows` the last layer, which must take it, gives only the first so many positions.
+        """
+        layer, runtime, count = self.make(parent=None), self.runtime, self.count
+        params = self._params(layer, x, *arguments)
+
+        def apply(weights: Any, x: Array, index: int | Array, **options: Any) -> Array:
+            return layer.apply({"params": weights}, x, index, *arguments, **options)
+
+        step = rematerialise(apply, runtime)
+        last = step if rows is None else rematerialise(partial(apply, rows=rows), runtime)
+        states = {0: x} if 0 in wanted else {}
+        if not runtime.scan:
+            for index in range(count):
+                x = (last if index == count - 1 else step)(params[str(index)], x, index)
+                if index + 1 in wanted:
+                    states[index + 1] = x
+            return x, states
+
+        def body(x: Array, weights_and_index: tuple[Any, Array]) -> tuple[Array, None]:
+            return step(weights_and_index[0], x, weights_and_index[1]), None
+
+        # A scan for every stretch between wanted states, so that no other state is kept.
+        scanned = count if rows is None else count - 1
+        stops = sorted({k for k in wanted if 0 < k < scanned} | {scanned})
+        for start, stop in zip([0, *stops], stops, strict=False):
+            weights = jax.tree.map(lambda leaf, a=start, b=stop: leaf[a:b], params)
+            x, _ = lax.scan(body, x, (weights, jnp.arange(start, stop)))
+            if stop in wanted:
+                states[stop] = x
+        if rows is not None:
+            x = last(jax.tree.map(lambda leaf: leaf[-1], params), x, count - 1)
+        return x, states
+
+    def _params(self, layer: nn.Module, x: Array, *arguments: Any) -> dict[str, Any]:
+        """The stack's parameters; layer i starts the same as a loop and as a scan."""
+        if not self.is_initializing():
+            return nn.meta.unbox(dict(self.variables["params"]))
+
+        @jax.jit  # so that the layer's output, which nobody wants here, is never computed
+        def one(key: Array) -> Any:
+            return layer.init(key, x, 0, *arguments)["params"]
+
+        key = self.make_rng("params")
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(self.count))
+        if self.runtime.scan:
+            params = nn.meta.add_axis(jax.vmap(one)(keys), 0, {nn.meta.PARTITION_NAME: "layers"})
+        else:
+            params = {str(index): one(keys[index]) for index in range(self.count)}
+        for name, value in params.items():
+            self.param(name, lambda _, value=value: value)
+        return nn.meta.unbox(params)
+
+
+def rematerialise(step: Callable, runtime: Runtime) -> Callable:
+    """`step` with the parts that `runtime.remat` names computed again by the backward pass."""
+    if runtime.remat == "layer":
+        return jax.checkpoint(step, prevent_cse=not runtime.scan)
+    if runtime.remat == "dots":
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        return jax.checkpoint(step, prevent_cse=not runtime.scan, policy=policy)
+    return step
+
+
+def stack_layers(layers: Mapping[str, Any]) -> Any:
+    """{"0": layer, "1": layer, …} -> one tree with a leading axis (loop form to scan form)."""
+    ordered = [layers[str(index)] for index in range(len(layers))]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
+
+
+def unstack_layers(layers: Any) -> dict[str, Any]:
+    """One tree with a leading axis -> {"0": layer, "1": layer, …} (scan form to loop form)."""
+    count = jax.tree.leaves(layers)[0].shape[0]
+    return {str(i): jax.tree.map(lambda leaf, i=i: leaf[i], layers) for i in range(count)}
