@@ -1,0 +1,246 @@
+"""The device mesh, and which axis of which array is cut over which of its axes.
+
+One mesh with three axes: `data` (copies of the parameters, other examples), `fsdp` (other examples,
+and parameters cut over it) and `tensor` (matrix products cut over it). Modules name the axes of
+their arrays ("embed", "mlp", …); a table of rules says where a name goes. A size of one switches
+an axis off, so one table serves from a laptop to a pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from qac_jax.errors import UserError, nearest
+
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
+
+# The order is the priority for activations: where "batch" has taken `fsdp`, an activation's
+# "embed" stays whole, and a parameter's "embed" is cut.
+_BATCH: Rules = (("batch", BATCH_AXES),)
+_WHOLE: Rules = tuple((name, None) for name in ("length", "positions", "types", "layers", "labels"))
+_FSDP: Rules = (("embed", "fsdp"),)
+_TENSOR: Rules = (("vocab", "tensor"), ("heads", "tensor"), ("mlp", "tensor"))
+
+RULES: Mapping[str, Rules] = {
+    "default": _BATCH + _TENSOR + _FSDP + _WHOLE,
+    "fsdp": _BATCH + _FSDP + (("vocab", None), ("heads", None), ("mlp", None)) + _WHOLE,
+    "tensor": _BATCH + _TENSOR + (("embed", None),) + _WHOLE,
+    "replicated": _BATCH + tuple((n, None) for n in ("vocab", "embed", "heads", "mlp")) + _WHOLE,
+}
+
+
+def rules_named(name: str) -> Rules:
+    """The table of rules of that name."""
+    if name not in RULES:
+        raise UserError(f"rules={name!r} is not a table of sharding rules; {nearest(name, RULES)}")
+    return RULES[name]
+
+
+def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
+    """Sizes of (data, fsdp, tensor); one of them may be -1: what the others leave."""
+    sizes = tuple(int(size) for size in shape)
+    shown = "x".join(map(str, sizes))
+    if len(sizes) != len(AXES) or any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
+        raise UserError(
+            f"mesh={shown} is no mesh; give three sizes, data, fsdp, tensor, each 1 or more, "
+            "at most one of them -1 (the rest of the devices)"
+        )
+    known = math.prod(size for size in sizes if size != -1)
+    if -1 in sizes and devices % known == 0:
+        sizes = tuple(devices // known if size == -1 else size for size in sizes)
+    if math.prod(sizes) != devices:
+        raise UserError(
+            f"mesh={shown} does not fit {devices} device(s); choose data, fsdp and tensor sizes "
+            f"whose product is {devices}, for example -1 for one of them"
+        )
+    return sizes[0], sizes[1], sizes[2]
+
+
+def make_mesh(shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh over these devices (default: all).
+
+    Its axes are Auto: the compiler places what the rules leave open (Linen's logical axes do not
+    work on the Explicit axes that JAX makes by default).
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = mesh_sizes(shape, len(devices))
+    types = (AxisType.Auto,) * len(AXES)
+    mesh = jax.make_mesh(sizes, AXES, types, devices=devices)
+    if jax.process_count() > 1 and not _rows_are_contiguous(mesh):
+        # The order that suits the wires may interleave hosts; each host reads one run of rows.
+        devices.sort(key=lambda d: (d.process_index, d.id))
+        mesh = Mesh(np.array(devices).reshape(sizes), AXES, axis_types=types)
+    return mesh
+
+
+@contextlib.contextmanager
+def use(mesh: Mesh, rules: Rules) -> Iterator[None]:
+    """Modules traced inside place their activations by these rules on this mesh."""
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+        yield
+
+
+def spec(
+    names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, rules: Rules, what: str = "array"
+) -> PartitionSpec:
+    """The mesh axes of an array with these logical axes; refuses what does not fit."""
+    table = dict(reversed(rules))  # the first rule for a name counts
+    taken: dict[str, str] = {}
+    places: list[str | tuple[str, ...] | None] = []
+    for name, size in zip(names, shape, strict=True):
+        if name is None:
+            places.append(None)
+            continue
+        if name not in table:
+            raise UserError(
+                f"{what} has the logical axis {name!r}, for which there is no sharding rule; "
+                + nearest(name, table)
+            )
+        goal = table[name]
+        axes = (goal,) if isinstance(goal, str) else (goal or ())
+        axes = tuple(axis for axis in axes if mesh.shape[axis] > 1)
+        for axis in axes:
+            if axis in taken:
+                raise UserError(
+                    f"{what}: the logical axes {taken[axis]!r} and {name!r} are both cut over the "
+                    f"mesh axis {axis!r}; set its size to 1 or choose rules that send one of them "
+                    "elsewhere"
+                )
+            taken[axis] = name
+        cut = math.prod(mesh.shape[axis] for axis in axes)
+        if size % cut:
+            raise UserError(
+                f"{what}: its logical axis {name!r} of {size} is not divisible by the mesh axis "
+                f"{'x'.join(axes)!r} of {cut}; pad it to {size + cut - size % cut}, or change the "
+                "mesh or the rules"
+            )
+        places.append(axes[0] if len(axes) == 1 else axes or None)
+    return PartitionSpec(*places)
+
+
+def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
+    """Abstract variables (boxed with logical axes, or plain) as the tree of their NamedShardings.
+
+    The tree has the structure of the unboxed variables. What has no logical axes is replicated.
+    """
+
+    def one(path: Any, leaf: Any) -> NamedSharding:
+        if not isinstance(leaf, nn.LogicallyPartitioned):
+            return NamedSharding(mesh, PartitionSpec())
+        what = jax.tree_util.keystr(path, simple=True, separator="/")
+        shape = leaf.value.shape
+        if len(leaf.names) != len(shape):
+            raise ValueError(f"{what} has the axes {leaf.names} and the shape {shape}")
+        return NamedSharding(mesh, spec(leaf.names, shape, mesh, rules, what))
+
+    return jax.tree_util.tree_map_with_path(
+        one, variables, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    )
+
+
+def like_parameters(tree: Any, params: Any, param_shardings: Any, mesh: Mesh) -> Any:
+    """Shardings of an optimiser's state: what mirrors a parameter is cut as that parameter.
+
+    A leaf mirrors a parameter when its path ends with the parameter's and its shape is the same;
+    counters and scalars are replicated. So any Optax state is understood without its classes.
+    """
+    flat_shardings = jax.tree.leaves(param_shardings)
+    known = {
+        _names(path): (leaf.shape, sharding)
+        for (path, leaf), sharding in zip(
+            jax.tree_util.tree_leaves_with_path(params), flat_shardings, strict=True
+        )
+    }
+
+    def one(path: Any, leaf: Any) -> NamedSharding:
+        names = _names(path)
+        for start in range(len(names)):
+            shape, sharding = known.get(names[start:], (None, None))
+            if shape == leaf.shape:
+                return sharding
+        return NamedSharding(mesh, PartitionSpec())
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Whole on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """The first axis of a batch: cut over `data` and `fsdp`."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def batch_ways(mesh: Mesh) -> int:
+    """Over how many devices a batch is cut."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
+    """Refuses a batch that cannot be spread evenly."""
+    ways = batch_ways(mesh)
+    if size < 1 or size % ways:
+        raise UserError(
+            f"{what}={size} is not divisible by the {ways} devices of the mesh axes data x fsdp "
+            f"({mesh.shape['data']} x {mesh.shape['fsdp']}); choose a multiple of {ways}, or "
+            "change the mesh"
+        )
+
+
+def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
+    """Which rows [start, stop) of a batch of `size` this process feeds."""
+    indices = batch_sharding(mesh).addressable_devices_indices_map((size,))
+    starts = [index[0].start or 0 for index in indices.values() if index]
+    stops = [
+        size if index[0].stop is None else index[0].stop for index in indices.values() if index
+    ]
+    return min(starts), max(stops)
+
+
+def my_part(mesh: Mesh) -> tuple[int, int]:
+    """This process reads part `index` of `count` equal parts of every batch."""
+    ways = batch_ways(mesh)
+    start, stop = my_rows(mesh, ways)
+    return start // (stop - start), ways // (stop - start)
+
+
+def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's rows of a batch as arrays over all devices."""
+    sharding = batch_sharding(mesh)
+    if jax.process_count() == 1:
+        return {name: jax.device_put(array, sharding) for name, array in batch.items()}
+    _, count = my_part(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(
+            sharding, array, (array.shape[0] * count, *array.shape[1:])
+        )
+        for name, array in batch.items()
+    }
+
+
+def _rows_are_contiguous(mesh: Mesh) -> bool:
+    """Whether the batch rows of each process are one run."""
+    per_row = np.array(mesh.devices).reshape(batch_ways(mesh), -1)
+    for process in range(jax.process_count()):
+        rows = [i for i, row in enumerate(per_row) if any(d.process_index == process for d in row)]
+        if rows and rows != list(range(rows[0], rows[-1] + 1)):
+            return False
+    return True
+
+
+def _names(path: Any) -> tuple[str, ...]:
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)

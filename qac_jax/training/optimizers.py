@@ -1,0 +1,220 @@
+"""Optimisers by name: AdamW and LAMB in the variants that the papers' numbers come from.
+
+    adamw           torch's AdamW; Hugging Face's Trainer today
+    adamw_hf        transformers' own AdamW, the Trainer's before: epsilon before the bias
+                    correction, decay after the update
+    lamb            LAMB with bias correction: the paper, and Paddle 2 and later
+    lamb_paddle18   Paddle 1.8's, without bias correction (PAIR, RocketQA; the notes §E.3)
+
+Which parameters are not decayed and which do not move is said by regular expressions, searched in
+the parameter's path ("encoder/layers/0/attention/query/kernel"). Where layers are stacked along a
+leading axis (a scan), LAMB's norms are a layer's own, and patterns see each layer's number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.training import schedules, transforms
+
+
+OPTIMIZERS = ("adamw", "adamw_hf", "lamb", "lamb_paddle18")
+_EPSILON = {"adamw": 1e-8, "adamw_hf": 1e-8, "lamb": 1e-6, "lamb_paddle18": 1e-6}
+_CORRECTION = {
+    "adamw": "torch",
+    "adamw_hf": "transformers",
+    "lamb": "torch",
+    "lamb_paddle18": "none",
+}
+STACK = "layers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """An optimiser, its schedule, its clipping, and what it leaves alone."""
+
+    name: str = "adamw"
+    learning_rate: float = 1e-4
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float | None = None  # None: 1e-8 for AdamW, 1e-6 for LAMB
+    weight_decay: float = 0.01
+    no_decay: tuple[str, ...] = ("bias", "scale$")
+    adapt_excluded: bool = False  # LAMB: trust ratio for what is not decayed (Paddle: yes)
+    clip_norm: float = 1.0  # of the whole gradient; 0: no clipping
+    clip_epsilon: float = 1e-6  # added to the norm: torch 1e-6, Paddle and Optax 0
+    schedule_name: str = "linear"
+    warmup_ratio: float = 0.0
+    warmup_steps: int = 0  # goes before the ratio
+    final_ratio: float = 0.0  # share of the learning rate that linear and cosine end at
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            raise UserError(
+                f"optimizer name={self.name!r} is not known; {nearest(self.name, OPTIMIZERS)}"
+            )
+        if self.schedule_name not in schedules.SCHEDULES:
+            raise UserError(
+                f"schedule_name={self.schedule_name!r} is not known; "
+                + nearest(self.schedule_name, schedules.SCHEDULES)
+            )
+        for field in ("no_decay", "frozen"):
+            patterns = getattr(self, field)
+            if isinstance(patterns, str):
+                raise UserError(f"{field}={patterns!r} is one text; expected a list of patterns")
+            object.__setattr__(self, field, tuple(patterns))
+            for pattern in patterns:
+                _compile(field, pattern)
+        for field, low, high in (
+            ("learning_rate", 0.0, math.inf),
+            ("weight_decay", 0.0, math.inf),
+            ("clip_norm", 0.0, math.inf),
+            ("clip_epsilon", 0.0, math.inf),
+            ("b1", 0.0, 1.0),
+            ("b2", 0.0, 1.0),
+            ("warmup_ratio", 0.0, 1.0),
+            ("final_ratio", 0.0, 1.0),
+        ):
+            value = getattr(self, field)
+            if not low <= value <= high or (field in ("b1", "b2") and value == 1.0):
+                raise UserError(f"{field}={value} is out of range; expected {low:g} to {high:g}")
+
+    def schedule(self, total_steps: int) -> schedules.Schedule:
+        """The learning rate of update t = 0, 1, … of `total_steps`."""
+        warmup = schedules.warmup_steps(
+            self.schedule_name, total_steps, self.warmup_ratio, self.warmup_steps
+        )
+        return schedules.make(
+            self.schedule_name, self.learning_rate, total_steps, warmup, self.final_ratio
+        )
+
+    def build(self, total_steps: int, params: Any) -> optax.GradientTransformation:
+        """The transformation; `params` (or their shapes) are looked at for their paths only."""
+        rate = self.schedule(total_steps)
+        eps = _EPSILON[self.name] if self.eps is None else self.eps
+        parts = []
+        if self.clip_norm:
+            parts.append(transforms.clip_by_global_norm(self.clip_norm, self.clip_epsilon))
+        parts.append(transforms.scale_by_moments(self.b1, self.b2, eps, _CORRECTION[self.name]))
+        if self.weight_decay and self.name != "adamw_hf":
+            parts.append(transforms.add_decay(self.weight_decay, self.decays))
+        if self.name.startswith("lamb"):
+            parts.append(transforms.scale_by_trust_ratio(is_stacked, self._adapts))
+        parts.append(transforms.scale_by_rate(rate))
+        if self.weight_decay and self.name == "adamw_hf":
+            parts.append(transforms.decay_moved(rate, self.weight_decay, self.decays))
+        whole = optax.chain(*parts)
+        return freeze(whole, self.frozen, params) if self.frozen else whole
+
+    def decays(self, path: Any) -> bool:
+        """Whether the parameter with this key path is decayed."""
+        name = path_name(path)
+        return not any(re.search(pattern, name) for pattern in self.no_decay)
+
+    def _adapts(self, path: Any) -> bool:
+        return self.adapt_excluded or self.decays(path)
+
+
+def path_name(path: Any) -> str:
+    """A key path as text: "encoder/layers/0/attention/query/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def is_stacked(path: Any) -> bool:
+    """Whether the leaf holds all layers of a stack along its first axis.
+
+    The models' convention: a stack is the subtree "layers", of numbered layers or of one layer
+    whose leaves are stacked.
+    """
+    return _stack_end(path_name(path).split("/")) is not None
+
+
+def _stack_end(names: Sequence[str]) -> int | None:
+    """Where a layer's number would stand in the path of a stacked leaf."""
+    for place, name in enumerate(names[:-1], 1):
+        if name == STACK and not names[place].isdigit():
+            return place
+    return None
+
+
+def freeze(
+    inner: optax.GradientTransformation, patterns: Sequence[str], params: Any
+) -> optax.GradientTransformation:
+    """`inner`, for which frozen parameters have no gradient, and which does not move them."""
+    moves = _moving(patterns, params)
+
+    def keep(tree: Any) -> Any:
+        def one(leaf: jax.Array, moving: bool | np.ndarray) -> jax.Array:
+            if isinstance(moving, bool):
+                return leaf if moving else jnp.zeros_like(leaf)
+            return jnp.where(moving, leaf, jnp.zeros_like(leaf))
+
+        return jax.tree.map(one, tree, moves)
+
+    def update(grads: Any, state: Any, params: Any = None):
+        updates, state = inner.update(keep(grads), state, params)
+        return keep(updates), state
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def _moving(patterns: Sequence[str], params: Any) -> Any:
+    """Which parameters move: a truth value a leaf, or one a layer where layers are stacked."""
+    tests = {pattern: _compile("frozen", pattern) for pattern in patterns}
+    unused = dict(tests)
+
+    def moves(name: str) -> bool:
+        hits = [pattern for pattern, test in tests.items() if test.search(name)]
+        for pattern in hits:
+            unused.pop(pattern, None)
+        return not hits
+
+    def one(path: Any, leaf: Any) -> bool | np.ndarray:
+        found = np.array([moves(name) for name in _layer_names(path, leaf)])
+        if found.all() or not found.any():
+            return bool(found[0])
+        return found.reshape(-1, *[1] * (len(leaf.shape) - 1))
+
+    tree = jax.tree_util.tree_map_with_path(one, params)
+    if unused:
+        paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        raise UserError(
+            f"frozen={sorted(unused)[0]!r} matches no parameter; expected a pattern found in paths "
+            f"such as {paths[0]!r} and {paths[-1]!r}"
+        )
+    if not any(np.any(moving) for moving in jax.tree.leaves(tree)):
+        raise UserError(
+            f"frozen={list(patterns)} matches every parameter; nothing would be trained"
+        )
+    return tree
+
+
+def _layer_names(path: Any, leaf: Any) -> Iterator[str]:
+    """The parameter's name; those of its layers, with their numbers, where they are stacked."""
+    names = path_name(path).split("/")
+    place = _stack_end(names)
+    if place is None:
+        yield "/".join(names)
+        return
+    for number in range(leaf.shape[0]):
+        yield "/".join([*names[:place], str(number), *names[place:]])
+
+
+def _compile(field: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(
+            f"{field}={pattern!r} is not a regular expression ({error}); correct it"
+        ) from None

@@ -1,0 +1,85 @@
+"""What the compiler says of a step before it runs: memory, collectives; and its analytic FLOPs.
+
+The compiler's own count of FLOPs takes the body of a loop once, so it is not used: FLOPs come from
+the objective's formula.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from typing import Any
+
+import jax
+
+from qac_jax import hardware
+from qac_jax.objectives.objective import Objective
+from qac_jax.progress import human
+
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+
+_CALL = re.compile(rf"\s({'|'.join(COLLECTIVES)})(?:-start)?\(")
+
+
+def collectives(compiled: jax.stages.Compiled) -> dict[str, int]:
+    """How many collectives of each kind stand in the compiled program (a loop's body once)."""
+    counts = collections.Counter(_CALL.findall(compiled.as_text() or ""))
+    return {name: counts[name] for name in COLLECTIVES if counts[name]}
+
+
+def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
+    """Bytes a device needs: for the state, for what is temporary, and at the peak."""
+    stats: Any = compiled.memory_analysis()
+    if stats is None:  # a backend that does not say
+        return {}
+    arguments = stats.argument_size_in_bytes
+    fresh = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return {
+        "arguments": arguments,
+        "temporary": stats.temp_size_in_bytes,
+        "peak": arguments + fresh + stats.temp_size_in_bytes,
+    }
+
+
+def flops(objective: Objective, spec: Any) -> float | None:
+    """FLOPs of the model in one step on a batch of these shapes, where the objective knows."""
+    formula = getattr(objective, "flops", None)
+    return None if formula is None else float(formula(spec))
+
+
+def mfu(step_flops: float | None, seconds: float, devices: list[Any] | None = None) -> float | None:
+    """Model FLOPs per second over the peak of all devices; None where either is unknown."""
+    devices = jax.devices() if devices is None else devices
+    peak = hardware.peak_flops(devices[0].device_kind)
+    if step_flops is None or peak is None or seconds <= 0:
+        return None
+    return step_flops / seconds / (peak * len(devices))
+
+
+def lines(compiled: jax.stages.Compiled, step_flops: float | None, parameters: int) -> list[str]:
+    """What to print before step 1."""
+    text = [f"parameters {human(parameters)}"]
+    if step_flops is not None:
+        text.append(f"model FLOPs per step {human(step_flops)}")
+    if found := memory(compiled):
+        text.append(
+            f"memory per device: peak {human(found['peak'], 'B')} "
+            f"(arguments {human(found['arguments'], 'B')}, "
+            f"temporary {human(found['temporary'], 'B')})"
+        )
+    if counts := collectives(compiled):
+        text.append("collectives: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    return text
+
+
+def count_parameters(params: Any) -> int:
+    """How many numbers there are in a tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

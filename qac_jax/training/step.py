@@ -1,0 +1,232 @@
+"""One optimiser step as one pure function, and the state it maps to its successor.
+
+`prepare` runs on the whole batch. A splittable objective then accumulates over microbatches (their
+losses add up, see qac_jax.objectives.objective); another one gets the whole batch and encodes it
+in chunks by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from qac_jax.errors import UserError
+from qac_jax.objectives import chunked
+from qac_jax.objectives.objective import Objective, Variables, split_aux
+from qac_jax.training import mesh as meshes
+
+
+Metrics = dict[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Everything that a step changes, parameters unboxed."""
+
+    step: jax.Array  # optimiser steps done
+    variables: Variables
+    opt_state: Any
+    ema: Any  # running mean of the parameters; {} when it is off
+    skipped: jax.Array  # steps whose loss or gradient was not finite
+
+    @property
+    def params(self) -> Any:
+        return self.variables["params"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """The pure functions of a run: objective, optimiser and the settings of a step."""
+
+    objective: Objective
+    tx: optax.GradientTransformation
+    mesh: Mesh
+    rules: meshes.Rules
+    seed: int = 0
+    microbatch: int = 0  # examples in one pass; 0: the whole batch
+    ema: float = 0.0  # decay of the running mean of parameters; 0: none
+    max_skips: int = 0  # steps that may be skipped because they were not finite
+
+    def new(self, key: jax.Array) -> State:
+        """A fresh state, parameters unboxed."""
+        variables = nn.unbox(self.objective.init(key))
+        return self.start(variables)
+
+    def start(self, variables: Variables) -> State:
+        """A state at step 0 with these variables."""
+        params = variables["params"]
+        zero = jnp.zeros((), jnp.int32)
+        return State(
+            step=zero,
+            variables=variables,
+            opt_state=self.tx.init(params),
+            ema=jax.tree.map(jnp.copy, params) if self.ema else {},
+            skipped=zero,
+        )
+
+    def shardings(self) -> State:
+        """Where every leaf of the state lives."""
+        key = jax.random.key(0)
+        boxed = jax.eval_shape(self.objective.init, key)
+        variables = meshes.shardings(boxed, self.mesh, self.rules)
+        abstract = self.abstract()
+        whole = meshes.replicated(self.mesh)
+        return State(
+            step=whole,
+            variables=variables,
+            opt_state=meshes.like_parameters(
+                abstract.opt_state, abstract.params, variables["params"], self.mesh
+            ),
+            ema=variables["params"] if self.ema else {},
+            skipped=whole,
+        )
+
+    def abstract(self) -> State:
+        """Shapes and types of the state, without computing it."""
+        return jax.eval_shape(self.new, jax.random.key(0))
+
+    def create(self, params: Any = None) -> State:
+        """The state at step 0, born sharded; `params` (a tree) take the place of new ones."""
+        places = self.shardings()
+        key = jax.random.fold_in(jax.random.key(self.seed), 0)
+        if params is None:
+            with meshes.use(self.mesh, self.rules):
+                return jax.jit(self.new, out_shardings=places)(key)
+        params = jax.tree.map(jax.device_put, params, places.params)
+
+        def begin(params: Any, key: jax.Array) -> State:
+            variables = {**nn.unbox(self.objective.init(key)), "params": params}
+            renew = getattr(self.objective, "initial_state", None)
+            return self.start({**variables, **(renew(params) if renew else {})})
+
+        with meshes.use(self.mesh, self.rules):
+            return jax.jit(begin, out_shardings=places)(params, key)
+
+    def step(self, state: State, batch: Any) -> tuple[State, Metrics]:
+        """One optimiser step. The metrics are scalars."""
+        prepare_key, loss_key = jax.random.split(
+            jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 1), state.step)
+        )
+        with jax.named_scope("prepare"):
+            batch = self.objective.prepare(batch, prepare_key)
+        loss, metrics, grads, collections = self.gradients(state.variables, batch, loss_key)
+        with jax.named_scope("optimizer"):
+            updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            norm = optax.tree.norm(grads)
+            ema = optax.incremental_update(params, state.ema, 1 - self.ema) if self.ema else {}
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        new = State(
+            step=state.step + 1,
+            variables={**state.variables, **collections, "params": params},
+            opt_state=opt_state,
+            ema=ema,
+            skipped=state.skipped + ~finite,
+        )
+        if self.max_skips:
+            kept = dataclasses.replace(state, step=new.step, skipped=new.skipped)
+            new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, kept)
+        return new, {"loss": loss, **metrics, "grad_norm": norm, "skipped": new.skipped}
+
+    def gradients(
+        self, variables: Variables, batch: Any, key: jax.Array
+    ) -> tuple[jax.Array, Metrics, Any, Variables]:
+        """(loss, metrics, gradients, new collections) of a prepared batch."""
+        rest = {name: value for name, value in variables.items() if name != "params"}
+
+        def loss_of(params: Any, part: Any) -> tuple[jax.Array, Any]:
+            return self.objective.loss({**rest, "params": params}, part, key, True)
+
+        differentiate = jax.value_and_grad(loss_of, has_aux=True)
+        params = variables["params"]
+        size = jax.tree.leaves(batch)[0].shape[0]
+        if not self.microbatch or self.microbatch >= size or not self.objective.splittable:
+            (loss, aux), grads = differentiate(params, batch)
+            metrics, collections = split_aux(aux)
+            return loss, metrics, grads, collections
+
+        parts = jax.tree.map(self._spread, chunked.split(batch, size // self.microbatch))
+        (loss, aux), grads = jax.eval_shape(
+            differentiate, params, jax.tree.map(lambda x: x[0], parts)
+        )
+        if "state" in aux:
+            raise TypeError(
+                f"{type(self.objective).__name__} is splittable and has state: state advances "
+                "once a step, so such an objective must not be splittable"
+            )
+        places = self.shardings().params
+
+        def add(sums: Any, part: Any) -> tuple[Any, None]:
+            (loss, metrics), grads = differentiate(params, part)
+            grads = jax.tree.map(jax.lax.with_sharding_constraint, grads, places)
+            return jax.tree.map(jnp.add, sums, (loss, metrics, grads)), None
+
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, aux, grads))
+        (loss, metrics, grads), _ = jax.lax.scan(add, zeros, parts)
+        return loss, metrics, grads, {}
+
+    def measure(self, variables: Variables, batch: Any) -> Metrics:
+        """The loss and metrics of a validation batch: no dropout, always the same masks."""
+        prepare_key, loss_key = jax.random.split(jax.random.fold_in(jax.random.key(self.seed), 2))
+        batch = self.objective.prepare(batch, prepare_key)
+        loss, aux = self.objective.loss(variables, batch, loss_key, False)
+        return {"loss": loss, **split_aux(aux)[0]}
+
+    def compile_step(self, batch: Any) -> jax.stages.Compiled:
+        """The compiled step for batches of these shapes; it consumes (donates) its state."""
+        self.check(jax.tree.leaves(batch)[0].shape[0])
+        places = self.shardings()
+        step = jax.jit(
+            self.step,
+            in_shardings=(places, meshes.batch_sharding(self.mesh)),
+            out_shardings=(places, meshes.replicated(self.mesh)),
+            donate_argnums=0,
+        )
+        with meshes.use(self.mesh, self.rules):
+            return step.lower(self.abstract(), batch).compile()
+
+    def compile_measure(self, batch: Any) -> jax.stages.Compiled:
+        """The compiled validation step for batches of these shapes."""
+        meshes.check_batch(jax.tree.leaves(batch)[0].shape[0], self.mesh, "validation batch_size")
+        measure = jax.jit(
+            self.measure,
+            in_shardings=(self.shardings().variables, meshes.batch_sharding(self.mesh)),
+            out_shardings=meshes.replicated(self.mesh),
+        )
+        with meshes.use(self.mesh, self.rules):
+            return measure.lower(self.abstract().variables, batch).compile()
+
+    def check(self, batch_size: int) -> None:
+        """Refuses batch sizes that cannot be cut as asked."""
+        meshes.check_batch(batch_size, self.mesh)
+        if self.microbatch and self.microbatch < batch_size:
+            if batch_size % self.microbatch:
+                raise UserError(
+                    f"microbatch={self.microbatch} does not divide batch_size={batch_size}; "
+                    "choose a divisor of it"
+                )
+            meshes.check_batch(self.microbatch, self.mesh, "microbatch")
+
+    def _spread(self, parts: jax.Array) -> jax.Array:
+        """Microbatches [count, size, …], each over all devices."""
+        place = NamedSharding(self.mesh, PartitionSpec(None, meshes.BATCH_AXES))
+        return jax.lax.with_sharding_constraint(parts, place)
+
+
+def chunk_of(objective: Objective, microbatch: int) -> Objective:
+    """The objective told how many examples to encode at a time, where it does not split."""
+    if not microbatch or objective.splittable:
+        return objective
+    if not hasattr(objective, "chunk"):
+        raise UserError(
+            f"microbatch={microbatch} cannot be used with the objective "
+            f"{type(objective).__name__}, which needs its whole batch at once; leave it at 0"
+        )
+    return dataclasses.replace(objective, chunk=microbatch)  # type: ignore[type-var]

@@ -1,0 +1,156 @@
+"""One step is the same on any mesh, in microbatches, in chunks, and in two processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import toy
+
+from qac_jax.objectives import chunked
+from qac_jax.training import mesh as meshes
+from qac_jax.training.step import Engine
+
+
+MESHES = [(8, 1, 1), (1, 8, 1), (2, 4, 1), (2, 2, 2)]
+SIZE = 16
+# Of the largest entry of all gradients (x64; fp32 sums in another order differ by about 5e-6).
+TOLERANCE = {"float64": 1e-9, "float32": 2e-5}
+
+# Keeps the last gradient as its state, so that a real, whole step tells its gradient exactly.
+SPY = optax.chain(optax.trace(decay=0.0), optax.scale(-0.1))
+
+MLM = toy.ToyMlm(toy.Net(dropout=0.2))
+CONTRASTIVE = toy.ToyContrastive(toy.Net(dropout=0.2))
+
+
+def one_step(
+    objective: Any,
+    shape: tuple[int, int, int],
+    dtype: str,
+    steps: int = 1,
+    rules: str = "default",
+    **options: Any,
+) -> tuple[float, Any, Any]:
+    """(loss, gradients, parameters) of the last of some steps as numpy."""
+    count = int(np.prod(shape))
+    with jax.enable_x64(dtype == "float64"):
+        net = dataclasses.replace(objective.net, param_dtype=jnp.dtype(dtype))
+        mesh = meshes.make_mesh(shape, jax.devices()[:count])
+        engine = Engine(
+            dataclasses.replace(objective, net=net),
+            SPY,
+            mesh,
+            meshes.rules_named(rules),
+            seed=3,
+            **options,
+        )
+        state = engine.create()
+        compiled = engine.compile_step(toy.batch(SIZE))
+        for number in range(steps):
+            state, metrics = compiled(state, meshes.place(toy.batch(SIZE, number), mesh))
+        gradients = state.opt_state[0].trace
+        return float(metrics["loss"]), jax.device_get(gradients), jax.device_get(state.params)
+
+
+def assert_same(a: tuple[float, Any, Any], b: tuple[float, Any, Any], dtype: str) -> None:
+    """Losses and gradients equal within the tolerance of the largest gradient entry."""
+    limit = TOLERANCE[dtype]
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(b[1]))
+    assert largest > 1e-3, "the gradient vanished: nothing would be compared"
+    assert abs(a[0] - b[0]) <= limit * max(1.0, abs(b[0]))
+    for x, y in zip(jax.tree.leaves(a[1]), jax.tree.leaves(b[1]), strict=True):
+        assert x.dtype == y.dtype == np.dtype(dtype)
+        np.testing.assert_allclose(x, y, rtol=0, atol=limit * largest)
+
+
+@pytest.fixture(scope="module")
+def single() -> dict[tuple[str, str], tuple[float, Any, Any]]:
+    """The direct step on one device."""
+    return {
+        (name, dtype): one_step(objective, (1, 1, 1), dtype, steps=2)
+        for name, objective in (("mlm", MLM), ("contrastive", CONTRASTIVE))
+        for dtype in TOLERANCE
+    }
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", MESHES, ids=str)
+@pytest.mark.parametrize("name", ["mlm", "contrastive"])
+def test_every_mesh_is_one_device(single: Any, name: str, shape: Any, dtype: str) -> None:
+    objective = {"mlm": MLM, "contrastive": CONTRASTIVE}[name]
+    assert_same(one_step(objective, shape, dtype, steps=2), single[name, dtype], dtype)
+
+
+@pytest.mark.parametrize("rules", ["fsdp", "tensor", "replicated"])
+def test_every_table_of_rules_is_one_device(single: Any, rules: str) -> None:
+    found = one_step(MLM, (2, 2, 2), "float64", steps=2, rules=rules)
+    assert_same(found, single["mlm", "float64"], "float64")
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(("shape", "microbatch"), [((1, 1, 1), 1), ((1, 1, 1), 4), ((2, 2, 2), 8)])
+def test_accumulation_is_the_direct_step(
+    single: Any, shape: Any, microbatch: int, dtype: str
+) -> None:
+    # Lengths and counts of masked tokens differ by microbatch: means of means would not agree.
+    found = one_step(MLM, shape, dtype, steps=2, microbatch=microbatch)
+    assert_same(found, single["mlm", dtype], dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(("shape", "chunk"), [((1, 1, 1), 2), ((8, 1, 1), 8), ((2, 2, 2), 4)])
+def test_chunked_is_the_direct_step_without_dropout(shape: Any, chunk: int, dtype: str) -> None:
+    direct = one_step(toy.ToyContrastive(), (1, 1, 1), dtype)
+    found = one_step(toy.ToyContrastive(chunk=chunk), shape, dtype)
+    assert_same(found, direct, dtype)
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_chunked_is_the_direct_step_with_dropout(single: Any, gather: bool) -> None:
+    # Keys of dropout belong to examples, so even dropout does not see the chunks.
+    objective = dataclasses.replace(CONTRASTIVE, chunk=8, gather=gather)
+    found = one_step(objective, (2, 4, 1), "float64", steps=2)
+    assert_same(found, single["contrastive", "float64"], "float64")
+
+
+def test_chunked_is_an_unrolled_loop_over_the_same_chunks() -> None:
+    with jax.enable_x64(True):
+        net = toy.Net(dropout=0.4, param_dtype=jnp.float64)
+        variables = toy.nn.unbox(toy.ToyContrastive(net).init(jax.random.key(0)))
+        keys = jax.random.split(jax.random.key(5), SIZE)
+        batch = {**toy.batch(SIZE), "keys": keys}
+
+        def encode(variables: Any, part: Any) -> jax.Array:
+            return net.apply(variables, part["query"], part["query_length"], part["keys"])[:, 0]
+
+        def loss(vectors: jax.Array) -> jax.Array:
+            return -jnp.mean(jnp.diagonal(jax.nn.log_softmax(vectors @ vectors.T / 3)))
+
+        def scanned(variables: Any) -> jax.Array:
+            return loss(chunked.chunked_encode(lambda part: encode(variables, part), batch, 4))
+
+        def unrolled(variables: Any) -> jax.Array:
+            # Chunk j holds examples j, j + 4, …: 4 chunks of 4.
+            parts = [jax.tree.map(lambda x, j=j: x[j::4], batch) for j in range(4)]
+            vectors = jnp.zeros((SIZE, net.embed))
+            for j, part in enumerate(parts):
+                vectors = vectors.at[j::4].set(encode(variables, part))
+            return loss(vectors)
+
+        a, b = (jax.jit(jax.value_and_grad(f))(variables) for f in (scanned, unrolled))
+        assert_same((float(a[0]), jax.device_get(a[1]), 0), (float(b[0]), b[1], 0), "float64")
+
+
+def test_split_and_join_are_inverse_and_strided() -> None:
+    x = {"a": np.arange(24).reshape(12, 2), "b": np.arange(12)}
+    parts = chunked.split(x, 3)
+    np.testing.assert_array_equal(parts["b"][1], [1, 4, 7, 10])
+    back = chunked.join(parts)
+    np.testing.assert_array_equal(back["a"], x["a"])
+    np.testing.assert_array_equal(back["b"], x["b"])
