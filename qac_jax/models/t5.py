@@ -1,0 +1,264 @@
+"""T5 (v1.0, v1.1): encoder, teacher-forced decoder, and decoding one token at a time.
+
+    memory = model.apply(variables, ids, lengths, method="encode")
+    logits = model.apply(variables, targets_in, memory, lengths, method="decode")
+    cache = model.apply(variables, memory, lengths, 64, method="init_cache")
+    logits, cache = model.apply(variables, ids, cache, method="step")
+
+The cache is an ordinary value, so that it can be carried by a loop inside a compiled program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.models.attention import causal_window
+from qac_jax.models.bert import tied_logits
+from qac_jax.models.layers import (
+    Array,
+    Embedding,
+    Runtime,
+    dropout,
+    fold,
+    shard,
+)
+from qac_jax.models.t5_layers import (
+    FEED_FORWARD,
+    DecoderBlock,
+    EncoderBlock,
+    KeysValues,
+    RelativeBias,
+    RMSNorm,
+    site,
+)
+from qac_jax.models.transformer import Layers
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """T5's shape. tied: the embedding is also the output matrix; scaled: its input is × d^-½."""
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_decoder_layers: int = 6
+    num_heads: int = 8
+    num_buckets: int = 32
+    max_distance: int = 128
+    feed_forward: str = "relu"
+    tied: bool = True
+    scaled: bool = True
+    dropout: float = 0.1
+    layer_norm_eps: float = 1e-6
+    initializer_factor: float = 1.0
+    pad_id: int = 0
+    eos_id: int = 1
+    start_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.feed_forward not in FEED_FORWARD:
+            raise UserError(
+                f"feed_forward={self.feed_forward!r} is not a T5 that is known here; "
+                + nearest(self.feed_forward, FEED_FORWARD)
+            )
+        # The first half of a side's buckets are single distances; there must be one, and the
+        # logarithmic ones must lie beyond.
+        if (
+            self.num_buckets < 4
+            or self.num_buckets % 2
+            or self.max_distance <= self.num_buckets / 2
+        ):
+            raise UserError(
+                f"num_buckets={self.num_buckets} with max_distance={self.max_distance} is no valid "
+                "table of relative positions; expected an even number from 4 and a distance beyond "
+                "its half"
+            )
+
+
+@flax.struct.dataclass
+class Cache:
+    """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
+
+    past and cross hold (keys, values) a layer: a tuple of pairs, or with `Runtime.scan` one pair
+    with a leading layer axis. past is [R, heads, M, d_kv], cross [B, heads, S, d_kv].
+    """
+
+    past: Any
+    cross: Any
+    memory_lengths: Array
+    position: Array  # how many positions are written: a scalar, all rows are equally far
+    stacked: bool = flax.struct.field(pytree_node=False)
+
+    @property
+    def max_length(self) -> int:
+        """M, which `position` must not exceed."""
+        return jax.tree.leaves(self.past)[0].shape[-2]
+
+    def take(self, rows: Array) -> Cache:
+        """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
+        axis = 1 if self.stacked else 0
+        return self.replace(past=jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past))
+
+
+class Stack(nn.Module):
+    """What the encoder and the decoder have in common: layers between dropout and a norm."""
+
+    config: T5Config
+    runtime: Runtime
+    decoder: bool
+
+    def setup(self) -> None:
+        config = self.config
+        self.relative_bias = RelativeBias(config, bidirectional=not self.decoder)
+        self.norm = RMSNorm(config, self.runtime.compute_dtype)
+        make = partial(DecoderBlock if self.decoder else EncoderBlock, config, self.runtime)
+        self.count = config.num_decoder_layers if self.decoder else config.num_layers
+        self.layers = Layers(make, self.count, self.runtime)
+
+    def bias(self, query_positions: Array, key_positions: Array) -> Array:
+        """(1, heads, queries, keys)."""
+        return self.relative_bias(query_positions, key_positions)
+
+    def __call__(
+        self, x: Array, keys: Array | None, wanted: Sequence[int], *arguments: Any
+    ) -> tuple[Array, dict[int, Array]]:
+        """The normalised output, and the wanted layers' outputs before that."""
+        rate, generator = self.config.dropout, self.runtime.dropout
+        x = dropout(x, keys, 0, rate, generator)
+        x, states = self.layers(x, *arguments, keys, wanted=wanted)
+        return dropout(self.norm(x), keys, site(self.count), rate, generator), states
+
+    def layer_parameters(self) -> Any:
+        """The layers' parameters: {"0": layer, …}, or with `Runtime.scan` stacked."""
+        return nn.meta.unbox(self.layers.variables["params"])
+
+
+class T5(nn.Module):
+    """Encoder–decoder. Called with all inputs, it gives the teacher-forced logits."""
+
+    config: T5Config
+    runtime: Runtime = Runtime()
+
+    def setup(self) -> None:
+        config, runtime = self.config, self.runtime
+        init = nn.initializers.normal(config.initializer_factor)
+        self.shared = Embedding(config.vocab_size, config.d_model, "vocab", init)
+        self.encoder = Stack(config, runtime, decoder=False)
+        self.decoder = Stack(config, runtime, decoder=True)
+        if not config.tied:
+            self.lm_head = Embedding(config.vocab_size, config.d_model, "vocab", init)
+
+    def __call__(
+        self, ids: Array, lengths: Array, targets_in: Array, keys: Array | None = None
+    ) -> Array:
+        """Logits [B, T, vocabulary] of the token after each of targets_in."""
+        memory = self.encode(ids, lengths, keys)
+        return self.decode(targets_in, memory, lengths, keys)
+
+    def encode(self, ids: Array, lengths: Array, keys: Array | None = None) -> Array:
+        """The encoder's output [B, S, d_model]."""
+        return self.encode_states(ids, lengths, keys)[0]
+
+    def encode_states(
+        self, ids: Array, lengths: Array, keys: Array | None = None, wanted: Sequence[int] = ()
+    ) -> tuple[Array, dict[int, Array]]:
+        """The encoder's output, and of the wanted layers (0: embeddings) what they give on."""
+        positions = jnp.arange(ids.shape[1])
+        bias = self.encoder.bias(positions, positions)
+        return self.encoder(self._embed(ids), keys, wanted, lengths, bias)
+
+    def decode(
+        self, targets_in: Array, memory: Array, lengths: Array, keys: Array | None = None
+    ) -> Array:
+        """Logits [B, T, vocabulary]; targets_in are the targets shifted right by start_id."""
+        return self.logits(self.decode_hidden(targets_in, memory, lengths, keys))
+
+    def decode_hidden(
+        self, targets_in: Array, memory: Array, lengths: Array, keys: Array | None = None
+    ) -> Array:
+        """The decoder's output [B, T, d_model], which `logits` takes."""
+        keys = fold(keys, 1)  # other bits than the encoder's
+        length = targets_in.shape[1]
+        positions = jnp.arange(length)
+        bias = self.decoder.bias(positions, positions)
+        visible = causal_window(length)
+        x = self._embed(targets_in)
+        return self.decoder(x, keys, (), bias, visible, memory, lengths)[0]
+
+    def logits(self, hidden: Array) -> Array:
+        """Scores of every token, in at least fp32."""
+        config = self.config
+        if config.scaled:
+            hidden = hidden * config.d_model**-0.5
+        table = (self.shared if config.tied else self.lm_head).table
+        hidden = hidden.astype(self.runtime.compute_dtype)
+        scores = tied_logits(hidden, table, None, padded=False)
+        return shard(scores, "batch", "length", "vocab")
+
+    def _embed(self, ids: Array) -> Array:
+        x = self.shared(ids).astype(self.runtime.compute_dtype)
+        return shard(x, "batch", "length", None)
+
+    def init_cache(self, memory: Array, lengths: Array, max_length: int, copies: int = 1) -> Cache:
+        """An empty cache of `copies` rows a text; the memory's keys and values are made here."""
+        config = self.config
+        block = DecoderBlock(config, self.runtime, parent=None)
+        weights = self.decoder.layer_parameters()
+
+        def cross(layer: Any) -> KeysValues:
+            return block.apply({"params": layer}, memory, method="memory")
+
+        shape = (memory.shape[0] * copies, config.num_heads, max_length, config.d_kv)
+        count, dtype = config.num_decoder_layers, self.runtime.compute_dtype
+        past: Any
+        if self.runtime.scan:
+            crosses = lax.map(cross, weights)
+            past = (jnp.zeros((count, *shape), dtype), jnp.zeros((count, *shape), dtype))
+        else:
+            crosses = tuple(cross(weights[str(i)]) for i in range(count))
+            past = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(count))
+        return Cache(past, crosses, lengths, jnp.zeros((), jnp.int32), self.runtime.scan)
+
+    def step(self, ids: Array, cache: Cache) -> tuple[Array, Cache]:
+        """Logits [R, vocabulary] of the token after ids [R], and the cache with ids written in."""
+        position = cache.position
+        slots = jnp.arange(cache.max_length)
+        bias = self.decoder.bias(position[None], slots)
+        visible = (slots <= position)[None]
+        block = DecoderBlock(self.config, self.runtime, parent=None)
+        weights = self.decoder.layer_parameters()
+
+        def one(x: Array, scanned: Any) -> tuple[Array, KeysValues]:
+            layer, past, cross = scanned
+            arguments = (past, cross, bias, visible, cache.memory_lengths, position)
+            return block.apply({"params": layer}, x, *arguments, method="step")
+
+        x = self._embed(ids[:, None])
+        if cache.stacked:
+            x, past = lax.scan(one, x, (weights, cache.past, cache.cross))
+        else:
+            pasts = []
+            for i, layer in enumerate(zip(cache.past, cache.cross, strict=True)):
+                x, written = one(x, (weights[str(i)], *layer))
+                pasts.append(written)
+            past = tuple(pasts)
+        logits = self.logits(self.decoder.norm(x))[:, 0]
+        return logits, cache.replace(past=past, position=position + 1)
+
+
+def shift_right(targets: Array, start_id: int) -> Array:
+    """The decoder's input for `targets`: the start token, then all but the last."""
+    start = jnp.full((*targets.shape[:-1], 1), start_id, targets.dtype)
+    return jnp.concatenate([start, targets[..., :-1]], axis=-1)

@@ -1,0 +1,298 @@
+"""T5's parts: RMS norm, relative positions, attention without scaling, and the two blocks.
+
+One block's parameters are {"attention": {"query", "key", "value", "output"}, "attention_norm",
+"mlp": {"up", "down"} (gated: "gate" too), "mlp_norm"}; the decoder's also have
+"cross_attention" and "cross_attention_norm". Norms come first, sums after (pre-LN).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.layers import (
+    Array,
+    Dense,
+    Runtime,
+    dropout,
+    gelu_tanh,
+    parameter,
+    shard,
+    statistics_dtype,
+)
+
+
+# What `feed_forward_proj` may say: (activation, whether a second projection is multiplied in).
+# Hugging Face reads "gated-gelu" as the tanh approximation.
+FEED_FORWARD = {"relu": (jax.nn.relu, False), "gated-gelu": (gelu_tanh, True)}
+
+# Dropout places of a block; site 0 is the embeddings.
+_SITES_A_LAYER = 6
+_WEIGHTS, _ATTENTION, _CROSS_WEIGHTS, _CROSS, _INNER, _MLP = range(_SITES_A_LAYER)
+
+KeysValues = tuple[Array, Array]
+
+
+def site(index: int | Array, place: int = 0) -> int | Array:
+    """The number of a dropout place of layer `index`."""
+    return 1 + _SITES_A_LAYER * index + place
+
+
+def bucket_table(buckets: int, max_distance: int) -> np.ndarray:
+    """Bucket of each distance 0…max_distance on one side: exact at first, then logarithmic.
+
+    Hugging Face computes in float32 and truncates, so this does too: the last bit decides where
+    the logarithm meets a whole number.
+    """
+    exact = buckets // 2
+    distance = np.arange(max_distance + 1)
+    far = np.log(np.maximum(distance, exact).astype(np.float32) / np.float32(exact))
+    scaled = far / np.float32(math.log(max_distance / exact)) * np.float32(buckets - exact)
+    coarse = np.minimum(exact + scaled.astype(np.int64), buckets - 1)
+    return np.where(distance < exact, distance, coarse).astype(np.int32)
+
+
+def relative_buckets(
+    relative: Array | np.ndarray, *, bidirectional: bool, buckets: int, max_distance: int
+) -> Array:
+    """T5's bucket of `key position - query position`; a decoder has none for what comes later."""
+    side = buckets // 2 if bidirectional else buckets
+    table = jnp.asarray(bucket_table(side, max_distance))
+    relative = jnp.asarray(relative)
+    distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)
+    bucket = table[jnp.minimum(distance, max_distance)]
+    return bucket + side * (relative > 0) if bidirectional else bucket
+
+
+class RelativeBias(nn.Module):
+    """One learned score a bucket and head, added to the scores of all layers of a stack."""
+
+    config: Any
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, query_positions: Array, key_positions: Array) -> Array:
+        """(1, heads, queries, keys)."""
+        config = self.config
+        init = nn.initializers.normal(config.initializer_factor * config.d_model**-0.5)
+        shape = (config.num_buckets, config.num_heads)
+        table = parameter(self, "embedding", init, shape, (None, "heads"))
+        bucket = relative_buckets(
+            key_positions[None, :] - query_positions[:, None],
+            bidirectional=self.bidirectional,
+            buckets=config.num_buckets,
+            max_distance=config.max_distance,
+        )
+        # A product with one-hot rows, because a gather's gradient would scatter every pair of
+        # positions into a few dozen rows.
+        chosen = jax.nn.one_hot(bucket, config.num_buckets, dtype=table.dtype)
+        return jnp.einsum("qkb,bh->hqk", chosen, table, precision="highest")[None]
+
+
+class RMSNorm(nn.Module):
+    """T5's layer norm: a scale, no mean, no bias."""
+
+    config: Any
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = nn.initializers.constant(self.config.initializer_factor)
+        scale = parameter(self, "scale", init, x.shape[-1:], ("embed",))
+        wide = x.astype(statistics_dtype(x.dtype))
+        mean_square = jnp.square(wide).mean(-1, keepdims=True)
+        return (wide * lax.rsqrt(mean_square + self.config.layer_norm_eps) * scale).astype(
+            self.dtype
+        )
+
+
+class T5Attention(nn.Module):
+    """Attention whose scores are not scaled: the initial queries are small instead."""
+
+    config: Any
+    runtime: Runtime
+
+    def setup(self) -> None:
+        config, dtype = self.config, self.runtime.compute_dtype
+        inner, factor = config.num_heads * config.d_kv, config.initializer_factor
+
+        def dense(width: int, axes: tuple[str, str], std: float) -> Dense:
+            init = nn.initializers.normal(factor * std)
+            return Dense(width, axes, dtype, init, use_bias=False)
+
+        into = ("embed", "heads")
+        self.query = dense(inner, into, (config.d_model * config.d_kv) ** -0.5)
+        self.key = dense(inner, into, config.d_model**-0.5)
+        self.value = dense(inner, into, config.d_model**-0.5)
+        self.output = dense(config.d_model, ("heads", "embed"), inner**-0.5)
+
+    def queries(self, x: Array) -> Array:
+        """[B, heads, L, d_kv]."""
+        return self._split(self.query(x))
+
+    def keys_values(self, x: Array) -> KeysValues:
+        """Each [B, heads, L, d_kv]."""
+        return self._split(self.key(x)), self._split(self.value(x))
+
+    def _split(self, x: Array) -> Array:
+        return split_heads(shard(x, "batch", "length", "heads"), self.config.num_heads)
+
+    def merge(self, mixed: Array) -> Array:
+        """Heads back to hidden states."""
+        return self.output(merge_heads(mixed))
+
+
+class FeedForward(nn.Module):
+    """Up, activation (times a second projection in v1.1), down; no biases."""
+
+    config: Any
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(self, x: Array, keys: Array | None, index: int | Array) -> Array:
+        config, dtype = self.config, self.runtime.compute_dtype
+        factor = config.initializer_factor
+        function, gated = FEED_FORWARD[config.feed_forward]
+
+        def up(name: str) -> Array:
+            init = nn.initializers.normal(factor * config.d_model**-0.5)
+            dense = Dense(config.d_ff, ("embed", "mlp"), dtype, init, use_bias=False, name=name)
+            return shard(dense(x), "batch", "length", "mlp")
+
+        hidden = function(up("gate")) * up("up") if gated else function(up("up"))
+        hidden = dropout(hidden, keys, site(index, _INNER), config.dropout, self.runtime.dropout)
+        init = nn.initializers.normal(factor * config.d_ff**-0.5)
+        down = Dense(config.d_model, ("mlp", "embed"), dtype, init, use_bias=False, name="down")
+        return down(hidden)
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention over the text, then the feed-forward network."""
+
+    config: Any
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(
+        self, x: Array, index: int | Array, lengths: Array, bias: Array, keys: Array | None
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        dtype, rate = runtime.compute_dtype, config.dropout
+        attention = T5Attention(config, runtime, name="attention")
+        h = RMSNorm(config, dtype, name="attention_norm")(x)
+        mixed = attend(
+            attention.queries(h),
+            *attention.keys_values(h),
+            lengths,
+            runtime,
+            bias=bias,
+            keys=keys,
+            site=site(index, _WEIGHTS),
+            rate=rate,
+        )
+        h = attention.merge(mixed)
+        x = x + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        h = RMSNorm(config, dtype, name="mlp_norm")(x)
+        h = FeedForward(config, runtime, name="mlp")(h, keys, index)
+        x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)
+        return shard(x, "batch", "length", None)
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention, attention to the encoder's output, feed-forward network."""
+
+    config: Any
+    runtime: Runtime
+
+    def setup(self) -> None:
+        config, dtype = self.config, self.runtime.compute_dtype
+        self.attention_norm = RMSNorm(config, dtype)
+        self.attention = T5Attention(config, self.runtime)
+        self.cross_attention_norm = RMSNorm(config, dtype)
+        self.cross_attention = T5Attention(config, self.runtime)
+        self.mlp_norm = RMSNorm(config, dtype)
+        self.mlp = FeedForward(config, self.runtime)
+
+    def __call__(
+        self,
+        x: Array,
+        index: int | Array,
+        bias: Array,
+        visible: Array,
+        memory: Array,
+        memory_lengths: Array,
+        keys: Array | None,
+    ) -> Array:
+        """All positions at once (teacher forcing)."""
+        runtime, rate = self.runtime, self.config.dropout
+        h = self.attention_norm(x)
+        mixed = attend(
+            self.attention.queries(h),
+            *self.attention.keys_values(h),
+            None,
+            runtime,
+            visible=visible,
+            bias=bias,
+            keys=keys,
+            site=site(index, _WEIGHTS),
+            rate=rate,
+        )
+        h = self.attention.merge(mixed)
+        x = x + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        h = self.cross_attention_norm(x)
+        mixed = attend(
+            self.cross_attention.queries(h),
+            *self.cross_attention.keys_values(memory),
+            memory_lengths,
+            runtime,
+            keys=keys,
+            site=site(index, _CROSS_WEIGHTS),
+            rate=rate,
+        )
+        h = self.cross_attention.merge(mixed)
+        x = x + dropout(h, keys, site(index, _CROSS), rate, runtime.dropout)
+        h = self.mlp(self.mlp_norm(x), keys, index)
+        x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)
+        return shard(x, "batch", "length", None)
+
+    def memory(self, memory: Array) -> KeysValues:
+        """Keys and values of the cross-attention: they are the same at every step."""
+        return self.cross_attention.keys_values(memory)
+
+    def step(
+        self,
+        x: Array,
+        past: KeysValues,
+        cross: KeysValues,
+        bias: Array,
+        visible: Array,
+        memory_lengths: Array,
+        position: Array,
+    ) -> tuple[Array, KeysValues]:
+        """One position [R, 1, embed], and the cache with it written in.
+
+        R may be C times the rows of `cross`: then rows r·C … r·C+C-1 continue the same text, and
+        attend to its memory as C queries, so that memory is neither copied nor read C times.
+        """
+        h = self.attention_norm(x)
+        new = self.attention.keys_values(h)
+        past = (
+            lax.dynamic_update_slice_in_dim(past[0], new[0].astype(past[0].dtype), position, 2),
+            lax.dynamic_update_slice_in_dim(past[1], new[1].astype(past[1].dtype), position, 2),
+        )
+        queries = self.attention.queries(h)
+        mixed = attend(queries, *past, None, self.runtime, visible=visible, bias=bias)
+        x = x + self.attention.merge(mixed)
+        rows, texts = x.shape[0], cross[0].shape[0]
+        h = self.cross_attention_norm(x).reshape(texts, rows // texts, -1)
+        queries = self.cross_attention.queries(h)
+        mixed = attend(queries, *cross, memory_lengths, self.runtime)
+        x = x + self.cross_attention.merge(mixed).reshape(x.shape)
+        return x + self.mlp(self.mlp_norm(x), None, 0), past
