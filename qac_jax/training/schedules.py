@@ -52,7 +52,7 @@ def make(name: str, peak: float, total: int, warmup: int, floor: float = 0.0) ->
         return jnp.ones_like(done)
 
     def rate(step: jax.Array | int) -> jax.Array:
-        step = jnp.asarray(step)
+        step = jnp.asarray(step).astype(float)  # fp64 where JAX runs in x64
         return peak * jnp.where(step < warmup, step / max(1, warmup), share(step))
 
     return rate

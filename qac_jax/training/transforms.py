@@ -1,4 +1,4 @@
-"""The cores of the optimisers: Adam's direction, LAMB's trust ratio, what the learning rate does.
+"""The cores of the optimisers: Adam's direction, LAMB's trust ratio, what the rate does.
 
 Optax has them too, but not the variants that the papers' numbers come from: transformers' AdamW
 (epsilon before the bias correction, decay after the update) and the LAMB of Paddle 1.8 (no bias
@@ -32,35 +32,25 @@ def scale_by_moments(
     assert correction in CORRECTIONS, correction
 
     def init(params: Any) -> optax.ScaleByAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(
-            jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params)
-        )
+        first, second = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), first, second)
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None):
         del params
         count = state.count + 1
         mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
         nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
-        if correction == "none":
-            first = second = root = jnp.ones(())
-        else:
+        first = second = jnp.ones(())
+        if correction != "none":
             first, second = _bias_correction(b1, count), _bias_correction(b2, count)
-            root = jnp.sqrt(second)
-        if correction == "transformers":
-            direction = jax.tree.map(
-                lambda m, v: (root / first).astype(m.dtype) * m / (jnp.sqrt(v) + eps), mu, nu
-            )
-        else:
-            direction = jax.tree.map(
-                lambda m, v: (
-                    m
-                    / first.astype(m.dtype)
-                    / (jnp.sqrt(v) / root.astype(v.dtype) + jnp.asarray(eps, v.dtype))
-                ),
-                mu,
-                nu,
-            )
+        root = jnp.sqrt(second)
+        small = eps / root if correction == "transformers" else jnp.full_like(root, eps)
+
+        def one(m: jax.Array, v: jax.Array) -> jax.Array:
+            a, b, c = (x.astype(m.dtype) for x in (first, root, small))
+            return (m / a) / (jnp.sqrt(v) / b + c)
+
+        direction = jax.tree.map(one, mu, nu)
         return direction, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
@@ -70,7 +60,7 @@ def _bias_correction(decay: float, count: jax.Array) -> jax.Array:
     """1 - decayᵗ. Not as written: in fp32 1 - 0.999 has three digits fewer than this."""
     if decay == 0.0:
         return jnp.ones(())
-    return -jnp.expm1(count * math.log(decay))
+    return -jnp.expm1(count.astype(float) * math.log(decay))
 
 
 def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.GradientTransformation:
