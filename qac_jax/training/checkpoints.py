@@ -1,0 +1,144 @@
+"""Checkpoints of a run: asynchronous, restorable onto another mesh, refused for another run.
+
+Orbax stays behind this file. A checkpoint is the state as nested dicts of plain arrays (so it does
+not depend on classes of Flax or Optax) and one JSON: the loader's state and what the run is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from qac_jax.errors import UserError
+
+
+Json = dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder.
+
+    `identity` says what the run is: {"model": {…}, "data": …, "settings": {…}}, JSON-able. A
+    checkpoint with another identity is refused.
+    """
+
+    def __init__(
+        self,
+        folder: epath.PathLike,
+        identity: Mapping[str, Any],
+        *,
+        keep: int = 2,
+        keep_every: int = 0,
+    ):
+        self.folder = epath.Path(os.path.abspath(os.fspath(folder)))
+        self.identity = json.loads(json.dumps(identity))  # as it will be read back
+        self._manager = ocp.CheckpointManager(
+            self.folder,
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep, keep_period=keep_every or None, cleanup_tmp_directories=True
+            ),
+        )
+
+    def latest(self) -> int | None:
+        """The last whole checkpoint's step."""
+        return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that are kept."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, state: Any, facts: Mapping[str, Any]) -> None:
+        """Copies the state off the devices, and writes it while training goes on."""
+        if step in self._manager.all_steps():
+            return
+        meta = {"identity": self.identity, "facts": dict(facts)}
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(plain(state)), meta=ocp.args.JsonSave(meta)
+            ),
+        )
+
+    def restore(self, abstract: Any, step: int | None = None) -> tuple[Any, Json]:
+        """(state, facts) of a step (default: the last); `abstract` says shapes and shardings."""
+        step = self.latest() if step is None else step
+        found = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
+        self._refuse_others(found["meta"]["identity"])
+        target = plain(abstract)
+        restored = self._manager.restore(
+            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
+        )
+        return like(abstract, restored["state"]), found["meta"]["facts"]
+
+    def wait(self) -> None:
+        """Returns when everything is written."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def _refuse_others(self, there: Mapping[str, Any]) -> None:
+        for part in self.identity:
+            difference = _difference(there.get(part), self.identity[part], part)
+            if difference:
+                raise UserError(
+                    f"the checkpoint in {self.folder} belongs to a run with another {part} "
+                    f"({difference}); give the settings it was made with, or another --out"
+                )
+
+
+def abstract_like(tree: Any, shardings: Any) -> Any:
+    """Shapes and types with the places where restored arrays are to live."""
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, shardings
+    )
+
+
+def plain(tree: Any) -> Json:
+    """Any tree as nested dicts by the names in its leaves' paths."""
+    result: Json = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        names = _names(path)
+        level = result
+        for name in names[:-1]:
+            level = level.setdefault(name, {})
+        level[names[-1]] = leaf
+    return result
+
+
+def like(tree: Any, nested: Mapping[str, Any]) -> Any:
+    """The inverse of `plain` for a tree of the same structure."""
+
+    def one(path: Any, _: Any) -> Any:
+        level: Any = nested
+        for name in _names(path):
+            level = level[name]
+        return level
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def _names(path: Any) -> list[str]:
+    return [jax.tree_util.keystr((key,), simple=True) for key in path]
+
+
+def _difference(there: Any, here: Any, name: str) -> str:
+    """The first setting in which two descriptions differ, in words."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted(set(there) | set(here)):
+            if found := _difference(there.get(key), here.get(key), f"{name}.{key}"):
+                return found
+        return ""
+    return "" if there == here else f"{name} is {_short(there)} there and {_short(here)} here"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"
