@@ -31,8 +31,9 @@ from qac_jax.models.layers import (
 )
 
 
-# Dropout sites: one for what comes before the layers, then these for every layer.
+# Dropout sites: what comes before the layers, these places of every layer, what comes after.
 INPUT_SITE = 0
+OUTPUT_SITE = 1 << 20
 _SITES_A_LAYER = 4
 _PROBABILITIES, _ATTENTION, _MLP = range(3)
 

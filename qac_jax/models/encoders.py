@@ -1,0 +1,205 @@
+"""Encoders that make a text a vector, and pairs of texts a score.
+
+Parameters: a `DualEncoder` is {"encoder": tower} where both sides share it, else {"query":
+tower, "passage": tower}; a tower is {"bert": as in bert.py, "projection": {"kernel", "bias"}
+where there is one}. A `CrossEncoder` is {"bert": with its pooler, "classifier": {"kernel",
+"bias"}}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.layers import (
+    Array,
+    Dense,
+    Runtime,
+    activation,
+    dropout,
+    shard,
+    statistics_dtype,
+)
+from qac_jax.models.transformer import OUTPUT_SITE
+
+
+POOLINGS = ("cls", "mean")
+SIDES = ("query", "passage")
+
+
+@dataclasses.dataclass(frozen=True)
+class DualEncoderConfig:
+    """What turns hidden states into vectors; the prompts are for whoever tokenises the texts.
+
+    projection is the width of a linear layer after pooling (None: there is none). scale
+    multiplies the query vectors, so that a dot product of the two sides already carries it.
+    """
+
+    bert: BertConfig
+    tied: bool = True
+    pooling: str = "cls"
+    normalize: bool = False
+    projection: int | None = None
+    projection_bias: bool = True
+    projection_activation: str = "identity"
+    scale: float = 1.0
+    query_prompt: str = ""
+    passage_prompt: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise UserError(
+                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
+            )
+        activation(self.projection_activation)
+
+    @property
+    def width(self) -> int:
+        """The number of dimensions of a vector."""
+        return self.projection or self.bert.hidden_size
+
+
+def mean_pool(hidden: Array, lengths: Array | None) -> Array:
+    """The mean over each row's real tokens, [CLS] and [SEP] included: [B, L, D] -> [B, D]."""
+    if lengths is None:
+        return hidden.mean(1)
+    seen = jnp.arange(hidden.shape[1]) < lengths[:, None]
+    total = jnp.where(seen[..., None], hidden, 0).sum(1)
+    return total / jnp.maximum(lengths, 1)[:, None].astype(hidden.dtype)
+
+
+def l2_normalize(x: Array) -> Array:
+    """x over its length, at least 1e-12 (torch's `normalize`)."""
+    square = jnp.square(x).sum(-1, keepdims=True)
+    # rsqrt of the clamped square: a zero vector stays zero and has a finite gradient.
+    return x * lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+class Tower(nn.Module):
+    """One side: BERT, pooling, projection, normalisation."""
+
+    config: DualEncoderConfig
+    runtime: Runtime
+
+    def setup(self) -> None:
+        config, runtime = self.config, self.runtime
+        self.bert = Bert(config.bert, runtime)
+        if config.projection is not None:
+            self.projection = Dense(
+                config.projection,
+                ("embed", None),
+                runtime.compute_dtype,
+                nn.initializers.normal(config.bert.initializer_range),
+                config.projection_bias,
+            )
+
+    def __call__(
+        self,
+        ids: Array,
+        lengths: Array | None = None,
+        token_types: Array | None = None,
+        keys: Array | None = None,
+    ) -> Array:
+        config = self.config
+        rows = 1 if config.pooling == "cls" else None
+        hidden = self.bert(ids, lengths, token_types, keys, rows=rows).last
+        hidden = hidden.astype(statistics_dtype(hidden.dtype))
+        vector = hidden[:, 0] if config.pooling == "cls" else mean_pool(hidden, lengths)
+        if config.projection is not None:
+            vector = activation(config.projection_activation)(self.projection(vector))
+            vector = vector.astype(hidden.dtype)
+        if config.normalize:
+            vector = l2_normalize(vector)
+        return shard(vector, "batch", None)
+
+
+class DualEncoder(nn.Module):
+    """Queries and passages to vectors whose dot product is their relevance."""
+
+    config: DualEncoderConfig
+    runtime: Runtime = Runtime()
+
+    def setup(self) -> None:
+        if self.config.tied:
+            self.encoder = Tower(self.config, self.runtime)
+        else:
+            self.query = Tower(self.config, self.runtime)
+            self.passage = Tower(self.config, self.runtime)
+
+    def __call__(
+        self,
+        ids: Array,
+        lengths: Array | None = None,
+        token_types: Array | None = None,
+        keys: Array | None = None,
+        side: str = "passage",
+    ) -> Array:
+        """ids [B, L], lengths [B] -> vectors [B, width] in at least fp32.
+
+        side ("query" or "passage") chooses the tower where they are not tied, and whether the
+        scale applies. Initialising makes both towers.
+        """
+        if side not in SIDES:
+            raise UserError(f"side={side!r} is not known; {nearest(side, SIDES)}")
+        if self.config.tied:
+            tower = self.encoder
+        else:
+            tower, other = (
+                (self.query, self.passage) if side == "query" else (self.passage, self.query)
+            )
+            if self.is_initializing():
+                other(ids, lengths, token_types)
+        vector = tower(ids, lengths, token_types, keys)
+        return vector * self.config.scale if side == "query" else vector
+
+    def encode_query(self, *arguments: Array | None, **options: Array | None) -> Array:
+        """`__call__` of the query side."""
+        return self(*arguments, side="query", **options)
+
+    def encode_passage(self, *arguments: Array | None, **options: Array | None) -> Array:
+        """`__call__` of the passage side."""
+        return self(*arguments, side="passage", **options)
+
+
+class CrossEncoder(nn.Module):
+    """[CLS] query [SEP] passage [SEP] -> 1 or 2 logits, in at least fp32.
+
+    With two labels the second is "relevant". bert must have its pooler.
+    """
+
+    bert_config: BertConfig
+    runtime: Runtime = Runtime()
+    labels: int = 1
+    classifier_dropout: float | None = None  # None: the BERT's hidden dropout
+
+    def setup(self) -> None:
+        if not self.bert_config.pooler:
+            raise UserError("a cross-encoder reads the pooled vector; use a BERT with pooler=True")
+        self.bert = Bert(self.bert_config, self.runtime)
+        self.classifier = Dense(
+            self.labels,
+            ("embed", "labels"),
+            self.runtime.compute_dtype,
+            nn.initializers.normal(self.bert_config.initializer_range),
+        )
+
+    def __call__(
+        self,
+        ids: Array,
+        lengths: Array | None = None,
+        token_types: Array | None = None,
+        keys: Array | None = None,
+    ) -> Array:
+        """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels]."""
+        pooled = self.bert(ids, lengths, token_types, keys, rows=1).pooled
+        rate = self.classifier_dropout
+        if rate is None:
+            rate = self.bert_config.hidden_dropout
+        pooled = dropout(pooled, keys, OUTPUT_SITE, rate, self.runtime.dropout)
+        logits = self.classifier(pooled)
+        return logits.astype(statistics_dtype(logits.dtype))

@@ -1,0 +1,76 @@
+"""Heads that pre-training puts on a BERT's [CLS] vector, so that it must hold the text.
+
+All read a sequence whose first position is that vector and whose other positions are something
+weaker: early hidden states (Condenser, notes A.1) or the embeddings of another text (CoT-MAE,
+notes B.1 and B.2). All give hidden states for the BERT's own MLM head.
+
+Parameters: {"layers": as in transformer.py} and, for the causal decoder, {"norm"}.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from qac_jax.models.attention import causal_window
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.layers import Array, LayerNorm, Runtime, dropout, shard
+from qac_jax.models.transformer import INPUT_SITE, CausalLayer, EncoderLayer, Layers
+
+
+def with_cls(cls: Array, rest: Array) -> Array:
+    """rest [B, L, D] with cls [B, D] in the place of its first position."""
+    joined = jnp.concatenate([cls[:, None].astype(rest.dtype), rest[:, 1:]], axis=1)
+    return shard(joined, "batch", "length", None)
+
+
+class BidirectionalHead(nn.Module):
+    """BERT layers over [CLS] and the rest: Condenser's head and CoT-MAE's MLM decoder.
+
+    In Condenser `rest` is hidden state number skip_from of the same text (0: embeddings); in
+    CoT-MAE it is `Bert.embed` of the other text, masked on its own.
+    """
+
+    config: BertConfig
+    runtime: Runtime = Runtime()
+    num_layers: int = 2
+
+    def setup(self) -> None:
+        make = partial(EncoderLayer, self.config, self.runtime)
+        self.layers = Layers(make, self.num_layers, self.runtime)
+
+    def __call__(
+        self, cls: Array, rest: Array, lengths: Array | None = None, keys: Array | None = None
+    ) -> Array:
+        """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
+        return self.layers(with_cls(cls, rest), lengths, keys)[0]
+
+
+class CausalDecoder(nn.Module):
+    """GPT-2 blocks over [CLS] and a text's embeddings: CoT-MAE's released query decoder.
+
+    Position t predicts token t + 1. With a window W it sees itself, the W - 1 positions before
+    it and column 0, the passage; -1 is the plain causal decoder.
+    """
+
+    config: BertConfig
+    runtime: Runtime = Runtime()
+    num_layers: int = 1
+    window: int = -1
+
+    def setup(self) -> None:
+        config, runtime = self.config, self.runtime
+        make = partial(CausalLayer, config, runtime, self.num_layers)
+        self.layers = Layers(make, self.num_layers, runtime)
+        self.norm = LayerNorm(config.layer_norm_eps, runtime.compute_dtype)
+
+    def __call__(
+        self, cls: Array, rest: Array, lengths: Array | None = None, keys: Array | None = None
+    ) -> Array:
+        """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
+        x = with_cls(cls, rest)
+        x = dropout(x, keys, INPUT_SITE, self.config.hidden_dropout, self.runtime.dropout)
+        visible = causal_window(x.shape[1], self.window)
+        return self.norm(self.layers(x, lengths, keys, visible)[0])
