@@ -7,6 +7,7 @@ allows a number of them (`--skip_bad N`) and keeps the list. Nothing is dropped 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ class BadLines:
     def __init__(self, allowed: int = 0):
         self.allowed = allowed
         self.items: list[BadLine] = []
+        self.left_out: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -53,8 +55,16 @@ class BadLines:
         file, line = place.resolve()
         self.extend([BadLine(file, line, str(message))])
 
+    def leave_out(self, what: str, count: int = 1) -> None:
+        """Notes what a format leaves out by its own rule (redirects of a Wikipedia dump)."""
+        self.left_out[what] += count
+
+    def merge(self, other: BadLines) -> None:
+        """Takes over what another process skipped and left out."""
+        self.extend(other.items)
+        self.left_out.update(other.left_out)
+
     def extend(self, items: Iterable[BadLine]) -> None:
-        """Takes over what another process skipped."""
         for item in items:
             if len(self.items) >= self.allowed:
                 raise DataError(item.message + self._hint(), file=item.file, line=item.line)
@@ -66,12 +76,13 @@ class BadLines:
         return f"; it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
 
     def summary(self) -> str:
-        """One line for the person who watches; empty when nothing was skipped."""
-        if not self.items:
-            return ""
-        file, line, message = self.items[0]
-        place = file if line is None else f"{file}:{line}"
-        return f"skipped {len(self.items)} bad records; the first: {place}: {message}"
+        """One line for the person who watches; empty when all was read."""
+        parts = [f"left out {count} {what}" for what, count in sorted(self.left_out.items())]
+        if self.items:
+            file, line, message = self.items[0]
+            place = file if line is None else f"{file}:{line}"
+            parts.append(f"skipped {len(self.items)} bad records, the first at {place}: {message}")
+        return "; ".join(parts)
 
     def listing(self) -> str:
         """Tab-separated: file, line, message."""

@@ -8,7 +8,6 @@ one part anywhere, and `repeats.repeated_documents` finds ids that occur twice o
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -127,10 +126,10 @@ def read(
     """All documents, one after the other. Give `bad` to see afterwards what was skipped."""
     bad = BadLines(skip_bad) if bad is None else bad
     parts = shards(format, path, options=options)
-    known, unique = IdSet(), get_format(format).unique
+    known = IdSet()
     for shard in parts:
         for document in read_shard(shard, bad):
-            repeats = [] if unique else [i for i in ids_of(document) if not known.add(i)]
+            repeats = [i for i in ids_of(document) if not known.add(i)]
             if repeats:
                 bad.add(f"the id of {_told(document)} was there before", _place(document, shard))
             else:
@@ -138,7 +137,7 @@ def read(
 
 
 def check(document: Document) -> Document:
-    """The document itself, or BadRecord: no id, nothing to read, or text that is no text.
+    """The document itself, or BadRecord: no id, or nothing to read.
 
     A document that is still to be cut needs a body; a fixed passage may be a title alone.
     """
@@ -152,16 +151,6 @@ def check(document: Document) -> Document:
                 raise BadRecord(f"the text of {passage.id!r} is empty")
     elif not any(section.text.strip() for section in document.sections):
         raise BadRecord(f"the text of {document.id!r} is empty")
-    for text in itertools.chain(
-        (document.id, document.title), *document.sections, *document.passages
-    ):
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise BadRecord(
-                    f"{document.id!r} holds half a surrogate pair (\\u{ord(text[error.start]):04x})"
-                ) from None
     return document
 
 

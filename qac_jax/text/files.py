@@ -124,7 +124,7 @@ def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
         except UnicodeDecodeError as error:
             bad.add(f"not UTF-8: byte 0x{raw[error.start]:02x} at column {error.start + 1}", place)
             continue
-        if text.strip("\r\n\t "):
+        if text.strip("\r\n "):
             yield Line(text.removesuffix("\n").removesuffix("\r"), place, offset)
 
 

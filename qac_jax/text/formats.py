@@ -26,7 +26,6 @@ class Format:
     read: str
     share: str
     options: Mapping[str, str] = field(default_factory=dict)
-    unique: bool = False  # ids are made by the reader, so they cannot repeat
 
     def load(self) -> ModuleType:
         return importlib.import_module(f"qac_jax.text.{self.module}")
@@ -103,7 +102,6 @@ FORMATS = _formats(
         "readers.wikipedia",
         "read",
         "share",
-        {"min_words": "0"},
     ),
     Format(
         "text",
@@ -111,7 +109,6 @@ FORMATS = _formats(
         "readers.folders",
         "read_text",
         "share_text",
-        unique=True,
     ),
     Format(
         "html",
@@ -119,7 +116,6 @@ FORMATS = _formats(
         "readers.folders",
         "read_html",
         "share_html",
-        unique=True,
     ),
     Format(
         "tfds",
@@ -150,7 +146,6 @@ FORMATS = _formats(
         "python_docs",
         "read",
         "share",
-        unique=True,
     ),
 )
 

@@ -1,0 +1,61 @@
+"""Plain JSON lines and The Pile: {"text": …, "meta": {"pile_set_name": …}}.
+
+The keys are found by their usual names or told by the options id, title and text. Records with
+{"sections": [{"heading", "text"}, …]} keep them. What is left goes to the document's meta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qac_jax.text.bad_lines import BadLines, BadRecord
+from qac_jax.text.documents import Document, Section, Shard
+from qac_jax.text.files import Line, Piece
+from qac_jax.text.readers.lines import json_object, made_id, read_lines, share_lines, string
+
+
+_IDS = ("_id", "id", "docid", "doc_id", "text_id", "pid")
+_TITLES = ("title", "headline")
+_TEXTS = ("text", "contents", "content", "body", "passage", "article")
+_SUFFIXES = (".jsonl", ".json", ".ndjson")
+
+
+def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+    return share_lines(path, count, _SUFFIXES)
+
+
+def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    keys = {name: shard.option(name) for name in ("id", "title", "text")}
+
+    def parse(line: Line) -> Document:
+        return document_of(json_object(line.text), keys, line)
+
+    return read_lines(shard, bad, parse)
+
+
+def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
+    ids = (keys["id"],) if keys["id"] else _IDS
+    titles = (keys["title"],) if keys["title"] else _TITLES
+    texts = (keys["text"],) if keys["text"] else _TEXTS
+    name = string(record, *ids, what="id" if keys["id"] else "") or made_id(line)
+    if isinstance(record.get("sections"), list) and not keys["text"]:
+        sections = tuple(_section(part) for part in record["sections"])
+        texts = ("sections",)
+    else:
+        sections = (Section("", string(record, *texts, what="text")),)
+    meta = record.get("meta", record.get("metadata"))
+    meta = dict(meta) if isinstance(meta, dict) else {}
+    used = {*ids, *titles, *texts[:1], "meta", "metadata", "source"}
+    if texts is _TEXTS:
+        used.add(next(key for key in texts if isinstance(record.get(key), str)))
+    meta |= {key: value for key, value in record.items() if key not in used}
+    source = string(record, "source") or str(meta.pop("pile_set_name", ""))
+    title = string(record, *titles).strip()
+    return Document(name, title, sections, source=source, meta=meta, place=line.place)
+
+
+def _section(part: Any) -> Section:
+    if not isinstance(part, dict):
+        raise BadRecord("sections are not objects {heading, text}")
+    return Section(string(part, "heading", "title"), string(part, "text", what="section's text"))
