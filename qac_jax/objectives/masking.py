@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,19 +39,10 @@ class Vocabulary:
     mask: int = 4
 
     @classmethod
-    def from_pieces(cls, pieces: Sequence[str]) -> Vocabulary:
-        """From the pieces in the order of their ids (the lines of a BERT vocab.txt)."""
-        place = {piece: index for index, piece in enumerate(pieces)}
-        ids = {}
-        for name in ("pad", "unk", "cls", "sep", "mask"):
-            piece = f"[{name.upper()}]"
-            if piece not in place:
-                raise UserError(
-                    f"the vocabulary of {len(pieces)} pieces has no {piece}; masking needs the "
-                    "special pieces of BERT; use a WordPiece vocabulary that has them"
-                )
-            ids[name] = place[piece]
-        return cls(np.array([piece.startswith("##") for piece in pieces], bool), **ids)
+    def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:
+        """What a `qac_jax.text.tokenizers.Tokenizer` says of its pieces."""
+        roles = {role: tokenizer.special(role) for role in ("pad", "unk", "cls", "sep", "mask")}
+        return cls(np.asarray(tokenizer.continuation, bool), **roles)
 
     @property
     def size(self) -> int:

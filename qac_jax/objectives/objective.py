@@ -73,8 +73,8 @@ def example_keys(key: jax.Array, count: int) -> jax.Array:
 
 def global_weights(mask: jax.Array) -> jax.Array:
     """Weights that sum to one over the true places of the whole batch (all zero if none is)."""
-    count = jnp.sum(mask, dtype=jnp.float32)
-    return mask.astype(jnp.float32) / jnp.maximum(count, 1.0)
+    count = jnp.sum(mask, dtype=float)  # fp32; fp64 where JAX runs in x64
+    return mask.astype(float) / jnp.maximum(count, 1.0)
 
 
 def split_aux(aux: Aux) -> tuple[dict[str, jax.Array], Variables]:

@@ -11,11 +11,12 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.objectives import masking
+from qac_jax.text import tokenizers
 
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES += ["a", "b", "c", "d", "e", "f", "##1", "##2", "##3", "##4"]
-VOCABULARY = masking.Vocabulary.from_pieces(PIECES)
+VOCABULARY = masking.Vocabulary(np.array([piece.startswith("##") for piece in PIECES]))
 KEYS = jax.random.split(jax.random.key(0), 4096)
 
 
@@ -158,5 +159,14 @@ def test_errors_say_what_to_do() -> None:
         masking.Masking(15)
     with pytest.raises(UserError, match="did you mean 'condenser'"):
         masking.Masking(0.15, "condensor")
-    with pytest.raises(UserError, match=r"no \[MASK\]"):
-        masking.Vocabulary.from_pieces(PIECES[:4])
+
+
+def test_the_vocabulary_of_a_tokenizer() -> None:
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.wordpiece({piece: i for i, piece in enumerate(PIECES)}),
+        {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+        "test",
+    )
+    found = masking.Vocabulary.from_tokenizer(tokenizer)
+    assert (found.continuation == VOCABULARY.continuation).all()
+    assert found.special == VOCABULARY.special and found.size == len(PIECES)

@@ -1,0 +1,170 @@
+"""Contrastive losses in the global view: vectors of the whole batch in, one loss a query out.
+
+`q @ p.T` over the whole batch is all there is: where the batch is sharded, the compiler gathers
+the passages, so there is no gather code and no factor for the number of devices. Which examples
+see one another is said by `group` (`negatives_group` of the objectives): so many consecutive ones,
+whatever the number of devices (0: all). Scores and losses are fp32 at least, products at full
+precision. `rows` computes so many queries at a time, and again in the backward pass, for batches
+whose matrix of scores would not fit.
+
+Losses are returned a query each: an objective takes their mean, which is over the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError
+from qac_jax.objectives.chunked import chunked_encode
+
+
+class Ranked(NamedTuple):
+    """What a softmax over candidates says of each query."""
+
+    loss: jax.Array  # [Q] negative log-likelihood of the positive
+    correct: jax.Array  # [Q] 1 where no candidate scores above the positive
+
+
+# Which candidates a query must not see: (a chunk of `about`, one row a query) -> bool [rows, K].
+Excluded = Callable[[Any], jax.Array]
+
+
+def softmax_loss(
+    queries: jax.Array,
+    candidates: jax.Array,
+    positives: jax.Array,
+    *,
+    temperature: float = 1.0,
+    smoothing: float = 0.0,
+    excluded: Excluded | None = None,
+    about: Any = (),
+    rows: int = 0,
+) -> Ranked:
+    """queries [Q, D] against candidates [K, D]; positives [Q] are rows of the candidates.
+
+    `excluded(about)` says which candidates a query does not see; `about` is a tree of arrays with
+    one row a query, cut along when the queries are. The positive is always seen. smoothing ε mixes
+    the positive with the uniform distribution over what is seen (torch's label smoothing).
+    """
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    columns = candidates.astype(wide)
+
+    def some(part: tuple[jax.Array, jax.Array, Any]) -> Ranked:
+        vectors, target, facts = part
+        scores = jnp.matmul(vectors.astype(wide), columns.T, precision=lax.Precision.HIGHEST)
+        scores = scores / temperature
+        is_positive = jnp.arange(columns.shape[0]) == target[:, None]
+        right = jnp.sum(jnp.where(is_positive, scores, 0), axis=-1)
+        seen = None if excluded is None else is_positive | ~excluded(facts)
+        return _rank(scores, right, seen, smoothing)
+
+    return chunked_encode(some, (queries, positives, about), rows)
+
+
+def in_batch(
+    queries: jax.Array,
+    passages: jax.Array,
+    *,
+    temperature: float = 1.0,
+    smoothing: float = 0.0,
+    group: int = 0,
+    extra: jax.Array | None = None,
+    identities: jax.Array | None = None,
+    rows: int = 0,
+) -> Ranked:
+    """queries [B, D], passages [B, P, D], each query's positive first, then its negatives.
+
+    A query's candidates are all passages of its group, and `extra` [N, D], which all queries see
+    (a queue). With group=1 a query sees its own passages and the extra ones only. identities
+    [B, P] are numbers of the passages: another copy of a query's positive is then no negative.
+    """
+    per = passages.shape[1]
+
+    def one(queries: jax.Array, passages: jax.Array, names: jax.Array | None) -> Ranked:
+        candidates = passages.reshape(-1, passages.shape[-1])
+        if extra is not None:
+            candidates = jnp.concatenate([candidates, extra.astype(candidates.dtype)])
+        loss = partial(
+            softmax_loss,
+            queries,
+            candidates,
+            jnp.arange(queries.shape[0]) * per,
+            temperature=temperature,
+            smoothing=smoothing,
+            rows=rows,
+        )
+        if names is None:
+            return loss()
+        flat = names.reshape(-1)
+
+        def copies(own: jax.Array) -> jax.Array:
+            found = own[:, None] == flat
+            return jnp.pad(found, ((0, 0), (0, candidates.shape[0] - flat.shape[0])))
+
+        return loss(excluded=copies, about=names[:, 0])
+
+    return in_groups(one, group, queries, passages, identities)
+
+
+def all_pairs(
+    first: jax.Array, second: jax.Array, *, temperature: float = 1.0, group: int = 0, rows: int = 0
+) -> Ranked:
+    """coCondenser's loss: first [N, D] and second [N, D] of every pair, each an anchor [N, 2].
+
+    Of the 2N vectors of a group each looks for its partner among all but itself: 2N - 1
+    candidates. Column 0 of the results belongs to `first`, column 1 to `second`.
+    """
+
+    def one(first: jax.Array, second: jax.Array) -> Ranked:
+        count = first.shape[0]
+        # Partners are neighbours: where the pairs are sharded, so are their vectors.
+        vectors = jnp.stack([first, second], axis=1).reshape(2 * count, -1)
+        own = jnp.arange(2 * count)
+        ranked = softmax_loss(
+            vectors,
+            vectors,
+            own ^ 1,
+            temperature=temperature,
+            excluded=lambda row: row[:, None] == own,
+            about=own,
+            rows=rows,
+        )
+        return jax.tree.map(lambda x: x.reshape(count, 2), ranked)
+
+    return in_groups(one, group, first, second)
+
+
+def in_groups(loss: Callable[..., Any], group: int, *arrays: jax.Array | None) -> Any:
+    """`loss` of every `group` consecutive examples by themselves (0: of all); rows as they were."""
+    size = next(array.shape[0] for array in arrays if array is not None)
+    if not group or group == size:
+        return loss(*arrays)
+    if size % group:
+        raise UserError(
+            f"negatives_group={group} does not divide the batch of {size} examples; "
+            "choose a divisor of it, or 0 for the whole batch"
+        )
+    cut = [None if a is None else a.reshape(size // group, group, *a.shape[1:]) for a in arrays]
+    axes = tuple(None if a is None else 0 for a in arrays)
+    return jax.tree.map(lambda x: x.reshape(size, *x.shape[2:]), jax.vmap(loss, axes)(*cut))
+
+
+def _rank(scores: jax.Array, right: jax.Array, seen: jax.Array | None, smoothing: float) -> Ranked:
+    """From scores [Q, K] and those of the positives [Q]."""
+    allowed = scores if seen is None else jnp.where(seen, scores, -jnp.inf)
+    log_z = jax.nn.logsumexp(allowed, axis=-1)
+    loss = log_z - right
+    if smoothing:
+        if seen is None:
+            mean = scores.mean(-1)
+        else:
+            mean = jnp.sum(jnp.where(seen, scores, 0), -1) / jnp.sum(seen, -1)
+        loss = (1.0 - smoothing) * loss + smoothing * (log_z - mean)
+    correct = lax.stop_gradient(right >= jnp.max(allowed, axis=-1)).astype(loss.dtype)
+    return Ranked(loss, correct)

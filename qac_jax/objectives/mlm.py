@@ -1,0 +1,85 @@
+"""Masked language modelling: a BERT predicts masked words (BERT, Devlin et al., 2019).
+
+Words are masked on the device, anew every step (`qac_jax.objectives.masking`); logits are computed
+at the masked positions only. The loss is the mean over all masked tokens of the whole batch, where
+the papers' code takes the mean of each device's mean (the reference notes §I).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models.bert import Bert
+from qac_jax.objectives.masking import Masking, Vocabulary
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
+from qac_jax.objectives.token_loss import token_loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlm:
+    """Predict the masked tokens of the feature `tokens`."""
+
+    model: Bert
+    masking: Masking = Masking()
+    vocabulary: Vocabulary | None = None  # bound by `with_tokenizer` when a run starts
+    splittable: bool = dataclasses.field(default=True, init=False)
+
+    @property
+    def module(self) -> Bert:
+        """The model with the head that pre-training needs."""
+        config = dataclasses.replace(self.model.config, mlm_head=True, pooler=False)
+        return self.model.clone(config=config)
+
+    def with_tokenizer(self, tokenizer: Any) -> Mlm:
+        """This objective for texts of that tokenizer."""
+        vocabulary = Vocabulary.from_tokenizer(tokenizer)
+        check_vocabulary(vocabulary.size, self.model.config.vocab_size)
+        return dataclasses.replace(self, vocabulary=vocabulary)
+
+    def init(self, key: jax.Array) -> Variables:
+        return self.module.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        if self.vocabulary is None:
+            raise UserError("Mlm does not know its vocabulary; call with_tokenizer(tokenizer)")
+        ids, lengths = batch["tokens"], batch["tokens_length"]
+        mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
+        masked = self.masking(ids, lengths, mask_keys, self.vocabulary)
+        return {
+            "tokens": masked.ids,
+            "tokens_length": lengths,
+            "positions": masked.positions,
+            "labels": masked.labels,
+            "weights": global_weights(masked.weights > 0),
+            "keys": dropout_keys,
+        }
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        module, keys = self.module, batch["keys"] if train else None
+        output = module.apply(variables, batch["tokens"], batch["tokens_length"], keys=keys)
+        logits = module.apply(
+            variables, output.last, batch["positions"], padded=True, method="mlm_logits"
+        )
+        found = token_loss(logits, batch["labels"], batch["weights"])
+        return found.loss, {"masked_accuracy": found.accuracy}
+
+    def encoder(self, variables: Variables) -> Variables:
+        params = variables["params"]
+        return {"params": {name: params[name] for name in params if name != "mlm_head"}}
+
+
+def check_vocabulary(pieces: int, rows: int) -> None:
+    """Refuses a model whose embedding is too small for its tokenizer."""
+    if pieces > rows:
+        raise UserError(
+            f"vocab_size={rows} of the model is too small for a tokenizer of {pieces} pieces; "
+            f"set it to {pieces} or more, or use the tokenizer that the model was made for"
+        )

@@ -1,0 +1,49 @@
+"""Cross-entropy of predicted tokens, as masked language models and decoders need it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class TokenLoss(NamedTuple):
+    """Sums over tokens, weighted."""
+
+    loss: jax.Array  # what is minimised: likelihood, smoothing and z-loss
+    likelihood: jax.Array  # negative log-likelihood alone
+    accuracy: jax.Array
+
+
+def token_loss(
+    logits: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    *,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> TokenLoss:
+    """logits [..., V'], labels and weights [...].
+
+    smoothing ε mixes the target with the uniform distribution, (1 - ε) nll + ε mean(nll of all
+    tokens), as torch does; z_loss adds that share of log²Z, which keeps the normaliser near one
+    (T5X). Surplus columns of a padded vocabulary hold the lowest number of the dtype.
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    log_z = jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)) + largest
+    # A comparison and a sum, not a gather: its gradient fuses with the softmax's, where a
+    # gather's would be a scatter into an array as large as the logits.
+    is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
+    right = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
+    nll = log_z - right
+    loss = nll
+    if smoothing:
+        real = logits > jnp.finfo(logits.dtype).min
+        mean = jnp.sum(jnp.where(real, logits, 0), axis=-1) / jnp.sum(real, axis=-1)
+        loss = (1.0 - smoothing) * nll + smoothing * (log_z - mean)
+    if z_loss:
+        loss = loss + z_loss * jnp.square(log_z)
+    correct = (jax.lax.stop_gradient(right) >= largest).astype(loss.dtype)
+    return TokenLoss(jnp.sum(weights * loss), jnp.sum(weights * nll), jnp.sum(weights * correct))
