@@ -1,0 +1,231 @@
+"""Docstrings as text: numpy, Google and plain style; summary, sections and "See Also".
+
+Wrapped prose becomes one line a paragraph, reStructuredText marks are taken off; doctests and
+literal blocks keep their lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class Docstring(NamedTuple):
+    """`sections` are texts to be cut one by one; the first begins with the summary."""
+
+    summary: str = ""
+    sections: tuple[str, ...] = ()
+    see_also: tuple[str, ...] = ()
+
+
+# A short docstring is one section; a long one is divided at its headings.
+_SHORT_WORDS = 90
+_TINY_WORDS = 12
+
+_NUMPY_RULE = re.compile(r"^\s*([-=~^]{3,})\s*$")
+_GOOGLE_HEADING = re.compile(
+    r"^(Args|Arguments|Parameters|Keyword Args|Keyword Arguments|Returns?|Yields?|Raises|"
+    r"Attributes|Methods|Examples?|Example usage|Usage|Notes?|Warnings?|References?|See [Aa]lso|"
+    r"Todo)\s*::?\s*$"
+)
+# Headings that describe the interface stay together; so do remarks and their references.
+_INTERFACE = {
+    *("args", "arguments", "parameters", "keyword args", "keyword arguments", "return", "returns"),
+    *(
+        "yield",
+        "yields",
+        "raises",
+        "attributes",
+        "methods",
+        "other parameters",
+        "receives",
+        "warns",
+    ),
+}
+_REMARKS = {"note", "notes", "warning", "warnings", "reference", "references", "todo"}
+
+_TEXT_SIGNATURE = re.compile(r"\s*\w+\(((?!\n\n).)*?\)\s*\n--\s*\n", re.DOTALL)
+_TABLE_RULE = re.compile(r"^\s*(\+[-=+]{4,}|[=-]{2,}(\s+[=-]{2,})+)\s*$")
+_SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->.*)?\.?$", re.DOTALL)
+_BULLET = re.compile(r"^([-*+•]|\d+[.)]|\[\d+\]|\.\. \[\w+\])\s+")
+_FIELD = re.compile(r"^:(\w+)([^:`]*):(?!`|\w+:`)\s*")
+_ARGUMENT = re.compile(r"^\*{0,2}\w+(\s\([^()]*\))?:\s+\S")
+_DIRECTIVE = re.compile(r"^\.\. ([\w:-]+)::\s*(.*)$")
+_VERSION = ("versionadded", "versionchanged", "deprecated", "currentmodule", "autosummary", "index")
+_TARGET = re.compile(r"^\.\. _[^:]+:")
+_ROLE = re.compile(r":[\w:+-]+:`(?:[^`<]*<)?~?\.?([^`>]*)>?`")
+_LITERAL = re.compile(r"``([^`]+)``|`([^`<>]+?)(?:\s*<[^`>]*>)?`_{0,2}")
+_EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*\n]*[^\s*])?)\*{1,2}(?![\w*])")
+_TEMPLATE = re.compile(r"^(%\(\w+\)s|\$?\{\w+\})$")
+
+
+def parse(text: str) -> Docstring:
+    """Takes a docstring that is dedented already (ast.get_docstring)."""
+    if signature := _TEXT_SIGNATURE.match(text):
+        text = text[signature.end() :]
+    see_also: list[str] = []
+    rendered: list[tuple[str, str]] = []
+    for heading, lines in _headed(text.splitlines()):
+        if heading.lower() == "see also":
+            see_also.extend(_see_also(lines))
+            continue
+        body = "\n\n".join(_paragraphs(lines))
+        if body:
+            rendered.append((heading, f"{heading}:\n{body}" if heading else body))
+    if not rendered:
+        return Docstring(see_also=tuple(see_also))
+    summary = "" if rendered[0][0] else _summary(rendered[0][1])
+    return Docstring(summary, tuple(_grouped(rendered)), tuple(dict.fromkeys(see_also)))
+
+
+def plain(line: str) -> str:
+    """One line without reStructuredText marks."""
+    line = _ROLE.sub(r"\1", line)
+    line = _LITERAL.sub(lambda m: m[1] or m[2], line)
+    return _EMPHASIS.sub(r"\1", line)
+
+
+def _headed(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """The lines below each heading; the heading of the first lines is empty."""
+    heading, body = "", []  # type: str, list[str]
+    skip = False
+    for i, line in enumerate(lines):
+        if skip:
+            skip = False
+            continue
+        following = lines[i + 1] if i + 1 < len(lines) else ""
+        rule = _NUMPY_RULE.match(following)
+        underlined = rule and line.strip() and len(rule[1]) >= min(4, len(line.strip()))
+        google = _GOOGLE_HEADING.match(line)
+        if underlined or google:
+            yield heading, body
+            heading, body = google[1] if google else line.strip().rstrip(":"), []
+            skip = bool(underlined)
+        elif not _NUMPY_RULE.match(line):
+            body.append(line)
+    yield heading, body
+
+
+def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
+    """Paragraphs with their prose unwrapped and their code as it stands."""
+    block: list[str] = []
+    literal: int | None = None  # the indent of the line that announced a literal block
+    for line in [*lines, ""]:
+        indent = len(line) - len(line.lstrip())
+        if literal is not None and line.strip() and indent <= literal:
+            literal = None
+        if not line.strip():
+            if block:
+                yield from _paragraph(block, code=literal is not None and _deeper(block, literal))
+                if not (literal is not None and _deeper(block, literal)):
+                    literal = _announces(block)
+            block = []
+        else:
+            block.append(line.rstrip())
+
+
+def _deeper(block: Sequence[str], indent: int) -> bool:
+    return len(block[0]) - len(block[0].lstrip()) > indent
+
+
+def _announces(block: Sequence[str]) -> int | None:
+    last = block[-1]
+    code = last.endswith("::") or re.match(
+        r"\s*\.\. (code|code-block|sourcecode|math|testcode)::", last
+    )
+    return len(last) - len(last.lstrip()) if code else None
+
+
+def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
+    if code or any(_TABLE_RULE.match(line) for line in block):
+        margin = min(len(line) - len(line.lstrip()) for line in block)
+        yield "\n".join(line[margin:] for line in block)
+        return
+    lines: list[str] = []
+    joinable, hanging, previous = False, False, 0
+    doctest, margin = False, 0
+    for line in block:
+        indent, text = len(line) - len(line.lstrip()), line.strip()
+        doctest = doctest or text.startswith(">>>")
+        if doctest:
+            margin = indent if text.startswith(">>>") else min(margin, indent)
+            lines.append(line[margin:])
+            joinable = False
+            continue
+        text = _without_directive(text)
+        if text is None or _TEMPLATE.match(text):
+            joinable = False
+            continue
+        starts = _BULLET.match(text) or _FIELD.match(text) or _ARGUMENT.match(text)
+        text = plain(_FIELD.sub(lambda m: f"{m[2].strip() or m[1]}: ", text))
+        if joinable and not starts and (indent == previous or hanging and indent > previous):
+            lines[-1] = f"{lines[-1]} {text}"
+        else:
+            lines.append(text)
+            hanging = bool(starts)
+        joinable, previous = True, indent
+    if lines:
+        yield "\n".join(lines)
+
+
+def _without_directive(text: str) -> str | None:
+    """What a directive leaves to read; None for nothing."""
+    if _TARGET.match(text):
+        return None
+    found = _DIRECTIVE.match(text)
+    if found is None:
+        return text[:-1] if text.endswith("::") else text
+    name, argument = found.groups()
+    if name in _VERSION:
+        return None
+    if name in ("note", "warning", "tip", "important", "seealso", "caution"):
+        return f"{name.capitalize()}: {argument}".rstrip()
+    return argument or None
+
+
+def _summary(first: str) -> str:
+    """The first paragraph that is not the signature compiled functions begin with."""
+    for paragraph in first.split("\n\n"):
+        if not _SIGNATURE.match(paragraph):
+            return "" if paragraph.startswith(">>>") else paragraph.split("\n")[0]
+    return ""
+
+
+def _grouped(rendered: Sequence[tuple[str, str]]) -> Iterator[str]:
+    total = sum(len(text.split()) for _, text in rendered)
+    if total <= _SHORT_WORDS:
+        yield "\n\n".join(text for _, text in rendered)
+        return
+    groups: list[tuple[str, list[str]]] = []
+    for heading, text in rendered:
+        kind = _kind(heading)
+        tiny = len(text.split()) < _TINY_WORDS
+        if groups and (tiny or kind in ("interface", "remarks") and groups[-1][0] == kind):
+            groups[-1][1].append(text)
+        else:
+            groups.append((kind, [text]))
+    for _, texts in groups:
+        yield "\n\n".join(texts)
+
+
+def _kind(heading: str) -> str:
+    lowered = heading.lower()
+    if lowered in _INTERFACE:
+        return "interface"
+    return "remarks" if lowered in _REMARKS else lowered
+
+
+def _see_also(lines: Sequence[str]) -> Iterator[str]:
+    """The names in a "See Also" section; their descriptions are indented or behind a colon."""
+    filled = [line for line in lines if line.strip()]
+    margin = min((len(line) - len(line.lstrip()) for line in filled), default=0)
+    for line in filled:
+        if len(line) - len(line.lstrip()) > margin:
+            continue
+        text = plain(_BULLET.sub("", line.strip()))
+        names = re.split(r"\s+:|:\s|:$|\s[-–—]+\s", text, maxsplit=1)[0]
+        for name in names.split(","):
+            name = name.strip().rstrip(".:").removesuffix("()")
+            if re.fullmatch(r"[A-Za-z_][\w.]*", name):
+                yield name
