@@ -25,8 +25,9 @@ class Definition(NamedTuple):
 class _Candidate(NamedTuple):
     """A public name; the smallest candidate of a definition is its title."""
 
-    rank: int
+    foreign: bool
     renamed: bool
+    rank: int
     depth: int
     name: str
 
@@ -83,7 +84,9 @@ class Names:
         name = name or definition.name
         # scipy.stats.norm is an instance of norm_gen, and the name that people know.
         own = name == definition.name or name in self.modules[definition.module].instances
-        return _Candidate(rank, not own, module.count("."), f"{module}.{name}")
+        # Within the standard library, sqlite3.Timestamp is not the name of datetime.datetime.
+        foreign = rank in (_PACKAGE, _MODULE) and not _same_top(module, definition.module)
+        return _Candidate(foreign, not own, rank, module.count("."), f"{module}.{name}")
 
     def undocumented(self) -> list[str]:
         """Names in `__all__` of public modules behind which no Python source stands."""
@@ -198,6 +201,10 @@ def _rank(module: Module, name: str) -> int:
         return _MODULE
     explicit = name in module.members or name in module.imports or name in module.aliases
     return _PACKAGE if explicit else _STAR
+
+
+def _same_top(one: str, other: str) -> bool:
+    return one.partition(".")[0] == other.partition(".")[0]
 
 
 def _names(candidates: set[_Candidate]) -> list[str]:
