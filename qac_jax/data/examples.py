@@ -1,0 +1,138 @@
+"""Reading examples: an artefact of kind "examples", or records in memory.
+
+`tokenize` writes such an artefact through TFDS (`data/store.py`); here it is read without
+TensorFlow and TFDS, straight from its ArrayRecord files and a block at a time. In the folder:
+
+- `examples-train.array_record-00000-of-0000N`: one record an example, token ids without special
+  tokens, as raw bytes of one-dimensional arrays; a list of texts is stored flat, with its lengths;
+- `features.json`, `dataset_info.json`: TFDS's description, so that
+  `tfds.builder_from_directory(folder).as_data_source("train")` reads it too;
+- `documents.npy`: the document number of every example (only where documents are known);
+- `tokenizer/`: the tokeniser, in Hugging Face's layout.
+
+`info` says: `task` (the kind it was made for), `schema` (features and dtypes), `form` (special
+tokens), `vocab_size`, `tokenizer`, `settings` (of the kind, such as its strategies).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from etils import epath
+
+from qac_jax import artifacts
+from qac_jax.artifacts import Artifact
+from qac_jax.data.wire import Block, Damaged, Schema
+from qac_jax.errors import DataError, UserError, nearest
+
+
+KIND = "examples"
+PREFIX, SUFFIX = "examples-train.array_record", ""
+DOCUMENTS = "documents.npy"
+TOKENIZER = "tokenizer"
+
+
+class Source(Protocol):
+    """Random access to records: what the loader reads from."""
+
+    count: int
+    identity: str
+    info: Mapping[str, Any]
+
+    @property
+    def documents(self) -> np.ndarray | None: ...
+
+    def read(self, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]: ...
+
+
+class Examples:
+    """The records of a finished examples artefact."""
+
+    def __init__(self, artifact: Artifact | epath.PathLike):
+        if not isinstance(artifact, Artifact):
+            artifact = artifacts.load(artifact, kind=KIND)
+        self.path = os.fspath(artifact.path)
+        self.count: int = artifact.count
+        self.identity: str = artifact.identity
+        self.info: Mapping[str, Any] = artifact.info
+        self.files = [os.fspath(f) for f in artifact.matching(PREFIX)]
+        self._has_documents = DOCUMENTS in artifact.files
+        self._schema = Schema.of(artifact.info["schema"])
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Examples({self.path}, {self.count} of {self.info['task']})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes: open files and locks stay here."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_raw", "_lock", "documents")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def documents(self) -> np.ndarray | None:
+        """The document number of every example, if documents are known."""
+        if not self._has_documents:
+            return None
+        return np.load(os.path.join(self.path, DOCUMENTS), mmap_mode="r")
+
+    @functools.cached_property
+    def _raw(self) -> Any:
+        try:
+            from array_record.python.array_record_data_source import ArrayRecordDataSource
+        except ImportError as error:
+            raise UserError(
+                f"reading {self.path} needs the package array_record; pip install array_record"
+            ) from error
+        return ArrayRecordDataSource(self.files)
+
+    def read_bytes(self, indices: Sequence[int]) -> list[bytes]:
+        """The serialised records, fetched together."""
+        with self._lock:
+            source = self._raw
+        return source.__getitems__(indices)
+
+    def read(self, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        """The records of these numbers, fetched and parsed together."""
+        try:
+            return Block(self.read_bytes(indices), self._schema).records()
+        except Damaged as error:
+            raise DataError(
+                f"holds records of another form ({error}); tokenize again", file=self.path
+            ) from error
+
+
+class MemoryExamples:
+    """Records in memory, with the same face: for tests and small experiments."""
+
+    def __init__(
+        self,
+        records: Sequence[Mapping[str, Any]],
+        info: Mapping[str, Any],
+        documents: Sequence[int] | np.ndarray | None = None,
+    ):
+        self._records, self.info, self.count = list(records), info, len(records)
+        self.documents = None if documents is None else np.asarray(documents)
+        self.identity = hashlib.sha256(repr((self._records, dict(info))).encode()).hexdigest()
+
+    def read(self, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        return [self._records[i] for i in indices]
+
+
+def check_holds(source: Source, kind: str, needs: Sequence[str]) -> None:
+    """Refuses a kind whose features the artefact does not hold."""
+    held = source.info["schema"]
+    for name in needs:
+        if name not in held:
+            raise UserError(
+                f"examples made for {source.info['task']!r} hold no {name!r}, which kind {kind} "
+                f"needs ({nearest(name, held)}); tokenize again with --task {kind}"
+            )

@@ -1,0 +1,94 @@
+"""How ids become one model input: special tokens around, truncation to a length."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+Ids = np.ndarray
+
+CROPS = ("random", "right")
+PAIR_TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Special tokens of a vocabulary and the rule for texts that are too long.
+
+    BERT: `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`; T5: `a </s>`. `crop` is "random" (a random
+    window: the reference notes, A.3; pre-training) or "right" (the end is cut off, as Hugging
+    Face does).
+    """
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    pad: int = 0
+    crop: str = "random"
+
+    def __post_init__(self) -> None:
+        for name in ("before", "between", "after"):  # JSON gives lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @classmethod
+    def from_info(cls, info: Mapping[str, Any], crop: str) -> Form:
+        """The form that an examples artefact was tokenised for."""
+        return cls(**info["form"], crop=crop)
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, int, int]:
+        before, after = (np.array(p, np.int32) for p in (self.before, self.after))
+        return before, after, len(before), len(before) + len(after)
+
+    def one(self, ids: Ids, limit: int, rng: np.random.Generator) -> Ids:
+        """A single text, at most `limit` tokens with its special tokens."""
+        before, after, head, extra = self._arrays
+        n, start = len(ids), 0
+        if n > limit - extra:
+            if self.crop == "random":
+                start = int(rng.random() * (n + extra - limit + 1))
+            n = limit - extra
+        out = np.empty(n + extra, np.int32)
+        out[:head] = before
+        out[head : head + n] = ids[start : start + n]
+        out[head + n :] = after
+        return out
+
+    def two(self, a: Ids, b: Ids, limit: int, truncation: str = "pop_longer") -> tuple[Ids, Ids]:
+        """A pair of texts in one sequence, and its token types."""
+        extra = len(self.before) + len(self.between) + len(self.after)
+        la, lb = pair_lengths(len(a), len(b), limit - extra, truncation)
+        out = np.concatenate(
+            (self.before, a[:la], self.between, b[:lb], self.after), dtype=np.int32
+        )
+        types = np.zeros(len(out), np.int32)
+        types[len(self.before) + la + len(self.between) :] = 1
+        return out, types
+
+
+def pair_lengths(a: int, b: int, room: int, truncation: str) -> tuple[int, int]:
+    """How many tokens of two texts are kept where there is room for `room` in all.
+
+    "pop_longer": one token at a time is taken from the longer one, from the second on a tie
+    (RocketQA; the reference notes, E.1). "longest_first": what Hugging Face's fast tokenisers
+    do, which differs by one token: the text that was longer at first keeps the odd one.
+    "only_second": the first is never cut, unless it alone is too long.
+    """
+    excess = a + b - room
+    if excess <= 0:
+        return a, b
+    if truncation == "only_second":
+        return min(a, room), max(room - a, 0)
+    if truncation == "longest_first":
+        short, long = min(a, b), max(a, b)
+        short, long = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
+        return (short, long) if a <= b else (long, short)
+    even = room // 2
+    if min(a, b) <= even:  # the longer gives everything
+        return (a, room - a) if a <= b else (room - b, b)
+    return room - even, even

@@ -1,0 +1,275 @@
+"""The loader: examples -> batches of fixed shapes, the same in every setting.
+
+A batch is a function of (data, settings, seed, step) alone: not of the number of hosts, worker
+processes or threads, nor of whether grain is installed. So its state is a step number, and a
+resumed run sees what an uninterrupted one would have seen.
+
+    loader = Loader("out/examples", batch_size=64, seed=0)
+    for batch in loader:                     # {"passage": [64, 144], "passage_length": [64], …}
+        …
+    state = loader.state()                   # JSON; loader.restore(state) goes on from there
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.data import feeding
+from qac_jax.data.examples import Examples, Source, check_holds
+from qac_jax.data.form import Form
+from qac_jax.data.kinds import KINDS, Recipe, settle
+from qac_jax.data.randomness import ExampleRng
+from qac_jax.data.sampler import Plan, make_plan
+from qac_jax.errors import UserError, nearest
+
+
+Batch = dict[str, np.ndarray]
+VALID = "valid"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A source of a mixture: what it is read as, and its share."""
+
+    source: Source | str | os.PathLike[str]
+    kind: str = ""  # default: what it was tokenised for
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    weight: float = 1.0
+
+    def opened(self) -> Source:
+        if isinstance(self.source, str | os.PathLike):
+            return Examples(self.source)
+        return self.source
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """Makes this host's rows of any batch. Travels to worker processes."""
+
+    sources: tuple[Source, ...]
+    recipes: tuple[Recipe, ...]
+    plan: Plan
+    seed: int
+    first_row: int
+    last_row: int
+    with_valid: bool
+
+    def __call__(self, step: int) -> Batch:
+        slots = self.plan.at(step).rows(self.first_row, self.last_row)
+        batch = self.recipes[0].empty(self.last_row - self.first_row)
+        rng, seed = ExampleRng(), self.seed
+        for part, (source, recipe) in enumerate(zip(self.sources, self.recipes, strict=True)):
+            rows = np.flatnonzero(slots.part == part).tolist()
+            if not rows:
+                continue
+            indices, epochs = slots.index[rows].tolist(), slots.epoch[rows].tolist()
+            records = source.read(indices)
+            for row, record, epoch, index in zip(rows, records, epochs, indices, strict=True):
+                example = recipe.example(record, rng.seek(seed, epoch, index))
+                recipe.place(example, batch, row)
+        if self.with_valid:
+            batch[VALID] = slots.valid.astype(np.int32)
+        return batch
+
+
+class Loader:
+    """An iterator of batches (dicts of numpy arrays) with a restorable state.
+
+    `batch_size` is global; `host` = (number, count) says which rows are made here.
+    `lengths`: limits of the padded features, with special tokens (default: the kind's).
+    `crop`: "random" or "right" for texts that are too long (default: the kind's).
+    `remainder`: "drop" (training), "wrap", or "pad" (evaluation: a feature `valid` marks rows).
+    `separate_documents`: no two examples of a batch come from one document.
+    `epochs`: None is endless. `workers`: processes (with grain); 0 is a thread.
+    """
+
+    def __init__(
+        self,
+        parts: Part | Source | str | os.PathLike[str] | Sequence[Part],
+        *,
+        batch_size: int,
+        kind: str = "",
+        settings: Mapping[str, Any] | None = None,
+        lengths: Mapping[str, int] | None = None,
+        crop: str = "",
+        seed: int = 0,
+        epochs: int | None = None,
+        shuffle: bool = True,
+        remainder: str = "drop",
+        separate_documents: bool = False,
+        host: tuple[int, int] = (0, 1),
+        prefetch: int = 2,
+        workers: int = 0,
+        backend: str = "auto",
+    ):
+        self.parts = _as_parts(parts, kind, settings)
+        sources = tuple(part.opened() for part in self.parts)
+        recipes = tuple(
+            make_recipe(source, part.kind, part.settings, lengths, crop)
+            for source, part in zip(sources, self.parts, strict=True)
+        )
+        _check_alike(recipes)
+        number, count = host
+        if batch_size < 1 or batch_size % count or not 0 <= number < count:
+            raise UserError(
+                f"batch_size {batch_size} cannot be shared by {count} hosts (this is number "
+                f"{number}); make it a positive multiple of their count"
+            )
+        documents = sources[0].documents if separate_documents else None
+        if separate_documents and documents is None:
+            raise UserError(
+                "separate_documents needs examples whose documents are known; tokenize passages "
+                "made by `qac prepare`, or set it to False"
+            )
+        self.plan = make_plan(
+            [source.count for source in sources],
+            batch_size,
+            weights=[part.weight for part in self.parts],
+            seed=seed,
+            shuffle=shuffle,
+            remainder=remainder,
+            documents=documents,
+        )
+        rows = batch_size // count
+        self.batch_size, self.rows, self.recipes = batch_size, rows, recipes
+        self.epochs, self.step = epochs, 0
+        self.make = Batches(
+            sources,
+            recipes,
+            self.plan,
+            seed,
+            number * rows,
+            (number + 1) * rows,
+            remainder == "pad",
+        )
+        self._ahead = {"backend": feeding.choose(backend), "prefetch": prefetch, "workers": workers}
+        self._feed: feeding.Feed | None = None
+        facts = {
+            "parts": [
+                (source.identity, recipe.kind.name, recipe.settings, part.weight)
+                for source, recipe, part in zip(sources, recipes, self.parts, strict=True)
+            ],
+            "lengths": recipes[0].lengths,
+            "form": [dataclasses.asdict(recipe.form) for recipe in recipes],
+            "order": (seed, batch_size, shuffle, remainder, separate_documents),
+        }
+        text = json.dumps(facts, sort_keys=True, default=repr)
+        self.identity = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def spec(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and type of every array of this host's batches."""
+        spec = self.recipes[0].spec(self.rows)
+        if self.make.with_valid:
+            spec[VALID] = ((self.rows,), np.dtype(np.int32))
+        return spec
+
+    @property
+    def examples_per_epoch(self) -> int:
+        """Over all hosts."""
+        return self.plan.examples_per_epoch
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self.plan.batches_per_epoch
+
+    @property
+    def steps(self) -> int | None:
+        """How many batches there are in all; None: endless."""
+        if self.epochs is None:
+            return None
+        if self.plan.examples_per_epoch % self.batch_size:  # batches run over epochs' ends
+            return -(-self.epochs * self.plan.examples_per_epoch // self.batch_size)
+        return self.epochs * self.plan.batches_per_epoch
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold to go on after the last batch that was taken."""
+        return {"step": self.step, "identity": self.identity}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes to a state of this or another loader of the same data and settings."""
+        if state.get("identity") != self.identity:
+            raise UserError(
+                "the saved loader state belongs to other data or settings (examples, kind, "
+                "lengths, seed or batch_size differ); restore them, or start a new run"
+            )
+        self.close()
+        self.step = int(state["step"])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._feed is None:
+            self._feed = feeding.feed(self.make, self.step, self.steps, **self._ahead)
+        try:
+            batch = next(self._feed)
+        except StopIteration:
+            self.close()
+            raise
+        self.step += 1
+        return batch
+
+    def close(self) -> None:
+        """Ends threads and processes; iterating again goes on from the same step."""
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_recipe(
+    source: Source,
+    kind: str = "",
+    settings: Mapping[str, Any] | None = None,
+    lengths: Mapping[str, int] | None = None,
+    crop: str = "",
+) -> Recipe:
+    """How the records of a source become examples of a kind."""
+    kind = kind or source.info["task"]
+    if kind not in KINDS:
+        raise UserError(f"kind {kind!r} is not known; {nearest(kind, KINDS)}")
+    form = Form.from_info(source.info, crop or KINDS[kind].crop)
+    stored = source.info.get("settings", {})
+    known = {k: v for k, v in stored.items() if k in KINDS[kind].defaults}
+    recipe = settle(kind, form, lengths=lengths, settings={**known, **(settings or {})})
+    check_holds(source, kind, recipe.kind.needs(recipe.settings))
+    return recipe
+
+
+def _as_parts(
+    parts: Part | Source | str | os.PathLike[str] | Sequence[Part],
+    kind: str,
+    settings: Mapping[str, Any] | None,
+) -> tuple[Part, ...]:
+    if isinstance(parts, Sequence) and not isinstance(parts, str):
+        if kind or settings:
+            raise UserError("kind and settings belong to each Part of a mixture; give them there")
+        if not parts:
+            raise UserError("a mixture needs at least one part; give examples to read")
+        return tuple(parts)
+    if isinstance(parts, Part):
+        return (parts,)
+    return (Part(parts, kind, settings or {}),)
+
+
+def _check_alike(recipes: Sequence[Recipe]) -> None:
+    first = recipes[0].spec(1)
+    for recipe in recipes[1:]:
+        if recipe.spec(1) != first or recipe.form.pad != recipes[0].form.pad:
+            raise UserError(
+                f"kinds {recipes[0].kind.name} and {recipe.kind.name} give batches of different "
+                f"features or lengths, so they cannot be mixed; set the same lengths"
+            )

@@ -1,0 +1,189 @@
+"""Reads serialised tf.train.Example records a block at a time, without TensorFlow or protobuf.
+
+The store writes every feature as the bytes of a one-dimensional array (TFDS's `Encoding.BYTES`),
+and protobuf's deterministic serialisation puts the features in one order in all records. So a
+record is a fixed sequence of keys and lengths, and the positions of all features of a whole block
+come out of a few numpy operations; a Python protobuf parser would cost more than everything else
+the loader does.
+
+A list of arrays `x` is stored flat, with `x_lengths` beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+
+LENGTHS = "_lengths"
+_DELIMITED_1, _DELIMITED_2 = 0x0A, 0x12  # tags: field 1 or 2, length-delimited
+
+
+class Damaged(ValueError):
+    """The bytes are not such a record."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """Stored features and their dtypes."""
+
+    dtypes: Mapping[str, np.dtype]
+
+    @classmethod
+    def of(cls, dtypes: Mapping[str, str]) -> Schema:
+        return cls({name: np.dtype(dtype) for name, dtype in dtypes.items()})
+
+    @functools.cached_property
+    def lists(self) -> tuple[str, ...]:
+        """Features that are lists of arrays."""
+        return tuple(n for n in self.dtypes if n + LENGTHS in self.dtypes)
+
+
+class Rows(Sequence[np.ndarray]):
+    """A list of arrays within a block's buffer; made when asked for."""
+
+    __slots__ = ("_buffer", "_dtype", "_start", "_ends", "_first", "_count")
+
+    def __init__(
+        self, buffer: bytes, dtype: np.dtype, start: int, ends: list[int], first: int, count: int
+    ):
+        self._buffer, self._dtype, self._start = buffer, dtype, start
+        self._ends, self._first, self._count = ends, first, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def]
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        ends, place = self._ends, self._first + number
+        begin, end = ends[place], ends[place + 1]
+        offset = self._start + (begin - ends[self._first]) * self._dtype.itemsize
+        return np.frombuffer(self._buffer, self._dtype, end - begin, offset)
+
+
+class Record(Mapping[str, np.ndarray | Rows]):
+    """One record of a block; features are made when asked for."""
+
+    __slots__ = ("_block", "_row")
+
+    def __init__(self, block: Block, row: int):
+        self._block, self._row = block, row
+
+    def __getitem__(self, name: str) -> np.ndarray | Rows:
+        dtype, starts, counts, ends, firsts = self._block.table[name]
+        row = self._row
+        if ends is None:
+            return np.frombuffer(self._block.buffer, dtype, counts[row], starts[row])
+        return Rows(self._block.buffer, dtype, starts[row], ends, firsts[row], counts[row])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._block.table)
+
+    def __len__(self) -> int:
+        return len(self._block.table)
+
+
+class Block:
+    """Some serialised records, parsed together."""
+
+    def __init__(self, records: Sequence[bytes], schema: Schema):
+        self.buffer = b"".join(records)
+        self._count = len(records)
+        # A few zeros behind, so that reading a length never runs out of the buffer.
+        data = np.frombuffer(self.buffer + bytes(16), np.uint8)
+        sizes = np.fromiter(map(len, records), np.int64, self._count)
+        ends = np.cumsum(sizes)
+        places = _positions(data, ends - sizes, ends, _names(data, sizes, schema))
+        self.table = {
+            name: self._column(data, name, places, schema)
+            for name in schema.dtypes
+            if not (name.endswith(LENGTHS) and name.removesuffix(LENGTHS) in schema.lists)
+        }
+
+    def __len__(self) -> int:
+        return self._count
+
+    def records(self) -> list[Record]:
+        return [Record(self, row) for row in range(self._count)]
+
+    def _column(self, data, name, places, schema):  # type: ignore[no-untyped-def]
+        """(dtype, starts, counts, ends of the parts or None, each record's first part)."""
+        dtype = schema.dtypes[name]
+        starts, sizes = places[name]
+        if name not in schema.lists:
+            return dtype, starts.tolist(), (sizes // dtype.itemsize).tolist(), None, None
+        wide = schema.dtypes[name + LENGTHS]
+        begins, counts = places[name + LENGTHS]
+        counts = counts // wide.itemsize
+        firsts = np.cumsum(counts) - counts
+        offsets = np.repeat(begins - firsts * wide.itemsize, counts)
+        offsets += np.arange(counts.sum()) * wide.itemsize
+        lengths = np.zeros(len(offsets), np.int64)
+        for byte in range(wide.itemsize):
+            lengths |= data[offsets + byte].astype(np.int64) << (8 * byte)
+        ends = np.concatenate(([0], np.cumsum(lengths)))
+        return dtype, starts.tolist(), counts.tolist(), ends.tolist(), firsts.tolist()
+
+
+def _names(data: np.ndarray, sizes: np.ndarray, schema: Schema) -> list[str]:
+    """The features in the order in which the first record holds them."""
+    names: list[str] = []
+    if not len(sizes):
+        return names
+    place, _ = _delimited(data, np.zeros(1, np.int64), _DELIMITED_1)
+    while place[0] < sizes[0]:
+        key, entry = _delimited(data, place, _DELIMITED_1)
+        key_start, key_size = _delimited(data, key, _DELIMITED_1)
+        names.append(bytes(data[key_start[0] : key_start[0] + key_size[0]]).decode())
+        place = key + entry
+    _expect(sorted(names) == sorted(schema.dtypes))
+    return names
+
+
+def _positions(
+    data: np.ndarray, place: np.ndarray, ends: np.ndarray, names: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Start and size in bytes of every feature of every record.
+
+    Example { 1: Features { 1: entry { 1: key  2: Feature { 1: BytesList { 1: value } } } … } }
+    """
+    found = {}
+    place, _ = _delimited(data, place, _DELIMITED_1)
+    for name in names:
+        key = name.encode()
+        place, _ = _delimited(data, place, _DELIMITED_1)
+        place, size = _delimited(data, place, _DELIMITED_1)
+        _expect((size == len(key)).all())
+        _expect(all((data[place + i] == byte).all() for i, byte in enumerate(key)))
+        place, _ = _delimited(data, place + len(key), _DELIMITED_2)
+        place, _ = _delimited(data, place, _DELIMITED_1)
+        place, size = _delimited(data, place, _DELIMITED_1)
+        found[name] = (place, size)
+        place = place + size
+    _expect((place == ends).all())
+    return found
+
+
+def _delimited(data: np.ndarray, place: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
+    """Passes a tag and its length: (position of the content, size of the content)."""
+    _expect((place < len(data) - 8).all() and (data[place] == tag).all())
+    place = place + 1
+    size = np.zeros(len(place), np.int64)
+    going = np.ones(len(place), bool)
+    for shift in (0, 7, 14, 21, 28):
+        byte = data[place].astype(np.int64)
+        size |= np.where(going, (byte & 0x7F) << shift, 0)
+        place = place + going
+        going &= byte >= 0x80
+        if not going.any():
+            return place, size
+    raise Damaged("a length has more than five bytes")
+
+
+def _expect(truth: bool) -> None:
+    if not truth:
+        raise Damaged("not a record of this schema")
