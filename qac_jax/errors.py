@@ -16,7 +16,7 @@ class DataError(UserError):
     """Bad input data; names the file and, where there is one, the line."""
 
     def __init__(self, message: str, *, file: object, line: int | None = None):
-        self.file, self.line = str(file), line
+        self.message, self.file, self.line = message, str(file), line
         place = f"{file}:{line}" if line is not None else f"{file}"
         super().__init__(f"{place}: {message}")
 

@@ -115,6 +115,18 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         raise _damaged(path, error) from error
 
 
+def whole_text(path: str) -> str:
+    """The whole of a small file; broken UTF-8 is a DataError with its line."""
+    with open_bytes(path) as file:
+        raw = file.read()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        message = f"not UTF-8: byte 0x{raw[error.start]:02x}"
+        raise DataError(message, file=path, line=line) from error
+
+
 def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
     """The lines that begin in a piece; blank ones are left out, broken UTF-8 is a bad record."""
     for raw, number, offset in raw_lines(piece):

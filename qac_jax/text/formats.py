@@ -123,7 +123,7 @@ FORMATS = _formats(
         "readers.named",
         "read_tfds",
         "share_tfds",
-        {"split": "train", "id": "", "title": "", "text": ""},
+        {"split": "train", "data_dir": "", "id": "", "title": "", "text": ""},
     ),
     Format(
         "huggingface",

@@ -6,18 +6,16 @@ which is what passage pairs need. Cuts between shards are moved to where an arti
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterator, Mapping
 
 from qac_jax.text.bad_lines import BadLines, BadRecord
 from qac_jax.text.documents import Document, Passage, Shard
 from qac_jax.text.files import Line, Piece, line_before, raw_lines, text_lines
-from qac_jax.text.readers.lines import columns, share_lines
+from qac_jax.text.readers.lines import quoted_columns, share_lines
 
 
 _COLUMNS = ("id", "text", "title")
-_LONGEST_FIELD = 1 << 30
 
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
@@ -59,21 +57,12 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
 def _parse(line: Line) -> Passage | None:
     if line.offset == 0 and line.text.split("\t") == list(_COLUMNS):
         return None
-    name, text, title = columns(line.text, _COLUMNS) if '"' not in line.text else _quoted(line.text)
+    name, text, title = quoted_columns(line.text, _COLUMNS)
     if not name.strip():
         raise BadRecord("the id is missing or empty")
     if not text.strip():
         raise BadRecord(f"the text of {name!r} is empty")
     return Passage(name, title.strip(), text)
-
-
-def _quoted(text: str) -> list[str]:
-    csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        fields = next(csv.reader([text], delimiter="\t", strict=True))
-    except csv.Error as error:
-        raise BadRecord(f"wrongly quoted: {error}") from None
-    return columns("\t".join(f.replace("\t", " ") for f in fields), _COLUMNS)
 
 
 def _document(rows: list[tuple[Line, Passage]]) -> Document:

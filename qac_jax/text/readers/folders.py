@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 from qac_jax.text.bad_lines import BadLines, BadRecord, Place
 from qac_jax.text.documents import Document, Section, Shard, check, default_count
-from qac_jax.text.files import Piece, expand, open_bytes, plain_name, share_out
+from qac_jax.text.files import Piece, expand, plain_name, share_out, whole_text
 
 
 _TEXT = (".txt", ".text", ".md", ".rst")
@@ -61,16 +61,12 @@ def _share(path: str, count: int | None, suffixes: Sequence[str]) -> list[tuple[
 def _read(shard: Shard, bad: BadLines, parse: Callable[[str, str], Document]) -> Iterator[Document]:
     base = shard.path if os.path.isdir(shard.path) else None
     for piece in shard.pieces:
-        with open_bytes(piece.file) as file:
-            raw = file.read()
-        line: int | None = None
+        name = os.path.relpath(piece.file, base) if base else piece.file
         try:
-            text = raw.decode("utf-8-sig")
-            name = os.path.relpath(piece.file, base) if base else piece.file
-            document = check(parse(plain_name(name), text.replace("\r\n", "\n")))
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            bad.add(f"not UTF-8: byte 0x{raw[error.start]:02x}", Place(piece.file, line))
+            text = whole_text(piece.file).replace("\r\n", "\n")
+            document = check(parse(plain_name(name), text))
+        except DataError as error:
+            bad.add(error.message, Place(piece.file, error.line))
         except BadRecord as error:
             bad.add(error, Place(piece.file))
         else:

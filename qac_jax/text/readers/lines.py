@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from qac_jax.text.documents import Document, Shard, check, default_count
 from qac_jax.text.files import Line, Piece, expand, plain_name, share_out, text_lines
 
 
+_LONGEST_FIELD = 1 << 30
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -46,6 +48,18 @@ def columns(text: str, names: Sequence[str]) -> list[str]:
             f"{len(fields)} columns; expected {len(names)} divided by tabs: {', '.join(names)}"
         )
     return fields
+
+
+def quoted_columns(text: str, names: Sequence[str]) -> list[str]:
+    """The same for files written by Python's csv module: quotes around fields that hold quotes."""
+    if '"' not in text:
+        return columns(text, names)
+    csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        fields = next(csv.reader([text], delimiter="\t", strict=True))
+    except csv.Error as error:
+        raise BadRecord(f"wrongly quoted: {error}") from None
+    return columns("\t".join(field.replace("\t", " ") for field in fields), names)
 
 
 def json_object(text: str) -> dict[str, Any]:
