@@ -33,7 +33,7 @@ class Checkpoints:
         folder: epath.PathLike,
         identity: Mapping[str, Any],
         *,
-        keep: int = 2,
+        keep: int | None = 2,
         keep_every: int = 0,
     ):
         self.folder = epath.Path(os.path.abspath(os.fspath(folder)))
@@ -75,6 +75,12 @@ class Checkpoints:
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
         )
         return like(abstract, restored["state"]), found["meta"]["facts"]
+
+    def keep_only(self, step: int | None) -> None:
+        """Removes all checkpoints but that of `step`."""
+        for other in self.steps():
+            if other != step:
+                self._manager.delete(other)
 
     def wait(self) -> None:
         """Returns when everything is written."""

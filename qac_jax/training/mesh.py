@@ -218,6 +218,17 @@ def my_part(mesh: Mesh) -> tuple[int, int]:
     return start // (stop - start), ways // (stop - start)
 
 
+def whole_spec(
+    spec: Mapping[str, tuple[tuple[int, ...], Any]], mesh: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of whole batches, from (shape, dtype) of the part that this process reads."""
+    _, parts = my_part(mesh)
+    return {
+        name: jax.ShapeDtypeStruct((shape[0] * parts, *shape[1:]), dtype)
+        for name, (shape, dtype) in spec.items()
+    }
+
+
 def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """This process's rows of a batch as arrays over all devices."""
     sharding = batch_sharding(mesh)

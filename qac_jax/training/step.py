@@ -8,6 +8,7 @@ in chunks by itself.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -71,12 +72,13 @@ class Engine:
             skipped=zero,
         )
 
+    @functools.cached_property
     def shardings(self) -> State:
         """Where every leaf of the state lives."""
         key = jax.random.key(0)
         boxed = jax.eval_shape(self.objective.init, key)
         variables = meshes.shardings(boxed, self.mesh, self.rules)
-        abstract = self.abstract()
+        abstract = self.abstract
         whole = meshes.replicated(self.mesh)
         return State(
             step=whole,
@@ -88,13 +90,14 @@ class Engine:
             skipped=whole,
         )
 
+    @functools.cached_property
     def abstract(self) -> State:
         """Shapes and types of the state, without computing it."""
         return jax.eval_shape(self.new, jax.random.key(0))
 
     def create(self, params: Any = None) -> State:
         """The state at step 0, born sharded; `params` (a tree) take the place of new ones."""
-        places = self.shardings()
+        places = self.shardings
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
         if params is None:
             with meshes.use(self.mesh, self.rules):
@@ -133,7 +136,7 @@ class Engine:
         if self.max_skips:
             kept = dataclasses.replace(state, step=new.step, skipped=new.skipped)
             new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, kept)
-        return new, {"loss": loss, **metrics, "grad_norm": norm, "skipped": new.skipped}
+        return new, {"loss": loss, **metrics, "grad_norm": norm}
 
     def gradients(
         self, variables: Variables, batch: Any, key: jax.Array
@@ -161,7 +164,7 @@ class Engine:
                 f"{type(self.objective).__name__} is splittable and has state: state advances "
                 "once a step, so such an objective must not be splittable"
             )
-        places = self.shardings().params
+        places = self.shardings.params
 
         def add(sums: Any, part: Any) -> tuple[Any, None]:
             (loss, metrics), grads = differentiate(params, part)
@@ -182,7 +185,7 @@ class Engine:
     def compile_step(self, batch: Any) -> jax.stages.Compiled:
         """The compiled step for batches of these shapes; it consumes (donates) its state."""
         self.check(jax.tree.leaves(batch)[0].shape[0])
-        places = self.shardings()
+        places = self.shardings
         step = jax.jit(
             self.step,
             in_shardings=(places, meshes.batch_sharding(self.mesh)),
@@ -190,18 +193,18 @@ class Engine:
             donate_argnums=0,
         )
         with meshes.use(self.mesh, self.rules):
-            return step.lower(self.abstract(), batch).compile()
+            return step.lower(self.abstract, batch).compile()
 
     def compile_measure(self, batch: Any) -> jax.stages.Compiled:
         """The compiled validation step for batches of these shapes."""
         meshes.check_batch(jax.tree.leaves(batch)[0].shape[0], self.mesh, "validation batch_size")
         measure = jax.jit(
             self.measure,
-            in_shardings=(self.shardings().variables, meshes.batch_sharding(self.mesh)),
+            in_shardings=(self.shardings.variables, meshes.batch_sharding(self.mesh)),
             out_shardings=meshes.replicated(self.mesh),
         )
         with meshes.use(self.mesh, self.rules):
-            return measure.lower(self.abstract().variables, batch).compile()
+            return measure.lower(self.abstract.variables, batch).compile()
 
     def check(self, batch_size: int) -> None:
         """Refuses batch sizes that cannot be cut as asked."""

@@ -111,7 +111,7 @@ def test_state_is_born_sharded_and_the_optimiser_mirrors_parameters() -> None:
 def test_given_parameters_take_the_place_of_new_ones() -> None:
     mesh = meshes.make_mesh((2, 2, 2))
     engine = Engine(toy.ToyMlm(), optax.sgd(0.1), mesh, meshes.rules_named("default"))
-    params = jax.tree.map(lambda x: np.full(x.shape, 2.5, x.dtype), engine.abstract().params)
+    params = jax.tree.map(lambda x: np.full(x.shape, 2.5, x.dtype), engine.abstract.params)
     state = engine.create(params)
     assert state.params["up"].sharding.spec == PartitionSpec("fsdp", "tensor")
     np.testing.assert_array_equal(state.params["up"], params["up"])

@@ -1,0 +1,112 @@
+"""What a run says while it goes: rates, log lines, the metrics file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+from jax.sharding import Mesh
+
+from qac_jax.progress import Metrics, human, human_seconds, say
+from qac_jax.training import mesh as meshes
+from qac_jax.training import report
+from qac_jax.training.distributed import is_first
+
+
+Figures = dict[str, float]
+
+
+class Clock:
+    """Time and tokens since the last log, without what is not training."""
+
+    def __init__(self, step: int):
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        self._step, self.tokens, self._began, self._lost = step, 0, time.monotonic(), 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """A stretch of time that is not counted."""
+        began = time.monotonic()
+        yield
+        self._lost += time.monotonic() - began
+
+    def rates(self, step: int, spec: Any, step_flops: float | None, mesh: Mesh) -> Figures:
+        """Speed since the last log."""
+        seconds = max(time.monotonic() - self._began - self._lost, 1e-9)
+        steps = max(step - self._step, 1)
+        size = next(iter(spec.values())).shape[0]
+        _, parts = meshes.my_part(mesh)
+        figures = {
+            "step_ms": seconds / steps * 1e3,
+            "examples_per_second": size * steps / seconds,
+            # Parts are alike: this process's tokens speak for the others.
+            "tokens_per_second": self.tokens * parts / seconds,
+        }
+        used = report.mfu(step_flops, seconds / steps, list(mesh.devices.flat))
+        return figures if used is None else {**figures, "mfu": used}
+
+
+def tokens_of(batch: Mapping[str, np.ndarray]) -> int:
+    """Tokens of a batch that are not padding."""
+    return int(sum(x.sum() for name, x in batch.items() if name.endswith("_length")))
+
+
+def shown(figures: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
+    """One line for the person who watches."""
+    speed = ("step_ms", "examples_per_second", "tokens_per_second", "mfu", "skipped")
+    left = (total - step) * figures["step_ms"] / 1e3
+    parts = [
+        f"step {step}/{total} ({step / total:.0%})",
+        shown({n: v for n, v in figures.items() if n not in speed}),
+        f"{figures['step_ms']:.1f} ms",
+        f"{human(figures['examples_per_second'])} examples/s",
+        f"{human(figures['tokens_per_second'])} tokens/s",
+    ]
+    if figures.get("skipped"):
+        parts.append(f"{figures['skipped']:.0f} step(s) skipped")
+    if "mfu" in figures:
+        parts.append(f"MFU {figures['mfu']:.1%}")
+    return "  ".join([*parts, f"ETA {human_seconds(left)}"])
+
+
+def announce(line: str) -> None:
+    """Said by one process only."""
+    if is_first():
+        say(line)
+
+
+def means(found: list[Mapping[str, Any]]) -> Figures:
+    """The mean of every figure."""
+    if not found:
+        return {}
+    return {name: float(np.mean([figures[name] for figures in found])) for name in found[0]}
+
+
+def metrics_file(path: epath.Path) -> Metrics:
+    """The run's metrics; every process has one, only the first one's is kept."""
+    return Metrics(path if is_first() else epath.Path("/dev/null"), run_name=path.parent.name)
+
+
+def forget_after(path: epath.Path, step: int) -> None:
+    """Drops lines of steps that a killed run had logged and a resumed one will log again."""
+    if not (is_first() and path.exists()):
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except ValueError:
+            break  # the line that the kill cut short
+    path.write_text("".join(kept))

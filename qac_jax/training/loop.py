@@ -1,0 +1,187 @@
+"""The training loop: compile, resume, then step, log, validate, save until the end.
+
+Nothing in it waits for the devices except at steps that log, validate or save.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from qac_jax.errors import UserError
+from qac_jax.training import interrupt, journal, profiler, report
+from qac_jax.training import mesh as meshes
+from qac_jax.training.checkpoints import Checkpoints, abstract_like
+from qac_jax.training.feed import Loader
+from qac_jax.training.journal import announce
+from qac_jax.training.step import Engine, State
+from qac_jax.training.validation import Best, Validation
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is, and what happens every so many steps."""
+
+    total_steps: int
+    log_every: int = 50
+    save_every: int = 1000
+    keep: int = 2  # the last so many checkpoints …
+    keep_every: int = 0  # … and besides, for good, one every so many steps
+    validate_every: int = 0  # 0: only at the end
+    validation_batches: int = 0  # 0: the whole validation set
+    best: str = ""  # the validation measure that chooses the result; "": the last step
+    profile: str = ""  # "10:15": record these steps
+
+    def at(self, every: int, step: int) -> bool:
+        """Whether something that happens every so many steps, and at the end, happens now."""
+        return step == self.total_steps or bool(every and step % every == 0)
+
+
+def train(
+    engine: Engine,
+    data: Loader,
+    plan: Plan,
+    folder: epath.PathLike,
+    *,
+    identity: Mapping[str, Any],
+    validation: Loader | None = None,
+    schedule: Callable[[int], Any] | None = None,
+    params: Any = None,
+) -> State:
+    """Trains to the end of the plan, from the last checkpoint in `folder` if there is one.
+
+    Returns the state whose parameters are the result: of the last step, or of the best one.
+    `params` are what to start from, `identity` what the run is (see Checkpoints). A signal ends it
+    with `interrupt.Saved` after saving.
+    """
+    folder = epath.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    window = profiler.Window.parse(plan.profile)
+    spec = meshes.whole_spec(data.spec, engine.mesh)
+    step_flops = report.flops(engine.objective, spec)
+    run_step = compile_step(engine, spec, step_flops)
+    validate = None
+    if validation is not None:
+        validate = Validation(engine, validation, plan.validation_batches)
+
+    checkpoints = Checkpoints(
+        folder / "checkpoints", identity, keep=plan.keep, keep_every=plan.keep_every
+    )
+    best_one = Checkpoints(folder / "best", identity, keep=None)
+    target = abstract_like(engine.abstract, engine.shardings)
+    step, best = 0, Best(plan.best)
+    if checkpoints.latest() is None:
+        state = engine.create(params)
+    else:
+        state, facts = checkpoints.restore(target)
+        step, best = facts["step"], Best(plan.best, **facts["best"])
+        data.restore(facts["loader"])
+        announce(f"resuming after step {step} of {plan.total_steps}")
+    best_one.keep_only(best.step)  # later ones are of a future that did not happen
+    journal.forget_after(folder / "metrics.jsonl", step)
+
+    since_log: list[Any] = []
+    clock = journal.Clock(step)
+    with interrupt.watch() as signals, journal.metrics_file(folder / "metrics.jsonl") as metrics:
+        while step < plan.total_steps:
+            if window.last and step == window.first:
+                jax.block_until_ready(state)
+                profiler.start(folder / "profile")
+
+            batch = _next(data, step, plan.total_steps)
+            state, scalars = run_step(state, meshes.place(batch, engine.mesh))
+            step += 1
+            since_log.append(scalars)
+            clock.tokens += journal.tokens_of(batch)
+
+            if window.last and step == window.last:
+                jax.block_until_ready(state)
+                with clock.paused():
+                    found = profiler.stop(folder / "profile")
+                    announce(profiler.table(found, window.last - window.first))
+            if plan.at(plan.log_every, step):
+                figures = finite_means(engine, state, since_log, step)
+                figures |= clock.rates(step, spec, step_flops, engine.mesh)
+                if schedule is not None:
+                    figures["learning_rate"] = float(schedule(step - 1))
+                metrics.log(step, figures)
+                announce(journal.log_line(step, plan.total_steps, figures))
+                since_log.clear()
+                clock.restart(step)
+            if validate is not None and plan.at(plan.validate_every, step):
+                with clock.paused():
+                    measured = validate(state)
+                    metrics.log(step, measured)
+                    announce(f"step {step}: {journal.shown(measured)}")
+                    if best.improves(step, measured):
+                        best_one.save(step, state, {"step": step, "best": best.facts()})
+            stop = signals.stop(step)
+            if stop or plan.at(plan.save_every, step):
+                with clock.paused():
+                    finite_means(engine, state, since_log, step)
+                    best_one.wait()  # what the facts speak of must be there
+                    facts = {"step": step, "loader": data.state(), "best": best.facts()}
+                    checkpoints.save(step, state, facts)
+                    best_one.keep_only(best.step)
+            if stop and step < plan.total_steps:
+                checkpoints.close()
+                raise interrupt.Saved(signals.number, step, plan.total_steps)
+
+    checkpoints.close()
+    if best.step not in (None, step):
+        announce(f"the result is that of step {best.step}: {plan.best} {best.value:.5g}")
+        state, _ = best_one.restore(target, best.step)
+    best_one.close()
+    return state
+
+
+def compile_step(engine: Engine, spec: Any, step_flops: float | None) -> jax.stages.Compiled:
+    """The step, compiled before anything is computed; says what it will take."""
+    sizes = ", ".join(f"{axis} {size}" for axis, size in engine.mesh.shape.items())
+    kind = engine.mesh.devices.flat[0].device_kind
+    announce(f"compiling the step for {engine.mesh.size} x {kind} ({sizes})")
+    began = time.monotonic()
+    compiled = engine.compile_step(spec)
+    seconds = time.monotonic() - began
+    parameters = report.count_parameters(engine.abstract.params)
+    for line in report.lines(compiled, step_flops, parameters):
+        announce(line)
+    announce(f"compiled in {seconds:.1f} s")
+    return compiled
+
+
+def finite_means(engine: Engine, state: State, since_log: list[Any], step: int) -> journal.Figures:
+    """The mean metrics of the last steps; ends the run where too many were not finite."""
+    found = jax.device_get(since_log)
+    skipped = int(jax.device_get(state.skipped))
+    if skipped > engine.max_skips:
+        first = step - len(found) + 1
+        bad = [first + i for i, metrics in enumerate(found) if not _is_finite(metrics)]
+        where = f"step {bad[0]}, between steps {first} and {step}" if bad else f"step {step}"
+        raise UserError(
+            f"the loss or its gradient is not finite at {where} ({skipped} such steps, "
+            f"max_skips={engine.max_skips}); lower the learning rate, lengthen the warm-up, or "
+            "allow more skipped steps"
+        )
+    means = journal.means([metrics for metrics in found if _is_finite(metrics)])
+    return {**means, "skipped": skipped} if skipped else means
+
+
+def _is_finite(metrics: Mapping[str, Any]) -> bool:
+    return math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])
+
+
+def _next(data: Loader, step: int, total: int) -> dict[str, np.ndarray]:
+    try:
+        return next(data)
+    except StopIteration:
+        raise UserError(
+            f"the data ended after {step} of {total} steps; ask for fewer steps"
+        ) from None
