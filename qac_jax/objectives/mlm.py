@@ -17,7 +17,7 @@ from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
-from qac_jax.objectives.token_loss import token_loss
+from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +74,3 @@ class Mlm:
     def encoder(self, variables: Variables) -> Variables:
         params = variables["params"]
         return {"params": {name: params[name] for name in params if name != "mlm_head"}}
-
-
-def check_vocabulary(pieces: int, rows: int) -> None:
-    """Refuses a model whose embedding is too small for its tokenizer."""
-    if pieces > rows:
-        raise UserError(
-            f"vocab_size={rows} of the model is too small for a tokenizer of {pieces} pieces; "
-            f"set it to {pieces} or more, or use the tokenizer that the model was made for"
-        )

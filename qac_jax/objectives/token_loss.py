@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from qac_jax.errors import UserError
+
 
 class TokenLoss(NamedTuple):
     """Sums over tokens, weighted."""
@@ -47,3 +49,12 @@ def token_loss(
         loss = loss + z_loss * jnp.square(log_z)
     correct = (jax.lax.stop_gradient(right) >= largest).astype(loss.dtype)
     return TokenLoss(jnp.sum(weights * loss), jnp.sum(weights * nll), jnp.sum(weights * correct))
+
+
+def check_vocabulary(pieces: int, rows: int) -> None:
+    """Refuses a model whose embedding is too small for its tokenizer."""
+    if pieces > rows:
+        raise UserError(
+            f"vocab_size={rows} of the model is too small for a tokenizer of {pieces} pieces; "
+            f"set it to {pieces} or more, or use the tokenizer that the model was made for"
+        )

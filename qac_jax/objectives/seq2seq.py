@@ -1,0 +1,79 @@
+"""Sequence to sequence: a T5 is shown `inputs` and says `targets`, a token at a time.
+
+Teacher forcing: at each place the decoder sees the true targets before it. The loss is the mean
+over all target tokens of the whole batch, with label smoothing and T5X's z-loss where asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models.t5 import T5, shift_right
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
+from qac_jax.objectives.token_loss import check_vocabulary, token_loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Seq2Seq:
+    """Say `targets` after reading `inputs`; both end with the model's end-of-text token."""
+
+    model: T5
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+    splittable: bool = dataclasses.field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.smoothing < 1.0 or self.z_loss < 0.0:
+            raise UserError(
+                f"smoothing={self.smoothing} and z_loss={self.z_loss} do not fit; expected a "
+                "smoothing of at least 0 and less than 1, and a z_loss of 0 or more"
+            )
+
+    def with_tokenizer(self, tokenizer: Any) -> Seq2Seq:
+        """This objective for texts of that tokenizer."""
+        check_vocabulary(tokenizer.vocab_size, self.model.config.vocab_size)
+        return self
+
+    def init(self, key: jax.Array) -> Variables:
+        ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
+        return self.model.init(key, ids, lengths, ids)
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        targets, length = batch["targets"], batch["targets_length"]
+        said = jnp.arange(targets.shape[1]) < length[:, None]
+        return {
+            "inputs": batch["inputs"],
+            "inputs_length": batch["inputs_length"],
+            "targets": targets,
+            "weights": global_weights(said),
+            "keys": example_keys(key, targets.shape[0]),
+        }
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        logits = self.model.apply(
+            variables,
+            batch["inputs"],
+            batch["inputs_length"],
+            shift_right(batch["targets"], self.model.config.start_id),
+            batch["keys"] if train else None,
+        )
+        found = token_loss(
+            logits,
+            batch["targets"],
+            batch["weights"],
+            smoothing=self.smoothing if train else 0.0,
+            z_loss=self.z_loss if train else 0.0,
+        )
+        return found.loss, {"likelihood": found.likelihood, "token_accuracy": found.accuracy}
+
+    def encoder(self, variables: Variables) -> Variables:
+        """The whole model: what is exported of a generator is encoder and decoder."""
+        return {"params": variables["params"]}
