@@ -111,3 +111,31 @@ def overlap(
         added.append(sentence)
         left -= counts[sentence]
     return [*reversed(added), *shared] if last else [*shared, *added]
+
+
+def joined(
+    spans: Sequence[Sequence[int]], counts: Sequence[int], least: int, limit: int
+) -> list[list[int]]:
+    """Spans of fewer than `least` tokens joined to a neighbour, or filled up from the one before.
+
+    No span grows over `limit` by it; what finds no room stays as it is.
+    """
+
+    def size(span: Sequence[int]) -> int:
+        return sum(counts[sentence] for sentence in span)
+
+    found: list[list[int]] = []
+    for span in map(list, spans):
+        small = size(span) < least or (found and size(found[-1]) < least)
+        if found and small and size(found[-1]) + size(span) <= limit:
+            found[-1].extend(span)
+            continue
+        if found and size(span) < least:
+            before = found[-1]
+            while size(span) < least and len(before) > 1:
+                last = before[-1]
+                if size(before) - counts[last] < least or size(span) + counts[last] > limit:
+                    break
+                span.insert(0, before.pop())
+        found.append(span)
+    return found

@@ -140,7 +140,9 @@ class Tokenizer:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, without special tokens."""
-        return [len(e) for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [
+            len(e) for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The place of each token in the text, in characters."""
@@ -218,7 +220,8 @@ def special_tokens_of(vocab: Iterable[str], stated: dict[str, Any]) -> dict[str,
         token = stated.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         candidates = [token] if isinstance(token, str) else spellings
-        found.update({role: piece for piece in candidates if piece in pieces})
+        if known := [piece for piece in candidates if piece in pieces]:
+            found[role] = known[0]
     return found
 
 

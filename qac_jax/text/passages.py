@@ -1,0 +1,227 @@
+"""Documents into passages of at most `max_tokens` tokens of the target vocabulary.
+
+Sentences (or lines) are grouped by one of the two published rules, see `spans.py`. Every piece of
+text goes into exactly one passage, as it stands in the document. What is random (which spans are
+short) comes from (seed, document id) alone, so neither shards nor processes change a passage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qac_jax.text import sentences, spans
+from qac_jax.text.documents import Document
+from qac_jax.text.records import Record
+from qac_jax.text.sentences import Span, Splitter
+from qac_jax.text.tokenizers import Tokenizer
+
+
+CUTS = ("auto", "sentences", "lines", "none")
+
+_RESERVED = ("_id", "doc", "position", "title", "text")
+# What a document tells of places in its text; a passage keeps what it contains.
+_LOCAL = ("anchors", "phrases")
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How documents are cut.
+
+    "auto" cuts into sentences but leaves passages alone that come as such (judged collections).
+    `overshoot` closes a span after the sentence that makes it too long (reference notes §B.3);
+    else no passage is over `max_tokens`, and longer sentences are cut.
+    """
+
+    cut: str = "auto"
+    max_tokens: int = 144
+    overshoot: bool = False
+    short_span_probability: float = 0.15
+    min_tokens: int = 0
+    seed: int = 0
+
+
+class Cutter:
+    """Cuts documents; counts what it leaves out."""
+
+    def __init__(
+        self,
+        cutting: Cutting,
+        tokenizer: Tokenizer | None = None,
+        splitter: Splitter | None = None,
+    ):
+        self.cutting = cutting
+        self.tokenizer = tokenizer
+        self.splitter = splitter
+        self.too_short = 0
+
+    def records(self, document: Document) -> Iterator[Record]:
+        """The passages of a document, with its identity and what it says about itself."""
+        meta = dict(document.meta)
+        parts: Sequence[dict[str, Any]] = meta.pop("parts", ())
+        local = {key: meta.pop(key) for key in _LOCAL if key in meta}
+        position = 0
+        if document.passages and self.cutting.cut in ("auto", "none"):
+            for position, passage in enumerate(document.passages):
+                yield {
+                    "_id": passage.id,
+                    "doc": document.id,
+                    "position": position,
+                    "title": passage.title or document.title,
+                    "text": passage.text,
+                    **_further(meta, local, passage.text),
+                }
+            return
+        sections = [("", p.text) for p in document.passages] or document.sections
+        texts = self.cut([text for _, text in sections], document.id)
+        for index, ((heading, _), pieces) in enumerate(zip(sections, texts, strict=True)):
+            about = dict(parts[index]) if index < len(parts) else {}
+            title = about.pop("title", document.title)
+            if heading:
+                about["section"] = heading
+            for text in pieces:
+                yield {
+                    "_id": f"{document.id}#{position}",
+                    "doc": document.id,
+                    "position": position,
+                    "title": title,
+                    "text": text,
+                    **_further({**meta, **about}, local, text),
+                }
+                position += 1
+
+    def cut(self, texts: Sequence[str], key: str) -> list[list[str]]:
+        """The passages of each text; `key` (the document's id) decides all that is random."""
+        if self.cutting.cut == "none":
+            return [[text] if text.strip() else [] for text in texts]
+        assert self.tokenizer is not None, "cutting into sentences or lines needs a tokenizer"
+        units = [self._units(text) for text in texts]
+        counts = self.tokenizer.count(
+            [text[a:b] for text, places in zip(texts, units, strict=True) for a, b in places]
+        )
+        rng = random.Random(_seed(self.cutting.seed, key))
+        cut, start = [], 0
+        for text, places in zip(texts, units, strict=True):
+            stop = start + len(places)
+            cut.append(self._passages(text, places, counts[start:stop], rng))
+            start = stop
+        return cut
+
+    def _units(self, text: str) -> list[Span]:
+        if self.cutting.cut == "lines":
+            return sentences.lines(text)
+        assert self.splitter is not None, "cutting into sentences needs a splitter"
+        return self.splitter.spans(text)
+
+    def _passages(
+        self, text: str, units: list[Span], counts: list[int], rng: random.Random
+    ) -> list[str]:
+        limit, least = self.cutting.max_tokens, self.cutting.min_tokens
+        probability = self.cutting.short_span_probability
+        targets = spans.target_lengths(limit, probability, rng, shortest=max(2, least))
+        if self.cutting.overshoot:
+            groups = spans.spans_overshooting(counts, targets)
+        else:
+            units, counts = self._divided(text, units, counts)
+            groups = spans.spans_within(counts, targets)
+        if least:
+            groups = spans.joined(groups, counts, least, limit)
+            enough = [group for group in groups if sum(counts[u] for u in group) >= least]
+            self.too_short += len(groups) - len(enough)
+            # What is left out must not slip into the passage before it.
+            return self._within(text, [(units[g[0]][0], units[g[-1]][1]) for g in enough])
+        return self._within(text, _slices(text, units, groups))
+
+    def _divided(
+        self, text: str, units: list[Span], counts: list[int]
+    ) -> tuple[list[Span], list[int]]:
+        """Sentences that are longer than a passage, in pieces that are not."""
+        limit = self.cutting.max_tokens
+        if all(count <= limit for count in counts):
+            return units, counts
+        assert self.tokenizer is not None
+        found: list[Span] = []
+        for unit, count in zip(units, counts, strict=True):
+            found.extend([unit] if count <= limit else _pieces(self.tokenizer, text, unit, limit))
+        return found, self.tokenizer.count([text[a:b] for a, b in found])
+
+    def _within(self, text: str, places: list[Span]) -> list[str]:
+        """The passages; where lengths do not add up (some vocabularies), measured once more."""
+        assert self.tokenizer is not None
+        if not self.cutting.overshoot and not self.tokenizer.splits_at_spaces:
+            measured = self.tokenizer.count([text[a:b] for a, b in places])
+            limit = self.cutting.max_tokens
+            places = [
+                piece
+                for place, count in zip(places, measured, strict=True)
+                for piece in (
+                    [place] if count <= limit else _pieces(self.tokenizer, text, place, limit)
+                )
+            ]
+        return [text[a:b] for a, b in places]
+
+
+def _slices(text: str, units: list[Span], groups: list[list[int]]) -> list[Span]:
+    """Where each group stands: up to the next one's beginning, so that nothing is lost."""
+    if not groups:
+        return []
+    starts = [0, *(units[group[0]][0] for group in groups[1:])]
+    stops = [*starts[1:], len(text)]
+    places = []
+    for start, stop in zip(starts, stops, strict=True):
+        part = text[start:stop]
+        places.append((start + len(part) - len(part.lstrip()), start + len(part.rstrip())))
+    return places
+
+
+def _pieces(tokenizer: Tokenizer, text: str, place: Span, limit: int) -> Iterator[Span]:
+    """A stretch of text in pieces of at most `limit` tokens, cut between words if it can be."""
+    start, stop = place
+    while start < stop:
+        end = _fitting(tokenizer, text[start:stop], limit) + start
+        part = text[start:end]
+        yield start, start + len(part.rstrip())
+        start = end
+        while start < stop and text[start].isspace():
+            start += 1
+
+
+def _fitting(tokenizer: Tokenizer, text: str, limit: int) -> int:
+    """Length in characters of a beginning of the text that has at most `limit` tokens."""
+    # A token stands for at least one character nearly always; a window bounds the work.
+    window = text[: 64 * limit]
+    offsets = tokenizer.offsets(window)
+    if len(offsets) <= limit:
+        if len(window) == len(text):
+            return len(text)
+        offsets = [*offsets, (len(window), len(window))]
+    end = max(1, offsets[min(limit, len(offsets) - 1)][0])
+    if not text[end].isspace() and not text[end - 1].isspace():
+        space = max(text.rfind(white, 1, end) for white in " \n\t")
+        end = space if space > 0 else end
+    # A word cut in two may have more tokens than the whole had: take off until it fits.
+    while end > 1 and tokenizer.count([text[:end]])[0] > limit:
+        end = max(1, end - max(1, end // 16))
+    return end
+
+
+def _further(meta: dict[str, Any], local: dict[str, Sequence[Any]], text: str) -> dict[str, Any]:
+    """The rest of a record: all of `meta`, and of `local` what the text contains."""
+    found = {key: value for key, value in meta.items() if key not in _RESERVED}
+    for key, items in local.items():
+        inside = [item for item in items if _label(item) in text]
+        if inside and key not in found:
+            found[key] = inside
+    return found
+
+
+def _label(item: Any) -> str:
+    return item if isinstance(item, str) else item[-1]
+
+
+def _seed(seed: int, key: str) -> int:
+    digest = hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "little")

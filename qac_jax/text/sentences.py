@@ -1,0 +1,161 @@
+"""Sentences: NLTK's Punkt with its own English model where that is installed, else with ours.
+
+Ours was learned by NLTK's PunktTrainer and is stored as JSON (nothing is unpickled). Paragraphs
+end sentences, and every statement of a doctest is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from qac_jax.errors import UserError
+from qac_jax.text.tokenizers import ASSETS
+
+
+SPLITTERS = ("auto", "punkt_tab", "shipped")
+
+_SHIPPED = ASSETS / "sentences" / "punkt.json"
+_FORMAT = "punkt-parameters-1"
+_BLANK_LINES = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
+_STATEMENT = re.compile(r"^(?=>>> )", re.MULTILINE)
+
+Span = tuple[int, int]
+
+
+class Splitter:
+    """Places of the sentences in a text, in characters."""
+
+    def __init__(self, name: str, parameters: Any):
+        from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+        self.name = name
+        self._punkt = PunktSentenceTokenizer()
+        self._punkt._params = parameters
+
+    def spans(self, text: str) -> list[Span]:
+        """Every non-blank stretch of the text belongs to one sentence."""
+        found: list[Span] = []
+        for start, stop in paragraphs(text):
+            part = text[start:stop]
+            if part.startswith(">>> ") or "\n>>> " in part:
+                pieces = list(_divided(part, _STATEMENT))
+            else:
+                pieces = list(self._punkt.span_tokenize(part))
+            found.extend((start + a, start + b) for a, b in pieces)
+        return found
+
+    def split(self, text: str) -> list[str]:
+        return [text[start:stop] for start, stop in self.spans(text)]
+
+
+def load(choice: str = "auto") -> Splitter:
+    """The splitter of that name, or from a file that `learn` made.
+
+    "auto" takes NLTK's punkt_tab where it is installed, else ours; the caller says which.
+    """
+    if choice in SPLITTERS:
+        return _named(choice)
+    if not Path(choice).is_file():
+        raise UserError(
+            f"splitter {choice!r} is neither {', '.join(SPLITTERS)} nor a file of parameters"
+        )
+    return Splitter(f"parameters of {choice}", read_parameters(Path(choice)))
+
+
+def paragraphs(text: str) -> Iterator[Span]:
+    """Stretches between blank lines, without white space around them."""
+    start = 0
+    for blank in [*_BLANK_LINES.finditer(text), None]:
+        stop = len(text) if blank is None else blank.start()
+        stripped = _stripped(text, start, stop)
+        if stripped is not None:
+            yield stripped
+        start = stop if blank is None else blank.end()
+
+
+def lines(text: str) -> list[Span]:
+    """The places of the lines that are not blank."""
+    found, start = [], 0
+    for line in text.split("\n"):
+        stripped = _stripped(text, start, start + len(line))
+        if stripped is not None:
+            found.append(stripped)
+        start += len(line) + 1
+    return found
+
+
+def learn(texts: Iterable[str]) -> dict[str, Any]:
+    """Punkt parameters learned from texts, in the JSON form that is shipped."""
+    from nltk.tokenize.punkt import PunktTrainer
+
+    trainer = PunktTrainer()
+    trainer.INCLUDE_ALL_COLLOCS = True
+    for text in texts:
+        trainer.train(text, finalize=False)
+    trainer.finalize_training()
+    parameters = trainer.get_params()
+    return {
+        "format": _FORMAT,
+        "abbrev_types": sorted(parameters.abbrev_types),
+        "collocations": sorted(list(pair) for pair in parameters.collocations),
+        "sent_starters": sorted(parameters.sent_starters),
+        "ortho_context": dict(sorted(parameters.ortho_context.items())),
+    }
+
+
+def read_parameters(path: Path) -> Any:
+    """PunktParameters from their JSON form."""
+    from nltk.tokenize.punkt import PunktParameters
+
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["format"] != _FORMAT:
+            raise KeyError("format")
+        parameters = PunktParameters()
+        parameters.abbrev_types = set(stored["abbrev_types"])
+        parameters.collocations = {(first, second) for first, second in stored["collocations"]}
+        parameters.sent_starters = set(stored["sent_starters"])
+        parameters.ortho_context.update(stored["ortho_context"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} holds no sentence parameters ({type(error).__name__}: {error}); "
+            f"install the package again"
+        ) from error
+    return parameters
+
+
+@functools.lru_cache(maxsize=len(SPLITTERS))
+def _named(choice: str) -> Splitter:
+    if choice in ("auto", "punkt_tab"):
+        try:
+            from nltk.tokenize.punkt import PunktTokenizer
+
+            return Splitter("NLTK's punkt_tab", PunktTokenizer("english")._params)
+        except LookupError:
+            if choice == "punkt_tab":
+                raise UserError(
+                    "NLTK's punkt_tab is not installed; run `python -m nltk.downloader punkt_tab` "
+                    "where there is a network, or use --splitter shipped"
+                ) from None
+    return Splitter("the shipped Punkt parameters", read_parameters(_SHIPPED))
+
+
+def _divided(text: str, boundary: re.Pattern[str]) -> Iterator[Span]:
+    """The text cut at every match, without white space around the pieces."""
+    cuts = [0, *(match.start() for match in boundary.finditer(text) if match.start()), len(text)]
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        stripped = _stripped(text, start, stop)
+        if stripped is not None:
+            yield stripped
+
+
+def _stripped(text: str, start: int, stop: int) -> Span | None:
+    part = text[start:stop]
+    left = len(part) - len(part.lstrip())
+    right = len(part.rstrip())
+    return (start + left, start + right) if left < right else None
