@@ -6,7 +6,7 @@ The keys are found by their usual names or told by the options id, title and tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.text.bad_lines import BadLines, BadRecord
@@ -35,24 +35,31 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
 
 
 def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
-    ids = (keys["id"],) if keys["id"] else _IDS
-    titles = (keys["title"],) if keys["title"] else _TITLES
-    texts = (keys["text"],) if keys["text"] else _TEXTS
-    name = string(record, *ids, what="id" if keys["id"] else "") or made_id(line)
-    if isinstance(record.get("sections"), list) and not keys["text"]:
-        sections = tuple(_section(part) for part in record["sections"])
-        texts = ("sections",)
+    """`keys` names the keys of id, title and text; empty: whichever usual one there is."""
+    name = _key(record, keys["id"], _IDS)
+    title = _key(record, keys["title"], _TITLES)
+    text = _key(record, keys["text"], (*_TEXTS, "sections"))
+    if text == "sections":
+        given = record["sections"]
+        sections = tuple(_section(p) for p in (given if isinstance(given, list) else [given]))
     else:
-        sections = (Section("", string(record, *texts, what="text")),)
+        sections = (Section("", string(record, text, what="text")),)
     meta = record.get("meta", record.get("metadata"))
     meta = dict(meta) if isinstance(meta, dict) else {}
-    used = {*ids, *titles, *texts[:1], "meta", "metadata", "source"}
-    if texts is _TEXTS:
-        used.add(next(key for key in texts if isinstance(record.get(key), str)))
+    used = {name, title, text, "meta", "metadata", "source"}
     meta |= {key: value for key, value in record.items() if key not in used}
-    source = string(record, "source") or str(meta.pop("pile_set_name", ""))
-    title = string(record, *titles).strip()
-    return Document(name, title, sections, source=source, meta=meta, place=line.place)
+    return Document(
+        string(record, name, what="id" if keys["id"] else "") or made_id(line),
+        string(record, title).strip(),
+        sections,
+        source=string(record, "source") or str(meta.pop("pile_set_name", "")),
+        meta=meta,
+        place=line.place,
+    )
+
+
+def _key(record: Mapping[str, Any], told: str, usual: Sequence[str]) -> str:
+    return told or next((key for key in usual if record.get(key) is not None), usual[0])
 
 
 def _section(part: Any) -> Section:

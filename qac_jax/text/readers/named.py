@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from qac_jax.text.readers.jsonl import document_of
 # Records are counted, not bytes: about what 64 MB of passages hold.
 _SHARD_RECORDS = 100_000
 _FETCH = 1024
+
+_IR_DATASETS = "the collection of ir_datasets"
 
 _Pieces = list[tuple[Piece, ...]]
 
@@ -45,19 +48,28 @@ def read_huggingface(shard: Shard, bad: BadLines) -> Iterator[Document]:
 
 
 def share_ir_datasets(path: str, count: int | None, options: Mapping[str, str]) -> _Pieces:
-    return _ranges(path, _ir_datasets(path).docs_count(), count)
+    # The collection is fetched here, at the first question about its contents.
+    records = _loaded(_IR_DATASETS, path, lambda: _ir_datasets(path).docs_count())
+    return _ranges(path, records, count)
 
 
 def read_ir_datasets(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """Records with a body are documents; others (passages, abstracts) are judged as they are."""
     collection = _ir_datasets(shard.path)
     for piece in shard.pieces:
-        for number, record in enumerate(collection.docs_iter()[piece.start : piece.stop]):
+        records = _loaded(_IR_DATASETS, shard.path, functools.partial(_begun, collection, piece))
+        for number, record in enumerate(records):
             place = Place(piece.file, piece.start + number + 1)
             try:
                 yield check(_judged(record, place))
             except BadRecord as error:
                 bad.add(error, place)
+
+
+def _begun(collection: Any, piece: Piece) -> Iterator[Any]:
+    """A range of records; the first is read at once, so that a failure to load shows here."""
+    records = iter(collection.docs_iter()[piece.start : piece.stop])
+    return itertools.chain(list(itertools.islice(records, 1)), records)
 
 
 def _judged(record: Any, place: Place) -> Document:
@@ -134,7 +146,7 @@ def _huggingface(name: str, split: str) -> Any:
 @functools.lru_cache(maxsize=2)
 def _ir_datasets(name: str) -> Any:
     library = _library("ir_datasets", "ir_datasets")
-    return _loaded("the collection of ir_datasets", name, lambda: library.load(name))
+    return _loaded(_IR_DATASETS, name, lambda: library.load(name))
 
 
 def _library(module: str, package: str) -> Any:
