@@ -11,7 +11,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -22,7 +22,7 @@ from flax import traverse_util
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.models import hf_config, name_maps, weights
-from qac_jax.models.bert import Bert
+from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import Runtime
@@ -46,55 +46,76 @@ _WORDS = "embeddings.word_embeddings.weight"
 
 
 @dataclasses.dataclass(frozen=True)
-class Allowance:
-    """Names (shell patterns) of tensors that may go unused, or may be missing.
+class Options:
+    """How a folder is read.
 
-    Missing ones start as in a new model, drawn from `seed`.
+    pooler, mlm_head: whether a BERT has that part (None: if its weights do). prefix: which
+    encoder, where a file holds several. allow_unused, allow_missing: names (shell patterns) of
+    tensors that may go unused, or may be missing: then they start as in a new model, from `seed`.
     """
 
-    unused: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    runtime: Runtime = Runtime()
+    pooler: bool | None = None
+    mlm_head: bool | None = None
+    prefix: str | None = None
+    allow_unused: tuple[str, ...] = ()
+    allow_missing: tuple[str, ...] = ()
     seed: int = 0
 
 
-def load(
-    folder: Path,
-    runtime: Runtime,
-    allowance: Allowance,
-    *,
-    pooler: bool | None = None,
-    mlm_head: bool | None = None,
-    prefix: str | None = None,
-) -> Loaded:
+class BertFiles(NamedTuple):
+    """A BERT's folder: its shape, its tensors, and which of them is which parameter."""
+
+    raw: dict[str, Any]
+    config: BertConfig
+    table: name_maps.Table
+    tensors: dict[str, np.ndarray]
+    encoder: str  # what the names of the encoder begin with
+    model: str  # what the names of heads begin with
+
+
+def load(folder: Path, options: Options) -> Loaded:
     """The module that config.json names: Bert, CrossEncoder, T5, or a DPR's DualEncoder."""
     raw = hf_config.read_json(folder / "config.json")
-    kind = hf_config.family(raw, folder)
-    tensors = _usual_names(weights.read_folder(folder))
-    if kind == "t5":
-        return _load_t5(folder, raw, tensors, runtime, allowance)
-    encoder = _encoder_prefix(folder, tensors, prefix)
-    model = encoder.removesuffix("bert.").removesuffix("ernie.")
+    if hf_config.family(raw, folder) == "t5":
+        return _load_t5(folder, raw, options)
     if hf_config.architecture(raw).endswith("ForSequenceClassification"):
-        return _load_cross_encoder(folder, raw, tensors, encoder, model, runtime, allowance)
+        return _load_cross_encoder(folder, options)
     if raw["model_type"] == "dpr":
-        return _load_dpr(folder, raw, tensors, encoder, runtime, allowance)
-    has_pooler = f"{encoder}pooler.dense.weight" in tensors
-    has_mlm_head = f"{model}cls.predictions.transform.dense.weight" in tensors
-    # A part that was asked to be left out is allowed to go unused by that.
-    dropped = (f"{encoder}pooler.*",) * (pooler is False) + (f"{model}cls.*",) * (mlm_head is False)
-    config = hf_config.bert_config(
-        raw,
-        pooler=has_pooler if pooler is None else pooler,
-        mlm_head=has_mlm_head if mlm_head is None else mlm_head,
-    )
-    tied = {
+        return _load_dpr(folder, options)
+    files = read_bert(folder, options)
+    module = Bert(files.config, options.runtime)
+    return module, fit(folder, module, files.table, files.tensors, options)
+
+
+def read_bert(folder: Path, options: Options) -> BertFiles:
+    """A folder whose model is a BERT, or has one inside."""
+    raw = hf_config.read_json(folder / "config.json")
+    if hf_config.family(raw, folder) != "bert":
+        raise UserError(
+            f"{folder} holds a {raw['model_type']!r} model; expected a BERT, which is what "
+            "encoders are made of here"
+        )
+    tensors = _usual_names(weights.read_folder(folder))
+    encoder = _encoder_prefix(folder, tensors, options.prefix)
+    model = encoder.removesuffix("bert.").removesuffix("ernie.")
+    has = {
+        "pooler": f"{encoder}pooler.dense.weight" in tensors,
+        "mlm_head": f"{model}cls.predictions.transform.dense.weight" in tensors,
+    }
+    for part, names in (("pooler", f"{encoder}pooler."), ("mlm_head", f"{model}cls.")):
+        wanted = getattr(options, part)
+        if wanted is False:
+            tensors = {n: t for n, t in tensors.items() if not n.startswith(names)}
+        has[part] = has[part] if wanted is None else wanted
+    copies = {
         f"{model}cls.predictions.decoder.weight": f"{encoder}{_WORDS}",
         f"{model}cls.predictions.decoder.bias": f"{model}cls.predictions.bias",
     }
-    _drop_copies(folder, tensors, tied)
-    allowance = dataclasses.replace(allowance, unused=(*allowance.unused, *dropped))
-    module = Bert(config, runtime)
-    return module, fit(folder, module, name_maps.bert(config, encoder, model), tensors, allowance)
+    _drop_copies(folder, tensors, copies)
+    config = hf_config.bert_config(raw, **has)
+    table = name_maps.bert(config, encoder, model)
+    return BertFiles(raw, config, table, tensors, encoder, model)
 
 
 def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -138,62 +159,45 @@ def _drop_copies(folder: Path, tensors: dict[str, np.ndarray], copies: Mapping[s
         del tensors[name]
 
 
-def _load_cross_encoder(
-    folder: Path,
-    raw: dict[str, Any],
-    tensors: dict[str, np.ndarray],
-    encoder: str,
-    model: str,
-    runtime: Runtime,
-    allowance: Allowance,
-) -> Loaded:
-    config = hf_config.bert_config(raw, pooler=True, mlm_head=False)
-    bias = tensors.get(f"{model}classifier.bias")
-    labels = len(raw.get("id2label") or (0, 1)) if bias is None else len(bias)
-    module = CrossEncoder(config, runtime, labels, raw.get("classifier_dropout"))
-    table = name_maps.cross_encoder(config, encoder, model)
-    return module, fit(folder, module, table, tensors, allowance)
+def _load_cross_encoder(folder: Path, options: Options) -> Loaded:
+    files = read_bert(folder, dataclasses.replace(options, pooler=True, mlm_head=False))
+    bias = files.tensors.get(f"{files.model}classifier.bias")
+    labels = len(files.raw.get("id2label") or "01") if bias is None else len(bias)
+    rate = files.raw.get("classifier_dropout")
+    module = CrossEncoder(files.config, options.runtime, labels, rate)
+    table = name_maps.cross_encoder(files.config, files.encoder, files.model)
+    return module, fit(folder, module, table, files.tensors, options)
 
 
-def _load_dpr(
-    folder: Path,
-    raw: dict[str, Any],
-    tensors: dict[str, np.ndarray],
-    encoder: str,
-    runtime: Runtime,
-    allowance: Allowance,
-) -> Loaded:
+def _load_dpr(folder: Path, options: Options) -> Loaded:
     """One side of a DPR: the [CLS] vector, projected where projection_dim says so."""
-    config = hf_config.bert_config(raw, pooler=False, mlm_head=False)
-    projection = raw.get("projection_dim") or None
-    module = DualEncoder(DualEncoderConfig(config, projection=projection), runtime)
-    table = name_maps.under("encoder/bert", name_maps.bert(config, encoder))
-    if projection:
-        name = f"{encoder.removesuffix('bert_model.')}encode_proj"
-        table |= name_maps.dense("encoder/projection", name)
     # Old DPR files hold a pooler that the model never used.
-    unused = (*allowance.unused, f"{encoder}pooler.*")
-    return module, fit(
-        folder, module, table, tensors, dataclasses.replace(allowance, unused=unused)
-    )
+    files = read_bert(folder, dataclasses.replace(options, pooler=False, mlm_head=False))
+    width = files.raw.get("projection_dim") or None
+    module = DualEncoder(DualEncoderConfig(files.config, projection=width), options.runtime)
+    table = name_maps.under("encoder/bert", files.table)
+    if width:
+        name = f"{files.encoder.removesuffix('bert_model.')}encode_proj"
+        table |= name_maps.dense("encoder/projection", name)
+    return module, fit(folder, module, table, files.tensors, options)
 
 
-def _load_t5(
-    folder: Path,
-    raw: dict[str, Any],
-    tensors: dict[str, np.ndarray],
-    runtime: Runtime,
-    allowance: Allowance,
-) -> Loaded:
+def _load_t5(folder: Path, raw: dict[str, Any], options: Options) -> Loaded:
+    tensors = weights.read_folder(folder)
     shared, copies = "shared.weight", ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     _drop_copies(folder, tensors, dict.fromkeys(copies, shared))
     head = tensors.get("lm_head.weight")
-    tied = head is None or np.array_equal(head, tensors.get(shared))
+    tied = head is None or (shared in tensors and np.array_equal(head, tensors[shared]))
     if tied:
         tensors.pop("lm_head.weight", None)
     config = hf_config.t5_config(raw, tied=tied)
-    module = T5(config, runtime)
-    return module, fit(folder, module, name_maps.t5(config), tensors, allowance)
+    module = T5(config, options.runtime)
+    return module, fit(folder, module, name_maps.t5(config), tensors, options)
+
+
+def bert_table(config: BertConfig) -> name_maps.Table:
+    """The names under which a BERT is saved: Hugging Face's, with the MLM head or without."""
+    return name_maps.bert(config, encoder="bert." if config.mlm_head else "")
 
 
 def fit(
@@ -201,14 +205,14 @@ def fit(
     module: nn.Module,
     table: name_maps.Table,
     tensors: Mapping[str, np.ndarray],
-    allowance: Allowance,
+    options: Options,
 ) -> dict[str, Any]:
     """The module's variables from the tensors, after checking that nothing is left over."""
     expected = name_maps.names(table)
     missing = expected - tensors.keys()
-    _account(source, "lack", missing, allowance.missing, "allow_missing")
+    _account(source, "lack", missing, options.allow_missing, "allow_missing")
     extra = {n for n in tensors.keys() - expected if not _matches(n, _BUFFERS)}
-    _account(source, "hold", extra, (*allowance.unused, *_KNOWN), "allow_unused")
+    _account(source, "hold", extra, (*options.allow_unused, *_KNOWN), "allow_unused")
     present = {path: slot for path, slot in table.items() if slot.name not in missing}
     params = traverse_util.flatten_dict(name_maps.read(present, tensors), sep="/")
     # Shapes and new parameters come from the loop form, which tables speak of.
@@ -222,7 +226,7 @@ def fit(
                 f"{shapes[path].shape}, found {array.shape})"
             )
     if missing:
-        drawn = traverse_util.flatten_dict(new_parameters(plain, allowance.seed), sep="/")
+        drawn = traverse_util.flatten_dict(new_parameters(plain, options.seed), sep="/")
         params |= {path: drawn[path] for path in table.keys() - params.keys()}
     return variables(traverse_util.unflatten_dict(params, sep="/"), module)
 
@@ -231,6 +235,11 @@ def variables(params: Any, module: nn.Module) -> dict[str, Any]:
     """{"params": …} on the device, in the form (loop or scan) that the module wants."""
     tree = name_maps.scanned(params) if module.runtime.scan else params
     return {"params": jax.tree.map(jnp.asarray, tree)}
+
+
+def loop_params(variables: Mapping[str, Any]) -> Any:
+    """The parameters of variables on the host, layers as a loop, without names of axes."""
+    return name_maps.looped(nn.meta.unbox(variables["params"]))
 
 
 def new_parameters(module: nn.Module, seed: int = 0, *, abstract: bool = False) -> Any:

@@ -41,6 +41,8 @@ def read(table: Table, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     for path, slot in table.items():
         tensor = tensors[slot.name]
         if slot.part is not None:
+            if tensor.shape[-1] % _PARTS:
+                raise UserError(f"{slot.name} of shape {tensor.shape} cannot be cut in {_PARTS}")
             tensor = np.split(tensor, _PARTS, axis=-1)[slot.part]
         flat[path] = np.ascontiguousarray(tensor.T if slot.transposed else tensor)
     return traverse_util.unflatten_dict(flat, sep="/")
@@ -81,7 +83,7 @@ def dense(path: str, name: str, bias: bool = True) -> Table:
     return table | {f"{path}/bias": Slot(f"{name}.bias")} if bias else table
 
 
-def _norm(path: str, name: str) -> Table:
+def norm(path: str, name: str) -> Table:
     return {f"{path}/scale": Slot(f"{name}.weight"), f"{path}/bias": Slot(f"{name}.bias")}
 
 
@@ -91,13 +93,13 @@ def bert(config: BertConfig, encoder: str = "bert.", model: str = "") -> Table:
         f"embeddings/{ours}/embedding": Slot(f"{encoder}embeddings.{theirs}_embeddings.weight")
         for ours, theirs in (("word", "word"), ("position", "position"), ("type", "token_type"))
     }
-    table |= _norm("embeddings/norm", f"{encoder}embeddings.LayerNorm")
+    table |= norm("embeddings/norm", f"{encoder}embeddings.LayerNorm")
     table |= bert_layers(config.num_layers, f"{encoder}encoder.layer.")
     if config.pooler:
         table |= dense("pooler", f"{encoder}pooler.dense")
     if config.mlm_head:
         table |= dense("mlm_head/dense", f"{model}cls.predictions.transform.dense")
-        table |= _norm("mlm_head/norm", f"{model}cls.predictions.transform.LayerNorm")
+        table |= norm("mlm_head/norm", f"{model}cls.predictions.transform.LayerNorm")
         table["mlm_head/bias"] = Slot(f"{model}cls.predictions.bias")
     return table
 
@@ -115,10 +117,10 @@ def bert_layers(count: int, prefix: str) -> Table:
         for name in ("query", "key", "value"):
             table |= dense(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
         table |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
-        table |= _norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+        table |= norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
         table |= dense(f"{ours}/mlp/up", f"{theirs}.intermediate.dense")
         table |= dense(f"{ours}/mlp/down", f"{theirs}.output.dense")
-        table |= _norm(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
+        table |= norm(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
     return table
 
 
@@ -127,8 +129,8 @@ def gpt2_layers(count: int, prefix: str) -> Table:
     table: Table = {}
     for i in range(count):
         ours, theirs = f"layers/{i}", f"{prefix}{i}"
-        table |= _norm(f"{ours}/attention_norm", f"{theirs}.ln_1")
-        table |= _norm(f"{ours}/mlp_norm", f"{theirs}.ln_2")
+        table |= norm(f"{ours}/attention_norm", f"{theirs}.ln_1")
+        table |= norm(f"{ours}/mlp_norm", f"{theirs}.ln_2")
         for part, name in enumerate(("query", "key", "value")):
             for leaf, kind in (("kernel", "weight"), ("bias", "bias")):
                 slot = Slot(f"{theirs}.attn.c_attn.{kind}", part=part)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -87,7 +86,8 @@ class T5Config:
             )
 
 
-@flax.struct.dataclass
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Cache:
     """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
 
@@ -99,7 +99,7 @@ class Cache:
     cross: Any
     memory_lengths: Array
     position: Array  # how many positions are written: a scalar, all rows are equally far
-    stacked: bool = flax.struct.field(pytree_node=False)
+    stacked: bool = dataclasses.field(metadata={"static": True})
 
     @property
     def max_length(self) -> int:
@@ -109,7 +109,8 @@ class Cache:
     def take(self, rows: Array) -> Cache:
         """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
         axis = 1 if self.stacked else 0
-        return self.replace(past=jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past))
+        past = jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past)
+        return dataclasses.replace(self, past=past)
 
 
 class Stack(nn.Module):
@@ -246,6 +247,7 @@ class T5(nn.Module):
             return block.apply({"params": layer}, x, *arguments, method="step")
 
         x = self._embed(ids[:, None])
+        past: Any
         if cache.stacked:
             x, past = lax.scan(one, x, (weights, cache.past, cache.cross))
         else:
@@ -255,7 +257,7 @@ class T5(nn.Module):
                 pasts.append(written)
             past = tuple(pasts)
         logits = self.logits(self.decoder.norm(x))[:, 0]
-        return logits, cache.replace(past=past, position=position + 1)
+        return logits, dataclasses.replace(cache, past=past, position=position + 1)
 
 
 def shift_right(targets: Array, start_id: int) -> Array:
