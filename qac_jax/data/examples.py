@@ -11,7 +11,7 @@ TensorFlow and TFDS, straight from its ArrayRecord files and a block at a time. 
 - `tokenizer/`: the tokeniser, in Hugging Face's layout.
 
 `info` says: `task` (the kind it was made for), `schema` (features and dtypes), `form` (special
-tokens), `vocab_size`, `tokenizer`, `settings` (of the kind, such as its strategies).
+tokens), `vocab_size`, `tokenizer`, `shards` (records in each file), `settings` (of the kind).
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ from qac_jax.errors import DataError, UserError, nearest
 
 
 KIND = "examples"
-PREFIX, SUFFIX = "examples-train.array_record", ""
+PREFIX = "examples-train.array_record"
 DOCUMENTS = "documents.npy"
 TOKENIZER = "tokenizer"
+
+# Random access: reading ahead would only read what is not wanted. (array_record's own
+# ArrayRecordDataSource starts a thread pool a call, which triples the cost of small batches.)
+_READER, _READ = "readahead_buffer_size:0", 4096
 
 
 class Source(Protocol):
@@ -48,7 +52,7 @@ class Source(Protocol):
     @property
     def documents(self) -> np.ndarray | None: ...
 
-    def read(self, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]: ...
+    def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]: ...
 
 
 class Examples:
@@ -62,6 +66,7 @@ class Examples:
         self.identity: str = artifact.identity
         self.info: Mapping[str, Any] = artifact.info
         self.files = [os.fspath(f) for f in artifact.matching(PREFIX)]
+        self._ends = np.cumsum(artifact.info["shards"])
         self._has_documents = DOCUMENTS in artifact.files
         self._schema = Schema.of(artifact.info["schema"])
         self._lock = threading.Lock()
@@ -71,7 +76,9 @@ class Examples:
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes: open files and locks stay here."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_raw", "_lock", "documents")}
+        return {
+            k: v for k, v in self.__dict__.items() if k not in ("_readers", "_lock", "documents")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -85,22 +92,34 @@ class Examples:
         return np.load(os.path.join(self.path, DOCUMENTS), mmap_mode="r")
 
     @functools.cached_property
-    def _raw(self) -> Any:
+    def _readers(self) -> list[Any]:
         try:
-            from array_record.python.array_record_data_source import ArrayRecordDataSource
+            from array_record.python.array_record_module import ArrayRecordReader
         except ImportError as error:
             raise UserError(
                 f"reading {self.path} needs the package array_record; pip install array_record"
             ) from error
-        return ArrayRecordDataSource(self.files)
+        return [
+            ArrayRecordReader(f, options=_READER, file_reader_buffer_size=_READ) for f in self.files
+        ]
 
-    def read_bytes(self, indices: Sequence[int]) -> list[bytes]:
+    def read_bytes(self, indices: np.ndarray) -> list[bytes]:
         """The serialised records, fetched together."""
         with self._lock:
-            source = self._raw
-        return source.__getitems__(indices)
+            readers, ends = self._readers, self._ends
+        if len(readers) == 1:
+            return readers[0].read(indices.tolist())
+        found: list[bytes] = [b""] * len(indices)
+        files = np.searchsorted(ends, indices, side="right")
+        for number in np.unique(files).tolist():
+            places = np.flatnonzero(files == number)
+            first = ends[number - 1] if number else 0
+            records = readers[number].read((indices[places] - first).tolist())
+            for place, record in zip(places.tolist(), records, strict=True):
+                found[place] = record
+        return found
 
-    def read(self, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+    def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
         """The records of these numbers, fetched and parsed together."""
         try:
             return Block(self.read_bytes(indices), self._schema).records()
@@ -123,7 +142,7 @@ class MemoryExamples:
         self.documents = None if documents is None else np.asarray(documents)
         self.identity = hashlib.sha256(repr((self._records, dict(info))).encode()).hexdigest()
 
-    def read(self, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+    def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
         return [self._records[i] for i in indices]
 
 

@@ -1,21 +1,36 @@
-"""Runs `make(step)` ahead of its consumer: through grain where it is installed, or plainly.
+"""Runs `make(step)` ahead of its consumer: in a thread (grain's where it is installed, or our own)
+or in processes.
 
-Both deliver make(start), make(start + 1)… in this order, so it does not matter which one runs.
+All deliver make(start), make(start + 1)… in this order, so it does not matter which one runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
+import numpy as np
+
+from qac_jax.data.workers import ProcessFeed, Spec
 from qac_jax.errors import UserError, nearest
 
 
-Batch = dict[str, Any]
-Make = Callable[[int], Batch]
+Batch = dict[str, np.ndarray]
+
+
+class Make(Protocol):
+    """Makes any batch; travels to worker processes."""
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and type of every array."""
+
+    def __call__(self, step: int) -> Batch: ...
+
 
 BACKENDS = ("auto", "grain", "plain")
 # "Endless" for grain, which wants a length.
@@ -42,13 +57,22 @@ def choose(backend: str) -> str:
     return ("grain" if installed else "plain") if backend == "auto" else backend
 
 
-def feed(
-    make: Make, start: int, stop: int | None, *, backend: str, prefetch: int, workers: int
-) -> Feed:
+@dataclasses.dataclass(frozen=True)
+class Ahead:
+    """How batches are made ahead of their consumer."""
+
+    backend: str
+    prefetch: int = 2
+    workers: int = 0
+
+
+def feed(make: Make, start: int, stop: int | None, ahead: Ahead) -> Feed:
     """Batches start, start + 1, … before stop (None: endless)."""
-    if choose(backend) == "grain":
-        return GrainFeed(make, start, stop, prefetch, workers)
-    return PlainFeed(make, start, stop, prefetch)
+    if ahead.workers:
+        return ProcessFeed(make, make.spec, start, stop, ahead.prefetch, ahead.workers)
+    if ahead.backend == "grain":
+        return GrainFeed(make, start, stop, ahead.prefetch)
+    return PlainFeed(make, start, stop, ahead.prefetch)
 
 
 class PlainFeed:
@@ -115,24 +139,14 @@ class _Steps:
 
 
 class GrainFeed:
-    """grain reads ahead in a thread, or in `workers` processes that pass batches in shared memory."""
+    """grain reads ahead in a thread."""
 
-    def __init__(self, make: Make, start: int, stop: int | None, prefetch: int, workers: int):
+    def __init__(self, make: Make, start: int, stop: int | None, prefetch: int):
         import grain
-        from absl import flags
 
         steps = grain.MapDataset.source(_Steps(make, start, stop))
-        ahead = max(prefetch, 1)
-        read = grain.ReadOptions(num_threads=1, prefetch_buffer_size=ahead)
-        if workers or not prefetch:
-            read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-        dataset = steps.to_iter_dataset(read)
-        if workers:
-            if not flags.FLAGS.is_parsed():  # grain reads absl's flags, also where nobody set any
-                flags.FLAGS.mark_as_parsed()
-            options = grain.MultiprocessingOptions(workers, per_worker_buffer_size=ahead)
-            dataset = dataset.mp_prefetch(options)
-        self._iterator = iter(dataset)
+        options = grain.ReadOptions(num_threads=min(prefetch, 1), prefetch_buffer_size=prefetch)
+        self._iterator = iter(steps.to_iter_dataset(options))
         self._closed = False
 
     def __iter__(self) -> GrainFeed:
@@ -144,7 +158,7 @@ class GrainFeed:
         return next(self._iterator)
 
     def close(self) -> None:
-        """Ends threads and worker processes."""
+        """Ends the thread."""
         if not self._closed:
             self._closed = True
             self._iterator.close()

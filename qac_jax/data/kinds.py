@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ class Kind:
     crop: str = "random"
     check: Callable[[Settings], None] = lambda settings: None
 
+    def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
+        """Travels to worker processes by its name."""
+        return _by_name, (self.name,)
+
     @property
     def defaults(self) -> dict[str, Any]:
         """Settings and their default values; `...` marks one that must be given."""
@@ -54,6 +58,10 @@ class Kind:
             for p in parameters
             if p.kind is p.KEYWORD_ONLY and p.name not in ("form", "lengths")
         }
+
+
+def _by_name(name: str) -> Kind:
+    return KINDS[name]
 
 
 def _two_texts(passage: int, context: int) -> Callable[[Settings], dict[str, Feature]]:
@@ -207,30 +215,26 @@ class Recipe:
                 found[f"{name}_length"] = ((rows, *axes[:-1]), np.dtype(np.int32))
         return found
 
-    def empty(self, rows: int) -> dict[str, np.ndarray]:
-        """A batch of padding."""
-        batch = {n: np.zeros(shape, dtype) for n, (shape, dtype) in self.spec(rows).items()}
-        if self.form.pad:
-            for name, feature in self.features.items():
-                if feature.padded and not feature.like:
-                    batch[name].fill(self.form.pad)
-        return batch
-
-    def place(self, example: pairs.Example, batch: dict[str, np.ndarray], row: int) -> None:
-        """Writes an example into a row of a batch made by `empty`."""
+    def batch(self, examples: Sequence[pairs.Example]) -> dict[str, np.ndarray]:
+        """Examples side by side, padded to their lengths."""
+        batch: dict[str, np.ndarray] = {}
         for name, feature in self.features.items():
-            value, target = example[name], batch[name]
+            values = [example[name] for example in examples]
             if not feature.padded:
-                target[row] = value
-            elif len(feature.axes) == 1:
-                target[row, : len(value)] = value
-                if not feature.like:
-                    batch[f"{name}_length"][row] = len(value)
-            else:
-                for number, part in enumerate(value):
-                    target[row, number, : len(part)] = part
-                if not feature.like:
-                    batch[f"{name}_length"][row] = [len(part) for part in value]
+                batch[name] = np.array(values, feature.dtype)
+                continue
+            limit = self.lengths[feature.like or name]
+            group = tuple(int(axis) for axis in feature.axes[:-1])
+            if group:
+                values = [part for parts in values for part in parts]
+            sizes = np.fromiter(map(len, values), np.int32, len(values))
+            padded = np.full((len(values), limit), 0 if feature.like else self.form.pad, np.int32)
+            # One copy of everything is much cheaper than a copy for every row.
+            padded[np.arange(limit) < sizes[:, None]] = np.concatenate(values)
+            batch[name] = padded.reshape(len(examples), *group, limit)
+            if not feature.like:
+                batch[f"{name}_length"] = sizes.reshape(len(examples), *group)
+        return batch
 
 
 def settle(

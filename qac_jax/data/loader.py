@@ -25,8 +25,10 @@ from qac_jax.data import feeding
 from qac_jax.data.examples import Examples, Source, check_holds
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS, Recipe, settle
+from qac_jax.data.pairs import Example
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.data.sampler import Plan, make_plan
+from qac_jax.data.workers import Spec
 from qac_jax.errors import UserError, nearest
 
 
@@ -61,19 +63,33 @@ class Batches:
     last_row: int
     with_valid: bool
 
+    @property
+    def spec(self) -> Spec:
+        """Shape and type of every array of this host's batches."""
+        spec = self.recipes[0].spec(self.last_row - self.first_row)
+        if self.with_valid:
+            spec[VALID] = ((self.last_row - self.first_row,), np.dtype(np.int32))
+        return spec
+
     def __call__(self, step: int) -> Batch:
         slots = self.plan.at(step).rows(self.first_row, self.last_row)
-        batch = self.recipes[0].empty(self.last_row - self.first_row)
         rng, seed = ExampleRng(), self.seed
+        examples: list[Example] = [{}] * len(slots.part)
         for part, (source, recipe) in enumerate(zip(self.sources, self.recipes, strict=True)):
-            rows = np.flatnonzero(slots.part == part).tolist()
-            if not rows:
+            rows = np.flatnonzero(slots.part == part)
+            if not rows.size:
                 continue
-            indices, epochs = slots.index[rows].tolist(), slots.epoch[rows].tolist()
-            records = source.read(indices)
-            for row, record, epoch, index in zip(rows, records, epochs, indices, strict=True):
-                example = recipe.example(record, rng.seek(seed, epoch, index))
-                recipe.place(example, batch, row)
+            indices = slots.example[rows]
+            places = zip(
+                rows.tolist(),
+                slots.epoch[rows].tolist(),
+                indices.tolist(),
+                source.read(indices),
+                strict=True,
+            )
+            for row, epoch, index, record in places:
+                examples[row] = recipe.example(record, rng.seek(seed, epoch, index))
+        batch = self.recipes[0].batch(examples)
         if self.with_valid:
             batch[VALID] = slots.valid.astype(np.int32)
         return batch
@@ -87,7 +103,7 @@ class Loader:
     `crop`: "random" or "right" for texts that are too long (default: the kind's).
     `remainder`: "drop" (training), "wrap", or "pad" (evaluation: a feature `valid` marks rows).
     `separate_documents`: no two examples of a batch come from one document.
-    `epochs`: None is endless. `workers`: processes (with grain); 0 is a thread.
+    `epochs`: None is endless. `workers`: processes; 0 is a thread.
     """
 
     def __init__(
@@ -149,7 +165,7 @@ class Loader:
             (number + 1) * rows,
             remainder == "pad",
         )
-        self._ahead = {"backend": feeding.choose(backend), "prefetch": prefetch, "workers": workers}
+        self._ahead = feeding.Ahead(feeding.choose(backend), prefetch, workers)
         self._feed: feeding.Feed | None = None
         facts = {
             "parts": [
@@ -164,12 +180,9 @@ class Loader:
         self.identity = hashlib.sha256(text.encode()).hexdigest()
 
     @property
-    def spec(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    def spec(self) -> Spec:
         """Shape and type of every array of this host's batches."""
-        spec = self.recipes[0].spec(self.rows)
-        if self.make.with_valid:
-            spec[VALID] = ((self.rows,), np.dtype(np.int32))
-        return spec
+        return self.make.spec
 
     @property
     def examples_per_epoch(self) -> int:
@@ -208,7 +221,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         if self._feed is None:
-            self._feed = feeding.feed(self.make, self.step, self.steps, **self._ahead)
+            self._feed = feeding.feed(self.make, self.step, self.steps, self._ahead)
         try:
             batch = next(self._feed)
         except StopIteration:

@@ -98,10 +98,10 @@ def augtriever(
     """AugTriever's pair: a damaged crop of a document, and a pseudo-query of a drawn strategy.
 
     The document is always cropped (5 to 50 % of at most `context_words` words) and loses each word
-    with the probability `delete`; the query is never damaged (the reference notes, F.2). "random_crop" is
-    another crop of the same words; every other strategy takes one of the record's texts of that
-    name whole, those in `phrases` up to `max_phrases` of them joined by `separator`. Where a
-    document has no such text, phrases fall back to its title, and the rest to a crop: the
+    with the probability `delete`; the query is never damaged (the reference notes, F.2).
+    "random_crop" is another crop of the same words; every other strategy takes one of the record's
+    texts of that name whole, those in `phrases` up to `max_phrases` of them joined by `separator`.
+    Where a document has no such text, phrases fall back to its title, and the rest to a crop: the
     released code drops such examples, which would make epochs of unknown length.
     """
     words, ids = record["words"], record["text"]
@@ -144,12 +144,14 @@ def seq2seq(
 def pick(probabilities: Mapping[str, float], rng: np.random.Generator) -> str:
     """One of the names; the weights need not sum to one."""
     left = rng.random() * sum(probabilities.values())
-    name = ""
+    chosen = ""
     for name, weight in probabilities.items():
-        left -= weight
-        if left < 0:
-            break
-    return name
+        if weight > 0:
+            chosen = name
+            left -= weight
+            if left < 0:
+                break
+    return chosen
 
 
 def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str]) -> None:

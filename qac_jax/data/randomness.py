@@ -28,7 +28,7 @@ class ExampleRng(np.random.Generator):
         super().__init__(philox)
         self._philox = philox
         state: Any = philox.state
-        self._state = {**state, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+        self._state: Any = {**state, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
         self._key: np.ndarray = state["state"]["key"]
         self._counter: np.ndarray = state["state"]["counter"]
         self.seek(seed, epoch, index)

@@ -27,11 +27,11 @@ _MIXING, _DOCUMENTS, _WITHIN, _BATCHES = 1 << 60, 2 << 60, 3 << 60, 4 << 60
 
 
 class Slots(NamedTuple):
-    """The rows of a batch: example `index` of source `part` in its pass number `epoch`."""
+    """The rows of a batch: number `example` of source `part` in its pass number `epoch`."""
 
     part: np.ndarray
     epoch: np.ndarray
-    index: np.ndarray
+    example: np.ndarray
     valid: np.ndarray
 
     def rows(self, start: int, stop: int) -> Slots:
@@ -143,13 +143,13 @@ class Mixed:
     @functools.lru_cache(maxsize=8)  # noqa: B019 - a plan lives as long as its loader
     def _block(self, number: int) -> Slots:
         part = self.schedule(number)
-        epoch, index = np.zeros_like(part), np.zeros_like(part)
+        epoch, example = np.zeros_like(part), np.zeros_like(part)
         for p, (count, quota) in enumerate(zip(self.counts, self.quotas, strict=True)):
             places = np.flatnonzero(part == p)
             serial = number * quota + np.arange(len(places))
             epoch[places], position = np.divmod(serial, count)
-            index[places] = _shuffled(position, count, self.seed, epoch[places], self.shuffle)
-        return Slots(part, epoch, index, np.ones(len(part), bool))
+            example[places] = _shuffled(position, count, self.seed, epoch[places], self.shuffle)
+        return Slots(part, epoch, example, np.ones(len(part), bool))
 
     def schedule(self, number: int) -> np.ndarray:
         """The sources of a period, in order."""

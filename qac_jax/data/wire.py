@@ -56,7 +56,7 @@ class Rows(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, number):  # type: ignore[no-untyped-def]
+    def __getitem__(self, number):
         if not 0 <= number < self._count:
             raise IndexError(number)
         ends, place = self._ends, self._first + number
@@ -110,7 +110,7 @@ class Block:
     def records(self) -> list[Record]:
         return [Record(self, row) for row in range(self._count)]
 
-    def _column(self, data, name, places, schema):  # type: ignore[no-untyped-def]
+    def _column(self, data, name, places, schema):
         """(dtype, starts, counts, ends of the parts or None, each record's first part)."""
         dtype = schema.dtypes[name]
         starts, sizes = places[name]
@@ -184,6 +184,6 @@ def _delimited(data: np.ndarray, place: np.ndarray, tag: int) -> tuple[np.ndarra
     raise Damaged("a length has more than five bytes")
 
 
-def _expect(truth: bool) -> None:
+def _expect(truth: bool | np.bool_) -> None:
     if not truth:
         raise Damaged("not a record of this schema")

@@ -1,0 +1,167 @@
+"""Batches made in several processes, handed over in shared memory.
+
+Worker w of n makes steps w, w + n, w + 2n…; the consumer takes them in turns, so the order is that
+of a single process. Every worker owns a few slots of shared memory, each as large as a batch.
+(grain's processes make one shared object for every array of every batch, and leave some behind
+when they are stopped early.)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+
+
+Batch = dict[str, np.ndarray]
+Spec = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+
+_ALIGNMENT = 64
+_PATIENCE = 1.0  # seconds between looks at whether the other side still lives
+_GRACE = 5.0
+
+
+class ProcessFeed:
+    """make(start), make(start + 1)… before stop, made by `workers` processes."""
+
+    def __init__(
+        self,
+        make: Callable[[int], Batch],
+        spec: Spec,
+        start: int,
+        stop: int | None,
+        prefetch: int,
+        workers: int,
+    ):
+        context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
+        self._first, self._next, self._stop = start, start, stop
+        self._closed = False
+        self._ending = context.Event()
+        self._lines = []
+        slots = max(1, prefetch)
+        for number in range(workers):
+            memory = SharedMemory(create=True, size=slots * _size(spec))
+            free = context.Semaphore(slots)
+            receiver, sender = context.Pipe(duplex=False)
+            steps = (start + number, stop, workers)
+            process = context.Process(
+                target=_work,
+                args=(make, spec, steps, memory.name, slots, free, self._ending, sender),
+                name=f"loader-{number}",
+                daemon=True,
+            )
+            process.start()
+            sender.close()  # so that a dead worker shows as the end of the pipe
+            self._lines.append((process, receiver, free, memory, _views(memory, spec, slots)))
+
+    def __iter__(self) -> ProcessFeed:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._closed or (self._stop is not None and self._next >= self._stop):
+            raise StopIteration
+        line = self._lines[(self._next - self._first) % len(self._lines)]
+        process, receiver, free, _, views = line
+        try:
+            slot, user_error, error = receiver.recv()
+        except EOFError:
+            process.join(_GRACE)
+            self.close()
+            raise RuntimeError(
+                f"loader process {process.name} ended with code {process.exitcode} "
+                f"(a negative one is a signal; -9 often means that memory ran out)"
+            ) from None
+        if slot is None:
+            self.close()
+            raise UserError(user_error) if user_error else RuntimeError(error)
+        batch = {name: np.array(view) for name, view in views[slot].items()}
+        free.release()
+        self._next += 1
+        return batch
+
+    def close(self) -> None:
+        """Ends the processes and gives the shared memory back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ending.set()
+        for _, receiver, free, _, _ in self._lines:
+            free.release()
+            receiver.close()
+        for process, *_ in self._lines:
+            process.join(_GRACE)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+        lines, self._lines = self._lines, []
+        for _, _, _, memory, views in lines:
+            views.clear()
+            memory.close()
+            memory.unlink()
+
+
+def _work(make, spec, steps, memory_name, slots, free, ending, sender) -> None:
+    """The life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    parent = os.getppid()
+    memory = SharedMemory(memory_name)
+    views = _views(memory, spec, slots)
+    step, stop, stride = steps
+    slot = 0
+    try:
+        while (stop is None or step < stop) and not ending.is_set():
+            batch = make(step)
+            while not free.acquire(timeout=_PATIENCE):
+                if os.getppid() != parent:
+                    return
+            if ending.is_set():
+                return
+            for name, view in views[slot].items():
+                view[...] = batch[name]
+            sender.send((slot, "", ""))
+            step, slot = step + stride, (slot + 1) % slots
+    except BrokenPipeError:
+        return  # the consumer closed
+    except UserError as error:
+        _tell(sender, (None, str(error), ""))
+    except Exception:
+        _tell(sender, (None, "", "in a loader process:\n" + traceback.format_exc()))
+    finally:
+        views.clear()
+        memory.close()
+
+
+def _tell(sender: Any, message: tuple[None, str, str]) -> None:
+    try:
+        sender.send(message)
+    except BrokenPipeError:
+        pass
+
+
+def _views(memory: SharedMemory, spec: Spec, slots: int) -> list[Batch]:
+    """The arrays of every slot."""
+    size, views = _size(spec), []
+    for slot in range(slots):
+        place, arrays = slot * size, {}
+        for name, (shape, dtype) in spec.items():
+            arrays[name] = np.ndarray(shape, dtype, memory.buf, place)
+            place += _room(shape, dtype)
+        views.append(arrays)
+    return views
+
+
+def _size(spec: Spec) -> int:
+    return sum(_room(shape, dtype) for shape, dtype in spec.values())
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    used = int(np.prod(shape)) * dtype.itemsize
+    return -(-max(used, 1) // _ALIGNMENT) * _ALIGNMENT
