@@ -230,7 +230,7 @@ class Writer:
             entry["facts"] = dict(facts)
         if volatile:
             entry["volatile"] = True
-        part.rename(self.path / name)
+        part.replace(self.path / name)
         self._note(name, entry)
 
     @contextlib.contextmanager
@@ -266,7 +266,7 @@ class Writer:
         # Some libraries append an extension they miss (numpy.save): give them the right one.
         path = part.parent / (".writing-" + (self.path / name).name)
         yield path
-        path.rename(part)
+        path.replace(part)
         self.keep(name, facts=facts)
 
     def adopt(self, name: str, *, identity: str | None = None, volatile: bool = False) -> None:
@@ -440,7 +440,7 @@ def _write_atomically(path: epath.Path, text: str) -> None:
     with part.open("wb") as file:
         file.write(text.encode())
         _sync(file)
-    part.rename(path)
+    part.replace(path)
 
 
 def _sync(file: IO[bytes]) -> None:

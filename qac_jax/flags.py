@@ -96,7 +96,6 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
                 *names, action=argparse.BooleanOptionalAction, default=None, help=text
             )
             continue
-        convert.__name__ = getattr(hints[field.name], "__name__", "value")
         parser.add_argument(
             *names, type=convert, default=None, metavar=field.name.upper(), help=text
         )

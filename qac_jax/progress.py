@@ -154,13 +154,13 @@ class Metrics:
 
     def __init__(self, path: epath.PathLike, *, run_name: str = "", append: bool = True):
         self.path = epath.Path(path)
-        self._file = self.path.open("a" if append else "w")
         self._tensorboard: Any = None
         self._wandb: Any = None
         if folder := os.environ.get("QAC_TENSORBOARD"):
             self._tensorboard = _tensorboard_writer(os.path.join(folder, run_name))
         if project := os.environ.get("WANDB_PROJECT"):
             self._wandb = _wandb_run(project, run_name)
+        self._file = self.path.open("a" if append else "w")
 
     def __enter__(self) -> Self:
         return self

@@ -135,7 +135,11 @@ def converter(hint: Any) -> Callable[[str], Any] | None:
         if typing.get_origin(member) is tuple:
             inner = converter(typing.get_args(member)[0])
             if inner is not None:
-                return lambda text: tuple(inner(part) for part in text.split(",") if part)
+
+                def comma_list(text: str) -> tuple[Any, ...]:
+                    return tuple(inner(part.strip()) for part in text.split(",") if part.strip())
+
+                return comma_list
     return None
 
 

@@ -141,8 +141,14 @@ def execute(
     key = key_of(stage, input_identities)
     record = artifacts.peek(out)
     if record is not None and record["finished"] and record["key"] == key:
-        progress.say(f"{stage.VERB}: {out} is up to date")
-        return artifacts.load(out)
+        try:
+            artifact = artifacts.load(out)
+            progress.say(f"{stage.VERB}: {out} is up to date")
+            return artifact
+        except UserError as damage:
+            if not replace:
+                raise
+            progress.say(f"{stage.VERB}: made again, since {damage}")
     began = time.monotonic()
     with interruptible():
         with artifacts.create(

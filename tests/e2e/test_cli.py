@@ -1,0 +1,233 @@
+"""The command line from outside: answers, exit codes, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qac_jax import artifacts, cli
+
+
+TESTS = Path(__file__).parent.parent
+RECIPE = """
+from __gin__ import dynamic_registration
+import toy_stages
+from qac_jax import recipe
+
+toy_stages.Numbers.count = 10
+toy_stages.Doubled.numbers = 'stage:first'
+toy_stages.Summed.numbers = 'stage:twice'
+recipe.Recipe.stages = {
+    'first': @toy_stages.Numbers(),
+    'twice': @toy_stages.Doubled(),
+    'total': @toy_stages.Summed(),
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    """The toy stages as verbs."""
+    monkeypatch.setitem(cli.STAGES, "numbers", "toy_stages:Numbers")
+    monkeypatch.setitem(cli._SUMMARIES, "numbers", "numbers")
+    monkeypatch.setitem(cli.STAGES, "double", "toy_stages:Doubled")
+    monkeypatch.setitem(cli._SUMMARIES, "double", "twice")
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    path = tmp_path / "toy.gin"
+    path.write_text(RECIPE)
+    return path
+
+
+def complaint(capsys, *arguments: object) -> str:
+    """Runs a command that must fail with one sentence and exit code 2."""
+    assert cli.main([str(a) for a in arguments]) == 2
+    said = capsys.readouterr().err.strip().split("\n")[-1]
+    assert said.startswith("qac: ")
+    return said
+
+
+def start(*arguments: object, **options) -> subprocess.Popen[str]:
+    """The same command line in a process of its own, with the toy stages as verbs."""
+    code = (
+        "import sys; from qac_jax import cli\n"
+        "cli.STAGES['numbers'] = 'toy_stages:Numbers'; cli._SUMMARIES['numbers'] = ''\n"
+        "sys.exit(cli.main())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_a_stage_from_flags_to_artefact(tmp_path, capsys):
+    out = tmp_path / "n"
+    assert cli.main(["numbers", "--count", "4", "--out", str(out), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == {"kind": "numbers", "count": 4, "identity": artifacts.load(out).identity}
+    assert cli.main(["numbers", "--count=4", "--out", str(out)]) == 0
+    assert "is up to date" in capsys.readouterr().err
+    assert cli.main(["numbers", "--gin.Numbers.count=5", "--out", str(out), "--overwrite"]) == 0
+    assert artifacts.load(out).count == 5
+    assert cli.main(["double", "--numbers", str(out), "--out", str(tmp_path / "d")]) == 0
+    assert artifacts.load(tmp_path / "d").inputs == {"numbers": artifacts.load(out).identity}
+
+
+def test_inspect_shows_and_verifies(tmp_path, capsys):
+    out = tmp_path / "n"
+    cli.main(["numbers", "--out", str(out)])
+    capsys.readouterr()
+    assert cli.main(["inspect", str(out), "--json", "--verify"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["kind"] == "numbers" and record["count"] == 10 and record["verified"]
+    assert cli.main(["inspect", str(out)]) == 0
+    assert "made by   qac numbers" in capsys.readouterr().out
+    (out / "numbers-00000.jsonl").write_text("x" * (out / "numbers-00000.jsonl").stat().st_size)
+    assert "is damaged: its bytes" in complaint(capsys, "inspect", out, "--verify")
+
+
+def test_a_recipe_end_to_end(tmp_path, recipe_file, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["run", str(recipe_file), "--out", str(out), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [r["stage"] for r in rows] == ["first", "twice", "total"]
+    began = time.monotonic()
+    assert cli.main(["run", str(recipe_file), "--out", str(out)]) == 0
+    assert time.monotonic() - began < 1.0
+    assert capsys.readouterr().err.count("is up to date") == 3
+    overlay = tmp_path / "more.gin"
+    overlay.write_text(
+        "from __gin__ import dynamic_registration\nimport toy_stages\n# only text\n"
+        "toy_stages.Numbers.count = 10\n"
+    )
+    cli.main(["run", str(recipe_file), "--gin_file", str(overlay), "--out", str(out)])
+    assert capsys.readouterr().err.count("is up to date") == 3, "gin text alone redoes nothing"
+    cli.main(["run", str(recipe_file), "--gin.Doubled.factor=3", "--out", str(out)])
+    assert capsys.readouterr().err.count("is up to date") == 1
+    assert (out / "total" / "sum.json").read_text() == "135"
+
+
+def test_a_dry_run_reads_and_writes_nothing(tmp_path, recipe_file, capsys):
+    for verb in ("run", "plan"):
+        extra = ["--dry_run"] if verb == "run" else []
+        assert (
+            cli.main([verb, str(recipe_file), *extra, "--json", "--out", str(tmp_path / "o")]) == 0
+        )
+        record = json.loads(capsys.readouterr().out)
+        assert [s["plan"].get("items") for s in record["stages"]] == [10, 10, None]
+    assert cli.main(["numbers", "--dry_run", "--count", "3"]) == 0
+    assert "count = 3" in capsys.readouterr().out
+    assert not (tmp_path / "o").exists()
+
+
+def test_mistakes_are_one_sentence(tmp_path, recipe_file, capsys):
+    out = tmp_path / "out"
+    assert "did you mean 'prepare'" in complaint(capsys, "prepair")
+    assert "is not part of version" in complaint(capsys, "generate")
+    assert "did you mean --count" in complaint(capsys, "numbers", "--cuont", "3", "--out", out)
+    assert "invalid int value: 'x'" in complaint(capsys, "numbers", "--count", "x", "--out", out)
+    assert "pass --out DIR" in complaint(capsys, "numbers")
+    assert "double" in complaint(capsys, "double", "--out", out).lower()
+    assert "does not exist" in complaint(
+        capsys, "double", "--numbers", tmp_path / "no", "--out", out
+    )
+    assert "does not exist" in complaint(capsys, "numbers", "--base", tmp_path / "no", "--out", out)
+    assert "gin file nope.gin does not exist" in complaint(capsys, "run", "nope.gin", "--out", out)
+    assert "no stage 'thrice'" in complaint(
+        capsys, "run", recipe_file, "--out", out, "--from", "thrice"
+    )
+    assert "did you mean 'encode'" in complaint(capsys, "bench", "encod")
+    assert not out.exists()
+
+
+def test_foreign_folders_full_disks_and_missing_rights(tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("a")
+    assert "not a folder of ours" in complaint(capsys, "numbers", "--out", tmp_path / "mine")
+    full = tmp_path / "full"
+    assert "the disk is full while writing" in complaint(
+        capsys, "numbers", "--full_disk", "--out", full
+    )
+    assert "is unfinished" in complaint(capsys, "inspect", full)
+    assert cli.main(["numbers", "--out", str(full)]) == 0, "the same command completes it"
+    if os.geteuid() == 0:  # root passes every mode; this file system takes no folders
+        forbidden = Path("/sys/qac")
+    else:
+        (tmp_path / "closed").mkdir(mode=0o500)
+        forbidden = tmp_path / "closed" / "qac"
+    assert "no permission for" in complaint(capsys, "numbers", "--out", forbidden)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_in_the_middle_of_a_stage(tmp_path, number):
+    out = tmp_path / "n"
+    process = start("numbers", "--pause", "0.4", "--shards", "20", "--out", out)
+    deadline = time.monotonic() + 30
+    while not (out / "numbers-00000.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert said.strip().split("\n")[-1].startswith("qac: interrupted by signal")
+    assert "Traceback" not in said
+    assert (
+        "is unfinished"
+        in subprocess.run(
+            [sys.executable, "-m", "qac_jax.cli", "inspect", str(out)],
+            capture_output=True,
+            text=True,
+        ).stderr
+    )
+    assert cli.main(["numbers", "--shards", "20", "--out", str(out)]) == 0
+    assert artifacts.load(out).count == 10
+
+
+def test_help_is_quick_and_light():
+    """Within a second each, and no heavy library is imported for it."""
+    watch = (
+        "import sys, time; t = time.monotonic(); from qac_jax import cli\n"
+        "try: code = cli.main(sys.argv[1:])\n"
+        "except SystemExit as stop: code = stop.code  # argparse ends --help so\n"
+        "elapsed = time.monotonic() - t\n"
+        "heavy = {'jax', 'tensorflow', 'seqio', 'scann', 'nltk', 'torch'} & set(sys.modules)\n"
+        "print(code, elapsed, sorted(heavy), file=sys.stderr)"
+    )
+    verbs = [[v] for v in cli.STAGES if v not in ("numbers", "double")]
+    for arguments in [[], *verbs, ["run"], ["plan"], ["inspect"], ["doctor"], ["bench"]]:
+        done = subprocess.run(
+            [sys.executable, "-c", watch, *arguments, "--help"], capture_output=True, text=True
+        )
+        code, elapsed, heavy = done.stderr.strip().split("\n")[-1].split(" ", 2)
+        assert (code, heavy) == ("0", "[]"), (arguments, done.stderr)
+        assert float(elapsed) < 1.0, arguments
+        assert "example" in done.stdout, arguments
+
+
+def test_a_dry_run_imports_no_tensorflow(recipe_file):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from qac_jax import cli; cli.main(sys.argv[1:])\n"
+            "assert 'tensorflow' not in sys.modules and 'jax' not in sys.modules",
+            *("run", str(recipe_file), "--dry_run"),
+        ],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

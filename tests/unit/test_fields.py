@@ -1,0 +1,107 @@
+"""Stage fields: types are checked, settings have one form in every process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.stages import fields
+from qac_jax.stages.fields import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    rate: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    size: int = 1
+    rate: float = 0.1
+    name: str = "x"
+    maybe: int | None = None
+    names: tuple[str, ...] = ()
+    pair: tuple[int, int] = (1, 2)
+    table: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    mode: Literal["a", "b"] = "a"
+    call: Callable[[int], int] = abs
+    inner: Inner = Inner()
+    many: Sequence[Inner] = ()
+    anything: Any = None
+    workers: int = option(1, "processes", affects_result=False)
+    color: str = option("red", "a colour", choices=("red", "green"))
+
+
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"rate": 1},
+    {"maybe": 3},
+    {"names": ["a", "b"]},
+    {"pair": [3, 4]},
+    {"table": {"a": 1}},
+    {"mode": "b"},
+    {"many": [Inner(0.1)]},
+    {"anything": object},
+]
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"size": 1.0}, r"Outer.size = 1.0 is a float; expected int"),
+    ({"size": True}, r"Outer.size = True is a bool; expected int"),
+    ({"rate": "fast"}, r"Outer.rate = 'fast' is a str; expected float"),
+    ({"maybe": "3"}, r"expected int or None"),
+    ({"names": "abc"}, r"Outer.names = 'abc' is a str"),
+    ({"names": ("a", 1)}, r"Outer.names"),
+    ({"pair": (1, 2, 3)}, r"Outer.pair"),
+    ({"table": {"a": "b"}}, r"Outer.table"),
+    ({"mode": "c"}, r"Outer.mode"),
+    ({"call": 3}, r"Outer.call"),
+    ({"inner": 3}, r"Outer.inner"),
+    ({"inner": Inner("x")}, r"Inner.rate = 'x'"),  # type: ignore[arg-type]
+    ({"many": [Inner(None)]}, r"Outer.many\[0\].rate = None"),  # type: ignore[arg-type]
+    ({"color": "gren"}, r"not one of red, green; did you mean 'green'"),
+    ({"name": fields.REQUIRED}, r"Outer.name is not set; pass --name or bind Outer.name"),
+    ({"anything": object()}, r"Outer.anything is not set"),
+]
+
+
+@pytest.mark.parametrize("settings", GOOD, ids=str)
+def test_right_types_pass(settings):
+    fields.check(Outer(**settings))
+    assert Outer(**settings) is not None
+
+
+@pytest.mark.parametrize(("settings", "sentence"), BAD, ids=lambda v: str(v)[:40])
+def test_wrong_types_are_one_sentence(settings, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        fields.check(Outer(**settings))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_description_is_about_results_only():
+    assert fields.describe(Outer()) == fields.describe(Outer(workers=8))
+    assert fields.describe(Outer()) != fields.describe(Outer(inner=Inner(0.6)))
+    assert fields.describe(Outer(names=["a"])) == fields.describe(Outer(names=("a",)))  # type: ignore[arg-type]
+    assert fields.describe(Outer(table={"b": 1, "a": 2}))["table"] == {"a": 2, "b": 1}
+    assert fields.digest(fields.describe(Outer())) == fields.digest(fields.describe(Outer()))
+
+
+def test_arrays_are_described_by_their_bytes():
+    one, two = np.arange(4), np.arange(4) + 1
+    assert fields.describe(one) == fields.describe(np.arange(4)) != fields.describe(two)
+    with pytest.raises(UserError, match="cannot be part of a configuration"):
+        fields.describe(object())
+
+
+def test_flags_convert_by_type():
+    convert = fields.converter(tuple[int, ...])
+    assert convert is not None and convert("1,2") == (1, 2)
+    assert fields.converter(int | None) is int
+    assert fields.converter(Inner) is None
+    boolean = fields.converter(bool)
+    assert boolean is not None and boolean("yes") is True and boolean("0") is False
+    with pytest.raises(ValueError):
+        boolean("perhaps")

@@ -1,0 +1,120 @@
+"""Progress on a terminal and elsewhere; metrics that survive a kill."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from qac_jax import hardware, progress
+from qac_jax.errors import UserError
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_one_line_that_is_rewritten(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0.0)
+    stream = Terminal()
+    with progress.Bar("embed", total=4, unit="texts", stream=stream) as bar:
+        for _ in range(4):
+            bar.advance(loss=0.5)
+    shown = stream.getvalue()
+    assert shown.count("\n") == 1 and shown.count("\r") == 5
+    assert "ETA" in shown and "4/4 texts (100%)" in shown and "loss 0.5" in shown
+
+
+def test_a_log_sees_a_line_a_minute_and_the_end():
+    stream = io.StringIO()
+    with progress.Bar("embed", total=1000, stream=stream) as bar:
+        for _ in range(1000):
+            bar.advance()
+    assert stream.getvalue().count("\n") == 1
+    assert "1,000/1,000" in stream.getvalue()
+
+
+def test_what_an_earlier_run_did_is_not_in_the_rate(monkeypatch):
+    clock = iter([0.0, 10.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    bar = progress.Bar("x", total=100, stream=io.StringIO())
+    bar.skip(90)
+    bar.count += 5
+    assert "0.5/s" in bar.line()
+
+
+def test_metrics_are_lines_that_are_there_at_once(tmp_path):
+    with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
+        metrics.log(1, {"loss": 2})
+        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(lines[0]) == {"step": 1, "loss": 2.0}
+    with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
+        metrics.log(2, {"loss": 1})
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "package"), [("QAC_TENSORBOARD", "tensorboardX"), ("WANDB_PROJECT", "wandb")]
+)
+def test_a_mirror_that_is_not_installed_says_so(tmp_path, monkeypatch, variable, package):
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(UserError, match=f"pip install {package}"):
+        progress.Metrics(tmp_path / "metrics.jsonl")
+
+
+def test_tensorboard_mirror_is_called_where_it_is_installed(tmp_path, monkeypatch):
+    import types
+
+    seen = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def add_scalar(self, name, value, step):
+            seen.append((name, value, step))
+
+        def close(self):
+            seen.append("closed")
+
+    module = types.ModuleType("tensorboardX")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", module)
+    monkeypatch.setenv("QAC_TENSORBOARD", str(tmp_path))
+    with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
+        metrics.log(3, {"loss": 1})
+    assert seen == [("loss", 1.0, 3), "closed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40"),
+        ("Tesla V100-SXM2-32GB", "V100-32"),
+        ("TPU v4", "TPUv4"),
+        ("TPU v5 lite", "TPUv5e"),
+        ("TPU v5p", "TPUv5p"),
+        ("TPU v6 lite", "TPUv6e"),
+    ],
+)
+def test_devices_are_known_by_what_jax_calls_them(kind, name):
+    assert hardware.find(kind) is hardware.DEVICES[name]
+
+
+def test_an_unknown_device_has_no_peak():
+    assert hardware.peak_flops("cpu") is None
+    assert hardware.peak_flops("NVIDIA GeForce RTX 4090") is None
+
+
+def test_figures_are_readable():
+    assert progress.human(1_234_567) == "1.23M"
+    assert progress.human(3.2e9, "B") == "3.2GB"
+    assert progress.human_seconds(3725) == "1:02:05"
+    assert progress.human_seconds(59.6) == "1:00"

@@ -1,0 +1,176 @@
+"""Recipes: what is skipped, what is made again, what a failure leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from toy_stages import Doubled, Numbers, Summed
+
+from qac_jax import artifacts, recipe
+from qac_jax.errors import UserError
+from qac_jax.recipe import Recipe
+
+
+def three(count: int = 10, factor: int = 2, **options) -> Recipe:
+    return Recipe(
+        stages={
+            "total": Summed(numbers="stage:twice"),
+            "twice": Doubled(numbers="stage:first", factor=factor),
+            "first": Numbers(count=count, **options),
+        }
+    )
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Which stages really ran."""
+    names: list[str] = []
+    for cls in (Numbers, Doubled, Summed):
+        original = cls.run
+
+        def run(self, inputs, out, original=original):
+            names.append(type(self).__name__)
+            original(self, inputs, out)
+
+        monkeypatch.setattr(cls, "run", run)
+
+    def taken() -> list[str]:
+        result = list(names)
+        names.clear()
+        return result
+
+    return taken
+
+
+def test_stages_run_in_the_order_of_their_inputs_and_then_never_again(tmp_path, ran):
+    done = recipe.run(three(), tmp_path / "out")
+    assert ran() == ["Numbers", "Doubled", "Summed"]
+    assert (done["total"].path / "sum.json").read_text() == "90"
+    recipe.run(three(), tmp_path / "out")
+    assert ran() == []
+
+
+def test_a_changed_field_redoes_its_stage_and_its_dependants(tmp_path, ran):
+    recipe.run(three(), tmp_path / "out")
+    ran()
+    recipe.run(three(factor=3), tmp_path / "out")
+    assert ran() == ["Doubled", "Summed"]
+    recipe.run(three(count=11, factor=3), tmp_path / "out")
+    assert ran() == ["Numbers", "Doubled", "Summed"]
+    assert artifacts.load(tmp_path / "out" / "total").count == 1
+
+
+def test_fields_that_do_not_affect_the_result_redo_nothing(tmp_path, ran):
+    recipe.run(three(), tmp_path / "out")
+    ran()
+    recipe.run(three(pause=0.001), tmp_path / "out")
+    assert ran() == []
+
+
+def test_an_equal_output_stops_the_wave(tmp_path, ran):
+    """Another way to the same content: the dependants keep their key."""
+    recipe.run(three(), tmp_path / "out")
+    ran()
+    changed = three()
+    stages = {**changed.stages, "twice": Doubled(numbers="stage:first", seed=5)}
+    recipe.run(dataclasses.replace(changed, stages=stages), tmp_path / "out")
+    assert ran() == ["Doubled"]
+
+
+def test_a_raised_version_redoes_the_stage(tmp_path, ran, monkeypatch):
+    recipe.run(three(), tmp_path / "out")
+    ran()
+    monkeypatch.setattr(Doubled, "VERSION", 2)
+    recipe.run(three(), tmp_path / "out")
+    assert ran() == ["Doubled"]
+
+
+def test_gin_text_is_documentation_only(tmp_path, ran):
+    recipe.run(three(), tmp_path / "out", documentation="# one")
+    ran()
+    recipe.run(three(), tmp_path / "out", documentation="# two")
+    assert ran() == []
+    assert artifacts.load(tmp_path / "out" / "first").info["gin"] == "# one"
+
+
+def test_a_changed_source_redoes_its_reader(tmp_path, ran):
+    (tmp_path / "base").write_text("1")
+    recipe.run(three(base=str(tmp_path / "base")), tmp_path / "out")
+    ran()
+    (tmp_path / "base").write_text("2")
+    recipe.run(three(base=str(tmp_path / "base")), tmp_path / "out")
+    assert ran() == ["Numbers", "Doubled", "Summed"]
+    (tmp_path / "elsewhere").write_text("2")
+    recipe.run(three(base=str(tmp_path / "elsewhere")), tmp_path / "out")
+    assert ran() == [], "where a source lies does not matter"
+
+
+def test_a_failure_names_the_stage_and_keeps_what_is_finished(tmp_path, ran, capsys):
+    with pytest.raises(RuntimeError, match="told to fail"):
+        recipe.run(three(fail_at=1), tmp_path / "out", command="qac run x")
+    said = capsys.readouterr().err
+    assert "stage first failed" in said and "continue with: qac run x" in said
+    ran()
+    assert (tmp_path / "out" / "first" / "numbers-00000.jsonl").exists()
+    recipe.run(three(), tmp_path / "out")
+    assert ran() == ["Numbers", "Doubled", "Summed"]
+
+
+def test_from_redoes_a_stage_and_what_depends_on_it(tmp_path, ran):
+    with pytest.raises(UserError, match="stage first is not finished with these settings"):
+        recipe.run(three(), tmp_path / "out", start="twice")
+    recipe.run(three(), tmp_path / "out")
+    ran()
+    recipe.run(three(), tmp_path / "out", start="twice")
+    assert ran() == ["Doubled"], "its result is the same, so the sum still holds"
+    recipe.run(three(), tmp_path / "out", only="total")
+    assert ran() == ["Summed"]
+    with pytest.raises(UserError, match="no stage 'twcie'; did you mean 'twice'"):
+        recipe.run(three(), tmp_path / "out", only="twcie")
+
+
+@pytest.mark.parametrize(
+    ("stages", "sentence"),
+    [
+        ({}, "names no stages"),
+        ({"a": 3}, r"Recipe.stages\['a'\] = 3 is not a stage"),
+        (
+            {"a": Doubled(numbers="stage:b")},
+            "a.numbers = 'stage:b', but the recipe has no stage 'b'",
+        ),
+        (
+            {"a": Doubled(numbers="stage:b"), "b": Doubled(numbers="stage:a")},
+            "take their inputs from one another in a circle",
+        ),
+        ({"a": Doubled()}, "a.numbers is not set"),
+    ],
+)
+def test_recipes_that_cannot_run(tmp_path, stages, sentence):
+    with pytest.raises(UserError, match=sentence):
+        recipe.run(Recipe(stages=stages), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_foreign_folder_is_not_touched(tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to_mother.txt").write_text("dear")
+    with pytest.raises(UserError, match="not empty and not a folder of this recipe"):
+        recipe.run(three(), tmp_path / "letters")
+    assert [p.name for p in (tmp_path / "letters").iterdir()] == ["to_mother.txt"]
+
+
+def test_a_damaged_output_is_made_again(tmp_path, ran):
+    recipe.run(three(), tmp_path / "out")
+    ran()
+    (tmp_path / "out" / "first" / "numbers-00001.jsonl").write_text("{}")
+    recipe.run(three(), tmp_path / "out")
+    assert ran() == ["Numbers"]
+
+
+def test_a_plan_follows_the_inputs():
+    rows = recipe.plan(three(count=12))
+    assert [r["stage"] for r in rows] == ["first", "twice", "total"]
+    assert rows[1]["plan"] == {"items": 12}
+    assert rows[1]["inputs"] == {"numbers": "first"}
+    assert rows[0]["fields"]["count"] == 12
