@@ -16,6 +16,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from qac_jax.errors import UserError, nearest
@@ -241,6 +242,13 @@ def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
         )
         for name, array in batch.items()
     }
+
+
+def to_host(tree: Any) -> Any:
+    """Arrays over all devices as whole numpy arrays, on every process."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def _rows_are_contiguous(mesh: Mesh) -> bool:
