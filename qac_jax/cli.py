@@ -236,7 +236,7 @@ def _run(arguments: list[str]) -> int:
         documentation=config.text(),
         command=recipe.command_line([w for w in whole]),
     )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "stage": n,
             "kind": a.kind,

@@ -126,7 +126,8 @@ def plan(recipe: Recipe) -> list[dict[str, Any]]:
 
 def _located(stage: Stage, root: epath.Path) -> Stage:
     """The stage with `stage:NAME` replaced by the folder of that stage."""
-    changes = {f: str(root / target) for f, target in stage_lib.references(stage).items()}
+    references = stage_lib.references(stage)
+    changes: dict[str, Any] = {f: str(root / target) for f, target in references.items()}
     return dataclasses.replace(stage, **changes) if changes else stage
 
 

@@ -117,7 +117,7 @@ def _store() -> str:
 def _splitter() -> str:
     from qac_jax.text import sentences
 
-    splitter = sentences.splitter()
+    splitter = sentences.load()
     found = list(splitter.split("It rains. Dr. Who stays at home."))
     if len(found) < 2:
         raise RuntimeError(f"two sentences were split into {found}")

@@ -134,12 +134,7 @@ def converter(hint: Any) -> Callable[[str], Any] | None:
     for member in members:
         if typing.get_origin(member) is tuple:
             inner = converter(typing.get_args(member)[0])
-            if inner is not None:
-
-                def comma_list(text: str) -> tuple[Any, ...]:
-                    return tuple(inner(part.strip()) for part in text.split(",") if part.strip())
-
-                return comma_list
+            return _comma_list(inner) if inner is not None else None
     return None
 
 
@@ -154,6 +149,13 @@ def _parse_bool(text: str) -> bool:
     if text.lower() in ("false", "no", "0"):
         return False
     raise ValueError(text)
+
+
+def _comma_list(inner: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    def comma_list(text: str) -> tuple[Any, ...]:
+        return tuple(inner(part.strip()) for part in text.split(",") if part.strip())
+
+    return comma_list
 
 
 def _children(value: Any, label: str) -> list[tuple[str, Any]]:

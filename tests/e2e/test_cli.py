@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from toy_process import start
 
 from qac_jax import artifacts, cli
 
@@ -54,24 +55,6 @@ def complaint(capsys, *arguments: object) -> str:
     said = capsys.readouterr().err.strip().split("\n")[-1]
     assert said.startswith("qac: ")
     return said
-
-
-def start(*arguments: object, **options) -> subprocess.Popen[str]:
-    """The same command line in a process of its own, with the toy stages as verbs."""
-    code = (
-        "import sys; from qac_jax import cli\n"
-        "cli.STAGES['numbers'] = 'toy_stages:Numbers'; cli._SUMMARIES['numbers'] = ''\n"
-        "sys.exit(cli.main())"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
 
 
 def test_a_stage_from_flags_to_artefact(tmp_path, capsys):

@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from test_cli import start
+from toy_process import start
 from toy_stages import Numbers
 
 from qac_jax import artifacts

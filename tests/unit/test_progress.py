@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_a_mirror_that_is_not_installed_says_so(tmp_path, monkeypatch, variable,
 def test_tensorboard_mirror_is_called_where_it_is_installed(tmp_path, monkeypatch):
     import types
 
-    seen = []
+    seen: list[Any] = []
 
     class SummaryWriter:
         def __init__(self, folder):
