@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import IO, Any, cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -126,7 +126,7 @@ class Records(Sequence[Record]):
         self._open()
 
     def _open(self) -> None:
-        self._files: list[IO[bytes] | None] = [None] * len(self._paths)
+        self._files = _Files(self._paths)
         sizes = [os.path.getsize(path) for path in self._paths]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
         self._offsets = np.load(self._offsets_path, mmap_mode="r")
@@ -164,7 +164,7 @@ class Records(Sequence[Record]):
             raise IndexError(f"record {item} of {len(self)}")
         begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
         shard = int(np.searchsorted(self._starts, begin, side="right")) - 1
-        line = os.pread(self._file(shard).fileno(), end - begin, begin - int(self._starts[shard]))
+        line = self._files.read(shard, begin - int(self._starts[shard]), end - begin)
         return self._parse(line, index)
 
     def __iter__(self) -> Iterator[Record]:
@@ -193,12 +193,6 @@ class Records(Sequence[Record]):
                 return candidate
         return None
 
-    def _file(self, shard: int) -> IO[bytes]:
-        file = self._files[shard]
-        if file is None:
-            file = self._files[shard] = open(self._paths[shard], "rb", buffering=0)
-        return file
-
     def _lines(self, start: int) -> Iterator[bytes]:
         if start >= len(self):
             return
@@ -220,6 +214,23 @@ class Records(Sequence[Record]):
                 file=self._paths[shard],
                 line=index - first + 1,
             ) from error
+
+
+class _Files:
+    """Files read at given places, opened when first needed and closed with their owner."""
+
+    def __init__(self, paths: Sequence[str]):
+        self._paths = paths
+        self._open: dict[int, int] = {}
+
+    def read(self, number: int, start: int, size: int) -> bytes:
+        if number not in self._open:
+            self._open[number] = os.open(self._paths[number], os.O_RDONLY)
+        return os.pread(self._open[number], size, start)
+
+    def __del__(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
 
 
 def _line_ends(path: str) -> Iterator[np.ndarray]:

@@ -162,6 +162,8 @@ def _library(module: str, package: str) -> Any:
 def _loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
+    except UserError:
+        raise
     except Exception as error:  # each library has errors of its own for names, network and disk
         reason = " ".join(str(error).split())[:200]
         raise UserError(
