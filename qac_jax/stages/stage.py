@@ -58,6 +58,10 @@ class Stage:
         """Reads `inputs` (artefacts opened, sources as paths) and fills `out`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
+    def environment(self) -> dict[str, str]:
+        """What the result depends on beside fields and inputs, such as installed packages."""
+        return {}
+
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What a dry run can say without reading data; `inputs` are the plans before it."""
         del inputs
@@ -114,9 +118,10 @@ def key_of(stage: Stage, input_identities: Mapping[str, str]) -> str:
         # Where an input lies does not matter; what it is does.
         if fields.role(field) in ("artifact", "source"):
             described.pop(field.name, None)
-    return fields.digest(
-        {"fields": described, "inputs": dict(input_identities), "version": stage.VERSION}
-    )
+    decisive = {"fields": described, "inputs": dict(input_identities), "version": stage.VERSION}
+    if environment := stage.environment():
+        decisive["environment"] = environment
+    return fields.digest(decisive)
 
 
 def is_done(stage: Stage, out: epath.PathLike) -> Artifact | None:

@@ -146,6 +146,7 @@ FORMATS = _formats(
         "python_docs",
         "read",
         "share",
+        {"held_out": "include"},
     ),
 )
 

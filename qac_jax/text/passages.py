@@ -24,7 +24,7 @@ CUTS = ("auto", "sentences", "lines", "none")
 
 _RESERVED = ("_id", "doc", "position", "title", "text")
 # What a document tells of places in its text; a passage keeps what it contains.
-_LOCAL = ("anchors", "phrases")
+_LOCAL = ("anchors", "phrases", "links")
 
 
 @dataclass(frozen=True)

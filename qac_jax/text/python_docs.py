@@ -41,6 +41,10 @@ _SKIPPED_FOLDERS = {
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
     """One package is one piece: its names can only be told from all of it."""
+    if options["held_out"] not in ("include", "exclude", "only"):
+        raise UserError(
+            f"option held_out={options['held_out']!r}: expected include, exclude or only"
+        )
     packages = list(dict.fromkeys(name.strip() for name in path.split(",") if name.strip()))
     if not packages:
         raise UserError(f"no packages are named; expected a list such as {DEFAULT_PACKAGES}")
@@ -56,8 +60,11 @@ def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tupl
 
 def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """The documents of the packages of one shard, in the order of their names."""
+    wanted = {"include": (False, True), "exclude": (False,), "only": (True,)}
     for piece in shard.pieces:
         for document in _Package(piece.file, bad).documents():
+            if document.meta["held_out"] not in wanted[shard.option("held_out")]:
+                continue
             try:
                 yield check(document)
             except BadRecord as error:

@@ -1,0 +1,77 @@
+"""One shard of documents into one file of passages: the job that `prepare` runs everywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qac_jax.text import sentences, tokenizers
+from qac_jax.text.bad_lines import BadLine, BadLines
+from qac_jax.text.documents import Document, Shard, read_shard
+from qac_jax.text.passages import Cutter, Cutting
+from qac_jax.text.records import Record, write_lines
+from qac_jax.text.repeats import ShardIds
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs; `target` is the file it writes, `ids` where it notes the ids."""
+
+    shard: Shard
+    target: str
+    ids: str
+    cutting: Cutting
+    tokenizer: str
+    splitter: str
+    skip_bad: int = 0
+    drop: frozenset[int] = field(default_factory=frozenset)
+
+
+def prepare_shard(job: Job) -> dict[str, Any]:
+    """Writes the passages of one shard; answers with what the parent has to know, as JSON."""
+    bad = BadLines(job.skip_bad)
+    cutter = make_cutter(job.cutting, job.tokenizer, job.splitter)
+    ids = ShardIds()
+    told: dict[str, Any] = {"documents": 0, "without_passages": 0}
+
+    def records() -> Iterator[Record]:
+        for document in _noted(read_shard(job.shard, bad, job.drop), ids):
+            told["documents"] += 1
+            empty = True
+            for record in cutter.records(document):
+                empty = False
+                yield record
+            told["without_passages"] += empty
+
+    told.update(write_lines(job.target, records()))
+    told["too_short"] = cutter.too_short
+    told["bad"] = [list(line) for line in bad.items]
+    if not job.drop:
+        hashes, owners = ids.arrays()
+        with open(f"{job.ids}.part", "wb") as file:
+            np.savez(file, hashes=hashes, owners=owners)
+        os.replace(f"{job.ids}.part", job.ids)
+    return told
+
+
+def make_cutter(cutting: Cutting, tokenizer: str, splitter: str) -> Cutter:
+    """A cutter with what its way of cutting needs, and no more: NLTK is slow to load."""
+    if cutting.cut == "none":
+        return Cutter(cutting)
+    loaded = sentences.load(splitter) if cutting.cut in ("auto", "sentences") else None
+    return Cutter(cutting, tokenizers.load(tokenizer), loaded)
+
+
+def bad_lines(told: dict[str, Any]) -> list[BadLine]:
+    """What a shard skipped, as it was before it went through JSON."""
+    return [BadLine(*line) for line in told["bad"]]
+
+
+def _noted(documents: Iterator[Document], ids: ShardIds) -> Iterator[Document]:
+    for document in documents:
+        ids.add(document)
+        yield document
