@@ -185,7 +185,8 @@ def share_out(files: Sequence[str], count: int, *, cut: bool = True) -> list[tup
     for path, size, may_cut in zip(files, sizes, splittable, strict=True):
         if size == 0:
             continue
-        while bounds[shard + 1] <= begin:
+        # A file that stays whole goes where its middle lies.
+        while bounds[shard + 1] <= (begin if may_cut else begin + size / 2):
             shard += 1
         if not may_cut:
             shards[shard].append(Piece(path))

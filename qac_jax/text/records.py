@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast, overload
 
@@ -222,10 +223,12 @@ class _Files:
     def __init__(self, paths: Sequence[str]):
         self._paths = paths
         self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def read(self, number: int, start: int, size: int) -> bytes:
-        if number not in self._open:
-            self._open[number] = os.open(self._paths[number], os.O_RDONLY)
+        with self._lock:
+            if number not in self._open:
+                self._open[number] = os.open(self._paths[number], os.O_RDONLY)
         return os.pread(self._open[number], size, start)
 
     def __del__(self) -> None:

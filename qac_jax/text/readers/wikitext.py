@@ -34,18 +34,19 @@ _HIDDEN = re.compile(
     r"|graph|mapframe|maplink|templatedata|includeonly|style|script)\b[^<>]*>.*?</\1\s*>",
     re.DOTALL | re.IGNORECASE,
 )
+_PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _BRACES = re.compile(r"(\{\{|\}\})")
 _TABLES = re.compile(r"(^[ :]*\{\||^[ ]*\|\}(?!\}))", re.MULTILINE)
 _LINKS = re.compile(r"(\[\[|\]\])")
 _PIPED = re.compile(r"\[\[([^\[\]|]+)\|([^\[\]]+)\]\]")
 _INTERWIKI = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*|simple")
-_EXTERNAL = re.compile(r"\[(?:https?:|ftp:)?//[^\s\]]+\s*([^\]\n]*)\]")
+_EXTERNAL = re.compile(r"\[(?:https?:|ftp:)?//[^\s\[\]]+[ \t]*([^\[\]\n]*)\]")
 _HEADING = re.compile(r"^(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.MULTILINE)
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>")
 _SWITCH = re.compile(r"__[A-Z]+__")
 _LISTS = re.compile(r"^[*#:;]+[ \t]*|^-{4,}", re.MULTILINE)
-_EMPTY = re.compile(r"\s*\(\s*(?:[,;:]\s*)*\)")
-_BEFORE = re.compile(r"\(\s*(?:[,;]\s*)+")
+_EMPTY = re.compile(r" ?\([ ,;:]*\)")
+_BEFORE = re.compile(r"\( ?[,;][ ,;]*")
 _SPACES = re.compile(r"[ \t\xa0]+")
 _GAP = re.compile(r" +([,.;:)])(?=\s|$)")
 
@@ -107,7 +108,8 @@ def _visible(text: str) -> str:
 
 def _without_boxes(text: str) -> str:
     """Without templates and tables."""
-    return _nested(_TABLES, _nested(_BRACES, text, _template), lambda inner: "")
+    text = _nested(_BRACES, _PARAMETER.sub("", text), _template)
+    return _nested(_TABLES, text, lambda inner: "")
 
 
 def _literal(match: re.Match[str]) -> str:
@@ -219,6 +221,6 @@ def _plain(text: str) -> str:
     text = _EXTERNAL.sub(r"\1", text)
     text = _LISTS.sub("", _SWITCH.sub("", _TAG.sub("", text)))
     text = html.unescape(text)
-    text = _SPACES.sub(" ", _BEFORE.sub("(", _EMPTY.sub("", text)))
+    text = _BEFORE.sub("(", _EMPTY.sub("", _SPACES.sub(" ", text)))
     text = _GAP.sub(r"\1", text)
     return "\n".join(line for line in (part.strip() for part in text.split("\n")) if line)
