@@ -24,8 +24,18 @@ field `chunk`: how many examples it encodes at a time (0: all at once), through
 "state" of the auxiliary dict, and the trainer puts them in the place of the old ones (in training
 only). An objective with state is not splittable.
 
-**Optional**: `flops(spec) -> float`, the FLOPs of the model in one training step (forward and
-backward, no recomputation) for a batch of shapes `spec`; without it no MFU is printed.
+The arrays of a prepared batch have the examples first.
+
+**Optional**, used where they are there:
+
+- `model`: the field that holds the Linen module which is kept after training, or the property
+  `encoder_module` where `encoder`'s variables belong to another one;
+- `with_tokenizer(tokenizer) -> Objective`: called once before a run;
+- `start_from(module, params) -> (Objective, params)`: the objective in the shape of a loaded
+  module, and those of its own parameters that the loaded ones are (default: the same tree);
+- `initial_state(params) -> Variables`: the other collections, made from loaded parameters;
+- `flops(spec) -> float`: FLOPs of the model in one training step (forward and backward, nothing
+  computed twice) on a batch of shapes `spec`; without it no MFU is printed.
 """
 
 from __future__ import annotations

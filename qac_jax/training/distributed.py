@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 import jax
+from jax.experimental import multihost_utils
 
 from qac_jax.errors import UserError
 from qac_jax.progress import say
@@ -56,6 +57,12 @@ def start(
 def is_first() -> bool:
     """Whether this process writes what is written once."""
     return jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+    """Returns when all processes of the run have come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
 
 
 def _initialize(**arguments: object) -> None:

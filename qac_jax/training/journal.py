@@ -65,10 +65,14 @@ def shown(figures: Mapping[str, float]) -> str:
 def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
     """One line for the person who watches."""
     speed = ("step_ms", "examples_per_second", "tokens_per_second", "mfu", "skipped")
+    last = ("grad_norm", "learning_rate", *speed)
+    first = {"loss": figures["loss"]} if "loss" in figures else {}
+    measures = {name: value for name, value in figures.items() if name not in last}
+    rest = {name: figures[name] for name in last[:2] if name in figures}
     left = (total - step) * figures["step_ms"] / 1e3
     parts = [
         f"step {step}/{total} ({step / total:.0%})",
-        shown({n: v for n, v in figures.items() if n not in speed}),
+        shown({**first, **measures, **rest}),
         f"{figures['step_ms']:.1f} ms",
         f"{human(figures['examples_per_second'])} examples/s",
         f"{human(figures['tokens_per_second'])} tokens/s",

@@ -202,6 +202,17 @@ def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
         )
 
 
+def largest_batch(mesh: Mesh, count: int) -> int:
+    """The largest batch of at most `count` examples that can be spread evenly."""
+    ways = batch_ways(mesh)
+    if count < ways:
+        raise UserError(
+            f"{count} examples cannot be spread over the {ways} devices of the mesh; give more "
+            "examples or fewer devices"
+        )
+    return count - count % ways
+
+
 def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
     """Which rows [start, stop) of a batch of `size` this process feeds."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((size,))

@@ -24,7 +24,7 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """"10:15" are the five steps after step 10; "" is none."""
+        """ "10:15" are the five steps after step 10; "" is none."""
         if not text:
             return cls()
         match = re.fullmatch(r"(\d+):(\d+)", text)
@@ -59,12 +59,13 @@ def stop(folder: os.PathLike[str] | str) -> list[Kernel]:
 def kernels(profile: Any) -> list[Kernel]:
     """Kernels of all devices by their own time (what they call is not counted in)."""
     calls: collections.Counter[str] = collections.Counter()
-    seconds: collections.Counter[str] = collections.Counter()
+    seconds: dict[str, float] = collections.defaultdict(float)
     for line in _device_lines(profile):
         for name, own in _own_times(line):
             calls[name] += 1
             seconds[name] += own * 1e-9
-    return [Kernel(name, calls[name], total) for name, total in seconds.most_common()]
+    heaviest = sorted(seconds, key=lambda name: -seconds[name])
+    return [Kernel(name, calls[name], seconds[name]) for name in heaviest]
 
 
 def table(found: Iterable[Kernel], steps: int, rows: int = 12) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -29,13 +30,13 @@ Metrics = dict[str, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Everything that a step changes, parameters unboxed."""
+    """Everything that a step changes, parameters unboxed (or shapes, or shardings, of it)."""
 
-    step: jax.Array  # optimiser steps done
+    step: Any  # optimiser steps done
     variables: Variables
     opt_state: Any
     ema: Any  # running mean of the parameters; {} when it is off
-    skipped: jax.Array  # steps whose loss or gradient was not finite
+    skipped: Any  # steps whose loss or gradient was not finite
 
     @property
     def params(self) -> Any:
@@ -95,22 +96,23 @@ class Engine:
         """Shapes and types of the state, without computing it."""
         return jax.eval_shape(self.new, jax.random.key(0))
 
-    def create(self, params: Any = None) -> State:
-        """The state at step 0, born sharded; `params` (a tree) take the place of new ones."""
+    def create(self, given: Mapping[str, Any] | None = None) -> State:
+        """The state at step 0, born sharded; `given` parameters (some or all) are not new."""
         places = self.shardings
+        given = dict(given or {})
+        given = jax.tree.map(jax.device_put, given, _part(places.params, given))
+
+        def begin(key: jax.Array, given: Any) -> State:
+            variables = nn.unbox(self.objective.init(key))
+            if given:
+                variables["params"] = _overlaid(variables["params"], given)
+                renew = getattr(self.objective, "initial_state", None)
+                variables |= renew(variables["params"]) if renew else {}
+            return self.start(variables)
+
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
-        if params is None:
-            with meshes.use(self.mesh, self.rules):
-                return jax.jit(self.new, out_shardings=places)(key)
-        params = jax.tree.map(jax.device_put, params, places.params)
-
-        def begin(params: Any, key: jax.Array) -> State:
-            variables = {**nn.unbox(self.objective.init(key)), "params": params}
-            renew = getattr(self.objective, "initial_state", None)
-            return self.start({**variables, **(renew(params) if renew else {})})
-
         with meshes.use(self.mesh, self.rules):
-            return jax.jit(begin, out_shardings=places)(params, key)
+            return jax.jit(begin, out_shardings=places)(key, given)
 
     def step(self, state: State, batch: Any) -> tuple[State, Metrics]:
         """One optimiser step. The metrics are scalars."""
@@ -221,6 +223,24 @@ class Engine:
         """Microbatches [count, size, …], each over all devices."""
         place = NamedSharding(self.mesh, PartitionSpec(None, meshes.BATCH_AXES))
         return jax.lax.with_sharding_constraint(parts, place)
+
+
+def _part(tree: Any, names: Mapping[str, Any]) -> Any:
+    """The part of a nested dict that has these names."""
+    return {
+        name: _part(tree[name], below) if isinstance(below, Mapping) else tree[name]
+        for name, below in names.items()
+    }
+
+
+def _overlaid(tree: Any, given: Mapping[str, Any]) -> Any:
+    """A nested dict with some of its leaves replaced."""
+    return {
+        name: _overlaid(leaf, given.get(name, {}))
+        if isinstance(leaf, Mapping)
+        else given.get(name, leaf)
+        for name, leaf in tree.items()
+    }
 
 
 def chunk_of(objective: Objective, microbatch: int) -> Objective:

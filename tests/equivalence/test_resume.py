@@ -139,7 +139,7 @@ def test_the_best_step_is_the_result_also_after_a_restart(tmp_path: Path) -> Non
         run(tmp_path / "b", Breaking(8), plan=plan, validation=validation())
     assert_bits(run(tmp_path / "b", plan=plan, validation=validation()), straight)
     measured = {
-        line["step"]: line["validation/loss"]
+        int(line["step"]): line["validation/loss"]
         for line in lines(tmp_path / "b")
         if "validation/loss" in line
     }

@@ -1,0 +1,293 @@
+"""Training: examples and an objective in, parameters out. Behind `pretrain` and `finetune`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.stages import fields
+from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+
+
+# What a run keeps while it goes; the dot keeps it through a restart (see artifacts).
+WORK = ".training"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(Stage):
+    """Trains the objective that gin binds (`Train.objective = @mlm.Mlm()`)."""
+
+    VERB = "pretrain"
+    KIND = "parameters"
+    EXAMPLE = (
+        "qac pretrain --gin_file gin_configs/objectives/mlm.gin --examples out/examples "
+        "--steps 1000 --out out/encoder"
+    )
+
+    objective: Any = option(help="what is trained: bound in gin")
+    examples: str = artifact_input("what to learn from", kind="examples")
+    validation: str = artifact_input("examples to measure on", kind="examples", default="")
+    init: str = artifact_input("parameters to start from", kind="parameters", default="")
+    pretrained: str = source("Hugging Face model folder to start from", default="")
+
+    steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
+    total_examples: int = option(0, "examples seen in all")
+    epochs: float = option(0.0, "passes over the examples")
+    batch_size: int = option(32, "examples an optimiser step, over all devices")
+    microbatch: int = option(0, "examples at a time, to save memory (0: all)", affects_result=False)
+    optimizer: Any = option(None, "an Optimizer bound in gin (default: AdamW)")
+    learning_rate: float = option(0.0, "instead of the optimizer's")
+    ema: float = option(0.0, "decay of the mean of parameters that becomes the result (0: none)")
+    max_skips: int = option(0, "steps to skip when their loss is not finite, before giving up")
+    precision: str = option("auto", "of matrix products: auto, float32 or bfloat16")
+
+    kind: str = option("", "read the examples as this kind (default: what they were made for)")
+    settings: Mapping[str, Any] | None = option(None, "of the kind")
+    lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
+    crop: str = option("", "texts that are too long: random or right (default: the kind's)")
+    separate_documents: bool = option(False, "no two examples of a batch from one document")
+    workers: int = option(0, "processes that make batches (0: a thread)", affects_result=False)
+
+    mesh: tuple[int, ...] = option(
+        (-1, 1, 1), "devices over data, fsdp, tensor (-1: the rest)", affects_result=False
+    )
+    rules: str = option("default", "table of sharding rules", affects_result=False)
+    coordinator: str = option("", "HOST:PORT of process 0 of several", affects_result=False)
+    processes: int = option(0, "how many processes there are", affects_result=False)
+    process: int = option(-1, "which of them this is", affects_result=False)
+
+    log_every: int = option(50, "steps between log lines", affects_result=False)
+    save_every: int = option(1000, "steps between checkpoints", affects_result=False)
+    keep: int = option(2, "how many checkpoints to keep", affects_result=False)
+    keep_every: int = option(0, "checkpoints to keep for good", affects_result=False)
+    validate_every: int = option(0, "steps between validations (0: at the end)")
+    validation_batches: int = option(0, "batches of a validation (0: all)")
+    best: str = option("", "validation measure that chooses the result (default: the last step)")
+    profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        import jax
+
+        from qac_jax.data.loader import Loader
+        from qac_jax.models import parameters
+        from qac_jax.text import tokenizers
+        from qac_jax.training import distributed, loop, start, step
+        from qac_jax.training import mesh as meshes
+
+        distributed.start(self.coordinator, self.processes, self.process)
+        if jax.default_backend() != "cpu":
+            _cache_compiled(jax)
+        mesh = meshes.make_mesh(self.mesh)
+        meshes.check_batch(self.batch_size, mesh)
+        precision = start.precision_here(self.precision)
+
+        examples = _artifact(inputs, "examples")
+        tokenizer_folder = examples.path / parameters.TOKENIZER
+        objective = start.with_precision(self.objective, precision)
+        objective, given = self._start(objective, inputs)
+        if hasattr(objective, "with_tokenizer"):
+            objective = objective.with_tokenizer(tokenizers.load(os.fspath(tokenizer_folder)))
+        objective = step.chunk_of(objective, self.microbatch)
+
+        def loader(artifact: Artifact, batch_size: int, **more: Any) -> Loader:
+            return Loader(
+                os.fspath(artifact.path),
+                batch_size=batch_size,
+                kind=self.kind,
+                settings=self.settings,
+                lengths=self.lengths,
+                crop=self.crop,
+                host=meshes.my_part(mesh),
+                **more,
+            )
+
+        data = loader(
+            examples,
+            self.batch_size,
+            seed=self.seed,
+            separate_documents=self.separate_documents,
+            workers=self.workers,
+        )
+        validation = None
+        if "validation" in inputs:
+            held_out = _artifact(inputs, "validation")
+            rows = meshes.largest_batch(mesh, min(held_out.count, self.batch_size))
+            validation = loader(held_out, rows, shuffle=False)
+
+        total = self._total_steps(data.examples_per_epoch)
+        optimizer = self._optimizer()
+        engine = step.Engine(
+            objective=objective,
+            tx=optimizer.build(total, start.abstract_params(objective)),
+            mesh=mesh,
+            rules=meshes.rules_named(self.rules),
+            seed=self.seed,
+            microbatch=self.microbatch,
+            ema=self.ema,
+            max_skips=self.max_skips,
+        )
+        given = _report_start(start.matching(given, engine.abstract.params)) if given else None
+        plan = loop.Plan(
+            total_steps=total,
+            **{
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(loop.Plan)
+                if field.name != "total_steps"
+            },
+        )
+        work = out.path / WORK
+        with data:
+            state = loop.train(
+                engine,
+                data,
+                plan,
+                work,
+                identity={
+                    "model": fields.describe(self.objective),
+                    "data": data.identity,
+                    "settings": {
+                        "total_steps": total,
+                        "optimizer": fields.describe(optimizer),
+                        "seed": self.seed,
+                        "ema": self.ema,
+                        "precision": precision,
+                        "start": {
+                            name: _identity(inputs[name])
+                            for name in ("init", "pretrained")
+                            if name in inputs
+                        },
+                    },
+                },
+                validation=validation,
+                schedule=optimizer.schedule(total),
+                params=given,
+            )
+        params = meshes.to_host(state.ema if self.ema else state.params)
+        if distributed.is_first():
+            self._write(out, objective, params, tokenizer_folder)
+            out.info.update(steps=total, batch_size=self.batch_size, precision=precision)
+        distributed.barrier("written")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        from qac_jax.training import estimate
+
+        count = inputs.get("examples", {}).get("count") or 0
+        steps = self._total_steps(count) if count or not self.epochs else None
+        return estimate.plan(
+            self.objective,
+            steps=steps,
+            batch_size=self.batch_size,
+            kind=self.kind or inputs.get("examples", {}).get("task", ""),
+            settings=self.settings,
+            lengths=self.lengths,
+            ema=bool(self.ema),
+        )
+
+    def _total_steps(self, examples: int) -> int:
+        asked = {
+            "steps": self.steps,
+            "total_examples": self.total_examples,
+            "epochs": self.epochs,
+        }
+        given = {name: value for name, value in asked.items() if value}
+        if len(given) != 1 or min(given.values()) < 0:
+            said = ", ".join(f"{name}={value}" for name, value in given.items()) or "nothing"
+            raise UserError(
+                f"{said} does not say how long to train; give one of --steps, --total_examples "
+                "and --epochs"
+            )
+        seen = self.total_examples or int(self.epochs * examples)
+        total = self.steps or seen // self.batch_size
+        if total < 1:
+            raise UserError(
+                f"{seen} examples are less than one batch of {self.batch_size}; train for longer "
+                "or make batch_size smaller"
+            )
+        return total
+
+    def _optimizer(self) -> Any:
+        from qac_jax.training.optimizers import Optimizer
+
+        optimizer = Optimizer() if self.optimizer is None else self.optimizer
+        if self.learning_rate:
+            optimizer = dataclasses.replace(optimizer, learning_rate=self.learning_rate)
+        return optimizer
+
+    def _start(self, objective: Any, inputs: Inputs) -> tuple[Any, Any]:
+        """The objective in the shape of what it starts from, and the parameters to start from."""
+        from qac_jax.models import huggingface, parameters
+        from qac_jax.training import start
+
+        if "init" in inputs and "pretrained" in inputs:
+            raise UserError("init and pretrained are both given; start from one of them")
+        runtime = start.runtime_of(objective)
+        if "init" in inputs:
+            artifact = _artifact(inputs, "init")
+            module, variables = parameters.load(artifact, runtime)
+            objective, params = start.fitted(objective, module, variables["params"])
+            whole = parameters.load_whole(artifact, runtime)
+            return objective, start.fuller(objective, params, whole)
+        if "pretrained" in inputs:
+            module, variables = huggingface.load(str(inputs["pretrained"]), runtime)
+            return start.fitted(objective, module, variables["params"])
+        return objective, None
+
+    def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
+        """The artefact's files, from host arrays."""
+        from qac_jax.models import parameters
+        from qac_jax.training import report, start
+
+        module, kept = start.exported(objective, params)
+        folders = {parameters.EXPORTED: kept}
+        if report.count_parameters(kept) != report.count_parameters(params):
+            folders[parameters.WHOLE] = params
+        for name, tree in folders.items():
+            shutil.rmtree(out.path / name, ignore_errors=True)
+            out.adopt(name, identity=parameters.save(out.path / name, tree))
+        with out.open(parameters.MODULE) as file:
+            json.dump(parameters.describe_module(module), file, indent=1)
+        shutil.copytree(tokenizer, out.path / parameters.TOKENIZER, dirs_exist_ok=True)
+        out.adopt(parameters.TOKENIZER)
+        metrics = out.path / WORK / "metrics.jsonl"
+        shutil.copyfile(metrics, out.path / metrics.name)
+        out.adopt(metrics.name, volatile=True)
+        out.count = report.count_parameters(kept)
+        if not self.keep_every:
+            shutil.rmtree(out.path / WORK)
+
+
+def _artifact(inputs: Inputs, name: str) -> Artifact:
+    found = inputs[name]
+    assert isinstance(found, Artifact)
+    return found
+
+
+def _identity(value: Any) -> str:
+    from qac_jax.stages.stage import source_identity
+
+    return value.identity if isinstance(value, Artifact) else source_identity(os.fspath(value))
+
+
+def _report_start(found: tuple[Any, list[str], list[str]]) -> Any:
+    """Says which parameters are not taken over, so that nobody wonders later."""
+    from qac_jax.training.journal import announce
+
+    kept, unused, fresh = found
+    for names, what in ((unused, "are not used"), (fresh, "start anew")):
+        if names:
+            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            announce(f"{len(names)} parameter arrays {what}: {shown}")
+    return kept
+
+
+def _cache_compiled(jax: Any) -> None:
+    """Compiled programs are kept between runs, unless JAX is told where itself."""
+    if jax.config.jax_compilation_cache_dir is None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(base, "qac_jax", "compiled"))
