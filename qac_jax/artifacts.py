@@ -278,6 +278,9 @@ class Writer:
         target = self.path / name
         if not target.exists():
             raise FileNotFoundError(f"{target} was not written")
+        # An interrupted run may have noted files of other names (Orbax names them at random).
+        for noted in [n for n in self._files if n == name or n.startswith(f"{name}/")]:
+            del self._files[noted]
         files = sorted(_walk(target)) if target.is_dir() else [target]
         for file in files:
             relative = str(file.relative_to(self.path))
