@@ -261,8 +261,9 @@ def _account(source: Path, verb: str, odd: set[str], allowed: Iterable[str], opt
     if refused:
         listed = ", ".join(refused[:8]) + (f" and {len(refused) - 8} more" * (len(refused) > 8))
         expected = "that no parameter takes" if verb == "hold" else "that the model needs"
+        count = f"{len(refused)} tensor" + "s" * (len(refused) > 1)
         raise UserError(
-            f"the weights of {source} {verb} {len(refused)} tensors {expected}: {listed}; "
+            f"the weights of {source} {verb} {count} {expected}: {listed}; "
             f"name them (patterns such as 'cls.*') in {option} if that is intended"
         )
     if odd:

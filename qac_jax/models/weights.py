@@ -63,7 +63,7 @@ def _read_shards(folder: Path, index: str) -> Tensors:
     try:
         names: Mapping[str, str] = json.loads((folder / index).read_text("utf-8"))["weight_map"]
         files = sorted(set(names.values()))
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / index} is no index of weight shards") from None
     tensors: Tensors = {}
     for file in files:

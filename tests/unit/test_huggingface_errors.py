@@ -1,0 +1,359 @@
+"""The bridge's refusals, odd but valid folders, and atomic writing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.models import backbones, hf_config, huggingface, name_maps, weights
+from qac_jax.models.backbones import Options
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.models.heads import BidirectionalHead
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5, T5Config
+
+
+CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=12,
+    max_positions=6,
+    mlm_head=True,
+)
+PLAIN = dataclasses.replace(CONFIG, mlm_head=False)
+IDS, LENGTHS = np.ones((1, 4), np.int32), np.asarray([3])
+
+
+def random_params(module: nn.Module, seed: int = 0):
+    """Parameters without waiting for an initialiser to compile."""
+    shapes = backbones.new_parameters(module, abstract=True)
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
+
+
+def bert_tensors(config: BertConfig, encoder: str, model: str = "") -> weights.Tensors:
+    return name_maps.write(name_maps.bert(config, encoder, model), random_params(Bert(config)))
+
+
+def folder_of(path: Path, tensors: weights.Tensors, config: BertConfig = CONFIG, **raw) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(hf_config.from_bert(config) | raw))
+    weights.write_file(path / "model.safetensors", tensors)
+    return path
+
+
+@pytest.fixture
+def tensors() -> weights.Tensors:
+    return bert_tensors(CONFIG, "bert.")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "mpnet", "xlm-roberta", "gpt2"])
+def test_other_models_are_refused_by_name(kind: str, tensors, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", tensors, model_type=kind)
+    with pytest.raises(UserError, match=f"{kind}.* is not supported"):
+        huggingface.load(folder)
+
+
+def test_unused_and_missing_are_listed(tensors, tmp_path: Path, capsys) -> None:
+    extra = tensors | {"adapter.down": np.zeros(3, np.float32)}
+    folder = folder_of(tmp_path / "m", extra)
+    with pytest.raises(UserError, match=r"hold 1 tensor .*adapter\.down.*allow_unused"):
+        huggingface.load(folder)
+    huggingface.load(folder, options=Options(allow_unused=("adapter.*",)))
+    assert "not used: adapter.down" in capsys.readouterr().err
+
+    bias = "bert.encoder.layer.0.output.dense.bias"
+    folder = folder_of(tmp_path / "m", {n: t for n, t in tensors.items() if n != bias})
+    with pytest.raises(UserError, match=rf"lack 1 tensor .*{bias}.*allow_missing"):
+        huggingface.load(folder)
+    _, variables = huggingface.load(folder, options=Options(allow_missing=(bias,)))
+    assert "missing, started anew" in capsys.readouterr().err
+    np.testing.assert_array_equal(variables["params"]["layers"]["0"]["mlp"]["down"]["bias"], 0)
+
+
+def test_wrong_shapes_name_the_tensor(tensors, tmp_path: Path) -> None:
+    name = "bert.embeddings.position_embeddings.weight"
+    folder = folder_of(tmp_path / "m", tensors | {name: np.zeros((7, 8), np.float32)})
+    with pytest.raises(UserError, match=rf"{name}.*\(7, 8\).*does not fit config.json"):
+        huggingface.load(folder)
+    folder = folder_of(tmp_path / "m", tensors, num_attention_heads=3)
+    with pytest.raises(UserError, match="hidden_size=8 cannot be cut into num_heads=3"):
+        huggingface.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, "relative_key.*not supported"),
+        ({"model_type": "ernie", "use_task_id": True}, "task embeddings"),
+        ({"hidden_act": "gellu"}, "did you mean 'gelu'"),
+        ({"model_type": None}, "no model_type"),
+    ],
+)
+def test_odd_configurations(raw: dict, message: str, tensors, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        huggingface.load(folder_of(tmp_path / "m", tensors, **raw))
+
+
+def test_broken_folders(tmp_path: Path, tensors) -> None:
+    with pytest.raises(UserError, match="no config.json"):
+        huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="no JSON object"):
+        huggingface.load(tmp_path)
+    other = folder_of(tmp_path / "m", {"something.weight": np.zeros(1, np.float32)})
+    with pytest.raises(UserError, match="hold no BERT"):
+        huggingface.load(other)
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "intfloat/e5-small"])
+def test_hub_names_without_network(name: str, monkeypatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+
+    def offline(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(UserError, match=f"no folder {name}.*ConnectionError.*pass the path"):
+        huggingface.load(name)
+
+
+def test_hub_names_with_network(tensors, tmp_path: Path, monkeypatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    asked: list[list[str]] = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(tmp_path / "m")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    folder_of(tmp_path / "m", tensors)
+    huggingface.load("someone/bert")
+    assert len(asked) == 1 and "*.safetensors" in asked[0] and "*.bin" not in asked[0]
+    asked.clear()
+    (tmp_path / "m" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="holds no weights"):
+        huggingface.load("someone/bert")
+    assert "*.bin" in asked[1]
+
+
+@pytest.mark.parametrize("place", ["/nowhere/at/all", "../missing", "a/b/c"])
+def test_missing_folders(place: str) -> None:
+    with pytest.raises(UserError, match="there is no folder"):
+        huggingface.load(place)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "model", "raw"),
+    [
+        ("ernie.", "", {"model_type": "ernie", "use_task_id": False}),
+        ("lm.bert.", "lm.", {}),
+        ("", "", {}),
+    ],
+)
+def test_prefixes(encoder: str, model: str, raw: dict, tmp_path: Path) -> None:
+    found = bert_tensors(CONFIG, encoder, model)
+    module, _ = huggingface.load(folder_of(tmp_path / "m", found, **raw))
+    assert module == Bert(CONFIG)
+
+
+def test_old_names_copies_and_leftovers(tensors, tmp_path: Path) -> None:
+    """gamma and beta, the tied output matrix, buffers, the next-sentence head."""
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): t
+        for name, t in tensors.items()
+    }
+    old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"]
+    old["cls.predictions.decoder.bias"] = old["cls.predictions.bias"]
+    old["cls.seq_relationship.weight"] = np.zeros((2, 8), np.float32)
+    old["bert.embeddings.position_ids"] = np.arange(6)
+    module, variables = huggingface.load(folder_of(tmp_path / "m", old))
+    huggingface.save(tmp_path / "out", module, variables)
+    again = weights.read_folder(tmp_path / "out")
+    assert again.keys() == tensors.keys()
+    assert all(np.array_equal(again[name], tensors[name]) for name in tensors)
+
+    old["cls.predictions.decoder.weight"] = old["cls.predictions.decoder.weight"] + 1
+    with pytest.raises(UserError, match="untied output embeddings"):
+        huggingface.load(folder_of(tmp_path / "m", old))
+
+
+def test_several_encoders(tmp_path: Path) -> None:
+    """A MoCo checkpoint holds two; the user says which."""
+    both = bert_tensors(PLAIN, "encoder_q.") | {
+        name: tensor + 1 for name, tensor in bert_tensors(PLAIN, "encoder_k.").items()
+    }
+    folder = folder_of(tmp_path / "m", both, PLAIN)
+    with pytest.raises(UserError, match="several encoders.*'encoder_k.', 'encoder_q.'"):
+        huggingface.load(folder)
+    with pytest.raises(UserError, match="prefix='encoder_x.' is not in"):
+        huggingface.load(folder, options=Options(prefix="encoder_x."))
+    options = Options(prefix="encoder_k.", allow_unused=("encoder_q.*",))
+    _, variables = huggingface.load(folder, options=options)
+    words = variables["params"]["embeddings"]["word"]["embedding"]
+    np.testing.assert_array_equal(words, both["encoder_k.embeddings.word_embeddings.weight"])
+
+
+@pytest.mark.parametrize("width", [0, 5])
+@pytest.mark.parametrize("prefix", ["question_encoder.", "ctx_encoder."])
+def test_dpr(prefix: str, width: int, tmp_path: Path) -> None:
+    found = bert_tensors(PLAIN, f"{prefix}bert_model.")
+    found[f"{prefix}bert_model.pooler.dense.weight"] = np.zeros((8, 8), np.float32)
+    if width:
+        found[f"{prefix}encode_proj.weight"] = np.ones((width, 8), np.float32)
+        found[f"{prefix}encode_proj.bias"] = np.ones(width, np.float32)
+    folder = folder_of(tmp_path / "m", found, PLAIN, model_type="dpr", projection_dim=width)
+    module, variables = huggingface.load(folder)
+    assert module.config == DualEncoderConfig(PLAIN, pooling="cls", projection=width or None)
+    assert module.apply(variables, IDS, LENGTHS).shape == (1, width or 8)
+    pair, _ = huggingface.load_dual_encoder(folder, folder)
+    assert not pair.config.tied
+
+
+def test_dual_encoders_of_bare_models(tensors, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", tensors)
+    with pytest.raises(UserError, match="choose pooling='cls' or 'mean'"):
+        huggingface.load_dual_encoder(folder)
+    module, variables = huggingface.load_dual_encoder(folder, pooling="mean", normalize=True)
+    assert (module.config.pooling, module.config.normalize) == ("mean", True)
+    vector = module.apply(variables, IDS, LENGTHS)
+    np.testing.assert_allclose(np.linalg.norm(vector, axis=-1), 1, rtol=1e-5)
+    other = folder_of(tmp_path / "other", bert_tensors(PLAIN, ""), PLAIN)
+    with pytest.raises(UserError, match="built differently"):
+        huggingface.load_dual_encoder(folder, other, pooling="cls")
+    t5 = T5(T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_decoder_layers=1))
+    huggingface.save(tmp_path / "t5", t5, {"params": random_params(t5)})
+    with pytest.raises(UserError, match="is a T5, not an encoder"):
+        huggingface.load_dual_encoder(tmp_path / "t5", pooling="mean")
+
+
+def saved_dual(path: Path, **fields) -> Path:
+    module = DualEncoder(DualEncoderConfig(PLAIN, **fields))
+    return huggingface.save(path, module, {"params": random_params(module)})
+
+
+def edit(file: Path, change) -> None:
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(change(content)))
+
+
+def test_sentence_transformers_refusals(tmp_path: Path) -> None:
+    folder = saved_dual(tmp_path / "m", projection=5)
+    pooling, dense = folder / "1_Pooling" / "config.json", folder / "2_Dense" / "config.json"
+    modules = folder / "modules.json"
+    lstm = {"idx": 3, "name": "3", "path": "", "type": "sentence_transformers.models.LSTM"}
+    for file, change, message in (
+        (pooling, lambda c: c | {"pooling_mode_max_tokens": True}, "pools by .*expected cls or"),
+        (pooling, lambda c: {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
+        (pooling, lambda c: c | {"include_prompt": False}, "leaves prompts out"),
+        (dense, lambda c: c | {"activation_function": "my.Own"}, "activation my.Own"),
+        (dense, lambda c: c | {"use_residual": True}, "no plain projection"),
+        (modules, lambda c: [*c, lstm], "Dense, LSTM; supported are Transformer, Pooling"),
+        (modules, lambda c: c[::-1], "in this order"),
+        (modules, lambda c: c[:1], "supported are"),
+        (modules, lambda c: [*c, c[-1]], "supported are"),
+        (modules, lambda c: {"a": 1}, "no list of modules"),
+    ):
+        before = file.read_text()
+        edit(file, change)
+        with pytest.raises(UserError, match=message):
+            huggingface.load(folder)
+        file.write_text(before)
+    huggingface.load(folder)
+
+
+def test_saving_is_atomic_and_careful(tensors, tmp_path: Path, monkeypatch) -> None:
+    module, variables = huggingface.load(folder_of(tmp_path / "m", tensors))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    huggingface.save(mine, module, variables)  # an empty folder is no obstacle
+    with pytest.raises(UserError, match="not empty.*overwrite=True"):
+        huggingface.save(mine, module, variables)
+    (mine / "leftover.txt").write_text("old")
+    huggingface.save(mine, module, variables, overwrite=True)
+    assert not (mine / "leftover.txt").exists()
+
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not empty; choose another folder$"):
+        huggingface.save(thesis, module, variables, overwrite=True)
+    assert (thesis / "chapter.txt").exists()
+
+    def full_disk(*_):
+        raise OSError("no space left")
+
+    before = (mine / "model.safetensors").read_bytes()
+    monkeypatch.setattr(weights, "write_file", full_disk)
+    for target in (tmp_path / "new", mine):
+        with pytest.raises(OSError, match="no space left"):
+            huggingface.save(target, module, variables, overwrite=True)
+    assert not (tmp_path / "new").exists()
+    assert (mine / "model.safetensors").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "mine", "thesis"]
+
+
+def test_saving_refusals(tensors, tmp_path: Path) -> None:
+    module, variables = huggingface.load(folder_of(tmp_path / "m", tensors))
+    with pytest.raises(UserError, match="no tokenizer"):
+        huggingface.save(tmp_path / "x", module, variables, tokenizer=tmp_path / "m")
+    params = dict(variables["params"])
+    del params["mlm_head"]
+    with pytest.raises(UserError, match="mlm_head/bias is missing"):
+        huggingface.save(tmp_path / "x", module, {"params": params})
+    with pytest.raises(UserError, match="not one of its parameters"):
+        huggingface.save(tmp_path / "x", Bert(PLAIN), variables)
+    head = BidirectionalHead(CONFIG)
+    with pytest.raises(UserError, match="BidirectionalHead has no Hugging Face form"):
+        huggingface.save(tmp_path / "x", head, {"params": random_params(head)})
+    with pytest.raises(UserError, match="no head 'x_head'"):
+        huggingface.save_heads(tmp_path / "h", {"x_head": (head, {"params": random_params(head)})})
+    assert not (tmp_path / "x").exists() and not (tmp_path / "h").exists()
+
+
+def test_heads_must_be_there(tensors, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", tensors)
+    with pytest.raises(UserError, match="no pre-training head.*looked into: model.safetensors"):
+        huggingface.load_heads(folder, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"num_buckets": 3}, {"max_distance": 16}, {"feed_forward": "gated-silu"}]
+)
+def test_t5_shapes_are_checked(fields: dict) -> None:
+    with pytest.raises(UserError, match=next(iter(fields))):
+        T5Config(**fields)
+
+
+def test_t5_tied_flags_and_copies(tmp_path: Path) -> None:
+    """lm_head equal to the embedding is one parameter; embed_tokens are copies."""
+    config = T5Config(
+        vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_decoder_layers=1, num_heads=2
+    )
+    module = T5(config)
+    folder = huggingface.save(tmp_path / "t5", module, {"params": random_params(module)})
+    tensors = weights.read_folder(folder)
+    shared = tensors.pop("shared.weight")
+    for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = shared
+    weights.write_file(folder / "model.safetensors", tensors)
+    assert huggingface.load(folder, Runtime())[0] == module
+    tensors["lm_head.weight"] = shared + 1
+    weights.write_file(folder / "model.safetensors", tensors)
+    assert huggingface.load(folder)[0].config == dataclasses.replace(config, tied=False)
+    edit(folder / "config.json", lambda c: c | {"feed_forward_proj": "gated-silu"})
+    with pytest.raises(UserError, match="gated-silu"):
+        huggingface.load(folder)

@@ -1,0 +1,242 @@
+"""Weights files: PyTorch archives without running their pickles, shards, half precision."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from qac_jax.errors import UserError
+from qac_jax.models import torch_files, weights
+
+
+def archive(path: Path, description: bytes, storages: dict[str, bytes], **options) -> Path:
+    """A file as torch.save writes it, made by hand."""
+    with zipfile.ZipFile(path, "w", **options) as file:
+        file.writestr("archive/data.pkl", description)
+        file.writestr("archive/byteorder", "little")
+        for name, raw in storages.items():
+            file.writestr(f"archive/data/{name}", raw)
+    return path
+
+
+class Global:
+    """Pickles as a name to import."""
+
+    def __init__(self, module: str, name: str):
+        self.module, self.name = module, name
+
+
+class Call:
+    """Pickles as a call of a name."""
+
+    def __init__(self, function: Global, *arguments):
+        self.function, self.arguments = function, arguments
+
+
+class Storage(tuple):
+    """Pickles as a persistent id, as storages do."""
+
+
+class Pickler(pickle._Pickler):  # the Python one, whose steps can be replaced
+    def persistent_id(self, value):
+        return tuple(value) if isinstance(value, Storage) else None
+
+    def save(self, value, save_persistent_id=True):
+        if isinstance(value, Global):
+            self.write(b"c" + f"{value.module}\n{value.name}\n".encode())
+        elif isinstance(value, Call):
+            self.save(value.function)
+            self.save(value.arguments)
+            self.write(pickle.REDUCE)
+        else:
+            super().save(value, save_persistent_id)
+
+
+def pickled(value) -> bytes:
+    buffer = io.BytesIO()
+    Pickler(buffer, protocol=2).dump(value)
+    return buffer.getvalue()
+
+
+def tensor(member="0", size=6, offset=0, shape=(2, 3), strides=(3, 1), kind="FloatStorage"):
+    storage = Storage(("storage", Global("torch", kind), member, "cpu", size))
+    rebuild = Global("torch._utils", "_rebuild_tensor_v2")
+    return Call(rebuild, storage, offset, shape, strides, False, OrderedDict())
+
+
+FLOATS = np.arange(6, dtype=np.float32)
+
+
+def test_reads_tensors_views_and_parameters(tmp_path: Path) -> None:
+    parameter = Call(Global("torch._utils", "_rebuild_parameter"), tensor(), True, OrderedDict())
+    state = {"w": tensor(), "t": tensor(shape=(3, 2), strides=(1, 3)), "p": parameter, "n": 7}
+    file = archive(tmp_path / "m.bin", pickled(state), {"0": FLOATS.tobytes()})
+    found = torch_files.read(file)
+    assert found.keys() == {"w", "t", "p"}
+    np.testing.assert_array_equal(found["w"], FLOATS.reshape(2, 3))
+    np.testing.assert_array_equal(found["t"], FLOATS.reshape(2, 3).T)
+    np.testing.assert_array_equal(found["p"], FLOATS.reshape(2, 3))
+
+
+def test_reads_what_torch_writes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    linear = torch.nn.Linear(3, 2)
+    state = linear.state_dict() | {
+        "half": torch.arange(4).to(torch.bfloat16),
+        "whole": torch.arange(5),
+        "scalar": torch.tensor(2.5, dtype=torch.float64),
+        "empty": torch.zeros(0, 3),
+    }
+    torch.save({"epoch": 3, "state_dict": state}, tmp_path / "m.bin")
+    found = torch_files.read(tmp_path / "m.bin")
+    assert found.keys() == state.keys()
+    for name, value in state.items():
+        assert found[name].shape == tuple(value.shape), name
+        np.testing.assert_array_equal(
+            found[name].astype(np.float64), value.detach().to(torch.float64).numpy(), err_msg=name
+        )
+    assert found["half"].dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(
+    "function", [("os", "system"), ("builtins", "eval"), ("posix", "system"), ("torch", "load")]
+)
+def test_malicious_pickle_is_refused_and_not_run(function: tuple[str, str], tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    attack = Call(Global(*function), f"touch {proof}")
+    file = archive(tmp_path / "m.bin", pickled({"w": tensor(), "x": attack}), {"0": b"\0" * 24})
+    with pytest.raises(UserError, match=f"refused.*{'.'.join(function)}"):
+        torch_files.read(file)
+    assert not proof.exists()
+
+
+def test_the_attack_would_work_on_pickle(tmp_path: Path) -> None:
+    """The same bytes, read by pickle itself, do run: the test above proves something."""
+    proof = tmp_path / "proof"
+    pickle.loads(pickled({"x": Call(Global("os", "system"), f"touch {proof}")}))
+    assert proof.exists()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        tensor(size=7),
+        tensor(offset=1),
+        tensor(offset=-1),
+        tensor(shape=(2, 4)),
+        tensor(shape=(1 << 40, 1), strides=(0, 1)),
+        tensor(strides=(3, -1)),
+        tensor(strides=(3,)),
+        tensor(member="../../etc/passwd"),
+        Call(Global("torch._utils", "_rebuild_tensor_v2"), "no storage", 0, (2,), (1,)),
+    ],
+    ids=["size", "offset", "before", "shape", "bomb", "negative", "rank", "member", "storage"],
+)
+def test_damage_is_said(bad: Call, tmp_path: Path) -> None:
+    file = archive(tmp_path / "m.bin", pickled({"w": bad}), {"0": FLOATS.tobytes()})
+    with pytest.raises(UserError, match="damaged"):
+        torch_files.read(file)
+
+
+def test_unknown_storage_is_refused(tmp_path: Path) -> None:
+    description = pickled({"w": tensor(kind="QInt8Storage")})
+    with pytest.raises(UserError, match="QInt8Storage"):
+        torch_files.read(archive(tmp_path / "m.bin", description, {}))
+
+
+def test_compressed_members_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.bin"
+    storages = {"0": FLOATS.tobytes()}
+    compressed = archive(path, pickled({"w": tensor()}), storages, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(UserError, match="cut off"):
+        torch_files.read(compressed)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02junk", pickle.dumps({"w": 1})])
+def test_old_and_broken_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.bin").write_bytes(content)
+    with pytest.raises(UserError, match="not a zip archive"):
+        torch_files.read(tmp_path / "m.bin")
+
+
+def test_archives_without_weights(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as file:
+        file.writestr("readme.txt", "hello")
+    with pytest.raises(UserError, match="no data.pkl"):
+        torch_files.read(tmp_path / "a.bin")
+    with pytest.raises(UserError, match="no named tensors"):
+        torch_files.read(archive(tmp_path / "b.bin", pickled({"epoch": 3}), {}))
+    with pytest.raises(UserError, match="cannot be read"):
+        torch_files.read(archive(tmp_path / "c.bin", b"\x80\x02}q", {}))
+
+
+def test_big_endian(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.bin", "w") as file:
+        file.writestr("m/data.pkl", pickled({"w": tensor()}))
+        file.writestr("m/byteorder", "big")
+        file.writestr("m/data/0", FLOATS.astype(">f4").tobytes())
+    np.testing.assert_array_equal(torch_files.read(tmp_path / "m.bin")["w"], FLOATS.reshape(2, 3))
+
+
+def test_half_precision_becomes_float32(tmp_path: Path) -> None:
+    values = np.asarray([1.5, -2.25], np.float32)
+    halves = {"a": values.astype(np.float16), "b": values.astype(ml_dtypes.bfloat16)}
+    safetensors.numpy.save_file(halves, tmp_path / weights.SAFETENSORS)
+    for tensor_read in weights.read_folder(tmp_path).values():
+        assert tensor_read.dtype == np.float32
+        np.testing.assert_array_equal(tensor_read, values)
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "bin"])
+def test_shards(ending: str, tmp_path: Path) -> None:
+    name = weights.SAFETENSORS if ending == "safetensors" else weights.PYTORCH
+    placed = {"a": f"part-1.{ending}", "b": f"part-2.{ending}"}
+    for key, file in placed.items():
+        if ending == "bin":
+            archive(tmp_path / file, pickled({key: tensor()}), {"0": FLOATS.tobytes()})
+        else:
+            weights.write_file(tmp_path / file, {key: FLOATS})
+    index = tmp_path / f"{name}.index.json"
+    index.write_text(json.dumps({"weight_map": placed}))
+    assert weights.read_folder(tmp_path).keys() == {"a", "b"}
+    index.write_text(json.dumps({"weight_map": placed | {"c": placed["a"]}}))
+    with pytest.raises(UserError, match="lack c"):
+        weights.read_folder(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.bin"}}))
+    with pytest.raises(UserError, match="outside of the folder"):
+        weights.read_folder(tmp_path)
+    index.write_text("[]")
+    with pytest.raises(UserError, match="no index"):
+        weights.read_folder(tmp_path)
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no weights; expected model.safetensors"):
+        weights.read_folder(tmp_path)
+    with pytest.raises(UserError, match="no weights file"):
+        weights.read_file(tmp_path / "x.safetensors")
+    (tmp_path / "x.safetensors").write_bytes(b"12345")
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        weights.read_file(tmp_path / "x.safetensors")
+
+
+def test_written_files_are_reproducible(tmp_path: Path) -> None:
+    tensors = {"b": FLOATS, "a": FLOATS.reshape(2, 3).T}
+    for name in ("1", "2"):
+        weights.write_file(
+            tmp_path / name, dict(reversed(tensors.items())) if name == "2" else tensors
+        )
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    with safetensors.safe_open(os.fspath(tmp_path / "1"), framework="np") as file:
+        assert file.metadata() == {"format": "pt"}
+        np.testing.assert_array_equal(file.get_tensor("a"), tensors["a"])
