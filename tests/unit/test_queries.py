@@ -1,0 +1,343 @@
+"""Queries, judgements, negatives and training lines of all formats."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qac_jax.errors import DataError, UserError
+from qac_jax.text import documents, judgements, training_lines
+from qac_jax.text.bad_lines import BadLines
+from qac_jax.text.documents import Passage
+from qac_jax.text.identities import IdSet
+from qac_jax.text.judgements import Judgement, read_judgements
+from qac_jax.text.negatives import Negatives, Scores, read_hard_negatives, read_triples
+from qac_jax.text.queries import read_queries
+from qac_jax.text.training_lines import read_training_lines
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def _lines(path: Path, *rows: Any) -> Path:
+    return _write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _told(path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(q.id, q.text, q.answers) for q in read_queries(path)]
+
+
+# Queries
+
+
+def test_beir_queries(tmp_path):
+    rows = [
+        {"_id": "1", "text": "one", "metadata": {"split": "dev", "answers": ["a", "b", "a"]}},
+        {"_id": 2, "text": "two"},
+    ]
+    _lines(tmp_path / "queries.jsonl", *rows)
+    (tmp_path / "corpus.jsonl").write_text("not queries")
+    assert _told(tmp_path) == [("1", "one", ("a", "b")), ("2", "two", ())]
+    assert next(read_queries(tmp_path)).meta == {"split": "dev"}
+
+
+def test_tables_and_bare_lines(tmp_path):
+    assert _told(_write(tmp_path / "q.tsv", "7\t one \n8\ttwo\n")) == [
+        ("7", "one", ()),
+        ("8", "two", ()),
+    ]
+    assert _told(_write(tmp_path / "marco.q", "one query\n\nanother\n")) == [
+        ("1", "one query", ()),
+        ("3", "another", ()),
+    ]
+    path = tmp_path / "q.tsv.gz"
+    path.write_bytes(gzip.compress(b"7\tone\n"))
+    assert _told(path) == [("7", "one", ())]
+
+
+def test_dpr_questions(tmp_path):
+    """Quoted as Python's csv does, with answers as Python writes lists."""
+    rows = [
+        ('who said "no"', ["x"]),
+        ("who", ["Destiny 's Child", 'a "b"', "ü"]),
+        ("tab", ["a", "a", 5]),
+    ]
+    path = tmp_path / "nq-test.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerows([(question, repr(answers)) for question, answers in rows])
+    assert _told(path) == [
+        ("0", 'who said "no"', ("x",)),
+        ("1", "who", ("Destiny 's Child", 'a "b"', "ü")),
+        ("2", "tab", ("a", "5")),
+    ]
+    path = _lines(tmp_path / "wq.txt", {"question": "q", "answer": ["a|b"]})
+    assert _told(path) == [("0", "q", ("a|b",))]
+
+
+def test_answers_are_never_run_as_code(tmp_path):
+    path = _write(tmp_path / "q.tsv", "a\t['x']\nwho\t[__import__('os').getpid()]\n")
+    with pytest.raises(DataError, match="not a Python list of texts") as error:
+        list(read_queries(path))
+    assert error.value.line == 2
+
+
+def test_entity_questions(tmp_path):
+    for relation in ("P17", "P36"):
+        rows = [{"question": f"{relation} {i}", "answers": ["a"]} for i in range(2)]
+        _write(tmp_path / f"{relation}.test.json", json.dumps(rows, indent=2))
+    found = list(read_queries(tmp_path))
+    assert [q.id for q in found] == ["P17-0", "P17-1", "P36-0", "P36-1"]
+    assert found[2].meta == {"relation": "P36"}
+    path = _write(tmp_path / "P1.test.json", '[\n{"question": "x"\n')
+    with pytest.raises(DataError, match="invalid JSON") as error:
+        list(read_queries(path))
+    assert error.value.line == 3
+    path = _write(tmp_path / "P1.test.json", '[{"question": "x"}, {"answers": []}]')
+    with pytest.raises(DataError, match="entry 1: no question"):
+        list(read_queries(path))
+
+
+def test_mrqa_questions(tmp_path):
+    path = _lines(
+        tmp_path / "mrqa.jsonl",
+        {"header": {"dataset": "X"}},
+        {"context": "c", "qas": [{"qid": "a", "question": "Q?", "answers": ["x", "y"]}]},
+    )
+    (query,) = read_queries(path)
+    assert (query.id, query.text, query.answers) == ("a", "Q?", ("x", "y"))
+    (document,) = documents.read("mrqa", path)
+    assert query.meta["document"] == document.id
+
+
+def test_orcas(tmp_path):
+    rows = ["1\tcats\tD1\thttp://x", "1\tcats\tD2\thttps://y", "2\tdogs\tD1\thttp://x"]
+    path = _write(tmp_path / "orcas.tsv", "\n".join(rows) + "\n")
+    assert _told(path) == [("1", "cats", ()), ("2", "dogs", ())]
+    assert list(read_judgements(path)) == [
+        Judgement("1", "D1"),
+        Judgement("1", "D2"),
+        Judgement("2", "D1"),
+    ]
+
+
+def test_trec_topics(tmp_path):
+    sgml = """<top>
+<num> Number: 301
+<title> International
+Crime
+<desc> Description:
+What is it?
+<narr> Narrative: Long.
+</top>
+<top><num>302</num><title>Topic: Polio</title></top>
+"""
+    found = list(read_queries(_write(tmp_path / "topics.txt", sgml)))
+    assert [(q.id, q.text) for q in found] == [("301", "International Crime"), ("302", "Polio")]
+    assert found[0].meta == {"desc": "What is it?", "narr": "Long."}
+    xml = (
+        '<topics><topic number="1"><query>covid</query><question>Is it?</question></topic></topics>'
+    )
+    (query,) = read_queries(_write(tmp_path / "topics.xml", xml))
+    assert (query.id, query.text, query.meta) == ("1", "covid", {"question": "Is it?"})
+
+
+@pytest.mark.parametrize(
+    "name, text, line, said",
+    [
+        ("q.tsv", "1\tone\n2\t \n", 2, "the text of query '2' is empty"),
+        ("q.tsv", "1\tone\n\tno id\n", 2, "the id is missing"),
+        ("q.tsv", "1\tone\n1\ttwo\n", 2, "query '1' was there before"),
+        ("q.tsv", "1\tone\n2\tb\tc\n", 2, "3 columns; expected 2"),
+        ("q.tsv", "1\tone\n2\t\udcff\n", 2, "not UTF-8: byte 0xff"),
+        ("q.jsonl", '{"_id": "1", "text": "a"}\n{"text": "b"}\n', 2, "no id"),
+        ("q.jsonl", '{"_id": "1", "text": "a"}\n{]\n', 2, "invalid JSON"),
+        ("q.xml", "\n<top><num>1<title>x</top>\n<top><num>1<title>y</top>", 3, "was there before"),
+        ("q.tsv", "a\tb\tc\td\te\n", 1, "unknown format: 5 columns"),
+    ],
+)
+def test_bad_queries_name_file_and_line(tmp_path, name, text, line, said):
+    path = tmp_path / name
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(DataError) as error:
+        list(read_queries(path))
+    assert said in str(error.value)
+    assert (error.value.file, error.value.line) == (str(path), line)
+    if "unknown" not in said:
+        bad = BadLines(1)
+        assert len(list(read_queries(path, bad=bad))) == 1
+        assert [item.line for item in bad.items] == [line]
+
+
+def test_an_unknown_query_format_names_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'orcas'"):
+        list(read_queries(_write(tmp_path / "x", "x"), "orca"))
+
+
+# Judgements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 0 a 1\n1 0 b 2\n2 Q0 a 0\n",
+        "1\t0\ta\t1\n1\t0\tb\t2\n2\t0\ta\t0\n",
+        "query-id\tcorpus-id\tscore\n1\ta\t1\n1\tb\t2\n2\ta\t0\n",
+    ],
+)
+def test_judgements_of_three_and_four_columns(tmp_path, text):
+    path = _write(tmp_path / "qrels.tsv", text)
+    assert judgements.by_query(read_judgements(path)) == {"1": {"a": 1, "b": 2}, "2": {"a": 0}}
+
+
+def test_judgements_of_two_columns(tmp_path):
+    path = _write(tmp_path / "qrels.tsv", "1\ta\n2\tb\n")
+    assert list(read_judgements(path)) == [Judgement("1", "a", 1), Judgement("2", "b", 1)]
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("9 0 a 1", "query '9' has no text"),
+        ("1 0 z 1", "passage 'z' is not in the corpus"),
+        ("1 0 a 1", "judged for query '1' before"),
+        ("1 0 b high", "the grade 'high' is not a whole number"),
+        ("1 0 b 1 5", "5 columns; expected 2"),
+    ],
+)
+@pytest.mark.parametrize("kind", [frozenset, IdSet])
+def test_bad_judgements_name_file_and_line(tmp_path, line, said, kind):
+    path = _write(tmp_path / "qrels.txt", f"1 0 a 1\n{line}\n")
+    known: dict[str, Any] = {"queries": kind(["1"]), "passages": kind(["a", "b"])}
+    with pytest.raises(DataError) as error:
+        list(read_judgements(path, **known))
+    assert said in error.value.message
+    assert (error.value.file, error.value.line) == (str(path), 2)
+    bad = BadLines(1)
+    assert len(list(read_judgements(path, bad=bad, **known))) == 1
+    assert [(item.line, said in item.message) for item in bad.items] == [(2, True)]
+
+
+def test_splits_of_a_beir_folder(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    path = _write(tmp_path / "qrels" / "test.tsv", "1\ta\t1\n")
+    assert judgements.judgements_file(tmp_path, "test") == str(path)
+    with pytest.raises(UserError, match="no qrels/dev.tsv; splits there: test"):
+        judgements.judgements_file(tmp_path, "dev")
+
+
+# Negatives
+
+
+def test_triples_are_grouped_shuffled_and_cut(tmp_path):
+    rows = [("5", "p", f"n{i % 60}") for i in range(90)] + [("6", "q", "x"), ("6", "r", "x")]
+    path = _write(tmp_path / "t.tsv", "".join("\t".join(row) + "\n" for row in rows))
+    first, second = read_triples(path)
+    assert (first.query, first.positives) == ("5", ("p",))
+    assert sorted(first.negatives) == sorted(f"n{i}" for i in range(60))
+    assert list(first.negatives) != [f"n{i}" for i in range(60)]
+    assert second == Negatives("6", ("q", "r"), ("x",))
+    cut = next(read_triples(path, keep=7))
+    assert cut.negatives == first.negatives[:7]
+    assert next(read_triples(path, seed=1)).negatives != first.negatives
+    # The order of one query does not depend on what stands before it.
+    _write(path, "4\tp\tn\n" + path.read_text())
+    assert list(read_triples(path))[1] == first
+
+
+def test_bad_triples(tmp_path):
+    path = _write(tmp_path / "t.tsv", "5\tp\tn\n6\tp\n5\tp\tm\n7\tp\tn\n5\tp\tk\n")
+    bad = BadLines(2)
+    found = list(read_triples(path, bad=bad))
+    assert [(n.query, set(n.negatives)) for n in found] == [("5", {"n", "m"}), ("7", {"n"})]
+    assert [(i.line, i.message[:9]) for i in bad.items] == [(2, "2 columns"), (5, "query '5'")]
+
+
+HARD = {
+    "qid": 1,
+    "pos": [{"pid": 10, "ce-score": 9.0}, {"pid": 11, "ce-score": 6.0}],
+    "neg": {
+        "bm25": [
+            {"pid": 20, "ce-score": 3.5},
+            {"pid": 21, "ce-score": 3.0},
+            {"pid": 22, "ce-score": -1.0},
+            {"pid": 23, "ce-score": -2.0},
+        ],
+        "dense": [{"pid": 22, "ce-score": -1.0}, {"pid": 24, "ce-score": 0.0}],
+    },
+}
+
+
+def test_hard_negatives(tmp_path):
+    """The worst positive has 6.0: with margin 3 a negative may have 3.0 at most."""
+    path = tmp_path / "hard.jsonl.gz"
+    path.write_bytes(gzip.compress((json.dumps(HARD) + '\n{"qid": 2, "pos": [5]}\n').encode()))
+    bad = BadLines()
+    (found,) = read_hard_negatives(path, margin=None, per_system=2, bad=bad)
+    assert found == Negatives(
+        "1", ("10", "11"), ("20", "21", "22", "24"), ("bm25", "bm25", "dense", "dense")
+    )
+    assert bad.left_out["queries without positives or negatives"] == 1
+    _lines(tmp_path / "hard.jsonl", HARD)
+    (found,) = read_hard_negatives(tmp_path / "hard.jsonl", per_system=2)
+    assert found.negatives == ("21", "22", "24")
+    (found,) = read_hard_negatives(tmp_path / "hard.jsonl", systems=["dense"])
+    assert (found.negatives, found.systems) == (("22", "24"), ("dense", "dense"))
+
+
+def test_hard_negatives_with_a_table_of_scores(tmp_path):
+    path = _lines(tmp_path / "hard.jsonl", {"qid": "1", "pos": ["a"], "neg": {"s": ["b", "c"]}})
+    with pytest.raises(DataError, match="no cross-encoder score") as error:
+        list(read_hard_negatives(path))
+    assert error.value.line == 1
+    table = _write(tmp_path / "scores.tsv", "1\ta\t5.0\n1\tb\t2.5\n1\tc\t1.5\n2\ta\t0\n")
+    scores = Scores(table)
+    assert scores.get("1", "b") == 2.5 and scores.get("2", "b") is None
+    (found,) = read_hard_negatives(path, scores=scores)
+    assert found.negatives == ("c",)
+    with pytest.raises(DataError, match="the score 'x' is not a number"):
+        Scores(_write(table, "1\ta\tx\n"))
+
+
+# Training lines
+
+
+def test_tevatron_training_lines(tmp_path):
+    row = {
+        "query_id": 3,
+        "query": "q",
+        "positive_passages": [{"docid": 1, "title": "T", "text": "p"}],
+        "negative_passages": [{"docid": "2", "text": "n"}],
+    }
+    path = _lines(tmp_path / "train.jsonl", row, {**row, "positive_passages": []})
+    bad = BadLines(1)
+    (found,) = read_training_lines(path, bad=bad)
+    assert found == training_lines.TrainingLine(
+        "3", "q", (Passage("1", "T", "p"),), (Passage("2", "", "n"),)
+    )
+    assert [(i.line, i.message) for i in bad.items] == [(2, "query '3' has no positive passage")]
+
+
+def test_rocketqa_training_lines(tmp_path):
+    dual = "q\t-\tpos\tT\tneg\t0\nq\t\tpos\t\tneg2\t0\nq2\t\tp\t\tn\t0\n"
+    first, second = read_training_lines(_write(tmp_path / "dual.tsv", dual), "rocketqa")
+    assert first.positives == (Passage("", "", "pos"),)
+    assert first.negatives == (Passage("", "T", "neg"), Passage("", "", "neg2"))
+    assert second.query == "q2"
+    cross = "q\tT\tgood\t1\nq\t\tbad\t0\nq\t\tbad\t7\nq\tx\n"
+    bad = BadLines(2)
+    (found,) = read_training_lines(_write(tmp_path / "cross.tsv", cross), "rocketqa", bad=bad)
+    assert (found.positives, found.negatives) == (
+        (Passage("", "T", "good"),),
+        (Passage("", "", "bad"),),
+    )
+    assert [i.line for i in bad.items] == [3, 4]
+    with pytest.raises(UserError, match="did you mean 'rocketqa'"):
+        list(read_training_lines(tmp_path / "cross.tsv", "rocketq"))

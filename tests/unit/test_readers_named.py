@@ -1,0 +1,142 @@
+"""Data sets by name: record ranges make the whole, and what is missing is said in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qac_jax.errors import DataError, UserError
+from qac_jax.text import documents
+from qac_jax.text.documents import Passage, Section
+from qac_jax.text.readers import named
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Every test opens its data sets anew."""
+    for opened in (named._tfds, named._huggingface, named._ir_datasets):
+        opened.cache_clear()
+    yield
+    for opened in (named._tfds, named._huggingface, named._ir_datasets):
+        opened.cache_clear()
+
+
+def _whole(format: str, name: str, count: int, **options: Any) -> list[documents.Document]:
+    parts = documents.shards(format, name, count, options)
+    assert len(parts) <= count
+    return [d for part in parts for d in documents.read_shard(part)]
+
+
+@pytest.mark.parametrize(
+    "format, module, package",
+    [
+        ("tfds", "tensorflow_datasets", "tensorflow-datasets"),
+        ("huggingface", "datasets", "datasets"),
+        ("ir_datasets", "ir_datasets", "ir_datasets"),
+    ],
+)
+def test_a_missing_library_names_the_command(monkeypatch, format, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=f"needs {module}.*`pip install {package}`"):
+        list(documents.read(format, "some/name"))
+
+
+def _huggingface(monkeypatch, rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    calls: list[tuple[Any, ...]] = []
+
+    def load_dataset(path: str, config: str | None, split: str) -> list[dict[str, Any]]:
+        calls.append((path, config, split))
+        if path == "no/such":
+            raise ConnectionError("no\nnetwork")
+        return rows
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    return calls
+
+
+def test_hugging_face(monkeypatch):
+    rows = [{"id": i, "title": f"T{i}", "text": f"text {i}", "tags": ["x"]} for i in range(2500)]
+    calls = _huggingface(monkeypatch, rows)
+    whole = list(documents.read("huggingface", "org/name:config", split="test"))
+    assert calls == [("org/name", "config", "test")]
+    assert [d.id for d in whole] == [str(i) for i in range(2500)]
+    assert whole[3].title == "T3" and whole[3].sections == (Section("", "text 3"),)
+    for count in (1, 3, 7):
+        assert _whole("huggingface", "org/name:config", count, split="test") == whole
+
+
+def test_records_of_a_named_data_set_can_be_bad(monkeypatch):
+    _huggingface(monkeypatch, [{"id": 1, "text": "a"}, {"id": 2, "text": ""}])
+    with pytest.raises(DataError, match="text of '2' is empty") as error:
+        list(documents.read("huggingface", "org/name"))
+    assert (error.value.file, error.value.line) == ("org/name", 2)
+
+
+def test_what_cannot_be_loaded_is_one_sentence(monkeypatch):
+    _huggingface(monkeypatch, [])
+    with pytest.raises(UserError, match="'no/such' cannot be loaded .ConnectionError: no network"):
+        list(documents.read("huggingface", "no/such"))
+
+
+def test_ir_datasets(monkeypatch):
+    Text = namedtuple("Text", "doc_id text")
+    Page = namedtuple("Page", "doc_id url title body")
+    collections: dict[str, list[Any]] = {
+        "passages": [Text(str(i), f"text {i}") for i in range(10)],
+        "pages": [Page("D1", "http://u", "T", "body")],
+    }
+
+    def load(name: str) -> Any:
+        rows = collections[name]
+        return SimpleNamespace(docs_count=lambda: len(rows), docs_iter=lambda: rows)
+
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
+    whole = list(documents.read("ir_datasets", "passages"))
+    assert [d.passages for d in whole] == [(Passage(str(i), "", f"text {i}"),) for i in range(10)]
+    for count in (1, 3, 20):
+        assert _whole("ir_datasets", "passages", count) == whole
+    (page,) = documents.read("ir_datasets", "pages")
+    assert (page.title, page.sections, page.meta) == (
+        "T",
+        (Section("", "body"),),
+        {"url": "http://u"},
+    )
+    with pytest.raises(UserError, match="'nothing' cannot be loaded .KeyError: 'nothing'.; check"):
+        list(documents.read("ir_datasets", "nothing"))
+
+
+def test_tensorflow_datasets(monkeypatch):
+    rows = [{"title": f"T{i}".encode(), "text": f"té {i}".encode(), "n": i} for i in range(2100)]
+
+    class Source:
+        def __len__(self):
+            return len(rows)
+
+        def __getitems__(self, numbers):
+            return [rows[i] for i in numbers]
+
+    class Builder:
+        def download_and_prepare(self):
+            pass
+
+        def as_data_source(self, split):
+            assert split == "train"
+            return Source()
+
+    def builder(name: str, data_dir: str | None, file_format: str) -> Builder:
+        assert (name, data_dir, file_format) == ("wiki/en", "/data", "array_record")
+        return Builder()
+
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", SimpleNamespace(builder=builder))
+    whole = list(documents.read("tfds", "wiki/en", data_dir="/data"))
+    assert [d.id for d in whole] == [f"en@{i}" for i in range(2100)]
+    assert (whole[7].title, whole[7].text, whole[7].meta) == ("T7", "té 7", {"n": 7})
+    assert _whole("tfds", "wiki/en", 4, data_dir="/data") == whole
+    rows[5]["text"] = b"\xff"
+    with pytest.raises(DataError, match="'text' is not UTF-8: byte 0xff") as error:
+        list(documents.read("tfds", "wiki/en", data_dir="/data"))
+    assert error.value.line == 6
