@@ -24,7 +24,6 @@ from qac_jax.errors import UserError, nearest
 VARIANTS = ("condenser", "cotmae_qc")
 MAX_PREDICTIONS = 512
 _WORDS_A_KERNEL = 16
-_WORD_ORDER, _REPLACEMENT, _RANDOM_ID = range(3)  # what a row's key is folded with
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,21 +99,30 @@ class Masking:
         self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
     ) -> jax.Array:
         """Which tokens the drawn words cover, bool [B, L] (drawn [UNK] included)."""
+        return self._select(ids, lengths, _bits(keys, ids.shape[-1])[0], vocabulary)
+
+    def _select(
+        self, ids: jax.Array, lengths: jax.Array, order: jax.Array, vocabulary: Vocabulary
+    ) -> jax.Array:
         length = ids.shape[-1]
         continuation = jnp.asarray(vocabulary.continuation)[ids]
         inside = jnp.arange(length) < lengths[:, None]
         frame = _is_one_of(ids, (vocabulary.cls, vocabulary.sep))
         unmasked = _is_one_of(ids, vocabulary.special) if self.variant == "condenser" else frame
         budget = jnp.asarray(self.budgets(length))[jnp.sum(inside & ~frame, axis=-1)]
-        return jax.vmap(_select_row)(inside & ~unmasked, continuation, budget, keys)
+        return jax.vmap(_select_row)(inside & ~unmasked, continuation, budget, order)
 
     def __call__(
         self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
     ) -> Masked:
-        """Draw words, replace their tokens, and list what is to be predicted."""
-        selected = self.select(ids, lengths, keys, vocabulary)
+        """Draw words, replace their tokens, and list what is to be predicted.
+
+        A row's key must be used for nothing else.
+        """
+        order, chance, other = _bits(keys, ids.shape[-1])
+        selected = self._select(ids, lengths, order, vocabulary)
         selected &= ~_is_one_of(ids, vocabulary.special)
-        masked = jnp.where(selected, replace(ids, keys, vocabulary), ids)
+        masked = jnp.where(selected, _replaced(ids, chance, other, vocabulary), ids)
         positions, weights = _first_places(selected, self.max_predictions(ids.shape[-1]))
         labels = jnp.take_along_axis(ids, positions, axis=-1)
         return Masked(masked, positions, labels, weights)
@@ -122,16 +130,23 @@ class Masking:
 
 def replace(ids: jax.Array, keys: jax.Array, vocabulary: Vocabulary) -> jax.Array:
     """What each token becomes if it is drawn: 80 % [MASK], 10 % any id at all, 10 % itself."""
+    return _replaced(ids, *_bits(keys, ids.shape[-1])[1:], vocabulary)
 
-    def row(tokens: jax.Array, key: jax.Array) -> jax.Array:
-        chance = jax.random.uniform(jax.random.fold_in(key, _REPLACEMENT), tokens.shape)
-        # Uniform over the whole vocabulary: special ids, [MASK] and the token itself included.
-        other = jax.random.randint(
-            jax.random.fold_in(key, _RANDOM_ID), tokens.shape, 0, vocabulary.size, tokens.dtype
-        )
-        return jnp.where(chance < 0.8, vocabulary.mask, jnp.where(chance < 0.9, other, tokens))
 
-    return jax.vmap(row)(ids, keys)
+def _bits(keys: jax.Array, length: int) -> jax.Array:
+    """All the randomness of each row, uint32 [3, B, L]: order of words, replacement, other id."""
+    bits = jax.vmap(lambda key: jax.random.bits(key, (3, length), jnp.uint32))(keys)
+    return jnp.swapaxes(bits, 0, 1)
+
+
+def _replaced(
+    ids: jax.Array, chance: jax.Array, other: jax.Array, vocabulary: Vocabulary
+) -> jax.Array:
+    # Uniform over the whole vocabulary: special ids, [MASK] and the token itself included. The
+    # remainder favours no id by more than 1 in 2^32 / V.
+    drawn = (other % jnp.uint32(vocabulary.size)).astype(ids.dtype)
+    drawn = jnp.where(chance < jnp.uint32(round(0.9 * 2**32)), drawn, ids)
+    return jnp.where(chance < jnp.uint32(round(0.8 * 2**32)), vocabulary.mask, drawn)
 
 
 def _is_one_of(ids: jax.Array, values: Sequence[int]) -> jax.Array:
@@ -139,7 +154,7 @@ def _is_one_of(ids: jax.Array, values: Sequence[int]) -> jax.Array:
 
 
 def _select_row(
-    candidate: jax.Array, continuation: jax.Array, budget: jax.Array, key: jax.Array
+    candidate: jax.Array, continuation: jax.Array, budget: jax.Array, order: jax.Array
 ) -> jax.Array:
     """The drawn tokens of one row, bool [L]."""
     length = candidate.shape[0]
@@ -151,9 +166,8 @@ def _select_row(
     before_next = jnp.append(before_next[1:], length)
     size = jnp.where(opens, jnp.minimum(before_next, seen[-1]) - (seen - 1), 0)
 
-    bits = jax.random.bits(jax.random.fold_in(key, _WORD_ORDER), (length,), jnp.uint32)
-    last = jnp.uint32(0xFFFFFFFF)
-    _, size, place_in_order = lax.sort((jnp.where(opens, bits, last), size, place), num_keys=1)
+    order = jnp.where(opens, order, jnp.uint32(0xFFFFFFFF))
+    _, size, place_in_order = lax.sort((order, size, place), num_keys=1)
     taken_in_order = _take_what_fits(size, budget)
     taken = jnp.zeros(length, bool).at[place_in_order].set(taken_in_order, unique_indices=True)
     word = lax.cummax(jnp.where(opens, place, 0))

@@ -62,5 +62,6 @@ def test_its_gradient_is_softmax_minus_target() -> None:
 
 
 def test_bf16_logits_are_summed_in_fp32() -> None:
-    found = token_loss(jnp.asarray(LOGITS, jnp.bfloat16), LABELS, jnp.asarray(WEIGHTS, jnp.float32))
+    labels, weights = jnp.asarray(LABELS), jnp.asarray(WEIGHTS, jnp.float32)
+    found = token_loss(jnp.asarray(LOGITS, jnp.bfloat16), labels, weights)
     assert found.loss.dtype == jnp.float32
