@@ -106,6 +106,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
                 file = cast(Any, stack.enter_context(bz2.BZ2File(file)))
             elif packing == ".zst":
                 file = cast(Any, stack.enter_context(_zstd(file)))
+            _refuse_archives(path, cast(Any, file).peek(512))
             yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(path, error) from error
@@ -232,6 +233,19 @@ class _ZstdFile(io.RawIOBase):
             raise OSError(str(error)) from error
         buffer[: len(data)] = data
         return len(data)
+
+
+def _refuse_archives(path: str, head: bytes) -> None:
+    """MS MARCO and its kin come as archives: say so instead of complaining about their bytes."""
+    if head[257:262] == b"ustar":
+        kind = "a tar archive; unpack it and give the files inside"
+    elif head.startswith(b"PK\x03\x04"):
+        kind = "a zip archive; unpack it and give the files inside"
+    elif head.startswith(b"PAR1"):
+        kind = "a parquet file; read it through --format huggingface, or turn it into JSON lines"
+    else:
+        return
+    raise DataError(kind, file=path)
 
 
 def _damaged(path: str, error: Exception) -> DataError:

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import pickle
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,20 @@ def test_damaged_packing_is_told(tmp_path, packing):
     with pytest.raises(DataError, match="damaged") as error:
         list(documents.read("msmarco_passages", path, skip_bad=10**6))
     assert error.value.file == str(path)
+
+
+def test_archives_are_told_apart_from_packed_files(tmp_path):
+    text = tmp_path / "collection.tsv"
+    text.write_text("1\tone\n")
+    packed = tmp_path / "collection.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(text, "collection.tsv")
+    with pytest.raises(DataError, match="a tar archive; unpack it"):
+        list(documents.read("msmarco_passages", packed))
+    for head, said in ((b"PK\x03\x04", "a zip archive"), (b"PAR1", "a parquet file")):
+        text.write_bytes(head + b"\t\x00\n")
+        with pytest.raises(DataError, match=said):
+            list(documents.read("msmarco_passages", text))
 
 
 def test_windows_line_ends_and_byte_order_mark(tmp_path):
