@@ -33,6 +33,7 @@ import numpy as np  # noqa: E402
 import optax  # noqa: E402
 import toy  # noqa: E402
 
+from qac_jax import processes  # noqa: E402
 from qac_jax.errors import Interrupted  # noqa: E402
 from qac_jax.training import distributed, loop  # noqa: E402
 from qac_jax.training import mesh as meshes  # noqa: E402
@@ -58,7 +59,7 @@ class Loader(toy.MemoryLoader):
 
 
 def main() -> int:
-    distributed.start(options.coordinator, options.processes, options.process)
+    distributed.start(processes.place(options.coordinator, options.processes, options.process))
     mesh = meshes.make_mesh([int(size) for size in options.mesh.split(",")])
     objective = toy.ToyMlm(toy.Net(dropout=0.2))
     engine = Engine(objective, optax.adamw(3e-3), mesh, meshes.rules_named("default"), seed=3)

@@ -24,9 +24,10 @@ from typing import Any, ClassVar
 
 from etils import epath
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts, processes, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import Interrupted, UserError
+from qac_jax.processes import Place
 from qac_jax.stages import fields
 from qac_jax.stages.fields import artifact_input, option, source
 
@@ -52,6 +53,9 @@ class Stage:
     VERSION: ClassVar[int] = 1
     EXAMPLE: ClassVar[str] = ""
 
+    # Whether all processes of a run over several do the work; otherwise the others wait.
+    SHARED: ClassVar[bool] = False
+
     seed: int = option(0, "seed of everything random in this stage")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -61,6 +65,10 @@ class Stage:
     def environment(self) -> dict[str, str]:
         """What the result depends on beside fields and inputs, such as installed packages."""
         return {}
+
+    def place(self) -> Place:
+        """Which process of a run this is; only process 0 writes the artefact."""
+        return processes.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What a dry run can say without reading data; `inputs` are the plans before it."""
@@ -154,6 +162,8 @@ def execute(
             if not replace:
                 raise
             progress.say(f"{stage.VERB}: made again, since {damage}")
+    if stage.place().number:
+        return _follow(stage, inputs, out, key)
     began = time.monotonic()
     with interruptible():
         with artifacts.create(
@@ -178,6 +188,18 @@ def execute(
         f"({progress.human_seconds(artifact.info['seconds'])})"
     )
     return artifact
+
+
+def _follow(stage: Stage, inputs: Inputs, out: epath.PathLike, key: str) -> Artifact:
+    """Takes part in what process 0 of this run does, and opens what it writes."""
+    with interruptible():
+        if stage.SHARED:
+            stage.run(inputs, Writer(epath.Path(out), {}))
+        while (record := artifacts.peek(out)) is None or not record["finished"]:
+            time.sleep(0.2)
+    if record["key"] != key:
+        raise UserError(f"{out} holds an artefact made with other settings; choose another --out")
+    return artifacts.load(out)
 
 
 @contextlib.contextmanager

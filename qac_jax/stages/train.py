@@ -9,8 +9,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from qac_jax import processes
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.processes import Place
 from qac_jax.stages import fields
 from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
 
@@ -25,6 +27,7 @@ class Train(Stage):
 
     VERB = "pretrain"
     KIND = "parameters"
+    SHARED = True
     EXAMPLE = (
         "qac pretrain --gin_file gin_configs/objectives/mlm.gin --examples out/examples "
         "--steps 1000 --out out/encoder"
@@ -71,6 +74,9 @@ class Train(Stage):
     best: str = option("", "validation measure that chooses the result (default: the last step)")
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
 
+    def place(self) -> Place:
+        return processes.place(self.coordinator, self.processes, self.process)
+
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
 
@@ -80,7 +86,7 @@ class Train(Stage):
         from qac_jax.training import distributed, loop, start, step
         from qac_jax.training import mesh as meshes
 
-        distributed.start(self.coordinator, self.processes, self.process)
+        distributed.start(self.place())
         if jax.default_backend() != "cpu":
             _cache_compiled(jax)
         mesh = meshes.make_mesh(self.mesh)
@@ -197,10 +203,10 @@ class Train(Stage):
         }
         given = {name: value for name, value in asked.items() if value}
         if len(given) != 1 or min(given.values()) < 0:
-            said = ", ".join(f"{name}={value}" for name, value in given.items()) or "nothing"
+            said = " and ".join(f"{name}={value}" for name, value in given.items())
             raise UserError(
-                f"{said} does not say how long to train; give one of --steps, --total_examples "
-                "and --epochs"
+                f"how long to train is said by {said or 'nothing'}; give one of --steps, "
+                "--total_examples and --epochs, greater than 0"
             )
         seen = self.total_examples or int(self.epochs * examples)
         total = self.steps or seen // self.batch_size

@@ -1,0 +1,59 @@
+"""Which of several processes this one is, as its launcher says. Needs no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from qac_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """This process among those of a run. `launcher` is "", "explicit", "slurm" or "tpu"."""
+
+    launcher: str = ""
+    number: int = 0
+    count: int = 1
+    coordinator: str = ""
+
+
+def place(
+    coordinator: str = "",
+    processes: int = 0,
+    process: int = -1,
+    environment: Mapping[str, str] | None = None,
+) -> Place:
+    """SLURM and TPU pods are recognised by themselves.
+
+    Elsewhere `coordinator` (HOST:PORT of process 0), the number of `processes` and the number of
+    this `process` say it, or the variables QAC_COORDINATOR, QAC_PROCESSES and QAC_PROCESS.
+    """
+    given = os.environ if environment is None else environment
+    coordinator = coordinator or given.get("QAC_COORDINATOR", "")
+    if coordinator:
+        count = processes or _number(given, "QAC_PROCESSES")
+        number = process if process >= 0 else _number(given, "QAC_PROCESS")
+        if ":" not in coordinator or count < 1 or not 0 <= number < count:
+            raise UserError(
+                f"coordinator={coordinator!r}, processes={count}, process={number} do not describe "
+                "a run; give HOST:PORT of process 0, the number of processes, and 0 to that number "
+                "less one for this one"
+            )
+        return Place("explicit", number, count, coordinator)
+    if "SLURM_PROCID" in given and (count := _number(given, "SLURM_NTASKS", "1")) > 1:
+        return Place("slurm", _number(given, "SLURM_PROCID"), count)
+    hosts = [name for name in given.get("TPU_WORKER_HOSTNAMES", "").split(",") if name]
+    if len(hosts) > 1:
+        return Place("tpu", _number(given, "TPU_WORKER_ID"), len(hosts))
+    return Place()
+
+
+def _number(given: Mapping[str, str], name: str, default: str = "") -> int:
+    text = given.get(name, default)
+    if not text.isdigit():
+        raise UserError(
+            f"{name}={text!r} is not a number; a run of several processes needs it in each of them"
+        )
+    return int(text)

@@ -1,0 +1,221 @@
+"""`qac pretrain` from examples to parameters: results, restarts, kills, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import toy_examples
+
+from qac_jax import artifacts, cli
+from qac_jax.models import bert, huggingface, parameters
+from qac_jax.objectives import mlm
+from qac_jax.stages import train
+
+
+TESTS = Path(__file__).parents[1]
+GIN = TESTS / "toy_mlm.gin"
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples") / "toy"
+    toy_examples.write_mlm(folder, count=80)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six steps that nobody interrupts, in a process like all others here."""
+    folder = tmp_path_factory.mktemp("trained") / "mlm"
+    code, said = finish(launch(examples, folder, "--steps", 6))
+    assert code == 0, said
+    return folder
+
+
+def launch(examples: Path, out: Path, *flags: object, **variables: object) -> Any:
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_COMPILATION_CACHE_DIR": str(examples.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        **{name: str(value) for name, value in variables.items()},
+    }
+    command = ["pretrain", "--gin_file", GIN, "--examples", examples, "--out", out]
+    command += ["--log_every", 1, "--save_every", 2, *flags]
+    return subprocess.Popen(
+        [sys.executable, "-m", "qac_jax.cli", *map(str, command)],
+        env=environment,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def finish(process: Any) -> tuple[int, str]:
+    said = process.communicate(timeout=250)[1]
+    return process.returncode, said
+
+
+def wait_for_step(out: Path, step: int, process: Any) -> None:
+    """Returns when the run has logged this step (or has ended)."""
+    log = out / ".training" / "metrics.jsonl"
+    while process.poll() is None:
+        if log.exists() and len(log.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.002)
+
+
+def test_the_artefact_holds_a_usable_model(trained: Path, examples: Path) -> None:
+    artifact = artifacts.load(trained, kind="parameters")
+    artifact.verify()
+    assert {name.split("/")[0] for name in artifact.files} == {
+        *("parameters", "objective", "module.json", "tokenizer", "metrics.jsonl")
+    }
+    assert artifact.info["steps"] == 6 and "mlm.Mlm" in artifact.info["gin"]
+    assert not (trained / ".training").exists()
+    module, variables = parameters.load(artifact)
+    assert isinstance(module, bert.Bert) and module.config.hidden_size == 16
+    ids, lengths = np.array([[2, 7, 9, 3, 0]], np.int32), np.array([4], np.int32)
+    assert np.isfinite(module.apply(variables, ids, lengths).last).all()
+    whole = parameters.load_whole(artifact)
+    assert set(whole) - set(variables["params"]) == {"mlm_head"}
+    metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_second_run_has_nothing_to_do(trained: Path, examples: Path, capsys: Any) -> None:
+    assert call(examples, trained, "--steps", 6, "--log_every", 3) == 0
+    assert "is up to date" in capsys.readouterr().err
+
+
+def test_killed_at_a_random_moment(trained: Path, examples: Path, tmp_path: Path) -> None:
+    kill_and_resume(trained, examples, tmp_path / "out", kills=1)
+
+
+@pytest.mark.slow
+def test_killed_ten_times(trained: Path, examples: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        kill_and_resume(trained, examples, tmp_path / str(number), kills=2)
+
+
+def kill_and_resume(trained: Path, examples: Path, out: Path, kills: int) -> None:
+    for _ in range(kills):
+        process = launch(examples, out, "--steps", 6)
+        wait_for_step(out, random.Random().randrange(1, 6), process)
+        process.kill()
+        finish(process)
+    code, said = finish(launch(examples, out, "--steps", 6))
+    assert code == 0, said
+    a, b = artifacts.load(out), artifacts.load(trained)
+    assert a.identity == b.identity
+    assert_same_bits(out, trained)
+
+
+def assert_same_bits(a: Path, b: Path) -> None:
+    x, y = (parameters.load_whole(artifacts.load(path)) for path in (a, b))
+    jax.tree.map(np.testing.assert_array_equal, x, y)
+
+
+def test_sigterm_saves_and_exits_zero(trained: Path, examples: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    long = ("--steps", 100_000, "--log_every", 100_000, "--save_every", 100_000)
+    process = launch(examples, out, *long)
+    checkpoints = out / ".training" / "metrics.jsonl"
+    while not checkpoints.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 0, said
+    assert "SIGTERM: saved at step" in said
+    assert f"continue with: qac pretrain --gin_file {GIN}" in said
+    saved = [p.name for p in (out / ".training" / "checkpoints").iterdir()]
+    assert len(saved) == 1 and int(saved[0]) < 100_000
+
+
+@pytest.mark.slow
+def test_two_processes_write_one_artefact(trained: Path, examples: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = {"QAC_COORDINATOR": address, "QAC_PROCESSES": 2}
+    one_each = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", **shared}
+    processes = [
+        launch(examples, tmp_path / "out", "--steps", 6, **one_each, QAC_PROCESS=i)
+        for i in range(2)
+    ]
+    for code, said in map(finish, processes):
+        assert code == 0, said
+    x, y = (parameters.load_whole(artifacts.load(p)) for p in (tmp_path / "out", trained))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), x, y)
+
+
+def call(examples: Path, out: Path, *flags: object) -> int:
+    command = ["pretrain", "--gin_file", GIN, "--examples", examples, "--out", out, *flags]
+    return cli.main([str(word) for word in command])
+
+
+def test_starts_from_an_artefact_and_from_a_folder(
+    trained: Path, examples: Path, tmp_path: Path, capsys: Any
+) -> None:
+    artifact = artifacts.load(trained)
+    module, variables = parameters.load(artifact)
+    huggingface.save(tmp_path / "hf", module, variables)
+
+    # Its own objective goes on with all parameters, heads too.
+    stage = train.Train(objective=mlm.Mlm(bert.Bert(bert.BertConfig())), examples="unused")
+    objective, params = stage._start(stage.objective, {"init": artifact})
+    assert objective.model.config.hidden_size == 16
+    jax.tree.map(np.testing.assert_array_equal, params, parameters.load_whole(artifact))
+
+    # From a folder: its shape counts, not that of the gin file, and the head is new.
+    still = ("--steps", 1, "--learning_rate", 1e-30, "--gin.Optimizer.weight_decay=0.0")
+    shape = ("--gin.BertConfig.hidden_size=8",)
+    assert call(examples, tmp_path / "b", "--pretrained", tmp_path / "hf", *still, *shape) == 0
+    assert "5 parameter arrays start anew: mlm_head/" in capsys.readouterr().err
+    again, variables_again = huggingface.load(tmp_path / "b")  # an artefact is as good as a folder
+    assert again == module
+    jax.tree.map(np.testing.assert_array_equal, variables_again, variables)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "said by nothing; give one of --steps"),
+        (("--steps", 2, "--epochs", 1), "said by steps=2 and epochs=1.0; give one"),
+        (("--epochs", 0.01), "0 examples are less than one batch of 16"),
+        (("--steps", 1, "--batch_size", 12), "batch_size=12 is not divisible by the 8 devices"),
+        (("--steps", 1, "--mesh", "3,1,1"), "mesh=3x1x1 does not fit 8 device"),
+        (("--steps", 1, "--rules", "fdsp"), "did you mean 'fsdp'"),
+        (("--steps", 1, "--precision", "bf16"), "did you mean 'bfloat16'|is not one of"),
+        (("--steps", 1, "--profile", "5"), "expected FIRST:LAST"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    examples: Path, tmp_path: Path, capsys: Any, flags: Any, message: str
+) -> None:
+    assert call(examples, tmp_path / "out", *flags) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(message, said), said
+    assert said.startswith("qac: ")
+
+
+def test_dry_run_reads_no_data(tmp_path: Path, capsys: Any) -> None:
+    arguments = ["pretrain", "--gin_file", str(GIN), "--examples", "stage:tokenize"]
+    flags = ["--steps", "100", "--kind", "mlm", "--dry_run", "--json"]
+    assert cli.main([*arguments, *flags]) == 0
+    plan = json.loads(capsys.readouterr().out)["stages"][0]["plan"]
+    assert plan["steps"] == 100 and plan["tokens"] == 100 * 16 * 24
+    assert plan["state_bytes"] == 16 * plan["parameters"] > 0
