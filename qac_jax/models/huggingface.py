@@ -18,12 +18,14 @@ from pathlib import Path
 
 import flax.linen as nn
 
+from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.models import (
     backbones,
     head_files,
     hf_config,
     name_maps,
+    parameters,
     sentence_transformers,
     weights,
 )
@@ -77,10 +79,12 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     """(module, variables) of a folder, by what its files say.
 
     A BERT (ERNIE, Contriever …) gives a Bert, a sequence classifier a CrossEncoder, a T5 a T5, a
-    sentence-transformers or DPR folder a DualEncoder. Heads beside a BERT: `load_heads`. With
+    sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was trained. Heads beside a BERT: `load_heads`. With
     `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
     folder, options = resolve(place), _with(runtime, options)
+    if (folder / artifacts.COMMIT).exists():
+        return parameters.load(artifacts.load(folder, parameters.KIND), options.runtime)
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
     return backbones.load(folder, options)
