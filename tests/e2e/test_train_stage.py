@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import toy_examples
+import toy_mlm
 
 from qac_jax import artifacts, cli
 from qac_jax.models import bert, huggingface, parameters
@@ -32,7 +32,7 @@ GIN = TESTS / "toy_mlm.gin"
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples") / "toy"
-    toy_examples.write_mlm(folder, count=80)
+    toy_mlm.write_mlm(folder, count=80)
     return folder
 
 
