@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Trains on all hosts of a TPU VM slice; run it where `gcloud` is. The checkout must lie in ~/qac_jax
+# on every host, and the output on a gs:// path or a disk that all hosts share:
+#   TPU_NAME=my-slice TPU_ZONE=us-central2-b launch/train_tpu.sh pretrain … --out gs://bucket/encoder
+set -euo pipefail
+: "${TPU_NAME:?set it to the name of the slice}" "${TPU_ZONE:?set it to the zone of the slice}"
+printf -v command '%q ' launch/train_local.sh "$@"
+exec gcloud compute tpus tpu-vm ssh "$TPU_NAME" --zone "$TPU_ZONE" --worker all \
+    --command "cd ~/qac_jax && $command"
