@@ -1,59 +1,134 @@
-"""Small examples artefacts: a made-up language in which every word says what comes next."""
+"""A small generated corpus, and examples of every kind made of it by the real stage."""
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
+import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from qac_jax import artifacts
-from qac_jax.data import store
-from qac_jax.text import tokenizers
+from qac_jax.stages.stage import execute
+from qac_jax.stages.tokenize import Tokenize
+from qac_jax.text import records, sentences, vocabularies
 
 
-SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-WORDS = [f"word{i}" for i in range(24)] + ["##s", "##ed", "##ing"]
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "passage_query": {"contexts": True},
+    "passage_passage": {"siblings": 2},
+    "mixed": {"contexts": True, "siblings": 2},
+    "two_spans": {},
+    "augtriever": {"contexts": True},
+    "mlm": {},
+    "seq2seq": {"contexts": True, "prefix": "ask: "},
+    "triples": {"judged": True, "random_negatives": 9},
+    "cross_encoder": {"judged": True, "random_negatives": 9},
+    "cross_encoder_group": {"judged": True, "random_negatives": 5},
+}
+# Settings that a kind cannot do without.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "augtriever": {"strategies": {"random_crop": 1.0, "anchor": 1.0, "topic": 1.0, "title": 1.0}},
+    "triples": {"n_passages": 4},
+    "cross_encoder_group": {"n_passages": 3},
+}
 
 
-def write_tokenizer(folder: Path) -> tokenizers.Tokenizer:
-    """A WordPiece tokeniser in Hugging Face's layout."""
-    vocab = {piece: i for i, piece in enumerate([*SPECIALS.values(), *WORDS])}
-    folder.mkdir(parents=True)
-    tokenizers.wordpiece(vocab).save(str(folder / "tokenizer.json"))
-    config = {f"{role}_token": token for role, token in SPECIALS.items()}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return tokenizers.load(str(folder))
+def words(rng: random.Random, count: int) -> str:
+    stems = ("tide", "mill", "barley", "curve", "array", "shape", "index", "matrix", "storm")
+    ends = ("", "s", "ing", "ed", "er", "less", "ness")
+    return " ".join(rng.choice(stems) + rng.choice(ends) for _ in range(count))
 
 
-def write_mlm(folder: Path, count: int = 64, seed: int = 0) -> None:
-    """Token examples for masked language modelling, lengths 6 to 20."""
-    rng = np.random.default_rng(seed)
-    with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
-        tokenizer = write_tokenizer(Path(out.path) / "tokenizer")
-        out.adopt("tokenizer")
-        first = len(SPECIALS)
-        records = []
-        for _ in range(count):
-            start, step = rng.integers(24), rng.integers(1, 4)
-            length = int(rng.integers(6, 21))
-            records.append({"passage": first + (start + step * np.arange(length)) % 24})
-        schema = store.schema_of(tokenizer.vocab_size, ["passage"], [])
-        name = store.shard_name(0, 1)
-        with out.temporary(name) as path:
-            store.write_shard(path, schema, records)
-        out.count = count
-        out.info.update(
-            task="mlm",
-            schema=schema,
-            form={"before": [tokenizer.cls_id], "after": [tokenizer.sep_id], "pad": 0},
-            vocab_size=tokenizer.vocab_size,
-            tokenizer="toy",
-            shards=[count],
-            settings={},
-        )
+def text(rng: random.Random, count: int) -> str:
+    return " ".join(words(rng, rng.randint(3, 12)).capitalize() + "." for _ in range(count))
 
 
-if __name__ == "__main__":
-    write_mlm(Path(sys.argv[1]), int(sys.argv[2]))
+@functools.cache
+def vocabulary(folder: Path) -> str:
+    """A lower-cased WordPiece of a hundred pieces."""
+    rng = random.Random(0)
+    lines = [text(rng, 5) for _ in range(300)]
+    vocabularies.learn_wordpiece(lambda: iter(lines), 100).save(folder / "tokenizer")
+    with open(folder / "punkt.json", "w", encoding="utf-8") as file:
+        json.dump(sentences.learn(lines), file)
+    return str(folder / "tokenizer")
+
+
+def passages(
+    folder: Path, documents: int = 60, most: int = 9, seed: int = 1, longest: int = 9
+) -> str:
+    """Documents of one to `most` passages, with titles and anchors."""
+    rng = random.Random(seed)
+    found = []
+    for document in range(documents):
+        title = words(rng, 2)
+        for position in range(rng.randint(1, most)):
+            body = text(rng, rng.randint(1, longest))
+            anchors = [[w, w] for w in body.split()[: rng.randint(0, 4)]]
+            found.append(
+                {
+                    "_id": f"d{document}#{position}",
+                    "doc": f"d{document}",
+                    "position": position,
+                    "title": title if document % 3 else "",
+                    "text": body,
+                    "anchors": anchors,
+                }
+            )
+    return _write(folder / "passages", "passages", found)
+
+
+def contexts(folder: Path, passage_folder: str, seed: int = 2) -> str:
+    """None to four generated queries a passage, of two origins."""
+    rng = random.Random(seed)
+    found = []
+    for record in records.Records(artifacts.load(passage_folder)):
+        given = [
+            {"text": words(rng, rng.randint(1, 6)), "origin": rng.choice(("qgen", "topic"))}
+            for _ in range(rng.randint(0, 4))
+        ]
+        found.append({"_id": record["_id"], "contexts": given})
+    return _write(folder / "contexts", "contexts", found)
+
+
+def judgements(folder: Path, passage_folder: str, seed: int = 3) -> tuple[str, str]:
+    """Queries and one to three relevant passages of each."""
+    rng = random.Random(seed)
+    names = [r["_id"] for r in records.Records(artifacts.load(passage_folder))]
+    queries, qrels = [], []
+    for number in range(len(names)):
+        queries.append(json.dumps({"_id": f"q{number}", "text": words(rng, 4)}))
+        for name in rng.sample(names, rng.randint(1, 3)):
+            qrels.append(f"q{number}\t{name}\t1")
+    (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    head = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels.tsv").write_text(head + "\n".join(qrels) + "\n")
+    return str(folder / "queries.jsonl"), str(folder / "qrels.tsv")
+
+
+def tokenized(folder: Path, kind: str, **more: Any) -> artifacts.Artifact:
+    """The examples of a kind, from the toy corpus in `folder` (made when it is not there)."""
+    tokenizer = vocabulary(folder)
+    source = str(folder / "passages")
+    if not Path(source).exists():
+        passages(folder)
+        contexts(folder, source)
+        judgements(folder, source)
+    wants = dict(KINDS[kind])
+    fields: dict[str, Any] = {"passages": source, "tokenizer": tokenizer, "task": kind}
+    if wants.pop("contexts", False):
+        fields["contexts"] = str(folder / "contexts")
+    if wants.pop("judged", False):
+        fields["queries"] = str(folder / "queries.jsonl")
+        fields["qrels"] = str(folder / "qrels.tsv")
+    fields["splitter"] = str(folder / "punkt.json")
+    stage = Tokenize(**{**fields, "workers": 1, "shards": 2, **wants, **more})
+    return execute(stage, folder / f"examples_{kind}")
+
+
+def _write(folder: Path, kind: str, found: Sequence[Mapping[str, Any]]) -> str:
+    with artifacts.create(folder, kind=kind) as writer:
+        records.write_records(writer, found, kind)
+    return str(folder)

@@ -162,7 +162,8 @@ class DocumentBuilder:
             for given in contexts
         ]
         flat = self.tokenizer.encode_batch([text for given in texts for text in given])
-        found, start = [], 0
+        found: list[list[Ids]] = []
+        start = 0
         for given in texts:
             found.append([ids for ids in flat[start : start + len(given)] if ids])
             start += len(given)
@@ -208,7 +209,7 @@ class DocumentBuilder:
             for _ in range(each):
                 chosen = spans.overlap(groups, number, counts, limit, rng) if groups[number] else []
                 texts.append(" ".join(flat[i] for i in chosen))
-        encoded = self.tokenizer.encode_batch(texts)
+        encoded: list[Ids] = list(self.tokenizer.encode_batch(texts))
         return [encoded[i : i + each] for i in range(0, len(encoded), each)]
 
     def _leave_out(self, what: str) -> None:

@@ -74,6 +74,11 @@ class Examples:
     def __repr__(self) -> str:
         return f"Examples({self.path}, {self.count} of {self.info['task']})"
 
+    @property
+    def tokenizer_folder(self) -> str:
+        """The tokeniser whose ids these are, in Hugging Face's layout."""
+        return os.path.join(self.path, TOKENIZER)
+
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes: open files and locks stay here."""
         return {

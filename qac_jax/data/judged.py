@@ -23,7 +23,7 @@ from qac_jax.text.identities import IdSet
 from qac_jax.text.judgements import by_query, read_judgements
 from qac_jax.text.negatives import read_hard_negatives, read_triples
 from qac_jax.text.queries import read_queries
-from qac_jax.text.records import Records
+from qac_jax.text.records import Records, write_records
 from qac_jax.text.training_lines import read_training_lines
 
 
@@ -101,7 +101,7 @@ def from_queries(
     texts = {query.id: query.text for query in read_queries(queries, bad=bad)} if queries else {}
     judged: dict[str, dict[str, int]] = {}
     if qrels:
-        known = IdSet(passages.ids())
+        known: Any = IdSet(passages.ids())
         judged = by_query(read_judgements(qrels, queries=texts, passages=known, bad=bad))
     lines = _negatives(negatives, judged, choice, bad)
     draw = _Drawer(passages, choice, bad)
@@ -263,18 +263,16 @@ def numbered(
         yield place, record["contexts"]
 
 
-def as_contexts(passages: Records, queries: str, qrels: str, bad: BadLines) -> dict[int, list[str]]:
-    """Judged queries as the contexts of their passages: what a query generator learns from."""
+def as_contexts(passages: Records, queries: str, qrels: str, folder: str, bad: BadLines) -> Records:
+    """Judged queries as the contexts of their passages, written to an artefact in `folder`."""
     texts = {query.id: query.text for query in read_queries(queries, bad=bad)}
-    known = IdSet(passages.ids())
-    pairs = [
-        (judgement.passage, texts[judgement.query])
-        for judgement in read_judgements(qrels, queries=texts, passages=known, bad=bad)
-        if judgement.grade > 0
-    ]
-    found: dict[int, list[str]] = {}
-    places = passages.positions(passage for passage, _ in pairs)
-    for place, (_, text) in zip(places, pairs, strict=True):
-        if place is not None:
-            found.setdefault(place, []).append(text)
-    return found
+    known: Any = IdSet(passages.ids())
+    found: dict[str, list[dict[str, Any]]] = {}
+    for judgement in read_judgements(qrels, queries=texts, passages=known, bad=bad):
+        if judgement.grade > 0:
+            context = {"text": texts[judgement.query], "origin": "query", "score": None}
+            found.setdefault(judgement.passage, []).append(context)
+    with artifacts.create(folder, kind="contexts", replace=True) as writer:
+        records = ({"_id": name, "contexts": contexts} for name, contexts in found.items())
+        write_records(writer, records, "contexts")
+    return Records(artifacts.load(folder))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,8 @@ from qac_jax.text.records import Records
 
 Record = Mapping[str, Any]
 
-# Documents are tokenised together until they have so many passages.
-_TOGETHER = 512
+# So many queries are tokenised together, with their passages.
+_TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,11 @@ def write_ranking(job: RankingJob) -> dict[str, Any]:
 
 def _groups(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
     encoder = _PassageEncoder(job)
-    for judged, query in _queries(job, left_out):
+    for judged, query in _queries(job, encoder, left_out):
         record: dict[str, Any] = {
             "query": query,
-            "positives": [encoder(p) for p in judged.positives],
-            "negatives": [encoder(p) for p in judged.negatives],
+            "positives": [encoder.known[p] for p in judged.positives],
+            "negatives": [encoder.known[p] for p in judged.negatives],
         }
         if job.building.teacher:
             record["positives_scores"] = judged.positives_scores
@@ -136,19 +137,22 @@ def _groups(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
 
 def _pairs(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
     encoder = _PassageEncoder(job)
-    for judged, query in _queries(job, left_out):
-        rng = random.Random(f"{job.building.seed} {judged.query}")
-        wanted = min(job.negatives_per_query, len(judged.negatives))
-        negatives = rng.sample(judged.negatives, wanted)
-        for label, passages in ((1, judged.positives), (0, negatives)):
+    for judged, query in _queries(job, encoder, left_out):
+        for label, passages in ((1, judged.positives), (0, judged.negatives)):
             for passage in passages:
-                yield {"query": query, "passage": encoder(passage), "label": [label]}
+                yield {"query": query, "passage": encoder.known[passage], "label": [label]}
 
 
-def _queries(job: RankingJob, left_out: dict[str, int]) -> Iterator[tuple[Judged, Sequence[int]]]:
+def _queries(
+    job: RankingJob, encoder: _PassageEncoder, left_out: dict[str, int]
+) -> Iterator[tuple[Judged, Sequence[int]]]:
+    """The queries with their ids, once their passages are known to the encoder."""
     tokenizer = tokenizers.load(job.building.tokenizer)
     for start in range(0, len(job.queries), _TOGETHER):
         together = job.queries[start : start + _TOGETHER]
+        if job.building.task == "cross_encoder":
+            together = tuple(_fewer(judged, job) for judged in together)
+        encoder.learn(p for judged in together for p in (*judged.positives, *judged.negatives))
         for judged, ids in zip(
             together, tokenizer.encode_batch([j.query for j in together]), strict=True
         ):
@@ -159,23 +163,31 @@ def _queries(job: RankingJob, left_out: dict[str, int]) -> Iterator[tuple[Judged
                 left_out[what] = left_out.get(what, 0) + 1
 
 
+def _fewer(judged: Judged, job: RankingJob) -> Judged:
+    """With as many negatives as a cross-encoder sees of a query."""
+    rng = random.Random(f"{job.building.seed} {judged.query}")
+    wanted = min(job.negatives_per_query, len(judged.negatives))
+    return dataclasses.replace(judged, negatives=tuple(rng.sample(judged.negatives, wanted)))
+
+
 class _PassageEncoder:
-    """Ids of a passage: each is read and tokenised once a shard, since negatives repeat."""
+    """Ids of passages: each is read and tokenised once a shard, since negatives repeat."""
 
     def __init__(self, job: RankingJob):
         self._job = job
         self._tokenizer = tokenizers.load(job.building.tokenizer)
-        self._known: dict[Any, np.ndarray] = {}
+        self.known: dict[Any, np.ndarray] = {}
 
-    def __call__(self, passage: Any) -> np.ndarray:
-        found = self._known.get(passage)
-        if found is None:
-            if isinstance(passage, int):
-                assert self._job.passages is not None
-                record: Record = self._job.passages[passage]
-            else:
-                record = {"title": passage.title, "text": passage.text}
-            text = text_of(self._tokenizer, record, self._job.building.title)
-            found = np.array(self._tokenizer.encode(text), np.int32)
-            self._known[passage] = found
-        return found
+    def learn(self, passages: Iterable[Any]) -> None:
+        """Reads and tokenises those that are new."""
+        new = [p for p in dict.fromkeys(passages) if p not in self.known]
+        title = self._job.building.title
+        texts = [text_of(self._tokenizer, self._record(p), title) for p in new]
+        for passage, ids in zip(new, self._tokenizer.encode_batch(texts), strict=True):
+            self.known[passage] = np.array(ids, np.int32)
+
+    def _record(self, passage: Any) -> Record:
+        if not isinstance(passage, int):
+            return {"title": passage.title, "text": passage.text}
+        assert self._job.passages is not None, "numbers of passages come with the passages"
+        return self._job.passages[passage]

@@ -1,0 +1,275 @@
+"""seqio: the declared interface of the examples, one Task for each kind.
+
+    register("out/examples")                               # task "qac_passage_query"
+    seqio.get_mixture_or_task("qac_passage_query").get_dataset(
+        {"passage": 144, "context": 32}, split="train", shuffle=True, seed=0, num_epochs=None)
+
+A task yields the loader's examples in the loader's order for the same seed: both ask
+`sampler.permute` which example is next and call the same pair function. `sequence_length` gives
+the limits. Lists of texts (passages) come padded, with their lengths.
+
+TensorFlow and seqio are imported inside functions only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.data.examples import Examples
+from qac_jax.data.kinds import Recipe
+from qac_jax.data.loader import Part, make_recipe
+from qac_jax.data.randomness import ExampleRng, permute
+from qac_jax.data.sampler import Mixed
+from qac_jax.text import tokenizers
+
+
+PREFIX = "qac_"
+
+# Records are read and paired together, because a call from TensorFlow into Python is slow.
+_TOGETHER = 256
+
+
+def register(
+    parts: Part | Sequence[Part] | str,
+    *,
+    kind: str = "",
+    settings: Mapping[str, Any] | None = None,
+    crop: str = "",
+    name: str = "",
+) -> str:
+    """Registers a Task for an examples artefact, or a Mixture for several; returns its name."""
+    import seqio
+
+    if not isinstance(parts, Part | str):
+        return _register_mixture(parts, crop, name)
+    part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
+    source = part.opened()
+    recipe = make_recipe(source, part.kind, part.settings, crop=crop)
+    name = name or PREFIX + recipe.kind.name
+    _forget(name)
+    seqio.TaskRegistry.add(
+        name,
+        source=_slots_source(source.count),
+        preprocessors=[functools.partial(_pair_up, source=source, part=part, crop=crop)],
+        output_features=_output_features(recipe, source),
+        shuffle_buffer_size=None,  # the source shuffles
+    )
+    return name
+
+
+def _register_mixture(parts: Sequence[Part], crop: str, name: str) -> str:
+    import seqio
+
+    name = name or PREFIX + "mixture"
+    tasks = [
+        register(part, crop=crop, name=f"{name}_{number}") for number, part in enumerate(parts)
+    ]
+    counts = [part.opened().count for part in parts]
+    _forget(name)
+    seqio.MixtureRegistry.add(
+        name,
+        [(task, part.weight) for task, part in zip(tasks, parts, strict=True)],
+        sample_fn=functools.partial(_interleave, counts=tuple(counts)),
+    )
+    return name
+
+
+def vocabulary(folder: str) -> Any:
+    """The tokeniser of an artefact (or any Hugging Face folder) as a seqio Vocabulary."""
+    return _vocabulary_class()(folder)
+
+
+@functools.cache
+def _vocabulary_class() -> Any:
+    import seqio
+    import tensorflow as tf
+
+    class HuggingFaceVocabulary(seqio.Vocabulary):
+        """Hugging Face's tokeniser: the ids of `tokenizers`, without special tokens."""
+
+        def __init__(self, folder: str):
+            super().__init__()
+            self.folder = folder
+            self.tokenizer = tokenizers.load(folder)
+
+        def __eq__(self, other: object) -> bool:
+            return (
+                isinstance(other, HuggingFaceVocabulary)
+                and self.tokenizer.identity == other.tokenizer.identity
+            )
+
+        def __hash__(self) -> int:
+            return hash(self.tokenizer.identity)
+
+        def _role(self, *roles: str) -> int | None:
+            return next((self.tokenizer.special(r) for r in roles if self.tokenizer.has(r)), None)
+
+        @property
+        def bos_id(self) -> int | None:
+            return self._role("bos", "cls")
+
+        @property
+        def eos_id(self) -> int | None:
+            # Not [SEP]: seqio ends decoding at the first one, and pairs have two.
+            return self._role("eos")
+
+        @property
+        def pad_id(self) -> int:
+            return self.tokenizer.pad_id
+
+        @property
+        def unk_id(self) -> int | None:
+            return self._role("unk")
+
+        @property
+        def _base_vocab_size(self) -> int:
+            return self.tokenizer.vocab_size
+
+        def _encode(self, s: str) -> Sequence[int]:
+            return self.tokenizer.encode(s)
+
+        def _decode(self, ids: Sequence[int]) -> str:
+            return self.tokenizer.decode(ids)
+
+        def _encode_tf(self, s: Any) -> Any:
+            def encode(text: bytes) -> np.ndarray:
+                return np.array(self.tokenizer.encode(text.decode()), np.int32)
+
+            s = tf.convert_to_tensor(s, tf.string)
+            return tf.ensure_shape(tf.numpy_function(encode, [s], tf.int32), [None])
+
+        def _decode_tf(self, ids: Any) -> Any:
+            def decode(rows: np.ndarray) -> np.ndarray:
+                texts = [self.tokenizer.decode(row) for row in rows.reshape(-1, rows.shape[-1])]
+                return np.array(texts, object).reshape(rows.shape[:-1])
+
+            ids = tf.convert_to_tensor(ids)
+            return tf.ensure_shape(tf.numpy_function(decode, [ids], tf.string), ids.shape[:-1])
+
+    return HuggingFaceVocabulary
+
+
+def _output_features(recipe: Recipe, source: Any) -> dict[str, Any]:
+    import seqio
+    import tensorflow as tf
+
+    if isinstance(source, Examples):
+        words = vocabulary(source.tokenizer_folder)
+    else:
+        words = seqio.PassThroughVocabulary(source.info["vocab_size"])
+    found = {}
+    for name, (shape, dtype) in recipe.spec(1).items():
+        rank = len(shape) - 1
+        if name.endswith("_length") and not rank:
+            continue  # a single text carries its own length
+        found[name] = seqio.Feature(
+            vocabulary=words, add_eos=False, dtype=tf.as_dtype(dtype), rank=rank
+        )
+    return found
+
+
+def _slots_source(count: int) -> Any:
+    """A source of places in the epoch, sharded and repeated by seqio before they are paired."""
+    import seqio
+    import tensorflow as tf
+
+    class Slots(seqio.DataSource):
+        @property
+        def supports_arbitrary_sharding(self) -> bool:
+            return True
+
+        @property
+        def performs_internal_shuffling(self) -> bool:
+            return True
+
+        def list_shards(self, split: str) -> Sequence[str]:
+            return [split]
+
+        def get_dataset(
+            self,
+            split: str = "train",
+            shuffle: bool = True,
+            seed: int | None = None,
+            shard_info: Any = None,
+            **_: Any,
+        ) -> Any:
+            number, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+            places = tf.data.Dataset.range(number, count, shards)
+            here = len(range(number, count, shards))
+            facts = {"here": here, "seed": -1 if seed is None else seed, "shuffle": shuffle}
+            return places.map(
+                lambda place: {"place": place, **{k: tf.constant(v) for k, v in facts.items()}}
+            )
+
+    return Slots(splits=["train"], num_input_examples={"train": count})
+
+
+def _pair_up(
+    dataset: Any, sequence_length: Mapping[str, int] | None, *, source: Any, part: Part, crop: str
+) -> Any:
+    """Places into examples: seqio repeats before this step, so epochs can be counted here."""
+    import tensorflow as tf
+
+    limits = {k: v for k, v in (sequence_length or {}).items() if isinstance(v, int)}
+    recipe = make_recipe(source, part.kind, part.settings, crop=crop)
+    limits = {k: v for k, v in limits.items() if k in recipe.lengths}
+    recipe = make_recipe(source, part.kind, part.settings, limits, crop)
+    spec = recipe.spec(1)
+
+    def pairs(serial, place, here, seed, shuffle):
+        epoch = serial // here
+        number = 0 if seed[0] < 0 else int(seed[0])
+        index = permute(place, source.count, number, epoch) if shuffle[0] else place
+        rng = ExampleRng()
+        examples = [
+            recipe.example(record, rng.seek(number, e, i))
+            for record, e, i in zip(source.read(index), epoch.tolist(), index.tolist(), strict=True)
+        ]
+        batch = recipe.batch(examples)
+        return [batch[name] for name in spec]
+
+    def call(serial: Any, slot: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = [serial, *(slot[k] for k in ("place", "here", "seed", "shuffle"))]
+        arrays = tf.numpy_function(pairs, arguments, [tf.as_dtype(d) for _, d in spec.values()])
+        return {
+            name: tf.ensure_shape(array, (None, *shape[1:]))
+            for (name, (shape, _)), array in zip(spec.items(), arrays, strict=True)
+        }
+
+    def trimmed(example: dict[str, Any]) -> dict[str, Any]:
+        for name, feature in recipe.features.items():
+            if feature.padded and len(feature.axes) == 1:
+                example[name] = example[name][: example[f"{feature.like or name}_length"]]
+        return {n: v for n, v in example.items() if not n.endswith("_length") or v.shape.rank}
+
+    dataset = dataset.enumerate().batch(_TOGETHER).map(call)
+    return dataset.unbatch().map(trimmed)
+
+
+def _interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any, *, counts: Any) -> Any:
+    """The loader's order of sources (`sampler.Mixed`)."""
+    import tensorflow as tf
+
+    plan = Mixed(counts, tuple(float(rate) for rate in rates), batch_size=1, seed=int(seed or 0))
+    periods = tf.data.Dataset.range(1 << 40)
+
+    def schedule(number: np.ndarray) -> np.ndarray:
+        return plan.schedule(int(number))
+
+    order = periods.map(
+        lambda number: tf.ensure_shape(tf.numpy_function(schedule, [number], tf.int64), [None])
+    ).unbatch()
+    return tf.data.Dataset.choose_from_datasets(datasets, order, stop_on_empty_dataset=True)
+
+
+def _forget(name: str) -> None:
+    """A task of an earlier call under the same name gives way."""
+    import seqio
+
+    for registry in (seqio.TaskRegistry, seqio.MixtureRegistry):
+        if name in registry.names():
+            registry.remove(name)
