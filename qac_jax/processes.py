@@ -15,7 +15,7 @@ class Place:
 
     launcher: str = ""
     number: int = 0
-    count: int = 1
+    count: int = 1  # 0: several, JAX will say
     coordinator: str = ""
 
 
@@ -25,7 +25,7 @@ def place(
     process: int = -1,
     environment: Mapping[str, str] | None = None,
 ) -> Place:
-    """SLURM and TPU pods are recognised by themselves.
+    """SLURM and TPU pods (GKE, or launch/train_tpu.sh) are recognised by themselves.
 
     Elsewhere `coordinator` (HOST:PORT of process 0), the number of `processes` and the number of
     this `process` say it, or the variables QAC_COORDINATOR, QAC_PROCESSES and QAC_PROCESS.
@@ -44,6 +44,8 @@ def place(
         return Place("explicit", number, count, coordinator)
     if "SLURM_PROCID" in given and (count := _number(given, "SLURM_NTASKS", "1")) > 1:
         return Place("slurm", _number(given, "SLURM_PROCID"), count)
+    if "QAC_TPU_WORKER" in given:  # launch/train_tpu.sh; JAX knows how many there are
+        return Place("tpu", _number(given, "QAC_TPU_WORKER"), 0)
     hosts = [name for name in given.get("TPU_WORKER_HOSTNAMES", "").split(",") if name]
     if len(hosts) > 1:
         return Place("tpu", _number(given, "TPU_WORKER_ID"), len(hosts))

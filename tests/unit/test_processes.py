@@ -15,6 +15,7 @@ from qac_jax.processes import Place, place
         ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, Place()),
         ({"SLURM_NTASKS": "4", "SLURM_PROCID": "3"}, Place("slurm", 3, 4)),
         ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, Place()),
+        ({"QAC_TPU_WORKER": "2"}, Place("tpu", 2, 0)),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}, Place("tpu", 1, 2)),
         (
             {"QAC_COORDINATOR": "h:1", "QAC_PROCESSES": "2", "QAC_PROCESS": "1"},
