@@ -136,8 +136,9 @@ def _vocabulary_class() -> Any:
             return self.tokenizer.decode(ids)
 
         def _encode_tf(self, s: Any) -> Any:
-            def encode(text: bytes) -> np.ndarray:
-                return np.array(self.tokenizer.encode(text.decode()), np.int32)
+            def encode(text: bytes | np.ndarray) -> np.ndarray:
+                plain = np.asarray(text, object).item().decode()  # eagerly, an array of no axes
+                return np.array(self.tokenizer.encode(plain), np.int32)
 
             s = tf.convert_to_tensor(s, tf.string)
             return tf.ensure_shape(tf.numpy_function(encode, [s], tf.int32), [None])
