@@ -114,21 +114,31 @@ def _xla(
     batched = ((0, 1), (0, 1))
     wide = statistics_dtype(query.dtype)
     scores = lax.dot_general(query, key, (((3,), (3,)), batched), preferred_element_type=wide)
-    if bias is not None:
-        scores = scores + bias.astype(wide)
-    mask = None if visible is None else visible[None, None]
-    if lengths is not None:
-        seen = lax.broadcasted_iota(jnp.int32, (1, 1, 1, key.shape[2]), 3)
-        padding = seen < lengths[:, None, None, None]
-        mask = padding if mask is None else mask & padding
-    if mask is not None:
-        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+    # Masks are added, not selected: XLA's CPU code fuses an addition into the score product.
+    for term in (bias, _padding(lengths, key.shape[2], wide), _hidden(visible, wide)):
+        if term is not None:
+            scores = scores + term.astype(wide)
     # Normalised after the value product: that divides head_dim numbers a row, not Lk.
     weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1, keepdims=True)
     weights = dropout(weights, keys, site, rate, generator).astype(value.dtype)
     mixed = lax.dot_general(weights, value, (((3,), (2,)), batched), preferred_element_type=wide)
     return (mixed / total).astype(query.dtype)
+
+
+def _padding(lengths: Array | None, size: int, dtype: jnp.dtype) -> Array | None:
+    """[B, 1, 1, size]: what to add to the scores of keys beyond each row's length."""
+    if lengths is None:
+        return None
+    column = lax.broadcasted_iota(jnp.int32, (1, 1, 1, size), 3)
+    return _hidden(column < lengths[:, None, None, None], dtype)
+
+
+def _hidden(visible: Array | None, dtype: jnp.dtype) -> Array | None:
+    """0 where visible, and so low a number elsewhere that its exponential is 0."""
+    if visible is None:
+        return None
+    return jnp.where(visible, 0.0, 0.5 * jnp.finfo(dtype).min).astype(dtype)
 
 
 def _cudnn(query: Array, key: Array, value: Array, lengths: Array | None) -> Array:
