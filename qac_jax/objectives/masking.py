@@ -130,7 +130,8 @@ class Masking:
 
 def replace(ids: jax.Array, keys: jax.Array, vocabulary: Vocabulary) -> jax.Array:
     """What each token becomes if it is drawn: 80 % [MASK], 10 % any id at all, 10 % itself."""
-    return _replaced(ids, *_bits(keys, ids.shape[-1])[1:], vocabulary)
+    _, chance, other = _bits(keys, ids.shape[-1])
+    return _replaced(ids, chance, other, vocabulary)
 
 
 def _bits(keys: jax.Array, length: int) -> jax.Array:

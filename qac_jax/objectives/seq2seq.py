@@ -36,7 +36,14 @@ class Seq2Seq:
 
     def with_tokenizer(self, tokenizer: Any) -> Seq2Seq:
         """This objective for texts of that tokenizer."""
-        check_vocabulary(tokenizer.vocab_size, self.model.config.vocab_size)
+        config = self.model.config
+        check_vocabulary(tokenizer.vocab_size, config.vocab_size)
+        end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
+        if config.eos_id != end:
+            raise UserError(
+                f"eos_id={config.eos_id} of the model is not what the tokenizer ends texts with, "
+                f"{end} ({tokenizer.token(end)}); set T5Config.eos_id={end}"
+            )
         return self
 
     def init(self, key: jax.Array) -> Variables:
@@ -44,7 +51,7 @@ class Seq2Seq:
         return self.model.init(key, ids, lengths, ids)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        targets, length = batch["targets"], batch["targets_length"]
+        targets, length = self._unstarted(batch["targets"], batch["targets_length"])
         said = jnp.arange(targets.shape[1]) < length[:, None]
         return {
             "inputs": batch["inputs"],
@@ -53,6 +60,12 @@ class Seq2Seq:
             "weights": global_weights(said),
             "keys": example_keys(key, targets.shape[0]),
         }
+
+    def _unstarted(self, targets: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Targets without the start token, which the decoder is given (BERT's [CLS])."""
+        starts = (targets[:, 0] == self.model.config.start_id) & (length > 0)
+        rest = jnp.roll(targets, -1, axis=1).at[:, -1].set(self.model.config.pad_id)
+        return jnp.where(starts[:, None], rest, targets), length - starts
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool

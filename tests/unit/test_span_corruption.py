@@ -12,6 +12,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.models.t5 import T5, T5Config
+from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption, SpanNoise
 from qac_jax.text import tokenizers
 
@@ -138,11 +139,11 @@ def test_the_end_token_of_a_text_is_not_corrupted() -> None:
 
 
 def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
-    pieces = ["[PAD]", "[UNK]", *(f"w{i}" for i in range(850)), "<extra_id_0>"]
+    pieces = ["[PAD]", "</s>", "[UNK]", *(f"w{i}" for i in range(850)), "<extra_id_0>"]
 
     def tokenizer(pieces: list[str]) -> tokenizers.Tokenizer:
         backend = tokenizers.wordpiece({piece: i for i, piece in enumerate(pieces)})
-        return tokenizers.Tokenizer(backend, {"pad": "[PAD]", "unk": "[UNK]"}, "test")
+        return tokenizers.Tokenizer(backend, {"pad": "[PAD]", "eos": "</s>"}, "test")
 
     assert small().with_tokenizer(tokenizer(pieces)).top == len(pieces) - 1
     assert small().with_tokenizer(tokenizer(pieces[:-1])).top == 999
@@ -151,6 +152,19 @@ def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
         small(sentinels=200).with_tokenizer(tokenizer(pieces[:-1]))
     with pytest.raises(UserError, match="vocab_size=1000 of the model is too small"):
         small().with_tokenizer(tokenizer([*pieces, *(f"x{i}" for i in range(200))]))
+    with pytest.raises(UserError, match=r"ends texts with, 2 \(</s>\); set T5Config.eos_id=2"):
+        small().with_tokenizer(tokenizer(["[PAD]", "[UNK]", "</s>"]))
+
+
+def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:
+    config = T5Config(vocab_size=50, start_id=2, eos_id=3)
+    targets = np.array([[2, 9, 8, 3], [9, 8, 3, 0], [2, 7, 3, 0]], np.int32)
+    lengths = np.array([4, 3, 3], np.int32)
+    batch = {"inputs": targets, "inputs_length": lengths}
+    batch |= {"targets": targets, "targets_length": lengths}
+    ready = Seq2Seq(T5(config)).prepare(batch, jax.random.key(0))
+    assert ready["targets"].tolist() == [[9, 8, 3, 0], [9, 8, 3, 0], [7, 3, 0, 0]]
+    assert ((ready["weights"] > 0).sum(1) == np.array([3, 3, 2])).all()
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
