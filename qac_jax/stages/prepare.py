@@ -262,7 +262,9 @@ class Prepare(Stage):
         )
         if self.cut != "none":
             cutter = preparing.make_cutter(jobs[0].cutting, tokenizer, splitter)
-            out.info.update(max_tokens=self.max_tokens, vocabulary=self.train_vocab or tokenizer)
+            learned = f"{self.train_vocab} pieces learned here, in tokenizer"
+            vocabulary = learned if self.train_vocab else self.tokenizer
+            out.info.update(max_tokens=self.max_tokens, vocabulary=vocabulary)
             out.info["vocabulary_identity"] = tokenizers.load(tokenizer).identity
             if cutter.splitter is not None:
                 out.info["splitter"] = cutter.splitter.name

@@ -24,6 +24,14 @@ _FORMAT = "punkt-parameters-1"
 _BLANK_LINES = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
 _STATEMENT = re.compile(r"^(?=>>> )", re.MULTILINE)
 
+_WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
+_ABBREVIATIONS = frozenset(
+    "mr mrs ms dr prof rev gen col capt lt sgt st jr sr hon gov sen rep pres "
+    "etc e.g i.e cf vs viz al approx resp ca fig figs eq eqs sec chap vol vols nos pp ed eds "
+    "inc ltd co corp dept univ bros jan feb mar apr jun jul aug sep sept oct nov dec "
+    "mon tue wed thu fri u.s u.k u.n a.m p.m b.c a.d ph.d d.c m.d b.a m.a i.i.d w.r.t".split()
+)
+
 Span = tuple[int, int]
 
 
@@ -64,7 +72,7 @@ def load(choice: str = "auto") -> Splitter:
         raise UserError(
             f"splitter {choice!r} is neither {', '.join(SPLITTERS)} nor a file of parameters"
         )
-    return Splitter(f"parameters of {choice}", read_parameters(Path(choice)))
+    return Splitter(f"the parameters in {Path(choice).name}", read_parameters(Path(choice)))
 
 
 def paragraphs(text: str) -> Iterator[Span]:
@@ -90,22 +98,40 @@ def lines(text: str) -> list[Span]:
 
 
 def learn(texts: Iterable[str]) -> dict[str, Any]:
-    """Punkt parameters learned from texts, in the JSON form that is shipped."""
+    """Punkt parameters learned from the prose of texts, in the JSON form that is shipped.
+
+    Common English abbreviations are given; identifiers and numbers are no words to learn.
+    """
     from nltk.tokenize.punkt import PunktTrainer
 
     trainer = PunktTrainer()
-    trainer.INCLUDE_ALL_COLLOCS = True
     for text in texts:
-        trainer.train(text, finalize=False)
+        for start, stop in paragraphs(text):
+            if _is_prose(text[start:stop]):
+                trainer.train(text[start:stop], finalize=False)
     trainer.finalize_training()
     parameters = trainer.get_params()
+    pairs = (pair for pair in parameters.collocations if all(map(_is_word, pair)))
+    context = {w: c for w, c in parameters.ortho_context.items() if _is_word(w)}
     return {
         "format": _FORMAT,
-        "abbrev_types": sorted(parameters.abbrev_types),
-        "collocations": sorted(list(pair) for pair in parameters.collocations),
-        "sent_starters": sorted(parameters.sent_starters),
-        "ortho_context": dict(sorted(parameters.ortho_context.items())),
+        "abbrev_types": sorted(filter(_is_word, parameters.abbrev_types | _ABBREVIATIONS)),
+        "collocations": sorted(map(list, pairs)),
+        "sent_starters": sorted(filter(_is_word, parameters.sent_starters)),
+        "ortho_context": dict(sorted(context.items())),
     }
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Full sentences of mostly plain words; no code, no list of parameters."""
+    words = paragraph.split()
+    plain = sum(word.strip("()[],;:.!?\"'“”‘’").replace("-", "").isalpha() for word in words)
+    ends = paragraph.endswith((".", "!", "?", ":", ")"))
+    return len(words) >= 6 and ends and paragraph[0].isupper() and plain >= 0.8 * len(words)
+
+
+def _is_word(word: str) -> bool:
+    return word == "##number##" or _WORD.fullmatch(word) is not None
 
 
 def read_parameters(path: Path) -> Any:
