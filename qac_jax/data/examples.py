@@ -28,8 +28,8 @@ from etils import epath
 
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
-from qac_jax.data.wire import Block, Damaged, Schema
-from qac_jax.errors import DataError, UserError, nearest
+from qac_jax.data.wire import LENGTHS, Block, Damaged, Schema
+from qac_jax.errors import DataError, UserError
 
 
 KIND = "examples"
@@ -157,6 +157,7 @@ def check_holds(source: Source, kind: str, needs: Sequence[str]) -> None:
     for name in needs:
         if name not in held:
             raise UserError(
-                f"examples made for {source.info['task']!r} hold no {name!r}, which kind {kind} "
-                f"needs ({nearest(name, held)}); tokenize again with --task {kind}"
+                f"examples made for {source.info['task']!r} hold no {name!r}, which kind {kind!r} "
+                f"needs (they hold {', '.join(n for n in held if not n.endswith(LENGTHS))}); "
+                f"tokenize again for {kind!r}, or choose another kind"
             )

@@ -127,7 +127,8 @@ class Tokenize(Stage):
         if self.task == "augtriever":
             stored["separator"] = building.separator_ids(tokenizer)
         if self.task == "mixed":
-            stored["probabilities"] = {"query": 1.0, **dict.fromkeys(self.sorts, 1.0)}
+            siblings = dict.fromkeys(self.sorts, 0.5 / max(len(self.sorts), 1))
+            stored["probabilities"] = {"query": 0.5, **siblings}
         if self.task == "passage_passage":
             stored["sorts"] = list(self.sorts)
         out.info.update(
@@ -147,26 +148,25 @@ class Tokenize(Stage):
 
     def _check(self, inputs: Mapping[str, Any]) -> None:
         del inputs
-        needs: dict[str, Mapping[str, str]] = {
-            "passage_query": {"passages": self.passages, "contexts": self.contexts},
-            "mixed": {"passages": self.passages, "contexts": self.contexts},
-            "seq2seq": {"passages": self.passages},
-        }
-        ranking = self.task not in needs and self.task in _TITLES
-        wanted = needs.get(
-            self.task, {} if self.training and ranking else {"passages": self.passages}
-        )
-        missing = [name for name, value in wanted.items() if not value]
-        if missing:
-            raise UserError(f"--task {self.task} needs --{' and --'.join(missing)}; give them")
-        judged = self.queries or self.contexts or self.training or self.negatives
-        if (ranking or self.task == "seq2seq") and not judged:
+        from_documents = self.task not in _TITLES
+        if not self.passages and (from_documents or not self.training):
             raise UserError(
-                f"--task {self.task} needs queries: --queries and --qrels, or --contexts"
-                + (", or --training" if ranking else "")
+                f"--task {self.task} needs --passages; give the folder that prepare made"
             )
-        if self.queries and not self.qrels and not self.negatives:
-            raise UserError("--queries says nothing about passages; give --qrels or --negatives")
+        if self.queries and self.contexts and from_documents:
+            raise UserError("--queries and --contexts both give contexts; leave one of them out")
+        asked = self.contexts or self.queries
+        if self.task in ("passage_query", "mixed", "seq2seq") and not asked:
+            raise UserError(
+                f"--task {self.task} needs queries; give --contexts, or --queries and --qrels"
+            )
+        if not from_documents and not (asked or self.training or self.negatives):
+            raise UserError(
+                f"--task {self.task} needs queries; give --queries and --qrels, --contexts, "
+                f"--training, or an artefact of negatives that holds them"
+            )
+        if self.queries and not self.qrels and (from_documents or not self.negatives):
+            raise UserError("--queries does not say what answers them; give --qrels too")
         for sort in self.sorts:
             if sort not in ("random", "nearby", "overlap"):
                 raise UserError(
@@ -215,16 +215,17 @@ class Tokenize(Stage):
         artifact = _artifact(inputs, "passages")
         assert artifact is not None
         passages = Records(artifact)
+        state = os.path.abspath(out.path / _STATE)
         given = _artifact(inputs, "contexts")
         contexts = None if given is None else Records(given)
-        state = os.path.abspath(out.path / _STATE)
+        if self.queries:
+            folder = os.path.join(state, "queries")
+            contexts = judged.as_contexts(passages, self.queries, self.qrels, folder, bad)
         places = ""
         if contexts is not None and not _aligned(passages, contexts):
             places = os.path.join(state, "places.npy")
             found = contexts.positions(passages.ids())
             np.save(places, np.array([-1 if p is None else p for p in found], np.int64))
-        if self.task == "seq2seq" and self.queries:
-            contexts = judged.as_contexts(passages, self.queries, self.qrels, state, bad)
         count = self.shards or _default_shards(len(passages))
         names = _names(count)
         edges = [len(passages) * number // count for number in range(count + 1)]

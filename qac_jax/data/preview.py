@@ -1,0 +1,48 @@
+"""The first examples as text: what `qac inspect --task NAME` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qac_jax.artifacts import Artifact
+from qac_jax.data.examples import Examples
+from qac_jax.data.loader import make_recipe
+from qac_jax.data.randomness import ExampleRng
+from qac_jax.text import tokenizers
+
+
+def preview(
+    artifact: Artifact, count: int, *, task: str = "", seed: int = 0
+) -> list[dict[str, Any]]:
+    """The first examples of an artefact, read as `task` (default: what it was made for)."""
+    source = Examples(artifact)
+    settings = _all_strategies(source) if (task or source.info["task"]) == "augtriever" else {}
+    recipe = make_recipe(source, task, settings)
+    tokenizer = tokenizers.load(source.tokenizer_folder)
+    rng = ExampleRng()
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shown(part) for part in value]
+        return tokenizer.backend.decode(value.tolist(), skip_special_tokens=False)
+
+    found = []
+    indices = np.arange(min(count, source.count))
+    for index, record in zip(indices.tolist(), source.read(indices), strict=True):
+        example = recipe.example(record, rng.seek(seed, 0, index))
+        texts: dict[str, Any] = {}
+        for name, feature in recipe.features.items():
+            if feature.like:
+                continue  # token types say nothing to a reader
+            value = example[name]
+            texts[name] = shown(value) if feature.padded else np.asarray(value).tolist()
+        found.append(texts)
+    return found
+
+
+def _all_strategies(source: Examples) -> dict[str, Any]:
+    """Every strategy whose texts are stored, with equal weights."""
+    named = [name for name in source.info["schema"] if name + "_lengths" in source.info["schema"]]
+    return {"strategies": dict.fromkeys(["random_crop", *named], 1.0)}

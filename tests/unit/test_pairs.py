@@ -1,0 +1,250 @@
+"""Pair functions: what an example is made of, and the invariants of the reference notes, §I."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qac_jax.data import pairs
+from qac_jax.data.form import Form, pair_lengths
+from qac_jax.data.kinds import KINDS, settle
+from qac_jax.data.randomness import ExampleRng
+from qac_jax.errors import UserError
+from qac_jax.text import crops
+
+
+CLS, SEP = 901, 902
+FORM = Form((CLS,), (SEP,), (SEP,))
+RIGHT = Form((CLS,), (SEP,), (SEP,), crop="right")
+LENGTHS = {"passage": 12, "context": 6}
+
+
+def ids(start: int, count: int) -> np.ndarray:
+    return np.arange(start, start + count, dtype=np.uint16)
+
+
+RECORD: dict[str, Any] = {
+    "passage": ids(0, 30),
+    "contexts": [ids(100, 3), ids(200, 3), ids(300, 9)],
+    "random": [ids(400, 3)],
+    "nearby": [ids(500, 3), ids(510, 3)],
+    "overlap": [ids(600, 3)],
+}
+
+
+def inside(example_ids: np.ndarray) -> np.ndarray:
+    assert example_ids[0] == CLS and example_ids[-1] == SEP
+    assert example_ids.dtype == np.int32
+    return example_ids[1:-1]
+
+
+def drawn(kind: str, record: dict[str, Any], count: int = 300, **settings: Any) -> list[Any]:
+    recipe = settle(kind, FORM, lengths=LENGTHS, settings=settings)
+    rng = ExampleRng()
+    return [recipe.example(record, rng.seek(5, 0, i)) for i in range(count)]
+
+
+def test_an_example_is_a_function_of_its_seed_epoch_and_index() -> None:
+    recipe, rng = settle("passage_query", FORM, lengths=LENGTHS), ExampleRng()
+
+    def at(*place: int) -> bytes:
+        example = recipe.example(RECORD, rng.seek(*place))
+        return example["passage"].tobytes() + example["context"].tobytes()
+
+    first = at(1, 2, 3)
+    assert at(1, 2, 3) == first
+    for place in ((1, 2, 4), (1, 3, 3), (2, 2, 3)):
+        assert any(at(place[0], place[1], place[2] + k) != first for k in range(5))
+    assert ExampleRng(1, 2, 3).random() == rng.seek(1, 2, 3).random()
+
+
+def test_passage_query_draws_every_query_and_crops_at_both_ends() -> None:
+    examples = drawn("passage_query", RECORD)
+    starts = {int(inside(e["context"])[0]) // 100 for e in examples}
+    assert starts == {1, 2, 3}
+    offsets = {int(inside(e["passage"])[0]) for e in examples}
+    assert offsets == set(range(30 - 10 + 1))  # the excess is split at random
+    assert all(len(e["passage"]) == 12 and len(e["context"]) <= 6 for e in examples)
+
+
+def test_passage_query_can_be_limited_to_the_first_queries() -> None:
+    examples = drawn("passage_query", RECORD, queries=2)
+    assert {int(inside(e["context"])[0]) // 100 for e in examples} == {1, 2}
+
+
+def test_passage_passage_draws_every_sort() -> None:
+    examples = drawn("passage_passage", RECORD)
+    starts = {int(inside(e["context"])[0]) for e in examples}
+    assert starts == {400, 500, 510, 600}
+    only = drawn("passage_passage", RECORD, sorts=("nearby",))
+    assert {int(inside(e["context"])[0]) for e in only} == {500, 510}
+
+
+def test_a_lone_passage_is_its_own_context() -> None:
+    record = {**RECORD, "random": []}
+    (example,) = drawn("passage_passage", record, 1, sorts=("random",))
+    assert set(inside(example["context"])) <= set(range(30))
+
+
+def test_mixed_keeps_its_probabilities() -> None:
+    examples = drawn("mixed", RECORD, 4000, probabilities={"query": 3.0, "overlap": 1.0})
+    share = np.mean([inside(e["context"])[0] >= 600 for e in examples])
+    assert abs(share - 0.25) < 0.03
+    with pytest.raises(UserError, match="did you mean 'query'"):
+        settle("mixed", FORM, settings={"probabilities": {"querry": 1.0}})
+    with pytest.raises(UserError, match="needs the setting 'probabilities'"):
+        settle("mixed", FORM)
+
+
+def test_two_spans_are_always_different_and_all_pairs_occur() -> None:
+    record = {"spans": [ids(100 * i, 3) for i in range(4)]}
+    found = {
+        (int(inside(e["passage"])[0]) // 100, int(inside(e["context"])[0]) // 100)
+        for e in drawn("two_spans", record, 500)
+    }
+    assert found == {(a, b) for a in range(4) for b in range(4) if a != b}
+
+
+def test_mlm_and_seq2seq() -> None:
+    recipe = settle("mlm", FORM, lengths={"tokens": 8})
+    assert len(recipe.example(RECORD, ExampleRng())["tokens"]) == 8
+    t5 = Form((), (1,), (1,), crop="right")
+    recipe = settle("seq2seq", t5, lengths={"inputs": 5, "targets": 9})
+    record = {"inputs": ids(10, 20), "targets": [ids(50, 3)]}
+    example = recipe.example(record, ExampleRng())
+    assert example["inputs"].tolist() == [10, 11, 12, 13, 1]
+    assert example["targets"].tolist() == [50, 51, 52, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "low", "high"),
+    [(256, 12, 128), (10, 4, 5), (6, 4, 4), (4, 4, 4), (3, 3, 3), (1, 1, 1)],
+)
+def test_random_crop_lengths(words: int, low: int, high: int) -> None:
+    rng = np.random.default_rng(0)
+    found = [crops.crop(words, rng) for _ in range(4000)]
+    sizes = {stop - start for start, stop in found}
+    assert sizes == set(range(low, high + 1))
+    assert min(start for start, _ in found) == 0 and max(stop for _, stop in found) == words
+
+
+def word_record(words: int) -> dict[str, Any]:
+    """Word w has 1 + w % 3 pieces: 10 w, 10 w + 1…"""
+    pieces = [1 + w % 3 for w in range(words)]
+    text = [10 * w + p for w in range(words) for p in range(pieces[w])]
+    return {
+        "text": np.array(text, np.uint16),
+        "words": np.array(pieces, np.int32),
+        "title": [ids(20000, 2)],
+        "anchor": [ids(30000 + 10 * i, 2) for i in range(4)],
+        "topic": [],
+    }
+
+
+def test_augtriever_documents_are_cropped_and_thinned_by_words() -> None:
+    record, form = word_record(300), Form((CLS,), (SEP,), (SEP,))
+    settings = {"strategies": {"random_crop": 1.0}}
+    recipe = settle("augtriever", form, lengths={"passage": 999, "context": 999}, settings=settings)
+    rng, kept, total = ExampleRng(), 0, 0
+    starts = []
+    for index in range(300):
+        example = recipe.example(record, rng.seek(0, 0, index))
+        for name, whole in (("passage", False), ("context", True)):
+            found = inside(example[name])
+            words = found // 10
+            numbers = np.unique(words)
+            for number in numbers:  # no word is torn
+                assert (words == number).sum() == 1 + number % 3
+            assert (np.diff(words) >= 0).all()
+            if whole:
+                assert 12 <= len(numbers) <= 128
+                assert (np.diff(numbers) == 1).all()  # a query is never thinned
+                starts.append(numbers[0])
+            else:
+                kept += len(numbers)
+                total += numbers[-1] - numbers[0] + 1
+    assert abs(kept / total - 0.9) < 0.01
+    assert max(starts) > 256  # the context is a random window of 256 words
+
+
+def test_augtriever_strategies_and_fallbacks() -> None:
+    record, lengths = word_record(40), {"passage": 99, "context": 99}
+
+    def queries(strategy: str, **more: Any) -> list[np.ndarray]:
+        settings = {"strategies": {strategy: 1.0}, "separator": [7], **more}
+        recipe = settle("augtriever", FORM, lengths=lengths, settings=settings)
+        rng = ExampleRng()
+        return [inside(recipe.example(record, rng.seek(0, 0, i))["context"]) for i in range(200)]
+
+    assert all(q.tolist() == [20000, 20001] for q in queries("title"))
+    counts = set()
+    for query in queries("anchor", max_phrases=3):
+        parts = np.split(query, np.flatnonzero(query == 7))
+        numbers = [int(part[part != 7][0]) for part in parts]
+        assert len(set(numbers)) == len(numbers)
+        counts.add(len(numbers))
+    assert counts == {1, 2, 3}
+    # A strategy without text falls back to a crop; phrases fall back to the title.
+    assert all((q < 400).all() for q in queries("topic"))
+    record["anchor"] = []
+    assert all(q.tolist() == [20000, 20001] for q in queries("anchor"))
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
+def test_pair_truncation_pops_from_the_longer(a: int, b: int, room: int) -> None:
+    x, y = a, b
+    while x + y > room:  # RocketQA's rule, word for word
+        if x > y:
+            x -= 1
+        else:
+            y -= 1
+    assert pair_lengths(a, b, room, "pop_longer") == (x, y)
+
+
+def test_pairs_in_one_sequence() -> None:
+    found, types = FORM.two(ids(10, 5), ids(20, 9), 12)
+    assert found.tolist() == [CLS, 10, 11, 12, 13, 14, SEP, 20, 21, 22, 23, SEP]
+    assert types.tolist() == [0] * 7 + [1] * 5
+
+
+def test_right_crop_cuts_the_end() -> None:
+    rng = np.random.default_rng(0)
+    assert RIGHT.one(ids(0, 30), 5, rng).tolist() == [CLS, 0, 1, 2, SEP]
+
+
+def test_names_are_checked() -> None:
+    with pytest.raises(UserError, match="did you mean 'passage_query'"):
+        settle("passage_queries", FORM)
+    with pytest.raises(UserError, match="no setting 'querys'"):
+        settle("passage_query", FORM, settings={"querys": 2})
+    with pytest.raises(UserError, match="no feature 'passag'"):
+        settle("passage_query", FORM, lengths={"passag": 9})
+    with pytest.raises(UserError, match="at least 4"):
+        settle("passage_query", FORM, lengths={"passage": 2})
+    with pytest.raises(UserError, match="crop 'left'"):
+        settle("mlm", Form(crop="left"))
+    with pytest.raises(UserError, match="above 0"):
+        settle("augtriever", FORM, settings={"strategies": {"title": 0.0}})
+
+
+def test_every_kind_declares_what_its_examples_hold() -> None:
+    """The spec of each kind names the features that its function returns (see test_ranking too)."""
+    for kind in KINDS.values():
+        assert kind.function.__doc__ and kind.needs({**kind.defaults, **_some(kind.name)})
+
+
+def _some(kind: str) -> dict[str, Any]:
+    return {
+        "mixed": {"probabilities": {"query": 1.0}},
+        "augtriever": {"strategies": {"title": 1.0}},
+    }.get(kind, {})
+
+
+def test_pick_never_gives_a_name_of_weight_zero() -> None:
+    rng = np.random.default_rng(0)
+    names = {pairs.pick({"a": 0.0, "b": 1.0, "c": 0.0}, rng) for _ in range(500)}
+    assert names == {"b"}
