@@ -1,0 +1,159 @@
+"""FLOP formulas against XLA's count of unrolled small models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import CrossEncoder
+from qac_jax.models.heads import BidirectionalHead, CausalDecoder
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5, T5Config
+
+
+# Wide heads, so that what the formulas leave out (softmax, norms, gelu) is small.
+CONFIG = BertConfig(
+    vocab_size=250,
+    hidden_size=256,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=512,
+    max_positions=64,
+    pooler=True,
+    mlm_head=True,
+)
+BATCH, LENGTH = 2, 48
+LOAD = flops.Load.padded(BATCH, LENGTH)
+IDS = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
+LENGTHS = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
+VECTORS = jax.ShapeDtypeStruct((BATCH, 256), jnp.float32)
+STATES = jax.ShapeDtypeStruct((BATCH, LENGTH, 256), jnp.float32)
+T5_CONFIG = T5Config(250, 256, 64, 512, num_layers=2, num_decoder_layers=1, num_heads=3)
+
+
+def _xla(module: Any, inputs: tuple[Any, ...], output: Callable, gradient: bool) -> float:
+    """XLA's count of the forward pass, or of the gradient for all parameters."""
+    variables = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+
+    def total(variables: Any, *inputs: Any) -> jax.Array:
+        return jnp.sum(output(module, variables, *inputs))
+
+    run = jax.jit(jax.grad(total) if gradient else total)
+    return run.lower(variables, *inputs).cost_analysis()["flops"]
+
+
+def _last(module: Any, variables: Any, *inputs: Any) -> Any:
+    return module.apply(variables, *inputs).last
+
+
+def _itself(module: Any, variables: Any, *inputs: Any) -> Any:
+    return module.apply(variables, *inputs)
+
+
+def _mlm(module: Any, variables: Any, *inputs: Any) -> Any:
+    out = module.apply(variables, *inputs)
+    positions = jnp.zeros((BATCH, 7), jnp.int32)
+    logits = module.apply(variables, out.last, positions, method="mlm_logits")
+    return jnp.square(logits).sum() + jnp.square(out.pooled).sum()
+
+
+CASES: dict[str, tuple[Any, tuple[Any, ...], Callable, flops.Flops]] = {
+    "layers": (
+        Bert(dataclasses.replace(CONFIG, pooler=False, mlm_head=False)),
+        (IDS, LENGTHS),
+        _last,
+        flops.bert(dataclasses.replace(CONFIG, pooler=False), LOAD),
+    ),
+    "mlm": (Bert(CONFIG), (IDS, LENGTHS), _mlm, flops.bert(CONFIG, LOAD, predictions=7 * BATCH)),
+    "cross": (
+        CrossEncoder(CONFIG, labels=2),
+        (IDS, LENGTHS),
+        _itself,
+        flops.bert(CONFIG, LOAD, rows=1) + flops.classifier(256, 2, BATCH),
+    ),
+    "bidirectional": (
+        BidirectionalHead(CONFIG, num_layers=1),
+        (VECTORS, STATES, LENGTHS),
+        _itself,
+        flops.bidirectional_head(CONFIG, LOAD, 1),
+    ),
+    "causal": (
+        CausalDecoder(CONFIG, num_layers=1, window=3),
+        (VECTORS, STATES, LENGTHS),
+        _itself,
+        flops.causal_decoder(CONFIG, LOAD, 1),
+    ),
+    "t5": (
+        T5(T5_CONFIG),
+        (IDS, LENGTHS, jax.ShapeDtypeStruct((BATCH, 20), jnp.int32)),
+        _itself,
+        flops.t5(T5_CONFIG, LOAD, flops.Load.padded(BATCH, 20), BATCH * LENGTH * 20),
+    ),
+    "t5_gated": (
+        T5(dataclasses.replace(T5_CONFIG, feed_forward="gated-gelu")),
+        (IDS, LENGTHS, jax.ShapeDtypeStruct((BATCH, 20), jnp.int32)),
+        _itself,
+        flops.t5(
+            dataclasses.replace(T5_CONFIG, feed_forward="gated-gelu"),
+            LOAD,
+            flops.Load.padded(BATCH, 20),
+            BATCH * LENGTH * 20,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forward_is_xlas_count(name: str) -> None:
+    module, inputs, output, formula = CASES[name]
+    assert _xla(module, inputs, output, gradient=False) == pytest.approx(formula.forward, rel=0.03)
+
+
+@pytest.mark.parametrize("remat", ["none", "attention", "layer"])
+def test_training_is_xlas_count(remat: str) -> None:
+    config = dataclasses.replace(CONFIG, pooler=False)
+    _, inputs, output, formula = CASES["layers"]
+    module = Bert(dataclasses.replace(config, mlm_head=False), Runtime(remat=remat))
+
+    def loss(*arguments: Any) -> Any:
+        return jnp.square(output(*arguments))
+
+    counted = _xla(module, inputs, loss, gradient=True)
+    assert counted == pytest.approx(formula.training(remat), rel=0.05)
+
+
+def test_recomputation_by_policy() -> None:
+    formula = flops.bert(CONFIG, LOAD, predictions=5)
+    attention = formula.parts["attention"]
+    assert formula.recomputed("none") == 0
+    assert formula.recomputed("dots") == formula.recomputed("attention") == attention
+    layers = formula.forward - formula.parts["mlm_head"] - formula.parts["pooler"]
+    assert formula.recomputed("layer") == pytest.approx(layers)
+    with pytest.raises(UserError, match="did you mean 'layer'"):
+        formula.recomputed("layers")
+
+
+def test_padding_is_seen() -> None:
+    real = flops.bert(CONFIG, flops.Load.of([48, 24]))
+    padded = flops.bert(CONFIG, LOAD)
+    assert real.parts["mlp"] == pytest.approx(0.75 * padded.parts["mlp"])
+    assert real.parts["attention"] == pytest.approx(0.625 * padded.parts["attention"])
+    same = flops.bert(CONFIG, flops.Load.of(np.full((BATCH,), LENGTH)))
+    assert same == padded
+
+
+def test_bert_base_is_the_known_figure() -> None:
+    """2 FLOPs a parameter of the layers and a token, plus attention: 85 M parameters."""
+    formula = flops.bert(BertConfig(), flops.Load.padded(1, 128))
+    parameters = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
+    attention = 12 * 4 * 768 * 128 * 128
+    assert formula.forward == 2 * parameters * 128 + attention
