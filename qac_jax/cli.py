@@ -24,9 +24,10 @@ STAGES = {
     "tokenize": "qac_jax.stages.tokenize:Tokenize",
     "pretrain": "qac_jax.stages.train:Train",
     "finetune": "qac_jax.stages.train:Train",
+    "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("generate", "extract", "mine", "label", "embed", "index", "search", "evaluate") + (
+COMING = ("generate", "extract", "mine", "label", "embed", "index", "search") + (
     "report",
     "export",
 )
@@ -40,6 +41,7 @@ _SUMMARIES = {
     "tokenize": "passages and contexts -> token examples",
     "pretrain": "examples -> trained parameters",
     "finetune": "the same stage, for retrievers",
+    "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
     "inspect": "what an artefact is, where it comes from, its first items",
@@ -177,6 +179,8 @@ def _stage(verb: str, arguments: list[str]) -> int:
                 {"kind": artifact.kind, "count": artifact.count, "identity": artifact.identity}
             )
         )
+    elif text := stage.summary(artifact):
+        print(text)
     return 0
 
 

@@ -90,14 +90,23 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
         default = field.default if field.default is not dataclasses.MISSING else None
         if default not in (None, "", fields.REQUIRED):
             text += f" (default {default})"
-        names = [f"--{field.name}"]
+        names = [f"--{fields.flag(field)}"]
         if fields.is_flag(hints[field.name]):
             parser.add_argument(
-                *names, action=argparse.BooleanOptionalAction, default=None, help=text
+                *names,
+                dest=field.name,
+                action=argparse.BooleanOptionalAction,
+                default=None,
+                help=text,
             )
             continue
         parser.add_argument(
-            *names, type=convert, default=None, metavar=field.name.upper(), help=text
+            *names,
+            dest=field.name,
+            type=convert,
+            default=None,
+            metavar=fields.flag(field).upper(),
+            help=text,
         )
 
 

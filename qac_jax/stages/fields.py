@@ -40,9 +40,14 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def source(help: str = "", default: Any = REQUIRED) -> Any:
-    """A raw file or folder, several of them separated by commas, or `scheme:name`."""
-    return dataclasses.field(default=default, metadata={"role": "source", "help": help})
+def source(help: str = "", default: Any = REQUIRED, *, flag: str = "") -> Any:
+    """A raw file or folder, several of them separated by commas, or `scheme:name`.
+
+    `flag` is its name on the command line where the field cannot have it (`--run`).
+    """
+    return dataclasses.field(
+        default=default, metadata={"role": "source", "help": help, "flag": flag}
+    )
 
 
 def artifact_input(help: str = "", *, kind: str | tuple[str, ...], default: Any = REQUIRED) -> Any:
@@ -54,6 +59,11 @@ def artifact_input(help: str = "", *, kind: str | tuple[str, ...], default: Any 
 
 def role(field: dataclasses.Field[Any]) -> str:
     return field.metadata.get("role", "option")
+
+
+def flag(field: dataclasses.Field[Any]) -> str:
+    """Its name on the command line."""
+    return field.metadata.get("flag") or field.name
 
 
 def check(instance: Any, name: str = "") -> None:
@@ -70,7 +80,7 @@ def check(instance: Any, name: str = "") -> None:
         # A bare object() is gin's REQUIRED sentinel, which rooms must not import.
         if value == REQUIRED and isinstance(value, str) or type(value) is object:
             raise UserError(
-                f"{label} is not set{_hint(field)}; pass --{field.name} or bind {label} in gin"
+                f"{label} is not set{_hint(field)}; pass --{flag(field)} or bind {label} in gin"
             )
         if field.name in ("parent", "name") and _is_module(instance):
             continue  # Linen's own bookkeeping fields

@@ -62,6 +62,11 @@ class Stage:
         """Reads `inputs` (artefacts opened, sources as paths) and fills `out`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
+    def summary(self, artifact: Artifact) -> str:
+        """What the command line prints to stdout of the finished artefact."""
+        del artifact
+        return ""
+
     def environment(self) -> dict[str, str]:
         """What the result depends on beside fields and inputs, such as installed packages."""
         return {}

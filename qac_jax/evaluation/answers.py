@@ -1,0 +1,171 @@
+"""Open-domain question answering: does a passage hold an answer? (Karpukhin et al. 2020, DPR)
+
+Text and answer are brought to NFD, cut into tokens and lower-cased; the answer must stand in the
+passage as a sequence of whole tokens. Only the passage's text is looked at, never its title.
+CuratedTREC gives regular expressions instead. A question counts for R@k when one of its first k
+passages holds an answer, and every question counts, found or not.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from qac_jax import progress
+from qac_jax.errors import UserError, nearest
+from qac_jax.evaluation.metrics import Scores, depth_of
+from qac_jax.retrieval.runs import Ranking
+from qac_jax.text.queries import Query
+
+
+MEASURES = ("hit@5", "hit@20", "hit@100")
+
+# What parts tokens in a joined text: a control character, which no token can hold.
+_BETWEEN = "\n"
+
+Matcher = Callable[[str], bool]
+
+
+@functools.cache
+def _token() -> re.Pattern[str]:
+    """A run of letters, numbers and marks, or any other single character that can be seen.
+
+    Python's own `\\w` leaves out marks (accents in NFD) and takes in the underscore, hence
+    the list of ranges by Unicode's categories.
+    """
+    word: list[str] = []
+    seen: list[str] = []
+    start = 0
+    kinds = (unicodedata.category(chr(code))[0] for code in range(sys.maxunicode + 1))
+    for kind, group in itertools.groupby(kinds):
+        stop = start + sum(1 for _ in group)
+        if kind not in "ZC":
+            span = f"\\U{start:08x}-\\U{stop - 1:08x}"
+            (word if kind in "LNM" else seen).append(span)
+        start = stop
+    return re.compile(f"[{''.join(word)}]+|[{''.join(seen)}]")
+
+
+def tokens(text: str) -> list[str]:
+    """The lower-cased tokens of a text in NFD."""
+    return [token.lower() for token in _token().findall(unicodedata.normalize("NFD", text))]
+
+
+def matcher(answers: Sequence[str], form: str = "text") -> Matcher:
+    """Tells of a passage's text whether it holds one of the answers.
+
+    An answer without any token matches nothing. So does a pattern that is none (as in DPR).
+    """
+    if form not in FORMS:
+        raise UserError(f"unknown form of answers {form!r}; {nearest(form, FORMS)}")
+    return FORMS[form](answers)
+
+
+def _by_tokens(answers: Sequence[str]) -> Matcher:
+    wanted = [joined for answer in answers if (joined := _joined(answer)) != _BETWEEN * 2]
+
+    def holds(text: str) -> bool:
+        here = _joined(text)
+        return any(answer in here for answer in wanted)
+
+    return holds
+
+
+def _by_pattern(answers: Sequence[str]) -> Matcher:
+    patterns = [p for answer in answers if (p := _pattern(answer)) is not None]
+
+    def holds(text: str) -> bool:
+        text = unicodedata.normalize("NFD", text)
+        return any(pattern.search(text) for pattern in patterns)
+
+    return holds
+
+
+FORMS: dict[str, Callable[[Sequence[str]], Matcher]] = {"text": _by_tokens, "regex": _by_pattern}
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _joined(text: str) -> str:
+    return f"{_BETWEEN}{_BETWEEN.join(tokens(text))}{_BETWEEN}"
+
+
+def _pattern(answer: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(unicodedata.normalize("NFD", answer), re.IGNORECASE | re.MULTILINE)
+    except re.error as error:
+        progress.say(
+            f"the answer {answer!r} is no regular expression ({error}): it matches nothing"
+        )
+        return None
+
+
+def evaluate(
+    run: Mapping[str, Ranking],
+    questions: Iterable[Query],
+    texts: Callable[[Sequence[str]], Sequence[str]],
+    *,
+    form: str = "text",
+    measures: Sequence[str] = MEASURES,
+) -> Scores:
+    """Hit-rates of a run; `texts` gives the passages' texts for ids."""
+    cuts = {measure: _cut(measure) for measure in measures}
+    deepest = max(cuts.values())
+    per_query: dict[str, dict[str, float]] = {}
+    with progress.Bar("match answers", unit="questions") as bar:
+        for question in questions:
+            if not question.answers:
+                raise UserError(
+                    f"question {question.id!r} has no answers; give a file of questions with "
+                    f"answers, or judge by --qrels"
+                )
+            holds = matcher(question.answers, form)
+            ranking = run.get(question.id)
+            found = ranking.ids[:deepest] if ranking is not None else ()
+            rank = next((i for i, text in enumerate(texts(found), 1) if holds(text)), None)
+            per_query[question.id] = {
+                measure: float(rank is not None and rank <= cut) for measure, cut in cuts.items()
+            }
+            bar.advance()
+    if not per_query:
+        raise UserError("there are no questions; nothing can be measured")
+    retrieved = frozenset(query for query in per_query if query in run)
+    if not retrieved:
+        raise UserError(
+            f"the run holds none of the {len(per_query)} questions (such as "
+            f"{next(iter(per_query))!r}, but {next(iter(run), '')!r}); check that both belong "
+            f"together"
+        )
+    unasked = sum(query not in per_query for query in run)
+    return Scores(per_query, retrieved, frozenset(per_query), unasked)
+
+
+def macro_means(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
+    """Means of the groups' means: EntityQuestions counts every relation the same."""
+    groups: dict[str, list[dict[str, float]]] = {}
+    for query, values in scores.per_query.items():
+        groups.setdefault(group_of[query], []).append(values)
+    measures = next(iter(scores.per_query.values()))
+    return {
+        measure: sum(
+            sum(values[measure] for values in group) / len(group) for group in groups.values()
+        )
+        / len(groups)
+        for measure in measures
+    }
+
+
+def relations(questions: Iterable[Query]) -> dict[str, str]:
+    """Question -> relation for EntityQuestions; empty for any other set."""
+    found = {q.id: str(q.meta["relation"]) for q in questions if "relation" in q.meta}
+    return found
+
+
+def _cut(measure: str) -> int:
+    cut = depth_of(measure)
+    if cut is None or not measure.startswith("hit@"):
+        raise UserError(f"{measure!r} is not a measure of answers; name hit@k, such as hit@20")
+    return cut

@@ -1,0 +1,74 @@
+"""`metrics.json`: {"mean": {…}, "per_query": {…}}; of several runs, both for each by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from qac_jax.artifacts import Artifact
+from qac_jax.evaluation.metrics import Scores
+
+
+FILE = "metrics.json"
+
+# What EntityQuestions adds: means over relations.
+MACRO = "macro_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The figures of one run on one collection; `per_query` has what the mean is taken over."""
+
+    name: str
+    mean: dict[str, float]
+    per_query: dict[str, dict[str, float]]
+    queries: int
+    missing: int = 0
+
+    @classmethod
+    def of(cls, name: str, scores: Scores, over: str) -> Result:
+        per_query = {query: scores.per_query[query] for query in scores.queries(over)}
+        return cls(name, scores.means(over), per_query, len(per_query), len(scores.missing))
+
+    def values(self, measure: str) -> dict[str, float]:
+        return {query: values[measure] for query, values in self.per_query.items()}
+
+    def hit_rates(self) -> dict[str, float]:
+        """hit@k of a question set, over relations where there are any."""
+        names = [name for name in self.mean if name.startswith("hit@")]
+        return {name: self.mean.get(MACRO + name, self.mean[name]) for name in names}
+
+
+def write(file: IO[str], results: Sequence[Result], facts: Mapping[str, Any]) -> None:
+    """`facts` (protocol, relevance level, comparisons …) stand beside the figures."""
+    parts = [dataclasses.asdict(result) for result in results]
+    if len(parts) == 1:
+        record = {**parts[0], **facts}
+    else:
+        names = [part.pop("name") for part in parts]
+        figures = {
+            key: dict(zip(names, (part[key] for part in parts), strict=True)) for key in parts[0]
+        }
+        record = {"names": names, **figures, **facts}
+    json.dump(record, file, indent=1, ensure_ascii=False)
+    file.write("\n")
+
+
+def read(artifact: Artifact) -> tuple[list[Result], dict[str, Any]]:
+    """The results of an artefact of kind "metrics", and the facts beside them."""
+    with open(os.fspath(artifact.file(FILE)), encoding="utf-8") as file:
+        record: dict[str, Any] = json.load(file)
+    keys = [field.name for field in dataclasses.fields(Result)]
+    if "names" in record:
+        names = record.pop("names")
+        figures = {key: record.pop(key) for key in keys if key != "name"}
+        results = [
+            Result(name=name, **{key: values[name] for key, values in figures.items()})
+            for name in names
+        ]
+    else:
+        results = [Result(**{key: record.pop(key) for key in keys})]
+    return results, record

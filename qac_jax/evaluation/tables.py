@@ -1,0 +1,86 @@
+"""Figures as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qac_jax.evaluation.benchmarks import Suite
+from qac_jax.evaluation.significance import Comparison
+
+
+ABSENT = "–"
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they must be: the first to the left, the others to the right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def figures(means: Mapping[str, Mapping[str, float]], what: str = "run") -> str:
+    """One line for each run or collection, one column for each measure."""
+    measures = list(dict.fromkeys(m for values in means.values() for m in values))
+    rows = [
+        [name, *(number(values.get(measure)) for measure in measures)]
+        for name, values in means.items()
+    ]
+    return grid([what, *measures], rows)
+
+
+def comparisons(found: Sequence[Comparison]) -> str:
+    """Differences of runs with both tests, corrected by Holm."""
+    rows = [
+        [
+            f"{c.second} - {c.first}",
+            c.measure,
+            f"{c.difference:+.4f}",
+            f"{c.wins}/{c.losses}/{c.ties}",
+            *(probability(p) for p in (c.t_test, c.t_test_holm)),
+            *(probability(p) for p in (c.randomization, c.randomization_holm)),
+        ]
+        for c in found
+    ]
+    header = ["difference", "measure", "mean", "won/lost/tied", "t-test p", "Holm"]
+    return grid([*header, "randomisation p", "Holm"], rows)
+
+
+def suites(systems: Mapping[str, Suite]) -> str:
+    """AugTriever's Table 6 turned on its side (a line a set), with the averages of Table 1.
+
+    In percent; a dash where a set is missing, and for every average that needs it.
+    """
+    header = ["", *systems]
+    columns = {name: system.columns() for name, system in systems.items()}
+    summaries = {name: system.summary() for name, system in systems.items()}
+    rows = _lines(columns) + [[""] * len(header)] + _lines(summaries)
+    notes = [
+        f"{name}: {len(absent)} of the 14 BEIR sets are missing: {', '.join(absent)}"
+        for name, system in systems.items()
+        if (absent := system.missing())
+    ]
+    return "\n".join([grid(header, rows), *notes])
+
+
+def number(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4f}"
+
+
+def percent(value: float | None) -> str:
+    return ABSENT if value is None else f"{100 * value:.1f}"
+
+
+def probability(value: float) -> str:
+    return "<0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _lines(systems: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
+    names = next(iter(systems.values()))
+    return [[name, *(percent(values[name]) for values in systems.values())] for name in names]

@@ -1,0 +1,1 @@
+"""Texts and vectors into ranked lists."""
