@@ -50,12 +50,15 @@ _TABLE_RULE = re.compile(r"^\s*(\+[-=+]{4,}|[=-]{2,}(\s+[=-]{2,})+)\s*$")
 _SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->.*)?\.?$", re.DOTALL)
 _BULLET = re.compile(r"^([-*+•]|\d+[.)]|\[\d+\]|\.\. \[\w+\])\s+")
 _FIELD = re.compile(r"^:(\w+)([^:`]*):(?!`|\w+:`)\s*")
-_ARGUMENT = re.compile(r"^\*{0,2}\w+(\s\([^()]*\))?:\s+\S")
+_ARGUMENT = re.compile(r"^\*{0,2}\w+(\s\([^()]*\))?:\s+\S|^[\w.]+\s+--?\s+\S")
 _DIRECTIVE = re.compile(r"^\.\. ([\w:-]+)::\s*(.*)$")
-_VERSION = ("versionadded", "versionchanged", "deprecated", "currentmodule", "autosummary", "index")
+_REMARK = ("note", "warning", "tip", "important", "caution", "rubric", "hint")
 _TARGET = re.compile(r"^\.\. _[^:]+:")
-_ROLE = re.compile(r":[\w:+-]+:`(?:[^`<]*<)?~?\.?([^`>]*)>?`")
-_LITERAL = re.compile(r"``([^`]+)``|`([^`<>]+?)(?:\s*<[^`>]*>)?`_{0,2}")
+_ROLE = re.compile(r":[\w:+-]+:`(?:([^`<]+?)\s*<[^`>]*>|~?\.?([^`]*))`")
+_CROSS_REFERENCE = re.compile(r":(?:\w+:)?(?:func|class|meth|mod|obj|attr|data):`[~.!]*([\w.]+)`")
+_SEE_ALSO = re.compile(r"^(\s*)\.\. seealso::(.*)$")
+_LITERAL = re.compile(r"``([^`]+)``|`~?([^`<>]+?)(?:\s*<[^`>]*>)?`_{0,2}")
+_SPACES = re.compile(r" {2,}")
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*\n]*[^\s*])?)\*{1,2}(?![\w*])")
 _TEMPLATE = re.compile(r"^(%\(\w+\)s|\$?\{\w+\})$")
 
@@ -66,7 +69,10 @@ def parse(text: str) -> Docstring:
         text = text[signature.end() :]
     see_also: list[str] = []
     rendered: list[tuple[str, str]] = []
-    for heading, lines in _headed(text.splitlines()):
+    everything = text.splitlines()
+    for box in _see_also_boxes(everything):
+        see_also.extend(_see_also(box))
+    for heading, lines in _headed(everything):
         if heading.lower() == "see also":
             see_also.extend(_see_also(lines))
             continue
@@ -80,10 +86,10 @@ def parse(text: str) -> Docstring:
 
 
 def plain(line: str) -> str:
-    """One line without reStructuredText marks."""
-    line = _ROLE.sub(r"\1", line)
+    """Prose without reStructuredText marks."""
+    line = _ROLE.sub(lambda m: m[1] or m[2], line)
     line = _LITERAL.sub(lambda m: m[1] or m[2], line)
-    return _EMPHASIS.sub(r"\1", line)
+    return _SPACES.sub(" ", _EMPHASIS.sub(r"\1", line))
 
 
 def _headed(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -100,7 +106,7 @@ def _headed(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         google = _GOOGLE_HEADING.match(line)
         if underlined or google:
             yield heading, body
-            heading, body = google[1] if google else line.strip().rstrip(":"), []
+            heading, body = google[1] if google else plain(line.strip().rstrip(":")), []
             skip = bool(underlined)
         elif not _NUMPY_RULE.match(line):
             body.append(line)
@@ -143,30 +149,36 @@ def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
         yield "\n".join(line[margin:] for line in block)
         return
     lines: list[str] = []
+    prose: list[bool] = []
     joinable, hanging, previous = False, False, 0
-    doctest, margin = False, 0
+    doctest, directive, margin = False, False, 0
     for line in block:
         indent, text = len(line) - len(line.lstrip()), line.strip()
         doctest = doctest or text.startswith(">>>")
         if doctest:
             margin = indent if text.startswith(">>>") else min(margin, indent)
             lines.append(line[margin:])
+            prose.append(False)
+            continue
+        if directive and _FIELD.match(text):
+            continue  # an option of the directive
+        directive = _DIRECTIVE.match(text) is not None
+        kept = _without_directive(text)
+        if kept is None or _TEMPLATE.match(kept):
             joinable = False
             continue
-        text = _without_directive(text)
-        if text is None or _TEMPLATE.match(text):
-            joinable = False
-            continue
-        starts = _BULLET.match(text) or _FIELD.match(text) or _ARGUMENT.match(text)
-        text = plain(_FIELD.sub(lambda m: f"{m[2].strip() or m[1]}: ", text))
+        starts = _BULLET.match(kept) or _FIELD.match(kept) or _ARGUMENT.match(kept)
+        kept = _FIELD.sub(lambda m: f"{m[2].strip() or m[1]}: ", kept)
         if joinable and not starts and (indent == previous or hanging and indent > previous):
-            lines[-1] = f"{lines[-1]} {text}"
+            lines[-1] = f"{lines[-1]} {kept}"
         else:
-            lines.append(text)
+            lines.append(kept)
+            prose.append(True)
             hanging = bool(starts)
         joinable, previous = True, indent
     if lines:
-        yield "\n".join(lines)
+        # Marks may reach over a line end, so they come off after the lines are joined.
+        yield "\n".join(plain(t) if p else t for t, p in zip(lines, prose, strict=True))
 
 
 def _without_directive(text: str) -> str | None:
@@ -177,11 +189,11 @@ def _without_directive(text: str) -> str | None:
     if found is None:
         return text[:-1] if text.endswith("::") else text
     name, argument = found.groups()
-    if name in _VERSION:
-        return None
-    if name in ("note", "warning", "tip", "important", "seealso", "caution"):
-        return f"{name.capitalize()}: {argument}".rstrip()
-    return argument or None
+    if name == "math":
+        return argument or None
+    if name in _REMARK:
+        return f"{argument}:" if name == "rubric" else f"{name.capitalize()}: {argument}".rstrip()
+    return None
 
 
 def _summary(first: str) -> str:
@@ -216,11 +228,31 @@ def _kind(heading: str) -> str:
     return "remarks" if lowered in _REMARKS else lowered
 
 
+def _see_also_boxes(lines: list[str]) -> Iterator[list[str]]:
+    """Takes the `.. seealso::` directives out of the lines."""
+    start = 0
+    while start < len(lines):
+        found = _SEE_ALSO.match(lines[start])
+        start += 1
+        if found is None:
+            continue
+        stop = start
+        while stop < len(lines) and (
+            not lines[stop].strip() or lines[stop].startswith(found[1] + " ")
+        ):
+            stop += 1
+        yield [found[2].strip(), *lines[start:stop]]
+        lines[start - 1 : stop] = [""]
+
+
 def _see_also(lines: Sequence[str]) -> Iterator[str]:
     """The names in a "See Also" section; their descriptions are indented or behind a colon."""
     filled = [line for line in lines if line.strip()]
     margin = min((len(line) - len(line.lstrip()) for line in filled), default=0)
     for line in filled:
+        if references := _CROSS_REFERENCE.findall(line):
+            yield from references
+            continue
         if len(line) - len(line.lstrip()) > margin:
             continue
         text = plain(_BULLET.sub("", line.strip()))

@@ -218,8 +218,8 @@ def _added_docs(arguments: Sequence[ast.expr]) -> Iterator[AddedDoc]:
     """add_newdoc(place, name, doc), where doc may be (method, doc) pairs; or (name, doc)."""
     *where, given = arguments[:3]
     place, name = ("", *map(_text, where))[-2:]
-    if not name:
-        return
+    if not name.isidentifier():
+        return  # another function of that name
     pairs = given.elts if isinstance(given, ast.List) else [given]
     for pair in pairs:
         if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:
