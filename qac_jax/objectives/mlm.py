@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
+from qac_jax.models import flops
 from qac_jax.models.bert import Bert
 from qac_jax.objectives.masking import Masking, Vocabulary
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
 from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
@@ -74,3 +75,10 @@ class Mlm:
     def encoder(self, variables: Variables) -> Variables:
         params = variables["params"]
         return {"params": {name: params[name] for name in params if name != "mlm_head"}}
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        texts, length = spec["tokens"].shape
+        predictions = texts * self.masking.max_predictions(length)
+        load = flops.Load.padded(texts, length)
+        return flops.bert(self.module.config, load, predictions=predictions).training()

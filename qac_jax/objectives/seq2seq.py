@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
+from qac_jax.models import flops
 from qac_jax.models.t5 import T5, shift_right
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
 from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
@@ -90,3 +91,14 @@ class Seq2Seq:
     def encoder(self, variables: Variables) -> Variables:
         """The whole model: what is exported of a generator is encoder and decoder."""
         return {"params": variables["params"]}
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        return self._flops(
+            spec["inputs"].shape[0], spec["inputs"].shape[1], spec["targets"].shape[1]
+        )
+
+    def _flops(self, texts: int, inputs: int, targets: int) -> float:
+        source, target = (flops.Load.padded(texts, length) for length in (inputs, targets))
+        crossed = float(texts) * inputs * targets
+        return flops.t5(self.model.config, source, target, crossed).training()
