@@ -114,6 +114,11 @@ def precision_context(precision: str):
     return jax.default_matmul_precision("highest")
 
 
+def in_precision(variables: Any, precision: str) -> Any:
+    """fp32 parameters in the precision that is tested."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, precision), variables)
+
+
 def assert_activation(
     actual: Any, reference: np.ndarray, precision: str, *, factor: float = 1.0, what: str = ""
 ) -> None:

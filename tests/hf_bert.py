@@ -1,4 +1,4 @@
-"""Hugging Face names of BERT's tensors in our parameter tree, for tests.
+"""Hugging Face names of BERT's tensors in our trees, to find gradients by the reference's names.
 
 Written apart from the library's bridge on purpose: two independent statements of the same
 contract (the docstring of qac_jax/models/bert.py).
@@ -6,16 +6,11 @@ contract (the docstring of qac_jax/models/bert.py).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
-
-from qac_jax.models.bert import BertConfig
 
 
 _LAYER = {
@@ -51,47 +46,6 @@ _MODULES = {
 }
 
 
-def config(folder: Path, **parts: Any) -> BertConfig:
-    """config.json as a BertConfig."""
-    hf = json.loads((folder / "config.json").read_text())
-    return BertConfig(
-        vocab_size=hf["vocab_size"],
-        hidden_size=hf["hidden_size"],
-        num_layers=hf["num_hidden_layers"],
-        num_heads=hf["num_attention_heads"],
-        intermediate_size=hf["intermediate_size"],
-        max_positions=hf["max_position_embeddings"],
-        type_vocab_size=hf["type_vocab_size"],
-        activation=hf["hidden_act"],
-        layer_norm_eps=hf["layer_norm_eps"],
-        hidden_dropout=hf["hidden_dropout_prob"],
-        attention_dropout=hf["attention_probs_dropout_prob"],
-        initializer_range=hf["initializer_range"],
-        **parts,
-    )
-
-
-def tensors(*paths: Path) -> dict[str, np.ndarray]:
-    """The tensors of safetensors files, a folder standing for its model.safetensors."""
-    found: dict[str, np.ndarray] = {}
-    for path in paths:
-        found |= safetensors.numpy.load_file(path / "model.safetensors" if path.is_dir() else path)
-    return found
-
-
-def tree(named: Mapping[str, np.ndarray], precision: str) -> dict[str, Any]:
-    """Parameter trees {"bert", "classifier", "c_head", "d_head"}, whichever there are."""
-    root: dict[str, Any] = {}
-    for name, tensor in named.items():
-        for path, value in _places(name, tensor):
-            *parents, leaf = path.split("/")
-            node = root
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[leaf] = value.astype(precision)
-    return root
-
-
 def select(trees: Mapping[str, Any], name: str) -> np.ndarray:
     """The tensor that Hugging Face (or the official code, with `lm.`) calls `name`."""
     packed = re.fullmatch(r"d_head\.(\d+)\.attn\.c_attn\.(weight|bias)", name)
@@ -104,18 +58,6 @@ def select(trees: Mapping[str, Any], name: str) -> np.ndarray:
     for part in path.split("/"):
         node = node[part]
     return np.asarray(node).T if transposed else np.asarray(node)
-
-
-def _places(name: str, tensor: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    packed = re.fullmatch(r"d_head\.(\d+)\.attn\.c_attn\.(weight|bias)", name)
-    if packed:
-        leaf = "kernel" if packed[2] == "weight" else "bias"
-        base = f"d_head/layers/{packed[1]}/attention"
-        thirds = np.split(tensor, 3, axis=-1)
-        parts = zip(("query", "key", "value"), thirds, strict=True)
-        return [(f"{base}/{part}/{leaf}", third) for part, third in parts]
-    path, transposed = _place(name)
-    return [(path, tensor.T if transposed else tensor)]
 
 
 def _place(name: str) -> tuple[str, bool]:

@@ -131,9 +131,9 @@ class Block:
 
 def _names(data: np.ndarray, sizes: np.ndarray, schema: Schema) -> list[str]:
     """The features in the order in which the first record holds them."""
-    names: list[str] = []
     if not len(sizes):
-        return names
+        return list(schema.dtypes)
+    names: list[str] = []
     place, _ = _delimited(data, np.zeros(1, np.int64), _DELIMITED_1)
     while place[0] < sizes[0]:
         key, entry = _delimited(data, place, _DELIMITED_1)

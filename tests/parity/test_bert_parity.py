@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qac_jax.models import huggingface
 from qac_jax.models.bert import Bert
 from qac_jax.models.layers import Runtime
-from qac_jax.models.transformer import stack_layers
 
 
 CASES = golden.parameters("01_")
@@ -32,6 +31,12 @@ def _inputs(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.n
     return arrays["input_ids"], golden.lengths(arrays["attention_mask"]), arrays["token_type_ids"]
 
 
+def _model(folder: Path, precision: str, scan: bool = False) -> tuple[Bert, Any]:
+    bert, variables = huggingface.load(folder, Runtime(dtype=precision, scan=scan))
+    assert isinstance(bert, Bert)
+    return bert, golden.in_precision(variables, precision)
+
+
 def _mean_cross_entropy(logits: jax.Array, labels: np.ndarray) -> jax.Array:
     wanted = jnp.asarray(labels != -100)
     picked = jnp.take_along_axis(
@@ -44,11 +49,9 @@ def _mean_cross_entropy(logits: jax.Array, labels: np.ndarray) -> jax.Array:
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_logits(case: Path, precision: str, scan: bool) -> None:
     meta, arrays = golden.load(case)
-    config = hf_bert.config(case / "model", mlm_head=True)
-    bert = Bert(config, Runtime(dtype=precision, scan=scan))
-    variables = _variables(case / "model", precision, scan)
+    bert, variables = _model(case / "model", precision, scan)
     ids, lengths, types = _inputs(arrays)
-    states = range(config.num_layers + 1)
+    states = range(bert.config.num_layers + 1)
 
     @jax.jit
     def run(variables: Any):
@@ -61,7 +64,7 @@ def test_hidden_states_and_logits(case: Path, precision: str, scan: bool) -> Non
     for number in states:
         name = f"hidden_state_{number}"
         check(out.hidden_states[number], expect(name), what=name)
-    check(out.last, expect(f"hidden_state_{config.num_layers}"), what="last")
+    check(out.last, expect(f"hidden_state_{bert.config.num_layers}"), what="last")
     check(out.cls, expect("cls"), what="cls")
     check(logits, expect("mlm_logits"), what="mlm_logits")
     loss = _mean_cross_entropy(logits, arrays["labels"])
@@ -71,8 +74,7 @@ def test_hidden_states_and_logits(case: Path, precision: str, scan: bool) -> Non
 @pytest.mark.parametrize("case", CASES)
 def test_default_arguments_mean_no_padding(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
-    bert = Bert(hf_bert.config(case / "model"), Runtime(dtype=precision))
-    variables = _variables(case / "model", precision)
+    bert, variables = _model(case / "model", precision)
     last = jax.jit(bert.apply)(variables, arrays["input_ids"]).last
     expected = golden.expected(arrays, "last_hidden_state_default_args", precision)
     golden.assert_activation(last, expected, precision)
@@ -81,8 +83,7 @@ def test_default_arguments_mean_no_padding(case: Path, precision: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_pooler(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
-    bert = Bert(hf_bert.config(case / "model_bert", pooler=True), Runtime(dtype=precision))
-    variables = _variables(case / "model_bert", precision)
+    bert, variables = _model(case / "model_bert", precision)
     run = jax.jit(functools.partial(bert.apply, rows=1))
     pooled = run(variables, *_inputs(arrays)).pooled
     golden.assert_activation(pooled, golden.expected(arrays, "pooler_output", precision), precision)
@@ -91,14 +92,14 @@ def test_pooler(case: Path, precision: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_gradients(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
-    bert = Bert(hf_bert.config(case / "model", mlm_head=True), Runtime(dtype=precision))
+    bert, variables = _model(case / "model", precision)
     inputs, labels = _inputs(arrays), arrays["labels"]
 
     def loss(variables: Any) -> jax.Array:
         last = bert.apply(variables, *inputs).last
         return _mean_cross_entropy(bert.apply(variables, last, method="mlm_logits"), labels)
 
-    gradients = jax.jit(jax.grad(loss))(_variables(case / "model", precision))
+    gradients = jax.jit(jax.grad(loss))(variables)
     trees = {"bert": jax.device_get(gradients["params"])}
     stored = list(golden.names(arrays, "grad__"))
     assert stored and meta["grad_norms_f64"], "the case holds no gradients"
@@ -107,12 +108,3 @@ def test_gradients(case: Path, precision: str) -> None:
         golden.assert_gradient(hf_bert.select(trees, name), expected, precision, what=name)
     for name, norm in meta["grad_norms_f64"].items():
         golden.assert_gradient_norm(hf_bert.select(trees, name), norm, precision, what=name)
-
-
-def _variables(folder: Path, precision: str, scan: bool = False) -> dict[str, Any]:
-    params = hf_bert.tree(hf_bert.tensors(folder), precision)["bert"]
-    architectures = json.loads((folder / "config.json").read_text())["architectures"]
-    assert ("mlm_head" in params) == (architectures == ["BertForMaskedLM"])
-    if scan:
-        params = params | {"layers": stack_layers(params["layers"])}
-    return {"params": params}

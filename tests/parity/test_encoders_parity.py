@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qac_jax.models import huggingface
 from qac_jax.models.encoders import CrossEncoder
 from qac_jax.models.layers import Runtime
 
@@ -26,16 +26,10 @@ def precision(request):
         yield request.param
 
 
-def _labels(folder: Path) -> int:
-    return len(json.loads((folder / "config.json").read_text()).get("id2label", {0: "", 1: ""}))
-
-
-def _model(folder: Path, precision: str) -> tuple[CrossEncoder, dict[str, Any]]:
-    params = hf_bert.tree(hf_bert.tensors(folder), precision)
-    assert _labels(folder) == params["classifier"]["bias"].shape[0]
-    config = hf_bert.config(folder, pooler=True)
-    model = CrossEncoder(config, Runtime(dtype=precision), labels=_labels(folder))
-    return model, {"params": params}
+def _model(folder: Path, precision: str) -> tuple[CrossEncoder, Any]:
+    model, variables = huggingface.load(folder, Runtime(dtype=precision))
+    assert isinstance(model, CrossEncoder)
+    return model, golden.in_precision(variables, precision)
 
 
 def _inputs(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -50,7 +44,7 @@ def test_logits(case: Path, precision: str) -> None:
     for folder in folders:
         model, variables = _model(folder, precision)
         logits = jax.jit(model.apply)(variables, *_inputs(arrays))
-        name = f"logits_{_labels(folder)}label"
+        name = f"logits_{model.labels}label"
         expected = golden.expected(arrays, name, precision)
         golden.assert_activation(logits, expected, precision, what=name)
 

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import golden_cases as golden
-import hf_bert
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qac_jax.models import huggingface
 from qac_jax.models.attention import causal_window
-from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import Runtime
 
 
@@ -30,16 +28,17 @@ def precision(request):
 
 
 class _Case:
-    """A case's arrays, its BERT and the trees of all its parameters."""
+    """A case's arrays, its BERT and its heads."""
 
     def __init__(self, case: Path, precision: str):
         self.meta, self.arrays = golden.load(case)
-        heads = [p for p in case.glob("*.safetensors")]
-        self.trees = hf_bert.tree(hf_bert.tensors(case / "model", *heads), precision)
-        self.config: BertConfig = hf_bert.config(case / "model", mlm_head=True)
-        self.runtime = Runtime(dtype=precision)
-        self.bert = Bert(self.config, self.runtime)
-        self.variables = {"params": self.trees["bert"]}
+        runtime = Runtime(dtype=precision)
+        self.bert, variables = huggingface.load(case / "model", runtime)
+        self.variables = golden.in_precision(variables, precision)
+        # Heads lie beside the BERT, or in its folder.
+        place = case if list(case.glob("*.safetensors")) else case / "model"
+        heads = huggingface.load_heads(place, self.bert.config, runtime)
+        self.heads = {n: (m, golden.in_precision(v, precision)) for n, (m, v) in heads.items()}
         self.check = functools.partial(golden.assert_activation, precision=precision)
         self.expect = functools.partial(golden.expected, self.arrays, precision=precision)
 
@@ -60,14 +59,12 @@ class _Case:
 
     def head(self, *inputs: Any) -> jax.Array:
         """The bidirectional head, with as many layers as its file has."""
-        params = self.trees["c_head"]
-        head = BidirectionalHead(self.config, self.runtime, len(params["layers"]))
-        return jax.jit(head.apply)({"params": params}, *inputs)
+        module, variables = self.heads["c_head"]
+        return jax.jit(module.apply)(variables, *inputs)
 
     def decoder(self, window: int, *inputs: Any) -> jax.Array:
-        params = self.trees["d_head"]
-        head = CausalDecoder(self.config, self.runtime, len(params["layers"]), window)
-        return jax.jit(head.apply)({"params": params}, *inputs)
+        module, variables = self.heads["d_head"]
+        return jax.jit(module.clone(window=window).apply)(variables, *inputs)
 
 
 @functools.cache
@@ -79,7 +76,7 @@ def _load(case: Path, precision: str) -> _Case:
 def test_condenser_head(case: Path, variant: str, precision: str) -> None:
     this = _load(case, precision)
     flags = this.meta["variants"][variant]
-    assert flags["n_head_layers"] == len(this.trees["c_head"]["layers"])
+    assert flags["n_head_layers"] == this.heads["c_head"][0].num_layers
     out = this.encode(hidden_states=(flags["skip_from"],))
     hidden = this.head(out.cls, out.hidden_states[flags["skip_from"]], _lengths(this.arrays))
     this.check(hidden, this.expect(f"{variant}__head_hidden"))
@@ -155,13 +152,13 @@ def test_attention_window(case: Path, precision: str) -> None:
 def test_receptive_field(case: Path, precision: str) -> None:
     """Output i of a one-layer decoder has a gradient exactly for the inputs it may see."""
     this = _load(case, precision)
-    params = this.trees["d_head"] | {"layers": {"0": this.trees["d_head"]["layers"]["0"]}}
+    module, variables = this.heads["d_head"]
     window = max(flags["attn_window"] for flags in this.meta["variants"].values())
-    decoder = CausalDecoder(this.config, this.runtime, 1, window)
+    decoder = module.clone(num_layers=1, window=window)
     embedded = this.embed(this.arrays["dec_head_input_ids"])[:1]
 
     def outputs(cls: jax.Array, rest: jax.Array) -> jax.Array:
-        return decoder.apply({"params": params}, cls, rest)[0]
+        return decoder.apply(variables, cls, rest)[0]
 
     to_cls, to_rest = jax.jit(jax.jacrev(outputs, (0, 1)))(embedded[:, 0], embedded)
     length = embedded.shape[1]

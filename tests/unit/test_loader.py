@@ -1,0 +1,245 @@
+"""The loader's shapes, backends, remainders, errors; the reader of stored records."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qac_jax.data import feeding
+from qac_jax.data.examples import MemoryExamples
+from qac_jax.data.kinds import KINDS, settle
+from qac_jax.data.loader import Loader, Part
+from qac_jax.data.wire import Block, Damaged, Schema
+from qac_jax.errors import UserError
+
+
+FORM = {"before": [1], "between": [2], "after": [2], "pad": 0}
+
+
+def memory(count: int = 50, documents: Sequence[int] | None = None, **info: Any) -> MemoryExamples:
+    """Passage i holds only the number 10 + i, so that rows can be told apart."""
+    records = [
+        {
+            "passage": np.full(3 + i % 9, 10 + i, np.uint16),
+            "contexts": [np.array([10 + i, 500 + k], np.uint16) for k in range(3)],
+        }
+        for i in range(count)
+    ]
+    schema = {"passage": "uint16", "contexts": "uint16", "contexts_lengths": "int32"}
+    told = {"task": "passage_query", "schema": schema, "form": FORM, **info}
+    return MemoryExamples(records, told, documents)
+
+
+def numbers(batch: dict[str, np.ndarray]) -> list[int]:
+    return (batch["passage"][:, 1] - 10).tolist()
+
+
+LENGTHS = {"passage": 8, "context": 5}
+
+
+def test_shapes_and_types_are_those_of_the_spec() -> None:
+    loader = Loader(memory(), batch_size=8, lengths=LENGTHS)
+    batch = next(loader)
+    assert {n: (a.shape, a.dtype) for n, a in batch.items()} == loader.spec
+    assert loader.spec["passage"] == ((8, 8), np.dtype(np.int32))
+    for row, length in zip(batch["passage"], batch["passage_length"], strict=True):
+        assert row[0] == 1 and row[length - 1] == 2 and not row[length:].any()
+        assert (row[: length - 1] != 0).all()
+    loader.close()
+
+
+def test_another_padding_id() -> None:
+    form = {**FORM, "pad": 7}
+    batch = next(Loader(memory(form=form), batch_size=8, lengths=LENGTHS))
+    for row, length in zip(batch["passage"], batch["passage_length"], strict=True):
+        assert (row[length:] == 7).all()
+
+
+def test_an_epoch_has_every_example_once() -> None:
+    with Loader(memory(48), batch_size=8, lengths=LENGTHS, epochs=1) as loader:
+        seen = [n for batch in loader for n in numbers(batch)]
+    assert sorted(seen) == list(range(48)) and seen != list(range(48))
+    with Loader(memory(48), batch_size=8, lengths=LENGTHS, epochs=1, shuffle=False) as loader:
+        assert [n for batch in loader for n in numbers(batch)] == list(range(48))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    loader = Loader(memory(48), batch_size=48, lengths=LENGTHS, epochs=3)
+    epochs = [numbers(batch) for batch in loader]
+    other = numbers(next(Loader(memory(48), batch_size=48, lengths=LENGTHS, seed=1)))
+    assert len({tuple(e) for e in [*epochs, other]}) == 4
+
+
+def test_remainders() -> None:
+    kept = list(Loader(memory(50), batch_size=8, lengths=LENGTHS, epochs=1))
+    assert len(kept) == 6
+    wrapped = Loader(memory(50), batch_size=8, lengths=LENGTHS, epochs=4, remainder="wrap")
+    seen = [n for batch in wrapped for n in numbers(batch)]
+    assert len(seen) == 200 == wrapped.examples_per_epoch * 4
+    assert all(sorted(seen[i : i + 50]) == list(range(50)) for i in range(0, 200, 50))
+    padded = Loader(
+        memory(50), batch_size=8, lengths=LENGTHS, epochs=1, remainder="pad", shuffle=False
+    )
+    batches = list(padded)
+    assert len(batches) == 7 and padded.examples_per_epoch == 50
+    valid = np.concatenate([batch["valid"] for batch in batches])
+    assert valid.sum() == 50 and valid.dtype == np.int32
+    rows = np.concatenate([numbers(batch) for batch in batches])
+    assert rows[valid == 1].tolist() == list(range(50))
+    assert (np.concatenate([batch["passage_length"] for batch in batches]) > 2).all()
+
+
+def test_every_backend_and_worker_count_gives_the_same_batches() -> None:
+    def batches(**ahead: Any) -> list[bytes]:
+        with Loader(memory(40), batch_size=8, lengths=LENGTHS, epochs=2, **ahead) as loader:
+            return [b"".join(batch[n].tobytes() for n in sorted(batch)) for batch in loader]
+
+    plain = batches(backend="plain", prefetch=0)
+    assert len(plain) == 10
+    assert batches(backend="plain", prefetch=3) == plain
+    assert batches(backend="grain", prefetch=3) == plain
+    assert batches(backend="grain", prefetch=0) == plain
+    assert batches(workers=2, prefetch=1) == plain
+
+
+def test_the_plain_backend_is_taken_where_grain_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert feeding.choose("auto") == "grain"
+    monkeypatch.setattr(feeding.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "grain", None)
+    assert feeding.choose("auto") == "plain"
+    with Loader(memory(), batch_size=8, lengths=LENGTHS) as loader:
+        assert next(loader)["passage"].shape == (8, 8)
+    with pytest.raises(UserError, match="pip install grain"):
+        feeding.choose("grain")
+    with pytest.raises(UserError, match="did you mean 'plain'"):
+        feeding.choose("plan")
+
+
+class Broken(MemoryExamples):
+    """Fails at one example: with our error, or like a bug."""
+
+    def __init__(self, error: type[Exception]):
+        source = memory(40)
+        super().__init__(source.read(range(40)), source.info)
+        self.error = error
+
+    def read(self, indices: Sequence[int]) -> Any:
+        if 17 in indices:
+            raise self.error("number 17 is bad")
+        return super().read(indices)
+
+
+@pytest.mark.parametrize("ahead", [{"backend": "plain"}, {"backend": "grain"}, {"workers": 1}])
+@pytest.mark.parametrize("error", [UserError, ZeroDivisionError])
+def test_errors_reach_the_consumer(ahead: dict[str, Any], error: type[Exception]) -> None:
+    loader = Loader(Broken(error), batch_size=8, lengths=LENGTHS, shuffle=False, **ahead)
+    with loader:
+        next(loader)
+        next(loader)
+        expected = RuntimeError if error is not UserError and "workers" in ahead else error
+        with pytest.raises(expected, match="number 17 is bad"):
+            next(loader)
+
+
+def test_closing_early_ends_workers_and_goes_on_afterwards() -> None:
+    with Loader(memory(40), batch_size=8, lengths=LENGTHS) as loader:
+        expected = [numbers(next(loader)) for _ in range(4)]
+    loader = Loader(memory(40), batch_size=8, lengths=LENGTHS, workers=2)
+    found = [numbers(next(loader)) for _ in range(2)]
+    loader.close()
+    found += [numbers(next(loader)) for _ in range(2)]
+    loader.close()
+    assert found == expected
+
+
+def test_state_is_small_json_and_belongs_to_its_data() -> None:
+    loader = Loader(memory(), batch_size=8, lengths=LENGTHS)
+    next(loader)
+    state = loader.state()
+    assert len(json.dumps(state)) < 200 and state["step"] == 1
+    for other in (
+        Loader(memory(), batch_size=4, lengths=LENGTHS),
+        Loader(memory(), batch_size=8, lengths={**LENGTHS, "passage": 9}),
+        Loader(memory(), batch_size=8, lengths=LENGTHS, seed=1),
+        Loader(memory(49), batch_size=8, lengths=LENGTHS),
+        Loader(memory(), batch_size=8, lengths=LENGTHS, settings={"queries": 2}),
+    ):
+        assert other.identity != loader.identity
+        with pytest.raises(UserError, match="belongs to other data or settings"):
+            other.restore(state)
+    same = Loader(
+        memory(), batch_size=8, lengths=LENGTHS, host=(1, 2), workers=2, backend="plain", prefetch=9
+    )
+    assert same.identity == loader.identity
+    same.restore(state)
+    assert same.state() == state
+    loader.close()
+
+
+def test_mixtures_keep_their_proportions_and_wrap_each_source_by_itself() -> None:
+    small, large = memory(30), memory(400)
+    parts = [Part(small, weight=1), Part(large, weight=3)]
+    loader = Loader(parts, batch_size=64, lengths=LENGTHS)
+    assert loader.examples_per_epoch == 430
+    sources = np.concatenate([loader.plan.at(step).part for step in range(32)])
+    assert (sources == 0).mean() == 0.25
+    taken = np.concatenate([s.example[s.part == 0] for s in map(loader.plan.at, range(32))])
+    for start in range(0, len(taken) - 30, 30):
+        assert sorted(taken[start : start + 30]) == list(range(30))
+    assert next(loader)["passage"].shape == (64, 8)
+    loader.close()
+
+
+def test_mixtures_must_be_alike() -> None:
+    with pytest.raises(UserError, match="cannot be mixed"):
+        Loader([Part(memory()), Part(memory(), kind="mlm")], batch_size=4)
+    with pytest.raises(UserError, match="at least one part"):
+        Loader([], batch_size=4)
+    with pytest.raises(UserError, match="smallest share"):
+        Loader([Part(memory()), Part(memory(), weight=1e-6)], batch_size=4)
+    with pytest.raises(UserError, match="belong to each Part"):
+        Loader([Part(memory())], batch_size=4, kind="mlm")
+
+
+def test_what_cannot_be_loaded() -> None:
+    with pytest.raises(UserError, match="larger than the number of examples"):
+        Loader(memory(3), batch_size=4)
+    with pytest.raises(UserError, match="shared by 3 hosts"):
+        Loader(memory(), batch_size=4, host=(0, 3))
+    with pytest.raises(UserError, match="documents are known"):
+        Loader(memory(), batch_size=4, separate_documents=True)
+    with pytest.raises(UserError, match=r"number of documents \(2\)"):
+        Loader(memory(4, [0, 0, 1, 1]), batch_size=3, separate_documents=True)
+    with pytest.raises(UserError, match="hold no 'spans'"):
+        Loader(memory(), batch_size=4, kind="two_spans")
+    with pytest.raises(UserError, match="did you mean 'two_spans'"):
+        Loader(memory(), batch_size=4, kind="two_span")
+    with pytest.raises(UserError, match="remainder 'keep'"):
+        Loader(memory(), batch_size=4, remainder="keep")
+
+
+def test_recipes_travel_to_other_processes() -> None:
+    for kind in KINDS.values():
+        assert pickle.loads(pickle.dumps(kind)) is kind
+    recipe = pickle.loads(
+        pickle.dumps(settle("mlm", Loader(memory(), batch_size=1).recipes[0].form))
+    )
+    assert recipe.kind is KINDS["mlm"]
+
+
+def test_damaged_records_are_noticed() -> None:
+    schema = Schema.of({"a": "uint16"})
+    # Example { Features { entry { "a", BytesList { 05 00 06 00 } } } }, by hand
+    good = bytes([10, 15, 10, 13, 10, 1]) + b"a" + bytes([18, 8, 10, 6, 10, 4, 5, 0, 6, 0])
+    (record,) = Block([good], schema).records()
+    assert record["a"].tolist() == [5, 6] and list(record) == ["a"]
+    assert Block([], schema).records() == []
+    for bad in (good[:-1], good[1:], good + b"x", b"", good.replace(b"a", b"b")):
+        with pytest.raises(Damaged):
+            Block([good, bad], schema).records()
