@@ -1,0 +1,155 @@
+"""Tokenisers: Hugging Face's ids, special tokens, continuation; learning a vocabulary."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tokenizers as hf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qac_jax.errors import UserError
+from qac_jax.text import tokenizers, vocabularies
+
+
+TEXTS = [
+    "Stack arrays in sequence vertically (row wise).",
+    "Dr. Müller’s naïve café — 東京 …",
+    "",
+    "\u200b\t",
+    "x" * 200,
+]
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return tokenizers.load()
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory):
+    """A small SentencePiece-like vocabulary in T5's layout."""
+    pieces = ["<pad>", "</s>", "<unk>", "▁", "▁the", "▁mill", "s", "e", "t", "o", "p"]
+    backend = hf.Tokenizer(hf.models.Unigram([(p, -float(i)) for i, p in enumerate(pieces)], 2))
+    backend.pre_tokenizer = hf.pre_tokenizers.Sequence(
+        [hf.pre_tokenizers.WhitespaceSplit(), hf.pre_tokenizers.Metaspace()]
+    )
+    backend.decoder = hf.decoders.Metaspace()
+    backend.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    backend.enable_padding()
+    backend.enable_truncation(3)
+    folder = tmp_path_factory.mktemp("t5")
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "</s>", "pad_token": {"content": "<pad>"}, "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "cls_token": None}))
+    return tokenizers.load(str(folder))
+
+
+def test_the_shipped_vocabulary_has_the_stated_form(shipped):
+    assert shipped.vocab_size == 16_384
+    ids = (shipped.pad_id, shipped.unk_id, shipped.cls_id, shipped.sep_id, shipped.mask_id)
+    assert ids == (0, 1, 2, 3, 4) == shipped.special_ids
+    assert shipped.model_type == "WordPiece" and shipped.splits_at_spaces
+    lines = (tokenizers.ASSETS / tokenizers.SHIPPED / "vocab.txt").read_text().splitlines()
+    assert lines == [shipped.token(i) for i in range(shipped.vocab_size)]
+    assert shipped.encode("VERTICALLY") == shipped.encode("vertically")
+    assert tokenizers.shipped() == [tokenizers.SHIPPED]
+
+
+def test_ids_equal_hugging_faces(shipped, tmp_path):
+    from transformers import AutoTokenizer
+
+    for folder in (tokenizers.ASSETS / tokenizers.SHIPPED, tmp_path / "saved"):
+        shipped.save(tmp_path / "saved")
+        theirs = AutoTokenizer.from_pretrained(folder)
+        for text, ours in zip(TEXTS, shipped.encode_batch(TEXTS), strict=True):
+            assert ours == theirs(text, add_special_tokens=False).input_ids == shipped.encode(text)
+        pair = theirs("the mill", "stopped")
+        ids = [2, *shipped.encode("the mill"), 3, *shipped.encode("stopped"), 3]
+        assert pair.input_ids == ids
+        assert pair.token_type_ids == [0] * ids.index(3) + [0] + [1] * (len(ids) - ids.index(3) - 1)
+        assert theirs.mask_token_id == shipped.mask_id
+
+
+def test_vocab_txt_alone_is_enough(shipped, tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{shipped.token(i)}\n" for i in range(16_384)))
+    bare = tokenizers.load(str(tmp_path))
+    assert bare.encode_batch(TEXTS) == shipped.encode_batch(TEXTS)
+    assert bare.special_ids == shipped.special_ids
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(max_size=60), max_size=5))
+def test_counts_are_lengths_and_parts_add_up(shipped, texts):
+    counts = shipped.count(texts)
+    assert counts == [len(ids) for ids in shipped.encode_batch(texts)]
+    assert shipped.count([" ".join(texts)]) == [sum(counts)]
+
+
+def test_continuation_of_both_kinds(shipped, t5):
+    ids = shipped.encode("unstackable zzzzqqqx")
+    pieces = [shipped.token(i) for i in ids]
+    assert [bool(shipped.continuation[i]) for i in ids] == [p.startswith("##") for p in pieces]
+    assert not shipped.continuation[list(shipped.special_ids)].any()
+    pieces = [t5.token(i) for i in range(t5.vocab_size)]
+    assert [p for p, c in zip(pieces, t5.continuation, strict=True) if c] == [
+        "s",
+        "e",
+        "t",
+        "o",
+        "p",
+    ]
+
+
+def test_unigram_with_its_own_specials_and_no_padding_left(t5):
+    assert t5.model_type == "Unigram" and t5.splits_at_spaces
+    assert (t5.pad_id, t5.eos_id, t5.unk_id) == (0, 1, 2)
+    assert not t5.has("cls") and not t5.has("mask")
+    with pytest.raises(UserError, match="has no 'mask' token"):
+        _ = t5.mask_id
+    assert t5.encode_batch(["the mill stop", ""]) == [[4, 5, 3, 6, 8, 9, 10], []]
+    assert t5.decode([4, 5, 3, 6, 8, 9, 10, 1]) == "the mill stop"
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="neither a folder nor one that is shipped"):
+        tokenizers.load("bert-base-uncased")
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        tokenizers.load(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="cannot be read"):
+        tokenizers.load(str(tmp_path))
+
+
+CORPUS = ["the tide mill ground barley", "the miller's mills were milling", "tidal barley, barley!"]
+
+LEARN = """
+import sys
+from qac_jax.text import vocabularies
+corpus = [f"{word}{i % 7} {word[::-1]}" for i, word in enumerate(sys.argv[1:] * 50)]
+print(vocabularies.learn_wordpiece(lambda: corpus, 120).identity)
+"""
+
+
+def test_learning_gives_exactly_the_size_and_common_words():
+    learned = vocabularies.learn_wordpiece(lambda: CORPUS * 3, 60)
+    assert learned.vocab_size == 60 and learned.special_ids == (0, 1, 2, 3, 4)
+    vocabulary = {learned.token(i) for i in range(60)}
+    assert {"barley", "mill", "the"} <= vocabulary
+    assert learned.decode(learned.encode("The MILLING")) == "the milling"
+    assert learned.encode("Ω") == [learned.unk_id]
+    with pytest.raises(UserError, match="too small for"):
+        vocabularies.learn_wordpiece(lambda: CORPUS, 20)
+    with pytest.raises(UserError, match="gives only"):
+        vocabularies.learn_wordpiece(lambda: CORPUS, 5000)
+
+
+def test_learning_twice_gives_one_vocabulary():
+    """In separate processes: hash tables differ from process to process."""
+    words = [w + c for w in ("mill", "tide", "barley", "stone") for c in "abcdefghij"]
+    command = [sys.executable, "-c", LEARN, *words]
+    runs = {subprocess.run(command, capture_output=True, check=True).stdout for _ in range(3)}
+    assert len(runs) == 1 and len(runs.pop().strip()) == 64
