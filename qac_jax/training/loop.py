@@ -104,7 +104,7 @@ def train(
             if window.last and step == window.last:
                 jax.block_until_ready(state)
                 with clock.paused():
-                    found = profiler.stop(folder / "profile")
+                    found = profiler.stop(folder / "profile", run_step)
                     announce(profiler.table(found, window.last - window.first))
             if plan.at(plan.log_every, step):
                 figures = finite_means(engine, state, since_log, step)

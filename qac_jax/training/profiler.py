@@ -8,7 +8,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -44,52 +44,88 @@ class Kernel:
     seconds: float
 
 
+Kernels = list[Kernel]
+
+
+class Event(NamedTuple):
+    """One call of a kernel, times in nanoseconds."""
+
+    name: str
+    operation: str  # of the compiled program, where it is known
+    start: float
+    duration: float
+
+
+# An operation and the place that it was traced from, in the text of a compiled program.
+_ORIGIN = re.compile(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]+)"', re.MULTILINE)
+_WRAPPED = re.compile(r"^(?:\w+\()+([\w.]+)\)+$")  # transpose(jvp(Bert))
+
+
 def start(folder: os.PathLike[str] | str) -> None:
     """Begins to record; the devices should be idle."""
     jax.profiler.start_trace(os.fspath(folder))
 
 
-def stop(folder: os.PathLike[str] | str) -> list[Kernel]:
-    """Ends the recording; the kernels, heaviest first."""
+def stop(folder: os.PathLike[str] | str, compiled: jax.stages.Compiled | None = None) -> Kernels:
+    """Ends the recording; the kernels, heaviest first, by what `compiled` says they compute."""
     jax.profiler.stop_trace()
     files = glob.glob(f"{os.fspath(folder)}/**/*.xplane.pb", recursive=True)
-    return kernels(jax.profiler.ProfileData.from_file(max(files, key=os.path.getmtime)))
+    profile = jax.profiler.ProfileData.from_file(max(files, key=os.path.getmtime))
+    return kernels(profile, {} if compiled is None else origins(compiled.as_text() or ""))
 
 
-def kernels(profile: Any) -> list[Kernel]:
-    """Kernels of all devices by their own time (what they call is not counted in)."""
+def kernels(profile: Any, origins: Mapping[str, str]) -> Kernels:
+    """Kernels of all devices by their own time (what they call is not counted in).
+
+    Those that stand for the same lines of the model, in different layers, are one.
+    """
     calls: collections.Counter[str] = collections.Counter()
     seconds: dict[str, float] = collections.defaultdict(float)
     for line in _device_lines(profile):
-        for name, own in _own_times(line):
+        for event, own in _own_times(line):
+            name = origins.get(event.operation, event.name)
             calls[name] += 1
             seconds[name] += own * 1e-9
     heaviest = sorted(seconds, key=lambda name: -seconds[name])
     return [Kernel(name, calls[name], seconds[name]) for name in heaviest]
 
 
-def table(found: Iterable[Kernel], steps: int, rows: int = 12) -> str:
+def origins(text: str) -> dict[str, str]:
+    """Operation of a compiled program -> where in the model it comes from, without numbers.
+
+    "transpose(jvp(Bert))/layers/3/mlp/up/dot_general" becomes "back Bert/layers/*/mlp/up …".
+    """
+    found = {}
+    for name, origin in _ORIGIN.findall(text):
+        parts = [part for part in origin.split("/") if not part.startswith("jit(")]
+        backward = any(part.startswith("transpose(") for part in parts)
+        parts = [_WRAPPED.sub(r"\1", part) for part in parts]
+        parts = ["*" if part.isdigit() else part for part in parts if part]
+        found[name] = ("back " if backward else "") + "/".join(parts)
+    return found
+
+
+def table(found: Kernels, steps: int, rows: int = 12) -> str:
     """The heaviest kernels with their share of all kernel time."""
-    found = list(found)
     total = sum(kernel.seconds for kernel in found)
     if not total:
         return "profile: no kernel was recorded"
-    lines = [f"{'kernel':<58} {'calls/step':>10} {'ms/step':>9} {'share':>6}"]
+    lines = [f"{'kernel':<64} {'calls/step':>10} {'ms/step':>9} {'share':>6}"]
     for kernel in found[:rows]:
-        name = kernel.name if len(kernel.name) <= 58 else kernel.name[:57] + "…"
+        name = kernel.name if len(kernel.name) <= 64 else kernel.name[:30] + "…" + kernel.name[-33:]
         lines.append(
-            f"{name:<58} {kernel.calls / steps:>10.1f} {kernel.seconds * 1e3 / steps:>9.3f} "
+            f"{name:<64} {kernel.calls / steps:>10.1f} {kernel.seconds * 1e3 / steps:>9.3f} "
             f"{kernel.seconds / total:>6.1%}"
         )
     rest = sum(kernel.seconds for kernel in found[rows:])
     if rest:
         label = f"({len(found) - rows} others)"
-        lines.append(f"{label:<58} {'':>10} {rest * 1e3 / steps:>9.3f} {rest / total:>6.1%}")
+        lines.append(f"{label:<64} {'':>10} {rest * 1e3 / steps:>9.3f} {rest / total:>6.1%}")
     return "\n".join(lines)
 
 
-def _device_lines(profile: Any) -> Iterable[list[tuple[str, float, float]]]:
-    """(name, start, duration) of kernels, one list for each queue of a device."""
+def _device_lines(profile: Any) -> Iterable[list[Event]]:
+    """Events of kernels, one list for each queue of a device."""
     planes = list(profile.planes)
     devices = [p for p in planes if p.name.startswith("/device:") and "CUSTOM" not in p.name]
     for plane in devices:
@@ -97,32 +133,31 @@ def _device_lines(profile: Any) -> Iterable[list[tuple[str, float, float]]]:
         chosen = [line for line in lines if line.name == "XLA Ops"]  # TPU
         chosen = chosen or [line for line in lines if line.name.startswith("Stream")]  # GPU
         for line in chosen:
-            yield [(e.name, e.start_ns, e.duration_ns) for e in line.events]
+            yield [_event(e) for e in line.events]
     if devices:
         return
     for plane in planes:  # CPU: kernels stand among other events of the host's threads
         if plane.name == "/host:CPU":
             for line in plane.lines:
-                yield [
-                    (e.name, e.start_ns, e.duration_ns)
-                    for e in line.events
-                    if _is_kernel(dict(e.stats))
-                ]
+                yield [event for event in map(_event, line.events) if event.operation]
 
 
-def _is_kernel(stats: Mapping[str, Any]) -> bool:
-    return "hlo_op" in stats
+def _event(event: Any) -> Event:
+    return Event(
+        event.name, str(dict(event.stats).get("hlo_op", "")), event.start_ns, event.duration_ns
+    )
 
 
-def _own_times(events: list[tuple[str, float, float]]) -> Iterable[tuple[str, float]]:
+def _own_times(events: list[Event]) -> Iterable[tuple[Event, float]]:
     """Durations less those of the events inside (a loop holds the kernels of its body)."""
-    own: list[list[Any]] = []
-    stack: list[tuple[float, int]] = []  # (end, index into own)
-    for name, begin, duration in sorted(events, key=lambda e: (e[1], -e[2])):
-        while stack and stack[-1][0] <= begin:
+    own: list[tuple[Event, list[float]]] = []
+    stack: list[tuple[float, list[float]]] = []  # (end, own duration)
+    for event in sorted(events, key=lambda e: (e.start, -e.duration)):
+        while stack and stack[-1][0] <= event.start:
             stack.pop()
         if stack:
-            own[stack[-1][1]][1] -= duration
-        own.append([name, duration])
-        stack.append((begin + duration, len(own) - 1))
-    return [(name, max(duration, 0.0)) for name, duration in own]
+            stack[-1][1][0] -= event.duration
+        duration = [event.duration]
+        own.append((event, duration))
+        stack.append((event.start + event.duration, duration))
+    return [(event, max(duration[0], 0.0)) for event, duration in own]
