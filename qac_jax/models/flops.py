@@ -160,7 +160,7 @@ def similarities(width: int, queries: float, passages: float) -> Flops:
 def t5(config: T5Config, source: Load, target: Load, crossed: float) -> Flops:
     """A T5, teacher-forced; crossed is the sum over texts of source × target length.
 
-    Both relative-bias tables are looked up, not multiplied.
+    The relative-bias tables, computed once a stack, are left out.
     """
     width, inner = config.d_model, config.num_heads * config.d_kv
     _, gated = FEED_FORWARD[config.feed_forward]
