@@ -253,6 +253,7 @@ class Prepare(Stage):
         bad = BadLines(self.skip_bad)
         for answer in told:
             bad.extend(preparing.bad_lines(answer))
+            bad.left_out.update(answer["left_out"])
         write_offsets(out, "passages", len(jobs))
         out.info.update(
             documents=sum(answer["documents"] for answer in told),
@@ -269,11 +270,15 @@ class Prepare(Stage):
             if cutter.splitter is not None:
                 out.info["splitter"] = cutter.splitter.name
                 progress.say(f"prepare: sentences by {cutter.splitter.name}")
+        if bad.left_out:
+            out.info["left_out"] = dict(sorted(bad.left_out.items()))
+        if bad.summary():
+            progress.say(f"prepare: {bad.summary()}")
         if bad.items:
             with open(os.fspath(out.part("skipped.tsv")), "w", encoding="utf-8") as file:
                 file.write(bad.listing())
             out.keep("skipped.tsv", volatile=True)
-            progress.say(f"prepare: {bad.summary()}; all of them in skipped.tsv")
+            progress.say("prepare: skipped.tsv lists all bad records")
         for count, what in (
             (out.info["without_passages"], "documents have no text and give no passage"),
             (out.info["too_short"], f"passages of fewer than {self.min_tokens} tokens left out"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ def prepare_shard(job: Job) -> dict[str, Any]:
     told.update(write_lines(job.target, records()))
     told["too_short"] = cutter.too_short
     told["bad"] = [list(line) for line in bad.items]
+    told["left_out"] = dict(bad.left_out)
     if not job.drop:
         hashes, owners = ids.arrays()
         with open(f"{job.ids}.part", "wb") as file:
@@ -66,7 +67,7 @@ def make_cutter(cutting: Cutting, tokenizer: str, splitter: str) -> Cutter:
     return Cutter(cutting, tokenizers.load(tokenizer), loaded)
 
 
-def bad_lines(told: dict[str, Any]) -> list[BadLine]:
+def bad_lines(told: Mapping[str, Any]) -> list[BadLine]:
     """What a shard skipped, as it was before it went through JSON."""
     return [BadLine(*line) for line in told["bad"]]
 
