@@ -51,7 +51,8 @@ def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[s
     In folders only names that end in one of `suffixes` (compressed or not) are taken.
     """
     found: list[str] = []
-    for part in os.fspath(path).split(","):
+    whole = os.fspath(path)
+    for part in [whole] if os.path.exists(whole) else whole.split(","):
         part = os.path.expanduser(part.strip())
         if os.path.isdir(part):
             names = sorted(os.listdir(part))
