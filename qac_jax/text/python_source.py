@@ -223,14 +223,14 @@ def _added_docs(arguments: Sequence[ast.expr]) -> Iterator[AddedDoc]:
     pairs = given.elts if isinstance(given, ast.List) else [given]
     for pair in pairs:
         if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:
-            yield AddedDoc(place, name, _text(pair.elts[0]), _first_text(pair.elts[1]))
+            yield AddedDoc(place, name, _text(pair.elts[0]), _longest_text(pair.elts[1]))
         else:
-            yield AddedDoc(place, name, "", _first_text(pair))
+            yield AddedDoc(place, name, "", _longest_text(pair))
 
 
-def _first_text(node: ast.expr) -> str:
-    """The first string in an expression such as \"\"\"…\"\"\".replace(…)."""
-    return next((inspect.cleandoc(t) for child in ast.walk(node) if (t := _text(child))), "")
+def _longest_text(node: ast.expr) -> str:
+    """The docstring in an expression such as \"\"\"…\"\"\".replace("x", "y")."""
+    return inspect.cleandoc(max(map(_text, ast.walk(node)), key=len))
 
 
 def _text(node: ast.AST) -> str:
