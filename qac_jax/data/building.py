@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.data import store
@@ -73,147 +74,183 @@ class Building:
         }[self.task]
 
 
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """The passages of a document, and the contexts of each."""
+
+    passages: Sequence[Record]
+    contexts: Sequence[Sequence[Record]]
+
+
 class DocumentBuilder:
-    """Passages of one document, with their contexts, into records; counts what it leaves out."""
+    """Documents into records, many at a time; counts what it leaves out."""
 
     def __init__(self, building: Building):
         self.building = building
         self.tokenizer = tokenizers.load(building.tokenizer)
         self.left_out: dict[str, int] = {}
         self._splitter: sentences.Splitter | None = None
-        self._build: Callable[[Sequence[Record], Sequence[Sequence[Record]]], Iterator[Record]]
-        task = building.task
-        self._build = getattr(self, f"_{task}", self._pretraining)
+        self._build: Callable[[Sequence[Document]], Iterator[list[Record]]]
+        self._build = getattr(self, f"_{building.task}", self._pretraining)
 
-    def records(
-        self, passages: Sequence[Record], contexts: Sequence[Sequence[Record]]
-    ) -> Iterator[Record]:
-        """The records of a document; `contexts` are those of each passage."""
-        return self._build(passages, contexts)
+    def records(self, documents: Sequence[Document]) -> Iterator[list[Record]]:
+        """The records of each document."""
+        return self._build(documents)
 
-    def _pretraining(
-        self, passages: Sequence[Record], contexts: Sequence[Sequence[Record]]
-    ) -> Iterator[Record]:
+    def _pretraining(self, documents: Sequence[Document]) -> Iterator[list[Record]]:
         task = self.building.task
-        texts = [text_of(self.tokenizer, p, self.building.title) for p in passages]
-        bodies = self.tokenizer.encode_batch(texts)
-        queries: Sequence[list[Ids]] = [[]] * len(passages)
+        bodies = self._bodies(documents)
+        queries, siblings = _nothing(documents, list), _nothing(documents, dict)
         if task in ("passage_query", "mixed"):
-            queries = self._contexts(contexts)
-        siblings: Sequence[dict[str, list[Ids]]] = [{}] * len(passages)
+            queries = self._contexts(documents)
         if task in ("passage_passage", "mixed"):
-            siblings = self._siblings(passages, bodies)
+            siblings = self._siblings(documents, bodies)
         for body, asked, others in zip(bodies, queries, siblings, strict=True):
-            if not body:
-                self._leave_out("passages without tokens")
-            elif task == "passage_query" and not asked:
-                self._leave_out("passages without queries")
-            else:
-                yield {"passage": body, "contexts": asked, **others}
+            found: list[Record] = []
+            for ids, contexts, more in zip(body, asked, others, strict=True):
+                if not ids:
+                    self._leave_out("passages without tokens")
+                elif task == "passage_query" and not contexts:
+                    self._leave_out("passages without queries")
+                else:
+                    found.append({"passage": ids, "contexts": contexts, **more})
+            yield found
 
-    def _two_spans(
-        self, passages: Sequence[Record], _: Sequence[Sequence[Record]]
-    ) -> Iterator[Record]:
-        texts = [text_of(self.tokenizer, p, self.building.title) for p in passages]
-        found = [ids for ids in self.tokenizer.encode_batch(texts) if ids]
-        if len(found) < 2:
-            self._leave_out("documents of one passage")
-            return
-        yield {"spans": found}
+    def _two_spans(self, documents: Sequence[Document]) -> Iterator[list[Record]]:
+        for body in self._bodies(documents):
+            found = [ids for ids in body if ids]
+            if len(found) < 2:
+                self._leave_out("documents of one passage")
+            yield [{"spans": found}] if len(found) > 1 else []
 
-    def _augtriever(
-        self, passages: Sequence[Record], contexts: Sequence[Sequence[Record]]
-    ) -> Iterator[Record]:
-        words = [passage["text"].split() for passage in passages]
+    def _augtriever(self, documents: Sequence[Document]) -> Iterator[list[Record]]:
+        words = [[p["text"].split() for p in d.passages] for d in documents]
         encoded = self.tokenizer.backend.encode_batch(
-            words, is_pretokenized=True, add_special_tokens=False
+            _flat(words), is_pretokenized=True, add_special_tokens=False
         )
-        for passage, split, encoding, given in zip(passages, words, encoded, contexts, strict=True):
-            if not encoding.ids:
-                self._leave_out("passages without tokens")
-                continue
-            pieces = [0] * len(split)
-            for word in encoding.word_ids:
-                pieces[word] += 1
-            # Words that leave no token (control characters) would make empty crops.
-            record = {"text": encoding.ids, "words": [count for count in pieces if count]}
-            texts = strategy_texts(passage, given)
-            for name in self.building.strategies:
-                record[name] = self._nonempty(texts.get(name, []))
-            yield record
-
-    def _seq2seq(
-        self, passages: Sequence[Record], contexts: Sequence[Sequence[Record]]
-    ) -> Iterator[Record]:
-        prefix, title = self.building.prefix, self.building.title
-        texts = [prefix + text_of(self.tokenizer, p, title) for p in passages]
-        inputs = self.tokenizer.encode_batch(texts)
-        for ids, targets in zip(inputs, self._contexts(contexts), strict=True):
-            if targets:
-                yield {"inputs": ids, "targets": targets}
-            else:
-                self._leave_out("passages without targets")
-
-    def _contexts(self, contexts: Sequence[Sequence[Record]]) -> list[list[Ids]]:
-        """The ids of every passage's contexts, empty ones left out."""
-        origins = self.building.origins
+        names = self.building.strategies
         texts = [
-            [c["text"] for c in given if not origins or c["origin"] in origins]
-            for given in contexts
+            [strategy_texts(p, c) for p, c in zip(d.passages, d.contexts, strict=True)]
+            for d in documents
         ]
-        flat = self.tokenizer.encode_batch([text for given in texts for text in given])
-        found: list[list[Ids]] = []
-        start = 0
-        for given in texts:
-            found.append([ids for ids in flat[start : start + len(given)] if ids])
-            start += len(given)
-        return found
+        by_name = {
+            name: self._encoded([[t.get(name, []) for t in of] for of in texts]) for name in names
+        }
+        stream = iter(encoded)
+        for number, document in enumerate(words):
+            found: list[Record] = []
+            for place, split in enumerate(document):
+                encoding = next(stream)
+                if not encoding.ids:
+                    self._leave_out("passages without tokens")
+                    continue
+                pieces = [0] * len(split)
+                for word in encoding.word_ids:
+                    pieces[word] += 1
+                # Words that leave no token (control characters) would make empty crops.
+                record = {"text": encoding.ids, "words": [count for count in pieces if count]}
+                found.append({**record, **{n: by_name[n][number][place] for n in names}})
+            yield found
 
-    def _nonempty(self, texts: Sequence[str]) -> list[Ids]:
-        return [ids for ids in self.tokenizer.encode_batch(list(texts)) if ids]
+    def _seq2seq(self, documents: Sequence[Document]) -> Iterator[list[Record]]:
+        bodies = self._bodies(documents)
+        for body, asked in zip(bodies, self._contexts(documents), strict=True):
+            pairs = list(zip(body, asked, strict=True))
+            for _, targets in pairs:
+                if not targets:
+                    self._leave_out("passages without targets")
+            yield [{"inputs": ids, "targets": targets} for ids, targets in pairs if targets]
+
+    def _bodies(self, documents: Sequence[Document]) -> list[list[Ids]]:
+        """The ids of all passages, of each document."""
+        prefix, title = self.building.prefix, self.building.title
+        texts = [
+            [prefix + text_of(self.tokenizer, p, title) for p in d.passages] for d in documents
+        ]
+        stream = iter(self.tokenizer.encode_batch(_flat(texts)))
+        return [[next(stream) for _ in of] for of in texts]
+
+    def _contexts(self, documents: Sequence[Document]) -> list[list[list[Ids]]]:
+        """The ids of every passage's contexts."""
+        origins = self.building.origins
+        return self._encoded(
+            [
+                [
+                    [c["text"] for c in given if not origins or c["origin"] in origins]
+                    for given in of
+                ]
+                for of in (d.contexts for d in documents)
+            ]
+        )
+
+    def _encoded(self, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[list[Ids]]]:
+        """Ids of the texts of every passage of every document, empty ones left out."""
+        stream = iter(self.tokenizer.encode_batch(_flat(_flat(texts))))
+        return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
     def _siblings(
-        self, passages: Sequence[Record], bodies: Sequence[Ids]
-    ) -> list[dict[str, list[Ids]]]:
-        """Other passages of the document for each, of every sort; none where it is alone."""
-        sorts, count = self.building.sorts, len(passages)
-        overlaps = self._overlaps(passages) if "overlap" in sorts else [[]] * count
+        self, documents: Sequence[Document], bodies: Sequence[Sequence[Ids]]
+    ) -> list[list[dict[str, list[Ids]]]]:
+        """Other passages of the document for each passage, of every sort; none for a lone one."""
+        sorts, draws = (
+            self.building.sorts,
+            (("random", spans.random_sampled), ("nearby", spans.nearby)),
+        )
+        overlaps = self._overlaps(documents) if "overlap" in sorts else None
         found = []
-        for number, passage in enumerate(passages):
-            rng = random.Random(f"{self.building.seed} {passage['_id']}")
-            others: dict[str, list[Ids]] = {}
-            for sort, draw in (("random", spans.random_sampled), ("nearby", spans.nearby)):
-                if sort in sorts:
-                    drawn = (draw(count, number, rng) for _ in range(self.building.siblings))
-                    others[sort] = [bodies[i] for i in dict.fromkeys(drawn) if i != number]
-            if "overlap" in sorts:
-                others["overlap"] = overlaps[number]
-            found.append({sort: [ids for ids in texts if ids] for sort, texts in others.items()})
+        for d, (document, body) in enumerate(zip(documents, bodies, strict=True)):
+            of_passages = []
+            for number, passage in enumerate(document.passages):
+                rng = random.Random(f"{self.building.seed} {passage['_id']}")
+                others: dict[str, list[Ids]] = {}
+                for sort, draw in draws:
+                    if sort in sorts:
+                        drawn = (
+                            draw(len(body), number, rng) for _ in range(self.building.siblings)
+                        )
+                        different = [body[i] for i in dict.fromkeys(drawn) if i != number]
+                        others[sort] = [ids for ids in different if ids]
+                if overlaps is not None:
+                    others["overlap"] = overlaps[d][number]
+                of_passages.append(others)
+            found.append(of_passages)
         return found
 
-    def _overlaps(self, passages: Sequence[Record]) -> list[list[Ids]]:
+    def _overlaps(self, documents: Sequence[Document]) -> list[list[list[Ids]]]:
         """Texts that share sentences with each passage and go on after it (B.3)."""
         if self._splitter is None:
             self._splitter = sentences.load(self.building.splitter)
-        split = [self._splitter.split(passage["text"]) for passage in passages]
-        flat = [sentence for parts in split for sentence in parts]
-        counts = self.tokenizer.count(flat)
-        groups, start = [], 0
-        for parts in split:
-            groups.append(list(range(start, start + len(parts))))
-            start += len(parts)
-        texts: list[str] = []
+        split = [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
+        counts = iter(self.tokenizer.count(_flat(_flat(split))))
         limit, each = self.building.overlap_tokens, self.building.siblings
-        for number, passage in enumerate(passages):
-            rng = random.Random(f"{self.building.seed} {passage['_id']} overlap")
-            for _ in range(each):
-                chosen = spans.overlap(groups, number, counts, limit, rng) if groups[number] else []
-                texts.append(" ".join(flat[i] for i in chosen))
-        encoded: list[Ids] = list(self.tokenizer.encode_batch(texts))
-        return [encoded[i : i + each] for i in range(0, len(encoded), each)]
+        texts = []
+        for document, parts in zip(documents, split, strict=True):
+            together = _flat(parts)
+            sizes = [next(counts) for _ in together]
+            numbers = iter(range(len(together)))
+            groups = [[next(numbers) for _ in part] for part in parts]
+            of_passages = []
+            for number, passage in enumerate(document.passages):
+                rng = random.Random(f"{self.building.seed} {passage['_id']} overlap")
+                drawn = (
+                    spans.overlap(groups, number, sizes, limit, rng)
+                    for _ in range(each if groups[number] else 0)
+                )
+                chosen = dict.fromkeys(" ".join(together[i] for i in of) for of in drawn)
+                of_passages.append(list(chosen))
+            texts.append(of_passages)
+        return self._encoded(texts)
 
     def _leave_out(self, what: str) -> None:
         self.left_out[what] = self.left_out.get(what, 0) + 1
+
+
+def _flat(nested: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(nested))
+
+
+def _nothing(documents: Sequence[Document], kind: type) -> list[list[Any]]:
+    return [[kind() for _ in document.passages] for document in documents]
 
 
 def text_of(tokenizer: Tokenizer, passage: Record, title: str) -> str:

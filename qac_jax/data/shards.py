@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.data import store
-from qac_jax.data.building import Building, DocumentBuilder, text_of
+from qac_jax.data.building import Building, Document, DocumentBuilder, text_of
 from qac_jax.data.judged import Judged
 from qac_jax.text import tokenizers
 from qac_jax.text.records import Records
@@ -19,8 +19,8 @@ from qac_jax.text.records import Records
 
 Record = Mapping[str, Any]
 
-# So many queries are tokenised together, with their passages.
-_TOGETHER = 64
+# So many passages, or queries with their passages, are tokenised together.
+_PASSAGES, _QUERIES = 512, 64
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,31 @@ def write_documents(job: DocumentJob) -> dict[str, Any]:
     sizes: list[int] = []
 
     def records() -> Iterator[Record]:
-        contexts = _ContextReader(job)
-        for first, passages in documents(job.passages, job.start, job.stop):
-            count = 0
-            for record in builder.records(passages, contexts.of(first, len(passages))):
-                count += 1
-                yield record
-            if count:
-                sizes.append(count)
+        for together in _grouped(job):
+            for found in builder.records(together):
+                yield from found
+                if found:
+                    sizes.append(len(found))
 
     count = store.write_shard(job.target, job.schema, records())
     with open(job.sizes, "wb") as file:
         np.save(file, np.array(sizes, np.int64))
     return {"records": count, "left_out": builder.left_out}
+
+
+def _grouped(job: DocumentJob) -> Iterator[list[Document]]:
+    """Documents with so many passages together that tokenising them in one call pays."""
+    contexts = _ContextReader(job)
+    group: list[Document] = []
+    waiting = 0
+    for first, passages in documents(job.passages, job.start, job.stop):
+        group.append(Document(passages, contexts.of(first, len(passages))))
+        waiting += len(passages)
+        if waiting >= _PASSAGES:
+            yield group
+            group, waiting = [], 0
+    if group:
+        yield group
 
 
 def documents(passages: Records, start: int, stop: int) -> Iterator[tuple[int, list[Record]]]:
@@ -148,8 +160,8 @@ def _queries(
 ) -> Iterator[tuple[Judged, Sequence[int]]]:
     """The queries with their ids, once their passages are known to the encoder."""
     tokenizer = tokenizers.load(job.building.tokenizer)
-    for start in range(0, len(job.queries), _TOGETHER):
-        together = job.queries[start : start + _TOGETHER]
+    for start in range(0, len(job.queries), _QUERIES):
+        together = job.queries[start : start + _QUERIES]
         if job.building.task == "cross_encoder":
             together = tuple(_fewer(judged, job) for judged in together)
         encoder.learn(p for judged in together for p in (*judged.positives, *judged.negatives))

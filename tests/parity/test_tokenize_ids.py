@@ -52,7 +52,7 @@ def reference(tokenizer: str) -> Any:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], list[str]]:
-    """10,000 passages of 1 to 60 words, and one query for each, as files."""
+    """10,000 passages of 1 to 30 words, and one query for each, as files."""
     folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
 
     def text(longest: int) -> str:
@@ -61,7 +61,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], l
             parts.insert(rng.randrange(len(parts) + 1), rng.choice(HARD))
         return " ".join(part.upper() if rng.random() < 0.05 else part for part in parts)
 
-    texts, queries = [text(60) for _ in range(COUNT)], [text(20) for _ in range(COUNT)]
+    texts, queries = [text(30) for _ in range(COUNT)], [text(10) for _ in range(COUNT)]
     records = [
         {"_id": f"p{i}", "doc": f"p{i}", "position": 0, "title": "", "text": text}
         for i, text in enumerate(texts)
@@ -108,9 +108,9 @@ def test_single_texts(corpus: Any, tokenizer: str, reference: Any) -> None:
     found = batches(
         tokenized(corpus, tokenizer, "passage_query"),
         crop="right",
-        lengths={"passage": 48, "context": 12},
+        lengths={"passage": 32, "context": 9},
     )
-    for name, given, limit in (("passage", texts, 48), ("context", queries, 12)):
+    for name, given, limit in (("passage", texts, 32), ("context", queries, 9)):
         expected = reference(given, truncation=True, max_length=limit)["input_ids"]
         got = list(rows(iter(found), name))[:COUNT]
         assert got == expected
@@ -122,7 +122,7 @@ def test_pairs(corpus: Any, tokenizer: str, reference: Any) -> None:
     _, texts, queries = corpus
     folder = tokenized(corpus, tokenizer, "cross_encoder")
     # Hugging Face refuses "only_second" where the first text alone is too long.
-    for truncation, limit in (("only_second", 110), ("longest_first", 41)):
+    for truncation, limit in (("only_second", 70), ("longest_first", 31)):
         found = batches(folder, lengths={"pair": limit}, settings={"truncation": truncation})
         expected = reference(
             queries, texts, truncation=truncation, max_length=limit, return_token_type_ids=True
@@ -146,7 +146,7 @@ def test_random_crops_are_windows_of_hugging_faces_ids(
         matching = [start for start in windows if ids[start : start + len(inside)] == inside]
         assert matching
         starts.update(matching)
-    assert max(starts) > 30
+    assert max(starts) > 20
 
 
 def test_t5_style_vocabularies(tmp_path: Path) -> None:
