@@ -1,0 +1,153 @@
+"""Attention against a plain softmax; windows; the choice of implementation."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.models.attention import attend, causal_window, choose, merge_heads, split_heads
+from qac_jax.models.layers import Runtime
+
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 4
+LENGTHS = np.array([7, 1, 4])
+
+
+def _inputs(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = (QUERIES, KEYS, KEYS)
+    query, key, value = (rng.normal(size=(BATCH, HEADS, n, WIDTH)) for n in shapes)
+    return query, key, value
+
+
+def _plain(query, key, value, visible, bias=0.0):
+    scores = np.where(visible, query @ key.swapaxes(-1, -2) + bias, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+@pytest.mark.parametrize("remat", ["none", "attention"])
+@pytest.mark.parametrize("masks", ["none", "lengths", "visible", "bias", "all"])
+def test_attend_is_softmax(masks: str, remat: str) -> None:
+    everything = masks == "all"
+    lengths = LENGTHS if everything or masks == "lengths" else None
+    visible = np.tri(QUERIES, KEYS, 2, bool) if everything or masks == "visible" else None
+    bias = np.random.default_rng(9).normal(size=(1, HEADS, QUERIES, KEYS))
+    bias = bias if everything or masks == "bias" else None
+    seen = np.ones((BATCH, 1, QUERIES, KEYS), bool)
+    if lengths is not None:
+        seen &= np.arange(KEYS) < lengths[:, None, None, None]
+    if visible is not None:
+        seen &= visible
+    with jax.enable_x64(True):
+        runtime = Runtime(dtype="float64", remat=remat)
+        actual = attend(*_inputs(), lengths, runtime, visible=visible, bias=bias)
+    expected = _plain(*_inputs(), seen, 0.0 if bias is None else bias)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_large_scores_and_empty_rows_stay_finite() -> None:
+    query, key, value = (np.float32(x) for x in _inputs())
+    lengths = np.array([7, 0, 4])
+    visible = np.asarray(causal_window(KEYS))[:QUERIES]
+
+    def total(query: jax.Array) -> jax.Array:
+        return attend(query, key, value, lengths, Runtime(), visible=visible).sum()
+
+    value_, gradient = jax.value_and_grad(total)(query * 1e4)
+    assert np.isfinite(value_) and np.isfinite(gradient).all()
+
+
+def test_attention_dropout_keeps_the_expectation() -> None:
+    query, key, value = _inputs()
+    count = 4000
+    many = [np.broadcast_to(x[:1], (count, *x.shape[1:])) for x in (query, key, value)]
+    keys = jax.random.split(jax.random.key(0), count)
+    dropped = attend(*map(jnp.asarray, many), None, Runtime(), keys=keys, site=3, rate=0.3)
+    exact = _plain(query[:1], key[:1], value[:1], True)
+    error = np.asarray(dropped).std(0) / np.sqrt(count)
+    assert (np.abs(np.asarray(dropped).mean(0) - exact[0]) < 5 * error).all()
+    assert np.asarray(dropped).std(0).min() > 0.01
+
+
+@pytest.mark.parametrize("window", [-1, 1, 2, 3, 6, 20])
+def test_causal_window(window: int) -> None:
+    size = 6
+    seen = np.asarray(causal_window(size, window))
+    for i in range(size):
+        near = range(i + 1) if window == -1 else range(max(0, i - window + 1), i + 1)
+        assert set(np.flatnonzero(seen[i])) == {0, *near}
+
+
+@pytest.mark.parametrize("window", [0, -2])
+def test_bad_windows_are_refused(window: int) -> None:
+    with pytest.raises(UserError, match="attn_window"):
+        causal_window(4, window)
+
+
+def test_heads_are_split_and_merged() -> None:
+    x = jnp.arange(2 * 3 * 8.0).reshape(2, 3, 8)
+    heads = split_heads(x, 4)
+    assert heads.shape == (2, 4, 3, 2)
+    np.testing.assert_array_equal(heads[1, 2, 0], x[1, 0, 4:6])
+    np.testing.assert_array_equal(merge_heads(heads), x)
+
+
+@pytest.mark.parametrize(
+    ("platform", "runtime", "fused", "expected"),
+    [
+        ("cpu", Runtime(dtype="bfloat16"), True, "xla"),
+        ("gpu", Runtime(dtype="bfloat16"), True, "cudnn"),
+        ("gpu", Runtime(dtype="bfloat16"), False, "xla"),
+        ("gpu", Runtime(dtype="float32"), True, "xla"),
+        ("gpu", Runtime(dtype="bfloat16", attention="xla"), True, "xla"),
+        ("gpu", Runtime(dtype="float16", attention="cudnn"), True, "cudnn"),
+        ("tpu", Runtime(dtype="bfloat16"), True, "xla"),
+        ("cpu", Runtime(dtype="bfloat16", attention="cudnn"), True, "needs an NVIDIA GPU"),
+        ("gpu", Runtime(attention="cudnn"), True, "not float32"),
+        ("gpu", Runtime(dtype="bfloat16", attention="cudnn"), False, "no attention dropout"),
+    ],
+)
+def test_choice_of_implementation(monkeypatch, platform, runtime, fused, expected) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    if expected in ("xla", "cudnn"):
+        assert choose(runtime, cudnn_can=fused) == expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            choose(runtime, cudnn_can=fused)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("padded", [False, True])
+def test_cudnn_is_xla(padded: bool) -> None:
+    """Values and gradients, in bfloat16, against XLA in fp32."""
+    rng = np.random.default_rng(0)
+    shape = (4, 4, 64, 64)
+    inputs = [jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for _ in range(3)]
+    inputs[0] = inputs[0] * 0.125
+    lengths = jnp.array([64, 17, 1, 40]) if padded else None
+    weights = jnp.cos(jnp.arange(inputs[0].size)).reshape(shape)
+
+    def run(attention: str, dtype: str):
+        runtime = Runtime(dtype=dtype, attention=attention)
+
+        def total(*inputs: jax.Array):
+            out = attend(*inputs, lengths, runtime).astype(jnp.float32)
+            return (out * weights).sum(), out
+
+        arguments = [x.astype(dtype) for x in inputs]
+        with jax.default_matmul_precision("highest"):
+            grads, out = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(*arguments)
+        return out, *(np.asarray(g, np.float32) for g in grads)
+
+    for name, a, b in zip(
+        ("out", "query", "key", "value"),
+        run("cudnn", "bfloat16"),
+        run("xla", "float32"),
+        strict=True,
+    ):
+        assert np.abs(a - b).max() < 0.02 * max(1.0, np.abs(b).max()), name

@@ -1,0 +1,197 @@
+"""Dropout generators, run-time options, activations, initial values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from qac_jax.errors import UserError
+from qac_jax.models import layers
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.heads import CausalDecoder
+from qac_jax.models.layers import Runtime, dropout
+
+
+def _keys(count: int) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(11), jnp.arange(count))
+
+
+def _kept(generator: str, keys: jax.Array, site: int, shape: tuple[int, ...], rate: float):
+    ones = jnp.ones((keys.shape[0], *shape))
+    return np.asarray(dropout(ones, keys, site, rate, generator)) > 0
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("generator", layers.DROPOUT)
+def test_dropout_rate_and_scale(generator: str, rate: float) -> None:
+    x = jnp.full((16, 64, 128), 3.0)
+    y = np.asarray(dropout(x, _keys(16), 4, rate, generator))
+    assert set(np.unique(y)) == {0.0, np.float32(3.0 * np.float32(1 / (1 - rate)))}
+    count, dropped = y.size, (y == 0).mean()
+    assert abs(dropped - rate) < 5 * np.sqrt(rate * (1 - rate) / count)
+    # Nor does any row, column or example get more than its share.
+    for axes in ((0, 1), (0, 2), (1, 2)):
+        share = (y == 0).mean(axes)
+        deviation = np.sqrt(rate * (1 - rate) / (count / share.size))
+        assert np.abs(share - rate).max() < 5 * deviation
+
+
+@pytest.mark.parametrize("generator", layers.DROPOUT)
+def test_dropout_masks_are_independent(generator: str) -> None:
+    """Of other sites, other rows, other steps' keys, and of the neighbouring places."""
+    shape, rate = (64, 64), 0.5
+    keys = _keys(2)
+    base = _kept(generator, keys, 0, shape, rate)
+    others = {
+        "site": _kept(generator, keys, 1, shape, rate)[0],
+        "row": base[1],
+        "step": _kept(generator, layers.fold(keys, 1), 0, shape, rate)[0],
+        "right": np.roll(base[0], 1, -1),
+        "below": np.roll(base[0], 1, 0),
+        "transposed": base[0].T,
+    }
+    for name, other in others.items():
+        agreement = (base[0] == other).mean()
+        assert abs(agreement - 0.5) < 5 * 0.5 / 64, name
+
+
+def test_hash_dropout_has_no_pattern_over_keys() -> None:
+    """One place, many keys: consecutive example numbers and sites give fair coins."""
+    keys = _keys(4096)
+    kept = np.stack([_kept("hash", keys, site, (4,), 0.5) for site in range(8)])
+    flat = kept.reshape(8, 4096, 4).transpose(0, 2, 1).reshape(32, 4096)
+    correlation = np.corrcoef(flat)
+    assert np.abs(correlation - np.eye(32)).max() < 5.5 / 64
+    runs = (flat[:, 1:] == flat[:, :-1]).mean(1)
+    assert np.abs(runs - 0.5).max() < 5 * 0.5 / 64
+
+
+def test_dropout_does_nothing_without_keys_or_rate() -> None:
+    x = jnp.arange(6.0).reshape(2, 3)
+    assert dropout(x, None, 0, 0.5, "hash") is x
+    assert dropout(x, _keys(2), 0, 0.0, "threefry") is x
+    assert layers.fold(None, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("dtype", "bf16", "did you mean"),
+        ("attention", "fused", "valid names: auto, cudnn, xla"),
+        ("remat", "layers", "did you mean 'layer'"),
+        ("dropout", "rbg", "is not known"),
+    ],
+)
+def test_unknown_options_are_refused(field: str, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Runtime(**{field: value})
+
+
+def test_float64_needs_x64() -> None:
+    with pytest.raises(UserError, match="JAX_ENABLE_X64"):
+        _ = Runtime(dtype="float64").compute_dtype
+
+
+def test_gelu_is_the_exact_one() -> None:
+    x = np.linspace(-12, 12, 20001)
+    exact = x * norm.cdf(x)
+    slope = norm.cdf(x) + x * norm.pdf(x)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(layers.gelu(jnp.asarray(x)), exact, atol=1e-14)
+    single = jnp.asarray(x, jnp.float32)
+    np.testing.assert_allclose(layers.gelu(single), exact, atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(layers.gelu))(single), slope, atol=2e-6)
+
+
+def test_activation_names() -> None:
+    assert layers.activation("gelu") is layers.gelu
+    with pytest.raises(UserError, match="did you mean 'gelu_new'"):
+        layers.activation("gelu_nev")
+
+
+CONFIG = BertConfig(
+    vocab_size=500,
+    hidden_size=96,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=160,
+    max_positions=40,
+    pooler=True,
+    mlm_head=True,
+)
+
+
+def _assert_normal(value: np.ndarray, deviation: float, name: str) -> None:
+    count = value.size
+    assert abs(value.std() / deviation - 1) < 5 / np.sqrt(2 * count), name
+    assert abs(value.mean()) < 5 * deviation / np.sqrt(count), name
+
+
+def _assert_initial(params, residual: float) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(params)):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        value = np.asarray(leaf)
+        assert value.dtype == np.float32, name
+        if name.endswith("scale"):
+            assert (value == 1).all(), name
+        elif name.endswith("bias"):
+            assert (value == 0).all(), name
+        elif name.endswith(("output/kernel", "down/kernel")):
+            _assert_normal(value, residual, name)
+        else:
+            _assert_normal(value, 0.02, name)
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
+def test_initial_values(scan: bool) -> None:
+    """N(0, 0.02), zero biases, unit norms; the causal decoder's residual projections smaller."""
+    runtime = Runtime(scan=scan)
+    ids = jnp.ones((1, 4), jnp.int32)
+    params = Bert(CONFIG, runtime).init(jax.random.key(0), ids)["params"]
+    _assert_initial(params, 0.02)
+    kernels = params["layers"] if scan else params["layers"]["0"]
+    up = nn.meta.unbox(kernels)["mlp"]["up"]["kernel"]
+    if scan:
+        assert up.shape[0] == 2 and not np.allclose(up[0], up[1])
+    decoder = CausalDecoder(CONFIG, runtime, num_layers=2)
+    rest = jnp.ones((1, 4, 96))
+    head = decoder.init(jax.random.key(0), rest[:, 0], rest)["params"]
+    _assert_initial(head, 0.02 / np.sqrt(2 * 2))
+
+
+def test_bfloat16_is_close_and_keeps_fp32_parameters() -> None:
+    ids = jnp.asarray(np.random.default_rng(0).integers(1, 500, (2, 12)))
+    lengths = jnp.array([12, 5])
+    bert = Bert(CONFIG, Runtime(dtype="bfloat16"))
+    variables = bert.init(jax.random.key(0), ids, lengths)
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+    half = bert.apply(variables, ids, lengths)
+    single = Bert(CONFIG).apply(variables, ids, lengths)
+    assert half.last.dtype == jnp.bfloat16
+    assert np.abs(half.last.astype(np.float32) - single.last).max() < 0.06
+    logits = bert.apply(variables, half.last, method="mlm_logits")
+    assert logits.dtype == jnp.float32
+
+
+def test_config_errors() -> None:
+    with pytest.raises(UserError, match="hidden_size=96 cannot be cut into num_heads=7"):
+        dataclasses.replace(CONFIG, num_heads=7)
+    with pytest.raises(UserError, match="hidden_dropout=1.0 is not in"):
+        dataclasses.replace(CONFIG, hidden_dropout=1.0)
+    bert, ids = Bert(CONFIG), jnp.ones((1, 41), jnp.int32)
+    variables = bert.init(jax.random.key(0), ids[:, :4])
+    with pytest.raises(UserError, match="41 tokens do not fit this model, which has 40"):
+        bert.apply(variables, ids)
+    with pytest.raises(UserError, match="hidden state 3 does not exist"):
+        bert.apply(variables, ids[:, :4], hidden_states=(3,))
+    with pytest.raises(UserError, match="rows= cuts the last hidden state"):
+        bert.apply(variables, ids[:, :4], hidden_states=(-1,), rows=1)
+    headless = Bert(dataclasses.replace(CONFIG, mlm_head=False))
+    with pytest.raises(UserError, match="no MLM head"):
+        headless.apply(variables, jnp.ones((1, 4, 96)), method="mlm_logits")
