@@ -53,7 +53,14 @@ class Building:
     origins: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
     teacher: bool = False
+    part: str = "all"
     seed: int = 0
+
+    def takes(self, passage: Record) -> bool:
+        """Whether this passage belongs to the part of the corpus that is asked for."""
+        if self.part == "all":
+            return True
+        return bool(passage.get("held_out")) == (self.part == "held_out")
 
     def schema(self, vocab_size: int) -> dict[str, str]:
         """Stored features and their dtypes."""

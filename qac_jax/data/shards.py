@@ -76,13 +76,24 @@ def _grouped(job: DocumentJob) -> Iterator[list[Document]]:
     group: list[Document] = []
     waiting = 0
     for first, passages in documents(job.passages, job.start, job.stop):
-        group.append(Document(passages, contexts.of(first, len(passages))))
-        waiting += len(passages)
+        document = _part(Document(passages, contexts.of(first, len(passages))), job.building)
+        if not document.passages:
+            continue
+        group.append(document)
+        waiting += len(document.passages)
         if waiting >= _PASSAGES:
             yield group
             group, waiting = [], 0
     if group:
         yield group
+
+
+def _part(document: Document, building: Building) -> Document:
+    """The passages of a document that are asked for, with their contexts."""
+    if building.part == "all":
+        return document
+    taken = [i for i, passage in enumerate(document.passages) if building.takes(passage)]
+    return Document([document.passages[i] for i in taken], [document.contexts[i] for i in taken])
 
 
 def documents(passages: Records, start: int, stop: int) -> Iterator[tuple[int, list[Record]]]:

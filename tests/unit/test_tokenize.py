@@ -1,0 +1,421 @@
+"""`qac tokenize`: what is stored, the same bytes however it is run, sources of judged queries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_examples
+
+from qac_jax import artifacts
+from qac_jax.data.examples import Examples
+from qac_jax.data.preview import preview
+from qac_jax.data.shards import documents
+from qac_jax.errors import DataError, UserError
+from qac_jax.stages.stage import execute
+from qac_jax.stages.tokenize import TASKS, Tokenize
+from qac_jax.text import engine, records, tokenizers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenize")
+    toy_examples.vocabulary(folder)
+    source = toy_examples.passages(folder)
+    toy_examples.contexts(folder, source)
+    toy_examples.judgements(folder, source)
+    return folder
+
+
+def passages_of(folder: Path) -> records.Records:
+    return records.Records(artifacts.load(folder / "passages"))
+
+
+def stored(path: Any) -> list[dict[str, Any]]:
+    """Every record, plainly."""
+    source = Examples(path)
+    return [
+        {name: [list(x) for x in v] if hasattr(v, "_ends") else v.tolist() for name, v in r.items()}
+        for r in source.read(np.arange(source.count))
+    ]
+
+
+def test_tasks_are_the_kinds() -> None:
+    from qac_jax.data.building import DOCUMENT_TASKS, RANKING_TASKS
+    from qac_jax.data.kinds import KINDS
+
+    assert set(TASKS) == set(KINDS) == {*DOCUMENT_TASKS, *RANKING_TASKS}
+
+
+def test_the_same_bytes_however_it_is_run(folder: Path, tmp_path: Path) -> None:
+    first = toy_examples.tokenized(folder, "mixed")
+    fields: dict[str, Any] = dict(
+        passages=str(folder / "passages"),
+        contexts=str(folder / "contexts"),
+        task="mixed",
+        tokenizer=str(folder / "tokenizer"),
+        splitter=str(folder / "punkt.json"),
+        siblings=2,
+        shards=2,
+    )
+    again = execute(Tokenize(**fields, workers=2), tmp_path / "again")
+    assert again.identity == first.identity and again.count == first.count
+    other = execute(Tokenize(**{**fields, "seed": 1}, workers=1), tmp_path / "other")
+    assert other.identity != first.identity
+    three = execute(Tokenize(**{**fields, "shards": 5}, workers=1), tmp_path / "five")
+    assert stored(three.path) == stored(first.path)
+    assert first.info["shards"] != three.info["shards"]
+
+
+def test_an_interrupted_run_goes_on_with_the_next_shard(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Tokenize(
+        passages=str(folder / "passages"),
+        task="mlm",
+        tokenizer=str(folder / "tokenizer"),
+        shards=4,
+        workers=1,
+    )
+    whole = execute(stage, tmp_path / "whole")
+    run = engine.run
+    made: list[int] = []
+
+    def dying(function: Any, jobs: Any, **options: Any) -> Any:
+        for number, answer in enumerate(run(function, jobs, **options)):
+            if number == 2 and not made:
+                made.append(number)
+                raise KeyboardInterrupt
+            yield answer
+
+    monkeypatch.setattr(engine, "run", dying)
+    with pytest.raises(KeyboardInterrupt):
+        execute(stage, tmp_path / "cut")
+    with pytest.raises(UserError, match="unfinished"):
+        Examples(tmp_path / "cut")
+    left: list[int] = []
+
+    def counting(function: Any, jobs: Any, **options: Any) -> Any:
+        left.append(len(jobs))
+        return run(function, jobs, **options)
+
+    monkeypatch.setattr(engine, "run", counting)
+    assert execute(stage, tmp_path / "cut").identity == whole.identity
+    assert left == [2]
+    assert stored(tmp_path / "cut") == stored(tmp_path / "whole")
+
+
+def test_tfds_reads_what_we_read(folder: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    artifact = toy_examples.tokenized(folder, "mixed")
+    builder = tfds.builder_from_directory(artifact.path)
+    theirs = builder.as_data_source("train")
+    ours = stored(artifact.path)
+    assert len(theirs) == len(ours) == artifact.count
+    for number in (0, 1, artifact.count - 1):
+        flat = theirs[number]
+        for name, value in ours[number].items():
+            lengths = flat.get(f"{name}_lengths")
+            expected = flat[name].tolist()
+            if lengths is not None:
+                edges = np.cumsum(lengths)[:-1]
+                expected = [part.tolist() for part in np.split(flat[name], edges)]
+                expected = expected if len(lengths) else []
+            assert value == expected
+
+
+def test_siblings_are_passages_of_the_same_document(folder: Path) -> None:
+    artifact = toy_examples.tokenized(folder, "mixed")
+    tokenizer = tokenizers.load(str(folder / "tokenizer"))
+    source = Examples(artifact.path)
+    documents_of = np.asarray(source.documents)
+    texts = [r["text"] for r in passages_of(folder)]
+    sizes = np.bincount(documents_of)
+    names = [r["doc"] for r in passages_of(folder)]
+    assert [names.count(name) for name in dict.fromkeys(names)] == sizes.tolist()
+    ids = [tokenizer.encode(text) for text in texts]
+    for number, record in enumerate(stored(artifact.path)):
+        own = np.flatnonzero(documents_of == documents_of[number])
+        siblings = [ids[i] for i in own if i != number]
+        assert record["passage"] == ids[number]
+        assert all(r in siblings for r in record["random"]) and len(record["random"]) <= 2
+        near = [ids[i] for i in (number - 1, number + 1) if i in own]
+        assert all(n in near for n in record["nearby"])
+        assert bool(record["random"]) == bool(record["nearby"]) == (len(own) > 1)
+        assert record["overlap"]
+        first_word = tokenizer.decode(record["overlap"][0]).split()[0]
+        assert any(first_word in texts[i].lower() for i in own)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
+def test_ranges_of_passages_share_out_the_documents(folder: Path, count: int) -> None:
+    passages = passages_of(folder)
+    edges = [len(passages) * number // count for number in range(count + 1)]
+    found = []
+    for start, stop in zip(edges, edges[1:], strict=False):
+        for first, group in documents(passages, start, stop):
+            assert [passages[first + i]["_id"] for i in range(len(group))] == [
+                r["_id"] for r in group
+            ]
+            assert len({r["doc"] for r in group}) == 1
+            found += [r["_id"] for r in group]
+    assert found == list(passages.ids())
+
+
+def test_contexts_in_another_order_find_their_passages(folder: Path, tmp_path: Path) -> None:
+    whole = list(records.Records(artifacts.load(folder / "contexts")))
+    some = [r for r in reversed(whole) if not r["_id"].endswith("#1")]
+    toy_examples._write(tmp_path / "contexts", "contexts", some)
+    fields: dict[str, Any] = dict(
+        passages=str(folder / "passages"),
+        task="passage_query",
+        tokenizer=str(folder / "tokenizer"),
+        workers=1,
+    )
+    found = execute(Tokenize(**fields, contexts=str(tmp_path / "contexts")), tmp_path / "made")
+    tokenizer = tokenizers.load(str(folder / "tokenizer"))
+    asked = {r["_id"]: [tokenizer.encode(c["text"]) for c in r["contexts"]] for r in some}
+    expected = [asked[name] for name in passages_of(folder).ids() if asked.get(name)]
+    assert [r["contexts"] for r in stored(found.path)] == expected
+    left_out = found.info["left_out"]["passages without queries"]
+    assert left_out == len(whole) - len(expected)
+
+
+def test_origins_choose_contexts(folder: Path, tmp_path: Path) -> None:
+    fields: dict[str, Any] = dict(
+        passages=str(folder / "passages"),
+        contexts=str(folder / "contexts"),
+        tokenizer=str(folder / "tokenizer"),
+        workers=1,
+    )
+    execute(Tokenize(**fields, task="passage_query", origins=("topic",)), tmp_path / "topics")
+    kept = sum(len(r["contexts"]) for r in stored(tmp_path / "topics"))
+    given = [
+        c["origin"]
+        for r in records.Records(artifacts.load(folder / "contexts"))
+        for c in r["contexts"]
+    ]
+    assert kept == given.count("topic")
+    found = execute(Tokenize(**fields, task="augtriever"), tmp_path / "words")
+    lists = {n for n in found.info["schema"] if n + "_lengths" in found.info["schema"]}
+    assert lists == {"anchor", "phrase", "title", "qgen", "topic"}
+    for record in stored(tmp_path / "words"):
+        assert sum(record["words"]) == len(record["text"]) and min(record["words"]) > 0
+
+
+def test_titles(folder: Path, tmp_path: Path) -> None:
+    tokenizer = tokenizers.load(str(folder / "tokenizer"))
+    first = next(r for r in passages_of(folder) if r["title"])
+    number = list(passages_of(folder).ids()).index(first["_id"])
+    title, text = tokenizer.encode(first["title"]), tokenizer.encode(first["text"])
+    for how, expected in (
+        ("none", text),
+        ("separate", [*title, tokenizer.sep_id, *text]),
+        ("space", [*title, *text]),
+    ):
+        stage = Tokenize(
+            passages=str(folder / "passages"),
+            task="mlm",
+            tokenizer=str(folder / "tokenizer"),
+            title=how,
+            workers=1,
+        )
+        found = execute(stage, tmp_path / how)
+        assert stored(found.path)[number]["passage"] == expected
+
+
+class Judged:
+    """Triples made of queries, judgements and some source of negatives."""
+
+    def __init__(self, folder: Path, out: Path):
+        self.folder, self.out, self.count = folder, out, 0
+        tokenizer = tokenizers.load(str(folder / "tokenizer"))
+        self.names: dict[tuple[int, ...], str] = {}
+        for record in passages_of(folder):
+            ids = tokenizer.encode(record["title"])
+            ids = [*ids, tokenizer.sep_id] if ids else []
+            self.names[(*ids, *tokenizer.encode(record["text"]))] = record["_id"]
+
+    def made(self, **fields: Any) -> tuple[artifacts.Artifact, list[dict[str, Any]]]:
+        self.count += 1
+        given: dict[str, Any] = dict(
+            passages=str(self.folder / "passages"),
+            tokenizer=str(self.folder / "tokenizer"),
+            task="triples",
+            workers=1,
+        )
+        artifact = execute(Tokenize(**{**given, **fields}), self.out / str(self.count))
+        found = stored(artifact.path)
+        for record in found:
+            for name in ("positives", "negatives"):
+                record[name] = [self.names[tuple(ids)] for ids in record[name]]
+        return artifact, found
+
+
+@pytest.fixture()
+def judged(folder: Path, tmp_path: Path) -> Judged:
+    return Judged(folder, tmp_path)
+
+
+def asked(folder: Path) -> dict[str, Any]:
+    return {"queries": str(folder / "queries.jsonl"), "qrels": str(folder / "qrels.tsv")}
+
+
+def relevant(folder: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in (folder / "qrels.tsv").read_text().splitlines()[1:]:
+        query, passage, _ = line.split("\t")
+        found.setdefault(query, set()).add(passage)
+    return found
+
+
+def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> None:
+    names, truth = list(passages_of(folder).ids()), relevant(folder)
+    lines = [
+        f"q{q} Q0 {names[(q * 7 + rank) % len(names)]} {rank} {-rank} x"
+        for q in range(20)
+        for rank in reversed(range(60))
+    ]
+    run = tmp_path / "run.trec"
+    run.write_text("\n".join(lines) + "\n")
+    artifact, found = judged.made(**asked(folder), negatives=str(run), depth=30, keep=10)
+    assert len(found) == 20  # only queries that have negatives
+    assert artifact.info["left_out"] == {"queries without negatives": len(truth) - 20}
+    for q, record in enumerate(found):
+        assert set(record["positives"]) == truth[f"q{q}"]
+        ranked = [names[(q * 7 + rank) % len(names)] for rank in range(60)]
+        first = [name for name in ranked if name not in truth[f"q{q}"]][:30]
+        assert len(set(record["negatives"])) == 10 and set(record["negatives"]) <= set(first)
+    bad = tmp_path / "bad.trec"
+    bad.write_text("q0 Q0 d0#0 first 1.0 x\n")
+    with pytest.raises(DataError, match=r"bad.trec:1: the rank 'first' is not a number"):
+        judged.made(**asked(folder), negatives=str(bad))
+
+
+def test_negatives_from_triples_and_hard_negatives(
+    folder: Path, tmp_path: Path, judged: Judged
+) -> None:
+    names, truth = list(passages_of(folder).ids()), relevant(folder)
+    others = [name for name in names if name not in truth["q3"]][:5]
+    positive = sorted(truth["q3"])[0]
+    triples = tmp_path / "triples.tsv"
+    triples.write_text("".join(f"q3\t{positive}\t{name}\n" for name in others))
+    _, (record,) = judged.made(**asked(folder), negatives=str(triples))
+    assert sorted(record["negatives"]) == sorted(others)
+    assert set(record["positives"]) == truth["q3"]
+    hard = tmp_path / "hard.jsonl"
+    hard.write_text(
+        json.dumps(
+            {
+                "qid": "q3",
+                "pos": [{"pid": positive, "ce-score": 9.0}],
+                "neg": {"bm25": [{"pid": name, "ce-score": 1.0} for name in others]},
+            }
+        )
+        + "\n"
+    )
+    _, (record,) = judged.made(queries=asked(folder)["queries"], negatives=str(hard))
+    assert record["positives"] == [positive] and sorted(record["negatives"]) == sorted(others)
+
+
+def test_negatives_and_scores_from_an_artefact(
+    folder: Path, tmp_path: Path, judged: Judged
+) -> None:
+    names = list(passages_of(folder).ids())
+    lines = [
+        {
+            "_id": "x",
+            "query": "storm mills",
+            "positives": [names[0]],
+            "negatives": names[5:9],
+            "positives_scores": [7.5],
+            "negatives_scores": [4.0, 3.0, 2.0, 1.0],
+        }
+    ]
+    source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
+    _, (record,) = judged.made(negatives=source, teacher=True)
+    assert record["positives"] == [names[0]] and record["positives_scores"] == [7.5]
+    scores = dict(zip(record["negatives"], record["negatives_scores"], strict=True))
+    assert scores == dict(zip(names[5:9], [4.0, 3.0, 2.0, 1.0], strict=True))
+
+
+def test_generated_queries_stand_in_for_training_queries(folder: Path, judged: Judged) -> None:
+    artifact, found = judged.made(contexts=str(folder / "contexts"), random_negatives=3)
+    given = list(records.Records(artifacts.load(folder / "contexts")))
+    expected = [r["_id"] for r in given for _ in r["contexts"]]
+    assert [r["positives"] for r in found] == [[name] for name in expected]
+    for record in found:
+        assert len(set(record["negatives"])) == 3
+        assert record["positives"][0] not in record["negatives"]
+
+
+def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
+    line = {
+        "query_id": "1",
+        "query": "storm mills",
+        "positive_passages": [{"docid": "a", "title": "Tides", "text": "barley curves"}],
+        "negative_passages": [{"docid": "b", "title": "", "text": "matrix"}],
+    }
+    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
+    stage = Tokenize(
+        training=str(tmp_path / "train.jsonl"),
+        task="triples",
+        tokenizer=str(folder / "tokenizer"),
+        workers=1,
+    )
+    artifact = execute(stage, tmp_path / "made")
+    shown = preview(artifact, 5)
+    assert shown[0]["query"] == "[CLS] storm mills [SEP]"
+    assert shown[0]["passages"][0] == "[CLS] tides [SEP] barley curves [SEP]"
+    assert shown[0]["passages"][1] == "[CLS] matrix [SEP]"
+
+
+def test_cross_encoder_labels(folder: Path, tmp_path: Path) -> None:
+    stage = Tokenize(
+        passages=str(folder / "passages"),
+        tokenizer=str(folder / "tokenizer"),
+        workers=1,
+        task="cross_encoder",
+        random_negatives=9,
+        negatives_per_query=4,
+        **asked(folder),
+    )
+    found = stored(execute(stage, tmp_path / "made").path)
+    labels = np.array([record["label"][0] for record in found])
+    truth = relevant(folder)
+    assert labels.sum() == sum(map(len, truth.values()))
+    assert (labels == 0).sum() == 4 * len(truth)
+
+
+def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
+    source, words = str(folder / "passages"), str(folder / "tokenizer")
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "needs --passages"),
+        ({"passages": source}, "needs queries; give --contexts"),
+        ({"passages": source, "task": "triples"}, "--training"),
+        ({"passages": source, "queries": asked(folder)["queries"]}, "give --qrels"),
+        ({"passages": source, "task": "mlm", "siblings": 0}, "siblings=0"),
+        ({"passages": source, "task": "mlm", "sorts": ("near",)}, "'near' is not known"),
+        (
+            {"passages": source, "contexts": str(folder / "contexts"), **asked(folder)},
+            "leave one of them out",
+        ),
+    )
+    for number, (fields, message) in enumerate(cases):
+        with pytest.raises(UserError, match=message):
+            execute(Tokenize(**fields, tokenizer=words, workers=1), tmp_path / str(number))
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\nq0\tnowhere\t1\n")
+    stage = Tokenize(
+        passages=source,
+        task="triples",
+        tokenizer=words,
+        workers=1,
+        queries=asked(folder)["queries"],
+        qrels=str(qrels),
+    )
+    with pytest.raises(DataError, match=r"qrels.tsv:2: passage 'nowhere' is not in the corpus"):
+        execute(stage, tmp_path / "nowhere")
