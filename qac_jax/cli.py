@@ -48,6 +48,7 @@ _SUMMARIES = {
     "doctor": "what works on this machine",
     "bench": "a benchmark against a peer in the same run",
 }
+_WIDE = 160
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -142,8 +143,7 @@ def _load(target: str) -> type:
 
 
 def _stage(verb: str, arguments: list[str]) -> int:
-    from qac_jax import config
-    from qac_jax.stages import fields
+    from qac_jax import config, recipe
     from qac_jax.stages import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
@@ -163,10 +163,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
     )
     stage = config.build(cls)
     if options.dry_run:
-        described = fields.describe(stage)
-        described.pop("type")
-        record = {"verb": verb, "kind": stage.KIND, "fields": described, "plan": stage.plan({})}
-        _show_plan([{"stage": verb, "inputs": {}, **record}], options.json)
+        _show_plan([{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json)
         return 0
     if not options.out:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
@@ -280,16 +277,22 @@ def _show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
             f"{plan['stage']} ({plan['verb']} -> {plan['kind']})"
             + (f"  from {origin}" if origin else "")
         )
-        for name, value in plan["fields"].items():
-            if value not in (None, "", [], {}):
-                print(f"    {name} = {json.dumps(value)}")
+        for name in plan["set"]:
+            print(f"    {name} = {_short(json.dumps(plan['fields'][name], ensure_ascii=False))}")
         for name, value in plan["plan"].items():
-            print(f"  * {name}: {_readable(value)}")
+            if value is not None:
+                print(f"  * {name}: {_readable(value)}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
 
 
 def _readable(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return progress.human(value) if abs(value) >= 10_000 else f"{value:g}"
+        return progress.human(value) if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_readable(part)}" for name, part in value.items())
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util  # gin 0.5 uses it without importing it
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,15 @@ def register(classes: Iterable[type]) -> None:
 
 def apply(settings: Settings) -> None:
     """Reads everything into gin, in the order of precedence; starts from a clean slate."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # gin logs an error for every folder without an included file
+    try:
+        _read(settings)
+    finally:
+        logging.disable(before)
+
+
+def _read(settings: Settings) -> None:
     gin.clear_config()
     for path in _search_paths(tuple(settings.search_paths)):
         gin.add_config_file_search_path(path)

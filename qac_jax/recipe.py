@@ -111,17 +111,22 @@ def plan(recipe: Recipe) -> list[dict[str, Any]]:
     for name, stage in ordered(recipe).items():
         references = stage_lib.references(stage)
         inputs = {field: plans[target]["plan"] for field, target in references.items()}
-        described = fields.describe(stage)
-        described.pop("type")
-        plans[name] = {
-            "stage": name,
-            "verb": stage.VERB,
-            "kind": stage.KIND,
-            "inputs": references,
-            "fields": described,
-            "plan": stage.plan(inputs),
-        }
+        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, inputs)}
     return list(plans.values())
+
+
+def plan_of(stage: Stage, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One stage's settings, which of them are not the defaults, and what it would do."""
+    described = fields.describe(stage)
+    described.pop("type")
+    defaults = {f.name: f.default for f in dataclasses.fields(stage)}
+    return {
+        "verb": stage.VERB,
+        "kind": stage.KIND,
+        "fields": described,
+        "set": [name for name in described if getattr(stage, name) != defaults[name]],
+        "plan": stage.plan(inputs),
+    }
 
 
 def _located(stage: Stage, root: epath.Path) -> Stage:

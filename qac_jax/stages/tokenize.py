@@ -61,6 +61,11 @@ class Tokenize(Stage):
         "tevatron", "form of the training file", choices=("tevatron", "rocketqa")
     )
     task: str = option("passage_query", "what to make", choices=TASKS)
+    part: str = option(
+        "all",
+        "which passages: all, those that prepare marked as held out, or the others",
+        choices=("all", "train", "held_out"),
+    )
     tokenizer: str = option("wordpiece-16k", "a shipped vocabulary or a Hugging Face folder")
     title: str = option(
         "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
@@ -167,6 +172,8 @@ class Tokenize(Stage):
             )
         if self.queries and not self.qrels and (from_documents or not self.negatives):
             raise UserError("--queries does not say what answers them; give --qrels too")
+        if self.part != "all" and not from_documents:
+            raise UserError(f"--part {self.part} is for tasks made of passages, not {self.task}")
         for sort in self.sorts:
             if sort not in ("random", "nearby", "overlap"):
                 raise UserError(
@@ -194,6 +201,7 @@ class Tokenize(Stage):
             origins=tuple(self.origins),
             strategies=tuple(strategies),
             teacher=self.teacher,
+            part=self.part,
             seed=self.seed,
         )
 
