@@ -70,6 +70,7 @@ class Prepare(Stage):
         """What the result depends on beside fields and inputs."""
         from qac_jax.text import python_docs, tokenizers
 
+        self._check()
         found = {}
         if not self.train_vocab and self.cut != "none":
             found["tokenizer"] = tokenizers.load(self.tokenizer).identity

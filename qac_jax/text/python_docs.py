@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qac_jax import progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.text import docstrings
 from qac_jax.text.bad_lines import BadLines, BadRecord, Place
@@ -99,16 +98,19 @@ class _Package:
         self.modules = _modules(name, bad)
         self.names = Names(self.modules)
         self.public = self.names.public_names()
+        self.bad = bad
         self.seen: set[bytes] = set()
-        self.repeated = 0
 
     def documents(self) -> Iterator[Document]:
-        count = 0
         for name in sorted(self.modules):
-            for document in self._module_documents(self.modules[name]):
-                count += len(document.sections)
-                yield document
-        progress.say(f"python_docs: {self.name}: {count:,} docstring sections{self._left_out()}")
+            yield from self._module_documents(self.modules[name])
+        compiled = self.names.undocumented()
+        if compiled:
+            example = f"such as {compiled[0]}"
+            self.bad.leave_out(
+                f"names of {self.name} that are compiled or another package's, {example}",
+                len(compiled),
+            )
 
     def _module_documents(self, module: Module) -> Iterator[Document]:
         classes = []
@@ -167,7 +169,7 @@ class _Package:
             return
         fingerprint = hashlib.blake2b(" ".join(doc.split()).encode(), digest_size=16).digest()
         if fingerprint in self.seen:
-            self.repeated += 1
+            self.bad.leave_out("docstrings that stand elsewhere too")
             return
         self.seen.add(fingerprint)
         parsed = docstrings.parse(doc)
@@ -196,18 +198,6 @@ class _Package:
             if self.public.get(definition := Definition(module.name, name))
         )
         return min(homes, key=lambda home: (-homes[home], home), default="")
-
-    def _left_out(self) -> str:
-        told = ""
-        if self.repeated:
-            told += f"; {self.repeated} docstrings that occur twice count once"
-        compiled = self.names.undocumented()
-        if compiled:
-            told += (
-                f"; {len(compiled)} public names have no Python source here (compiled, or of "
-                f"another package), such as {compiled[0]}"
-            )
-        return told
 
 
 class _Parts:

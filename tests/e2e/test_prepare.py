@@ -1,0 +1,250 @@
+"""`qac prepare`: same bytes everywhere, resumable, nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qac_jax import artifacts, cli
+from qac_jax.errors import Interrupted
+from qac_jax.text import preparing, tokenizers
+from qac_jax.text.records import Records
+
+
+WORDS = (
+    "tide mill wheel stone barley creek gate pond miller village dam oak clay hour water".split()
+)
+
+
+def sentence(number: int) -> str:
+    words = [WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(6 + number % 9)]
+    return f"The {' '.join(words)}."
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """120 documents of up to 40 sentences."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    with path.open("w") as file:
+        for i in range(120):
+            text = " ".join(sentence(i * 41 + j) for j in range(1 + i % 40))
+            file.write(json.dumps({"_id": f"d{i}", "title": f"Mill {i}", "text": text}) + "\n")
+    return path
+
+
+def prepare(out: Path, *flags: object) -> artifacts.Artifact:
+    arguments = ["prepare", "--out", str(out), *map(str, flags)]
+    assert cli.main(arguments) == 0
+    return artifacts.load(out, "passages")
+
+
+def complaint(capsys, *flags: object) -> str:
+    assert cli.main(["prepare", *map(str, flags)]) == 2
+    said = capsys.readouterr().err.strip().split("\n")[-1]
+    assert said.startswith("qac: ")
+    return said
+
+
+def records(artifact: artifacts.Artifact) -> list[dict]:
+    return list(Records(artifact))
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    """The corpus in three shards, made in this process."""
+    out = tmp_path_factory.mktemp("whole") / "A"
+    return prepare(out, "--input", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 1)
+
+
+def test_passages_cover_the_documents_in_order(whole, corpus):
+    found = records(whole)
+    assert whole.count == len(found) > 240
+    texts = {d["_id"]: d for d in map(json.loads, corpus.read_text().splitlines())}
+    for key, document in texts.items():
+        mine = [r for r in found if r["doc"] == key]
+        assert [r["position"] for r in mine] == list(range(len(mine)))
+        assert [r["_id"] for r in mine] == [f"{key}#{i}" for i in range(len(mine))]
+        assert " ".join(r["text"] for r in mine) == document["text"]
+        assert {r["title"] for r in mine} == {document["title"]}
+    assert max(tokenizers.load().count([r["text"] for r in found])) <= 48
+    assert whole.info["documents"] == 120 and whole.info["max_tokens"] == 48
+    assert "Punkt" in whole.info["splitter"] or "punkt" in whole.info["splitter"]
+    assert len(whole.matching("passages-")) == 3
+
+
+def test_processes_change_nothing(whole, corpus, tmp_path):
+    flags = ["--input", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 2]
+    again = prepare(tmp_path / "A", *flags)
+    assert again.identity == whole.identity
+    assert again.key == whole.key
+    assert not (tmp_path / "A" / ".prepare").exists()
+
+
+def test_shards_change_no_passage(whole, corpus, tmp_path):
+    one = prepare(tmp_path / "A", "--input", corpus, "--max_tokens", 48, "--workers", 1)
+    assert records(one) == records(whole)
+    assert len(one.matching("passages-")) == 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("apache_beam") is None, reason="Apache Beam is not installed"
+)
+def test_beam_writes_the_same_bytes(whole, corpus, tmp_path):
+    # In a process of its own: Beam's warnings and threads are not ours to judge.
+    command = [
+        sys.executable, "-m", "qac_jax.cli", "prepare", "--out", "A", "--input", str(corpus),
+        "--max_tokens", "48", "--shards", "3", "--runner", "DirectRunner",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = artifacts.load(tmp_path / "A", "passages")
+    assert made.identity == whole.identity
+    made.verify()
+
+
+def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkeypatch):
+    ran = []
+    real = preparing.prepare_shard
+
+    def stops_at_the_third(job):
+        ran.append(job.shard.index)
+        if len(ran) == 3:
+            raise Interrupted(15)
+        return real(job)
+
+    monkeypatch.setattr(preparing, "prepare_shard", stops_at_the_third)
+    flags = ["--input", str(corpus), "--max_tokens", "48", "--shards", "3", "--workers", "1"]
+    out = tmp_path / "A"
+    assert cli.main(["prepare", "--out", str(out), *flags]) == 143
+    assert prepare(out, *flags).identity == whole.identity
+    assert ran == [0, 1, 2, 2]
+
+
+def test_ids_that_repeat_over_shards(tmp_path, capsys):
+    path = tmp_path / "c.jsonl"
+    lines = [{"_id": f"d{i % 20}", "text": f"{sentence(i)} {sentence(i + 1)}"} for i in range(21)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = ["--input", path, "--shards", 4, "--workers", 1]
+    said = complaint(capsys, "--out", tmp_path / "A", *flags)
+    assert f"{path}:21: the id of document 'd0' was there before" in said and "--skip_bad" in said
+    made = prepare(tmp_path / "B", *flags, "--skip_bad", 1)
+    assert made.info["skipped"] == 1 and made.info["documents"] == 20
+    assert list(dict.fromkeys(r["doc"] for r in records(made))) == [f"d{i}" for i in range(20)]
+    assert sum(r["doc"] == "d0" and r["position"] == 0 for r in records(made)) == 1
+    assert "c.jsonl\t21\t" in (tmp_path / "B" / "skipped.tsv").read_text()
+
+
+def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
+    path = tmp_path / "c.jsonl"
+    good = '{"_id": "%s", "text": "The mill stopped."}\n'
+    path.write_text(good % "a" + "{broken\n" + good % "b" + '{"_id": "c", "text": " "}\n')
+    said = complaint(capsys, "--out", tmp_path / "A", "--input", path, "--workers", 1)
+    assert f"{path}:2: " in said
+    said = complaint(capsys, "--out", tmp_path / "B", "--input", path, "--skip_bad", 1)
+    assert f"{path}:4: " in said and "--skip_bad allows 1" in said
+    made = prepare(tmp_path / "C", "--input", path, "--skip_bad", 2, "--workers", 1)
+    assert made.count == 2 and made.info["skipped"] == 2
+    assert len((tmp_path / "C" / "skipped.tsv").read_text().splitlines()) == 2
+
+
+def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
+    path = tmp_path / "c.jsonl"
+    path.write_text(corpus.read_text() + "{broken\n")
+    flags = ["--input", path, "--shards", 2, "--workers", 2, "--cut", "none"]
+    said = complaint(capsys, "--out", tmp_path / "A", *flags)
+    assert f"{path}:121: " in said
+
+
+def test_a_vocabulary_and_a_splitter_learned_on_the_way(corpus, tmp_path):
+    flags = ["--input", corpus, "--train_vocab", 90, "--train_splitter", "--workers", 1]
+    made = prepare(tmp_path / "A", *flags, "--max_tokens", 40)
+    assert prepare(tmp_path / "B", *flags, "--max_tokens", 40).identity == made.identity
+    learned = tokenizers.load(str(tmp_path / "A" / "tokenizer"))
+    assert learned.vocab_size == 90
+    assert max(learned.count([r["text"] for r in records(made)])) in range(30, 41)
+    # The same vocabulary, given instead of learned, gives the same passages.
+    given = ["--tokenizer", tmp_path / "A" / "tokenizer", "--max_tokens", 40, "--workers", 1]
+    splitter = ["--splitter", tmp_path / "A" / "sentences.json"]
+    again = prepare(tmp_path / "C", "--input", corpus, *given, *splitter)
+    assert records(again) == records(made)
+
+
+def test_minimum_size_is_told(tmp_path, capsys):
+    path = tmp_path / "c.jsonl"
+    lines = [{"_id": "a", "text": "Too short."}, {"_id": "b", "text": sentence(8)}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = prepare(tmp_path / "A", "--input", path, "--min_tokens", 8, "--workers", 1)
+    assert [r["doc"] for r in records(made)] == ["b"]
+    assert made.info["too_short"] == 1
+    assert "1 passages of fewer than 8 tokens left out" in capsys.readouterr().err
+
+
+def test_python_docs(tmp_path):
+    flags = ["--format", "python_docs", "--packages", "optax,json", "--workers", 1]
+    made = prepare(tmp_path / "A", *flags)
+    titles = {r["title"] for r in Records(made)}
+    assert {"optax.adamw", "json.loads", "json.JSONDecoder.decode"} <= titles
+    first = next(r for r in Records(made) if r["title"] == "optax.adamw")
+    assert first["summary"] in first["text"] and first["kind"] == "function"
+    assert first["doc"] == "optax._src.alias" and first["held_out"] in (True, False)
+    assert {r["held_out"] for r in Records(made)} == {True, False}
+    assert max(tokenizers.load().count([r["text"] for r in Records(made)])) <= 144
+    assert "docstrings that stand elsewhere too" in made.info["left_out"]
+
+
+def test_a_plan_reads_nothing(tmp_path, capsys):
+    flags = ["--format", "python_docs", "--packages", "numpy", "--dry_run", "--json"]
+    assert cli.main(["prepare", "--out", str(tmp_path / "A"), *flags]) == 0
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["plan"] == {
+        "max_tokens": 144, "vocabulary": "wordpiece-16k", "reads": "numpy",
+    }  # fmt: skip
+    assert not (tmp_path / "A").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--format", "python_docs"], "pass --packages"),
+        (["--format", "beir"], "pass --input"),
+        (["--format", "bier", "--input", "."], "'beir'"),
+        (["--format", "python_docs", "--packages", "json", "--input", "."], "--input is for files"),
+        (["--input", ".", "--packages", "json"], "--packages is for python_docs"),
+        (["--input", ".", "--max_tokens", 3], "max_tokens=3 is too small"),
+        (["--input", ".", "--min_tokens", 200], "min_tokens=200 is not between"),
+        (["--input", ".", "--short_span_probability", 2.0], "no probability"),
+        (["--input", ".", "--options", "x"], "not of the form name=value"),
+        (["--input", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
+        (["--input", ".", "--tokenizer", "bert"], "neither a folder nor one that is shipped"),
+        (["--input", ".", "--cut", "words"], "'words' is not one of auto, sentences"),
+    ],
+)
+def test_mistakes_are_one_sentence(flags, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "The mill stopped."}\n')
+    assert said in complaint(capsys, "--out", tmp_path / "A", *flags)
+
+
+@pytest.mark.slow
+def test_the_libraries_of_the_demo(tmp_path):
+    packages = "numpy,scipy,jax,flax,optax,nltk,stdlib"
+    flags = ["--format", "python_docs", "--packages", packages]
+    made = prepare(tmp_path / "A", *flags)
+    assert made.count >= 8_000
+    assert made.info["seconds"] < 90
+    titles = {r["title"] for r in Records(made)}
+    assert {
+        "numpy.vstack", "scipy.optimize.curve_fit", "jax.lax.scan", "optax.adamw",
+        "nltk.tokenize.sent_tokenize", "collections.Counter", "jax.numpy.vstack",
+        "scipy.stats.norm", "flax.linen.Dense", "os.path.join", "random.shuffle",
+    } <= titles  # fmt: skip
+    held_out = sum(r["held_out"] for r in Records(made)) / made.count
+    assert 0.1 < held_out < 0.3
+    assert prepare(tmp_path / "B", *flags, "--workers", 1).identity == made.identity
