@@ -55,8 +55,8 @@ class Names:
         for module in self.modules.values():
             for name, member in module.members.items():
                 if member.home and is_public(f"{member.home}.{name}"):
-                    definition = Definition(module.name, name)
-                    found[definition].add(self._candidate(_SET_MODULE, member.home, definition))
+                    own = Definition(module.name, name)
+                    found[own].add(self._candidate(_SET_MODULE, member.home, own))
             if not is_public(module.name):
                 continue
             for name in self._surface(module):

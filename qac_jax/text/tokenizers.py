@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 import qac_jax
 from qac_jax.errors import UserError
+from qac_jax.text.word_lengths import WordLengths
 
 
 ASSETS = Path(qac_jax.__file__).parent / "assets"
@@ -140,9 +141,19 @@ class Tokenizer:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, without special tokens."""
-        return [
-            len(e) for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        ]
+        return self._counts(texts)
+
+    @functools.cached_property
+    def _counts(self) -> Callable[[Sequence[str]], list[int]]:
+        def measure(texts: Sequence[str]) -> list[int]:
+            encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [len(e) for e in encoded]
+
+        spec = json.loads(self.backend.to_str())
+        parts = [(spec[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer")]
+        bert = parts == ["BertNormalizer", "BertPreTokenizer"] and self.model_type == "WordPiece"
+        cleans = bert and spec["normalizer"]["clean_text"]
+        return WordLengths(measure).count if cleans else measure
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The place of each token in the text, in characters."""

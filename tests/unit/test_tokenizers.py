@@ -8,11 +8,11 @@ import sys
 
 import pytest
 import tokenizers as hf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qac_jax.errors import UserError
-from qac_jax.text import tokenizers, vocabularies
+from qac_jax.text import tokenizers, vocabularies, word_lengths
 
 
 TEXTS = [
@@ -81,12 +81,32 @@ def test_vocab_txt_alone_is_enough(shipped, tmp_path):
     assert bare.special_ids == shipped.special_ids
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=300, deadline=None)
+@example(["a\x0bb \x1cc", "x\x85y"])
+@example(["[CLS] a[MASK]b [SEP]", "ΟΔΟΣ ός", "e\u0301 \u0301e", "가각 \u1100\u1161", "ﷺ ﬁ"])
+@example(["long" * 30 + " " + "東京" * 90])
 @given(st.lists(st.text(max_size=60), max_size=5))
 def test_counts_are_lengths_and_parts_add_up(shipped, texts):
     counts = shipped.count(texts)
     assert counts == [len(ids) for ids in shipped.encode_batch(texts)]
+    assert counts == shipped.count(texts)
     assert shipped.count([" ".join(texts)]) == [sum(counts)]
+
+
+def test_counting_forgets_rather_than_grows(monkeypatch):
+    measured = []
+
+    def measure(words):
+        measured.append(list(words))
+        return [len(word) for word in words]
+
+    monkeypatch.setattr(word_lengths, "_MOST_WORDS", 3)
+    lengths = word_lengths.WordLengths(measure)
+    assert lengths.count(["a bb", "bb " + "c" * 50]) == [3, 52]
+    assert lengths.count(["bb " + "c" * 50]) == [52]
+    assert measured == [["a", "bb", "c" * 50], ["c" * 50]]
+    assert lengths.count(["d e f"]) == [3] and lengths.count(["a"]) == [1]
+    assert measured[2:] == [["d", "e", "f"], ["a"]]
 
 
 def test_continuation_of_both_kinds(shipped, t5):
