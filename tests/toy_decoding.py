@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,18 +17,22 @@ def greedy(
     module: T5, variables: dict, ids: np.ndarray, lengths: np.ndarray, steps: int, *, stop: bool
 ) -> np.ndarray:
     """[B, steps + 1] token ids from the start token; with stop, padding after a row's end."""
+    return np.asarray(_run(module, steps)(variables, ids, lengths, stop))
+
+
+@functools.cache
+def _run(module: T5, steps: int) -> Callable:
     config = module.config
 
     @jax.jit
-    def run(variables: dict) -> jax.Array:
+    def run(variables: dict, ids: jax.Array, lengths: jax.Array, stop: jax.Array) -> jax.Array:
         memory = module.apply(variables, ids, lengths, method="encode")
         cache = module.apply(variables, memory, lengths, steps, method="init_cache")
 
         def step(state, _):
             token, done, cache = state
             logits, cache = module.apply(variables, token, cache, method="step")
-            if not stop:
-                logits = logits.at[:, config.eos_id].set(-jnp.inf)
+            logits = jnp.where(stop, logits, logits.at[:, config.eos_id].set(-jnp.inf))
             token = jnp.where(done, config.pad_id, logits.argmax(-1)).astype(token.dtype)
             return (token, done | (stop & (token == config.eos_id)), cache), token
 
@@ -34,4 +41,4 @@ def greedy(
         _, tokens = lax.scan(step, (start, done, cache), length=steps)
         return jnp.concatenate([start[:, None], tokens.T], axis=1)
 
-    return np.asarray(run(variables))
+    return run
