@@ -14,6 +14,13 @@ from qac_jax.errors import UserError
 from qac_jax.objectives import contrastive
 
 
+# Compiled whole: a call by single operations compiles each of them.
+in_batch = jax.jit(
+    contrastive.in_batch, static_argnames=("temperature", "smoothing", "group", "rows")
+)
+all_pairs = jax.jit(contrastive.all_pairs, static_argnames=("temperature", "group", "rows"))
+
+
 def vectors(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)
 
@@ -37,25 +44,23 @@ def loop(q: np.ndarray, p: np.ndarray, temperature: float, extra: np.ndarray | N
 def test_two_queries_by_hand() -> None:
     queries = jnp.array([[1.0, 0.0], [0.0, 2.0]])
     passages = jnp.array([[[2.0, 0.0]], [[1.0, 1.0]]])
-    ranked = contrastive.in_batch(queries, passages)
+    ranked = in_batch(queries, passages)
     expected = [math.log(1 + math.exp(1 - 2)), math.log(1 + math.exp(0 - 2))]
     np.testing.assert_allclose(ranked.loss, expected, rtol=1e-6)
     assert ranked.correct.tolist() == [1, 1]
-    worse = contrastive.in_batch(queries, passages[::-1])
+    worse = in_batch(queries, passages[::-1])
     assert worse.correct.tolist() == [0, 0]
 
 
 def test_zero_vectors_know_nothing() -> None:
     q, p, extra = jnp.zeros((6, 4)), jnp.zeros((6, 3, 4)), jnp.zeros((10, 4))
-    np.testing.assert_allclose(contrastive.in_batch(q, p).loss, math.log(18), rtol=1e-6)
-    pairs = contrastive.all_pairs(q, q).loss
+    np.testing.assert_allclose(in_batch(q, p).loss, math.log(18), rtol=1e-6)
+    pairs = all_pairs(q, q).loss
     assert pairs.shape == (6, 2)
     np.testing.assert_allclose(pairs, math.log(11), rtol=1e-6)
-    queue = contrastive.in_batch(q, p[:, :1], group=1, extra=extra)
+    queue = in_batch(q, p[:, :1], group=1, extra=extra)
     np.testing.assert_allclose(queue.loss, math.log(1 + 10), rtol=1e-6)
-    np.testing.assert_allclose(
-        contrastive.in_batch(q, p[:, :2], group=3).loss, math.log(6), rtol=1e-6
-    )
+    np.testing.assert_allclose(in_batch(q, p[:, :2], group=3).loss, math.log(6), rtol=1e-6)
 
 
 @pytest.mark.parametrize("extra", [None, 5])
@@ -63,7 +68,7 @@ def test_in_batch_equals_a_loop_over_candidates(extra: int | None) -> None:
     with jax.enable_x64(True):
         q, p = vectors(0, 4, 3), vectors(1, 4, 2, 3)
         more = None if extra is None else jnp.asarray(vectors(2, extra, 3))
-        found = contrastive.in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5, extra=more)
+        found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5, extra=more)
         np.testing.assert_allclose(
             found.loss, loop(q, p, 0.5, None if more is None else np.asarray(more)), rtol=1e-12
         )
@@ -74,20 +79,18 @@ def test_a_group_sees_itself_only() -> None:
         q, p, extra = (
             jnp.asarray(vectors(i, *s)) for i, s in enumerate([(6, 3), (6, 2, 3), (4, 3)])
         )
-        whole = contrastive.in_batch(q, p, group=2, extra=extra).loss
-        parts = [
-            contrastive.in_batch(q[i : i + 2], p[i : i + 2], extra=extra).loss for i in (0, 2, 4)
-        ]
+        whole = in_batch(q, p, group=2, extra=extra).loss
+        parts = [in_batch(q[i : i + 2], p[i : i + 2], extra=extra).loss for i in (0, 2, 4)]
         np.testing.assert_allclose(whole, jnp.concatenate(parts), rtol=1e-12)
-        pairs = contrastive.all_pairs(q, p[:, 0], group=3).loss
-        parts = [contrastive.all_pairs(q[i : i + 3], p[i : i + 3, 0]).loss for i in (0, 3)]
+        pairs = all_pairs(q, p[:, 0], group=3).loss
+        parts = [all_pairs(q[i : i + 3], p[i : i + 3, 0]).loss for i in (0, 3)]
         np.testing.assert_allclose(pairs, jnp.concatenate(parts), rtol=1e-12)
 
 
 def test_all_pairs_equals_a_loop() -> None:
     with jax.enable_x64(True):
         first, second = vectors(3, 3, 4), vectors(4, 3, 4)
-        found = contrastive.all_pairs(jnp.asarray(first), jnp.asarray(second), temperature=2.0)
+        found = all_pairs(jnp.asarray(first), jnp.asarray(second), temperature=2.0)
         everyone = [(i, s, v) for s, side in enumerate((first, second)) for i, v in enumerate(side)]
         for i, s, anchor in everyone:
             others = [(j, t, v) for j, t, v in everyone if (j, t) != (i, s)]
@@ -100,7 +103,7 @@ def test_another_copy_of_the_positive_is_no_negative() -> None:
     with jax.enable_x64(True):
         q, p = jnp.asarray(vectors(5, 3, 4)), jnp.asarray(vectors(6, 3, 2, 4))
         names = jnp.array([[7, 1], [2, 7], [3, 9]])
-        found = contrastive.in_batch(q, p, identities=names, extra=p[0]).loss
+        found = in_batch(q, p, identities=names, extra=p[0]).loss
         flat = np.concatenate([np.asarray(p).reshape(6, 4), np.asarray(p[0])])
         scores = np.asarray(q) @ flat.T
         seen = [[0, 1, 2, 4, 5, 6, 7], range(8), range(8)]  # passage 7 is also at column 3
@@ -113,7 +116,7 @@ def test_label_smoothing_is_torchs() -> None:
     torch = pytest.importorskip("torch")
     q, p = vectors(7, 4, 3), vectors(8, 4, 1, 3)
     with jax.enable_x64(True):
-        found = contrastive.in_batch(jnp.asarray(q), jnp.asarray(p), smoothing=0.1).loss.mean()
+        found = in_batch(jnp.asarray(q), jnp.asarray(p), smoothing=0.1).loss.mean()
     expected = torch.nn.functional.cross_entropy(
         torch.tensor(q @ p[:, 0].T), torch.arange(4), label_smoothing=0.1
     )
@@ -122,13 +125,11 @@ def test_label_smoothing_is_torchs() -> None:
 
 def _in_batch(q: Any, p: Any, rows: int) -> Any:
     names = jnp.arange(p.shape[0] * p.shape[1]).reshape(p.shape[:2]) % 7
-    return contrastive.in_batch(
-        q, p, temperature=0.3, extra=p[0], identities=names, smoothing=0.1, rows=rows
-    )
+    return in_batch(q, p, temperature=0.3, extra=p[0], identities=names, smoothing=0.1, rows=rows)
 
 
 def _all_pairs(q: Any, p: Any, rows: int) -> Any:
-    return contrastive.all_pairs(q, p[:, 0], temperature=0.3, rows=rows)
+    return all_pairs(q, p[:, 0], temperature=0.3, rows=rows)
 
 
 @pytest.mark.parametrize("loss", [_in_batch, _all_pairs])
@@ -150,12 +151,12 @@ def test_row_chunks_change_nothing(loss: Any) -> None:
 
 def test_scores_are_fp32_whatever_the_vectors_are() -> None:
     q = jnp.asarray(vectors(12, 4, 8), jnp.bfloat16)
-    ranked = contrastive.in_batch(q, q[:, None])
+    ranked = in_batch(q, q[:, None])
     assert ranked.loss.dtype == jnp.float32
     wide = q.astype(jnp.float32)
-    np.testing.assert_allclose(ranked.loss, contrastive.in_batch(wide, wide[:, None]).loss)
+    np.testing.assert_allclose(ranked.loss, in_batch(wide, wide[:, None]).loss)
 
 
 def test_a_group_that_does_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
-        contrastive.in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
+        in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
