@@ -39,7 +39,9 @@ TOKENIZER = "tokenizer"
 
 # Random access: reading ahead would only read what is not wanted. (array_record's own
 # ArrayRecordDataSource starts a thread pool a call, which triples the cost of small batches.)
-_READER, _READ = "readahead_buffer_size:0", 4096
+_READER, _READ = "readahead_buffer_size:0", 2048
+# A worker process has one core: handing records to threads would only cost it time.
+_SERIAL = ",max_parallelism:1"
 
 
 class Source(Protocol):
@@ -69,7 +71,7 @@ class Examples:
         self._ends = np.cumsum(artifact.info["shards"])
         self._has_documents = DOCUMENTS in artifact.files
         self._schema = Schema.of(artifact.info["schema"])
-        self._lock = threading.Lock()
+        self._lock, self._in_worker = threading.Lock(), False
 
     def __repr__(self) -> str:
         return f"Examples({self.path}, {self.count} of {self.info['task']})"
@@ -87,7 +89,7 @@ class Examples:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock, self._in_worker = threading.Lock(), True
 
     @functools.cached_property
     def documents(self) -> np.ndarray | None:
@@ -104,8 +106,9 @@ class Examples:
             raise UserError(
                 f"reading {self.path} needs the package array_record; pip install array_record"
             ) from error
+        options = _READER + (_SERIAL if self._in_worker else "")
         return [
-            ArrayRecordReader(f, options=_READER, file_reader_buffer_size=_READ) for f in self.files
+            ArrayRecordReader(f, options=options, file_reader_buffer_size=_READ) for f in self.files
         ]
 
     def read_bytes(self, indices: np.ndarray) -> list[bytes]:

@@ -13,23 +13,8 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-import numpy as np
-
-from qac_jax.data.workers import ProcessFeed, Spec
+from qac_jax.data.workers import Batch, Make, ProcessFeed
 from qac_jax.errors import UserError, nearest
-
-
-Batch = dict[str, np.ndarray]
-
-
-class Make(Protocol):
-    """Makes any batch; travels to worker processes."""
-
-    @property
-    def spec(self) -> Spec:
-        """Shape and type of every array."""
-
-    def __call__(self, step: int) -> Batch: ...
 
 
 BACKENDS = ("auto", "grain", "plain")
@@ -69,7 +54,7 @@ class Ahead:
 def feed(make: Make, start: int, stop: int | None, ahead: Ahead) -> Feed:
     """Batches start, start + 1, … before stop (None: endless)."""
     if ahead.workers:
-        return ProcessFeed(make, make.spec, start, stop, ahead.prefetch, ahead.workers)
+        return ProcessFeed(make, start, stop, ahead.prefetch, ahead.workers)
     if ahead.backend == "grain":
         return GrainFeed(make, start, stop, ahead.prefetch)
     return PlainFeed(make, start, stop, ahead.prefetch)

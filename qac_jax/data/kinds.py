@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -199,9 +200,11 @@ class Recipe:
     settings: dict[str, Any]
     features: dict[str, Feature]
 
-    def example(self, record: pairs.Record, rng: np.random.Generator) -> pairs.Example:
-        return self.kind.function(
-            record, rng, form=self.form, lengths=self.lengths, **self.settings
+    @functools.cached_property
+    def example(self) -> Callable[[pairs.Record, np.random.Generator], pairs.Example]:
+        """The pair function with everything but record and rng."""
+        return functools.partial(
+            self.kind.function, form=self.form, lengths=self.lengths, **self.settings
         )
 
     def spec(self, rows: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -19,21 +19,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from qac_jax.data import feeding
+from qac_jax.data.batches import Batch, Batches
 from qac_jax.data.examples import Examples, Source, check_holds
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS, Recipe, settle
-from qac_jax.data.pairs import Example
-from qac_jax.data.randomness import ExampleRng
-from qac_jax.data.sampler import Plan, make_plan
+from qac_jax.data.sampler import make_plan
 from qac_jax.data.workers import Spec
 from qac_jax.errors import UserError, nearest
-
-
-Batch = dict[str, np.ndarray]
-VALID = "valid"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,50 +42,6 @@ class Part:
         if isinstance(self.source, str | os.PathLike):
             return Examples(self.source)
         return self.source
-
-
-@dataclasses.dataclass(frozen=True)
-class Batches:
-    """Makes this host's rows of any batch. Travels to worker processes."""
-
-    sources: tuple[Source, ...]
-    recipes: tuple[Recipe, ...]
-    plan: Plan
-    seed: int
-    first_row: int
-    last_row: int
-    with_valid: bool
-
-    @property
-    def spec(self) -> Spec:
-        """Shape and type of every array of this host's batches."""
-        spec = self.recipes[0].spec(self.last_row - self.first_row)
-        if self.with_valid:
-            spec[VALID] = ((self.last_row - self.first_row,), np.dtype(np.int32))
-        return spec
-
-    def __call__(self, step: int) -> Batch:
-        slots = self.plan.at(step).rows(self.first_row, self.last_row)
-        rng, seed = ExampleRng(), self.seed
-        examples: list[Example] = [{}] * len(slots.part)
-        for part, (source, recipe) in enumerate(zip(self.sources, self.recipes, strict=True)):
-            rows = np.flatnonzero(slots.part == part)
-            if not rows.size:
-                continue
-            indices = slots.example[rows]
-            places = zip(
-                rows.tolist(),
-                slots.epoch[rows].tolist(),
-                indices.tolist(),
-                source.read(indices),
-                strict=True,
-            )
-            for row, epoch, index, record in places:
-                examples[row] = recipe.example(record, rng.seek(seed, epoch, index))
-        batch = self.recipes[0].batch(examples)
-        if self.with_valid:
-            batch[VALID] = slots.valid.astype(np.int32)
-        return batch
 
 
 class Loader:
@@ -160,10 +109,9 @@ class Loader:
             sources,
             recipes,
             self.plan,
-            seed,
-            number * rows,
-            (number + 1) * rows,
-            remainder == "pad",
+            seed=seed,
+            rows=(number * rows, (number + 1) * rows),
+            with_valid=remainder == "pad",
         )
         self._ahead = feeding.Ahead(feeding.choose(backend), prefetch, workers)
         self._feed: feeding.Feed | None = None

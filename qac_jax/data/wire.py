@@ -43,15 +43,14 @@ class Schema:
 
 
 class Rows(Sequence[np.ndarray]):
-    """A list of arrays within a block's buffer; made when asked for."""
+    """A list of arrays within a block's buffer; each is made when asked for."""
 
-    __slots__ = ("_buffer", "_dtype", "_start", "_ends", "_first", "_count")
+    __slots__ = ("_block", "_column", "_first", "_count", "_start")
 
-    def __init__(
-        self, buffer: bytes, dtype: np.dtype, start: int, ends: list[int], first: int, count: int
-    ):
-        self._buffer, self._dtype, self._start = buffer, dtype, start
-        self._ends, self._first, self._count = ends, first, count
+    def __init__(self, block: Block, column: Column, row: int):
+        self._block, self._column = block, column
+        self._first, self._count = column.firsts[row], column.counts[row]
+        self._start = column.starts[row]
 
     def __len__(self) -> int:
         return self._count
@@ -59,10 +58,28 @@ class Rows(Sequence[np.ndarray]):
     def __getitem__(self, number):
         if not 0 <= number < self._count:
             raise IndexError(number)
-        ends, place = self._ends, self._first + number
-        begin, end = ends[place], ends[place + 1]
-        offset = self._start + (begin - ends[self._first]) * self._dtype.itemsize
-        return np.frombuffer(self._buffer, self._dtype, end - begin, offset)
+        column, first = self._column, self._first
+        ends, place = column.ends, first + number
+        begin = ends[place]
+        return np.frombuffer(
+            self._block.buffer,
+            column.dtype,
+            ends[place + 1] - begin,
+            self._start + (begin - ends[first]) * column.width,
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class Column:
+    """Where a feature of every record is. Of a list: where its parts end, counted in items over
+    the whole block, and which of them is a record's first."""
+
+    dtype: np.dtype
+    width: int
+    starts: list[int]
+    counts: list[int]
+    ends: list[int] = dataclasses.field(default_factory=list)
+    firsts: list[int] = dataclasses.field(default_factory=list)
 
 
 class Record(Mapping[str, np.ndarray | Rows]):
@@ -74,11 +91,11 @@ class Record(Mapping[str, np.ndarray | Rows]):
         self._block, self._row = block, row
 
     def __getitem__(self, name: str) -> np.ndarray | Rows:
-        dtype, starts, counts, ends, firsts = self._block.table[name]
-        row = self._row
-        if ends is None:
-            return np.frombuffer(self._block.buffer, dtype, counts[row], starts[row])
-        return Rows(self._block.buffer, dtype, starts[row], ends, firsts[row], counts[row])
+        block, row = self._block, self._row
+        column = block.table[name]
+        if column.ends:
+            return Rows(block, column, row)
+        return np.frombuffer(block.buffer, column.dtype, column.counts[row], column.starts[row])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._block.table)
@@ -110,12 +127,18 @@ class Block:
     def records(self) -> list[Record]:
         return [Record(self, row) for row in range(self._count)]
 
-    def _column(self, data, name, places, schema):
-        """(dtype, starts, counts, ends of the parts or None, each record's first part)."""
+    def _column(
+        self,
+        data: np.ndarray,
+        name: str,
+        places: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        schema: Schema,
+    ) -> Column:
         dtype = schema.dtypes[name]
         starts, sizes = places[name]
         if name not in schema.lists:
-            return dtype, starts.tolist(), (sizes // dtype.itemsize).tolist(), None, None
+            counts = sizes // dtype.itemsize
+            return Column(dtype, dtype.itemsize, starts.tolist(), counts.tolist())
         wide = schema.dtypes[name + LENGTHS]
         begins, counts = places[name + LENGTHS]
         counts = counts // wide.itemsize
@@ -126,7 +149,9 @@ class Block:
         for byte in range(wide.itemsize):
             lengths |= data[offsets + byte].astype(np.int64) << (8 * byte)
         ends = np.concatenate(([0], np.cumsum(lengths)))
-        return dtype, starts.tolist(), counts.tolist(), ends.tolist(), firsts.tolist()
+        return Column(
+            dtype, dtype.itemsize, starts.tolist(), counts.tolist(), ends.tolist(), firsts.tolist()
+        )
 
 
 def _names(data: np.ndarray, sizes: np.ndarray, schema: Schema) -> list[str]:

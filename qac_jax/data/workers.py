@@ -1,20 +1,22 @@
 """Batches made in several processes, handed over in shared memory.
 
-Worker w of n makes steps w, w + n, w + 2n…; the consumer takes them in turns, so the order is that
-of a single process. Every worker owns a few slots of shared memory, each as large as a batch.
-(grain's processes make one shared object for every array of every batch, and leave some behind
-when they are stopped early.)
+The workers make runs of consecutive steps in turns, and the consumer takes them in the same
+turns, so the order is that of a single process. Every worker owns a few slots of shared memory,
+each as large as a batch. (grain's processes make one shared object for every array of every batch,
+and leave some behind when they are stopped early.)
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
 import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +25,21 @@ from qac_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
 Spec = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+
+
+class Make(Protocol):
+    """Makes any batch; travels to worker processes."""
+
+    @property
+    def run(self) -> int:
+        """How many consecutive batches are best made by one process."""
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and type of every array."""
+
+    def __call__(self, step: int) -> Batch: ...
+
 
 _ALIGNMENT = 64
 _PATIENCE = 1.0  # seconds between looks at whether the other side still lives
@@ -34,15 +51,15 @@ class ProcessFeed:
 
     def __init__(
         self,
-        make: Callable[[int], Batch],
-        spec: Spec,
+        make: Make,
         start: int,
         stop: int | None,
         prefetch: int,
         workers: int,
     ):
+        spec = make.spec
         context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
-        self._first, self._next, self._stop = start, start, stop
+        self._run, self._next, self._stop = make.run, start, stop
         self._closed = False
         self._ending = context.Event()
         self._lines = []
@@ -51,10 +68,10 @@ class ProcessFeed:
             memory = SharedMemory(create=True, size=slots * _size(spec))
             free = context.Semaphore(slots)
             receiver, sender = context.Pipe(duplex=False)
-            steps = (start + number, stop, workers)
+            turn = (start, stop, number, workers)
             process = context.Process(
                 target=_work,
-                args=(make, spec, steps, memory.name, slots, free, self._ending, sender),
+                args=(make, turn, memory.name, slots, free, self._ending, sender),
                 name=f"loader-{number}",
                 daemon=True,
             )
@@ -68,7 +85,7 @@ class ProcessFeed:
     def __next__(self) -> Batch:
         if self._closed or (self._stop is not None and self._next >= self._stop):
             raise StopIteration
-        line = self._lines[(self._next - self._first) % len(self._lines)]
+        line = self._lines[self._next // self._run % len(self._lines)]
         process, receiver, free, _, views = line
         try:
             slot, user_error, error = receiver.recv()
@@ -108,16 +125,16 @@ class ProcessFeed:
             memory.unlink()
 
 
-def _work(make, spec, steps, memory_name, slots, free, ending, sender) -> None:
+def _work(make, turn, memory_name, slots, free, ending, sender) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    gc.disable()  # examples hold no cycles, and looking for some costs a tenth of the time
     parent = os.getppid()
     memory = SharedMemory(memory_name)
-    views = _views(memory, spec, slots)
-    step, stop, stride = steps
+    views = _views(memory, make.spec, slots)
     slot = 0
     try:
-        while (stop is None or step < stop) and not ending.is_set():
+        for step in _steps(*turn, run=make.run):
             batch = make(step)
             while not free.acquire(timeout=_PATIENCE):
                 if os.getppid() != parent:
@@ -127,7 +144,7 @@ def _work(make, spec, steps, memory_name, slots, free, ending, sender) -> None:
             for name, view in views[slot].items():
                 view[...] = batch[name]
             sender.send((slot, "", ""))
-            step, slot = step + stride, (slot + 1) % slots
+            slot = (slot + 1) % slots
     except BrokenPipeError:
         return  # the consumer closed
     except UserError as error:
@@ -137,6 +154,16 @@ def _work(make, spec, steps, memory_name, slots, free, ending, sender) -> None:
     finally:
         views.clear()
         memory.close()
+
+
+def _steps(start: int, stop: int | None, number: int, workers: int, *, run: int) -> Iterator[int]:
+    """The steps of worker `number`: those of every `workers`-th run."""
+    for first in itertools.count(start // run * run, run):
+        if stop is not None and first >= stop:
+            return
+        if first // run % workers == number:
+            last = first + run if stop is None else min(first + run, stop)
+            yield from range(max(first, start), last)
 
 
 def _tell(sender: Any, message: tuple[None, str, str]) -> None:

@@ -121,24 +121,21 @@ def test_the_plain_backend_is_taken_where_grain_is_absent(monkeypatch: pytest.Mo
         feeding.choose("plan")
 
 
-class Broken(MemoryExamples):
-    """Fails at one example: with our error, or like a bug."""
+class Broken(dict[str, Any]):
+    """A record that fails when it is used: with our error, or like a bug."""
 
-    def __init__(self, error: type[Exception]):
-        source = memory(40)
-        super().__init__(source.read(np.arange(40)), source.info)
-        self.error = error
-
-    def read(self, indices: np.ndarray) -> Any:
-        if 17 in indices:
-            raise self.error("number 17 is bad")
-        return super().read(indices)
+    def __getitem__(self, name: str) -> Any:
+        raise self.get("error", ValueError)("number 17 is bad")
 
 
 @pytest.mark.parametrize("ahead", [{"backend": "plain"}, {"backend": "grain"}, {"workers": 1}])
 @pytest.mark.parametrize("error", [UserError, ZeroDivisionError])
 def test_errors_reach_the_consumer(ahead: dict[str, Any], error: type[Exception]) -> None:
-    loader = Loader(Broken(error), batch_size=8, lengths=LENGTHS, shuffle=False, **ahead)
+    whole = memory(40)
+    records = list(whole.read(np.arange(40)))
+    records[17] = Broken(error=error)
+    source = MemoryExamples(records, whole.info)
+    loader = Loader(source, batch_size=8, lengths=LENGTHS, shuffle=False, **ahead)
     with loader:
         next(loader)
         next(loader)

@@ -1,0 +1,143 @@
+"""`qac bench loader`: tokenised pairs a second, and over raw batched reading of the same file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.examples import Examples
+
+
+# Without data of the user's, the docstrings that are installed anyway.
+_PACKAGES = "numpy,jax,flax,optax"
+_QUERY_WORDS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+    """Examples/s of passage-query pairs (144 + 32 tokens), and over array_record's raw reading.
+
+    Raw reading is `ArrayRecordDataSource.__getitems__` of the same records in the same order and
+    the same batches, and nothing else. Repetitions alternate, figures are medians.
+    """
+
+    EXAMPLE = "qac bench loader --workers 2"
+
+    examples: str = option("", "an examples artefact; default: made of --data_dir or docstrings")
+    data_dir: str = option("", "a BEIR folder with corpus, queries and qrels/train.tsv")
+    kind: str = option("", "what to read the examples as; default: what they were made for")
+    batch: int = option(512, "examples a batch")
+    workers: int = option(2, "processes that make batches (0: a thread)")
+    backend: str = option("auto", "of workers 0", choices=("auto", "grain", "plain"))
+    repetitions: int = option(7, "of each side")
+    seconds: float = option(1.5, "of each repetition")
+
+    def run(self) -> dict[str, Any]:
+        from qac_jax.data.examples import Examples
+
+        if self.examples and self.data_dir:
+            raise UserError("--examples and --data_dir are both given; give one of them")
+        if self.examples:
+            return self._measured(Examples(self.examples))
+        with tempfile.TemporaryDirectory() as folder:
+            return self._measured(Examples(_made(self.data_dir, Path(folder))))
+
+    def _measured(self, examples: Examples) -> dict[str, Any]:
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        from qac_jax.data import loader as loading
+
+        pairs = loading.Loader(
+            examples,
+            kind=self.kind,
+            batch_size=self.batch,
+            workers=self.workers,
+            backend=self.backend,
+            prefetch=8,
+            remainder="wrap",
+        )
+        raw = ArrayRecordDataSource(examples.files)
+        step = 0
+
+        def read() -> None:
+            nonlocal step
+            raw.__getitems__(pairs.plan.at(step).example.tolist())
+            step += 1
+
+        def make() -> None:
+            next(pairs)
+
+        with pairs:
+            rates: dict[str, list[float]] = {"raw": [], "pairs": []}
+            for _ in range(4 * max(self.workers, 1) + 4):  # processes start, files are opened
+                make()
+                read()
+            for _ in range(self.repetitions):
+                for name, call in (("raw", read), ("pairs", make)):
+                    rates[name].append(self._rate(call))
+        size = sum(os.path.getsize(file) for file in examples.files)
+        medians = {name: statistics.median(found) for name, found in rates.items()}
+        return {
+            "pairs_per_second": medians["pairs"],
+            "raw_per_second": medians["raw"],
+            "ratio": medians["pairs"] / medians["raw"],
+            "pairs_fastest": max(rates["pairs"]),
+            "raw_fastest": max(rates["raw"]),
+            "ratio_of_fastest": max(rates["pairs"]) / max(rates["raw"]),
+            "kind": pairs.recipes[0].kind.name,
+            "lengths": str(pairs.recipes[0].lengths),
+            "examples": examples.count,
+            "bytes_per_example": size / examples.count,
+            "batch": self.batch,
+            "workers": self.workers,
+            "cores": os.cpu_count(),
+        }
+
+    def _rate(self, call: Callable[[], None]) -> float:
+        """Examples/s over at least `seconds`."""
+        time.sleep(0.2)  # the other side's batches made ahead are finished, not paid for here
+        calls, began = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < self.seconds:
+            call()
+            calls += 1
+        return calls * self.batch / elapsed
+
+
+def _made(data_dir: str, folder: Path) -> str:
+    """Passage-query examples of a collection, or of docstrings with their first words."""
+    from qac_jax import artifacts
+    from qac_jax.stages.prepare import Prepare
+    from qac_jax.stages.stage import execute
+    from qac_jax.stages.tokenize import Tokenize
+    from qac_jax.text.records import Records, write_records
+
+    fields: dict[str, Any] = {"passages": str(folder / "passages")}
+    if data_dir:
+        execute(Prepare(input=data_dir, format="beir", cut="none"), folder / "passages")
+        fields["queries"] = os.path.join(data_dir, "queries.jsonl")
+        fields["qrels"] = os.path.join(data_dir, "qrels", "train.tsv")
+    else:
+        passages = execute(Prepare(format="python_docs", packages=_PACKAGES), folder / "passages")
+        contexts = (
+            {
+                "_id": record["_id"],
+                "contexts": [{"text": text, "origin": "words", "score": None}],
+            }
+            for record in Records(passages)
+            if (text := " ".join(record["text"].split()[:_QUERY_WORDS]))
+        )
+        with artifacts.create(folder / "contexts", kind="contexts") as writer:
+            write_records(writer, contexts, "contexts")
+        fields["contexts"] = str(folder / "contexts")
+    return str(execute(Tokenize(**fields), folder / "examples").path)

@@ -1,0 +1,99 @@
+"""Makes any batch of a run: records, examples, arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.data.examples import Source
+from qac_jax.data.kinds import Recipe
+from qac_jax.data.randomness import ExampleRng
+from qac_jax.data.sampler import Plan, Slots
+from qac_jax.data.workers import Spec
+
+
+Batch = dict[str, np.ndarray]
+VALID = "valid"
+
+# So many records are fetched and parsed together, for several small batches if need be: fetching
+# one by one costs ten times as much a record.
+_TOGETHER = 1024
+
+
+class Batches:
+    """This host's rows of batch number `step`. Travels to worker processes."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        recipes: Sequence[Recipe],
+        plan: Plan,
+        *,
+        seed: int,
+        rows: tuple[int, int],
+        with_valid: bool,
+    ):
+        self.sources, self.recipes, self.plan, self.seed = sources, recipes, plan, seed
+        self.with_valid = with_valid
+        self._first, self._last = rows
+        self.rows = self._last - self._first
+        # Steps whose records are fetched together; batches of one run come from one process.
+        self.run = max(1, _TOGETHER // self.rows)
+        self._fetched: tuple[int, Slots, Sequence[Mapping[str, Any]]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fetched": None}
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and type of every array."""
+        spec = self.recipes[0].spec(self.rows)
+        if self.with_valid:
+            spec[VALID] = ((self.rows,), np.dtype(np.int32))
+        return spec
+
+    def __call__(self, step: int) -> Batch:
+        number, place = divmod(step, self.run)
+        slots, records = self._records(number)
+        here = slice(place * self.rows, (place + 1) * self.rows)
+        seek, seed = ExampleRng().seek, self.seed
+        make = [recipe.example for recipe in self.recipes]
+        examples = [
+            make[part](record, seek(seed, epoch, index))
+            for part, epoch, index, record in zip(
+                slots.part[here].tolist(),
+                slots.epoch[here].tolist(),
+                slots.example[here].tolist(),
+                records[here],
+                strict=True,
+            )
+        ]
+        batch = self.recipes[0].batch(examples)
+        if self.with_valid:
+            batch[VALID] = slots.valid[here].astype(np.int32)
+        return batch
+
+    def _records(self, number: int) -> tuple[Slots, Sequence[Mapping[str, Any]]]:
+        """The slots of a run of steps and their records; the last run is kept."""
+        fetched = self._fetched
+        if fetched is None or fetched[0] != number:
+            steps = range(number * self.run, (number + 1) * self.run)
+            each = [self.plan.at(step).rows(self._first, self._last) for step in steps]
+            slots = Slots(*(np.concatenate(column) for column in zip(*each, strict=True)))
+            # One assignment: a prefetching thread may be at work beside the main one.
+            self._fetched = fetched = (number, slots, self._read(slots))
+        return fetched[1:]
+
+    def _read(self, slots: Slots) -> Sequence[Mapping[str, Any]]:
+        if len(self.sources) == 1:
+            return self.sources[0].read(slots.example)
+        records: list[Mapping[str, Any]] = [{}] * len(slots.part)
+        for part, source in enumerate(self.sources):
+            rows = np.flatnonzero(slots.part == part)
+            if rows.size:
+                found = source.read(slots.example[rows])
+                for row, record in zip(rows.tolist(), found, strict=True):
+                    records[row] = record
+        return records
