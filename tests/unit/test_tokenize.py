@@ -14,6 +14,7 @@ from qac_jax import artifacts
 from qac_jax.data.examples import Examples
 from qac_jax.data.preview import preview
 from qac_jax.data.shards import documents
+from qac_jax.data.wire import Rows
 from qac_jax.errors import DataError, UserError
 from qac_jax.stages.stage import execute
 from qac_jax.stages.tokenize import TASKS, Tokenize
@@ -38,7 +39,10 @@ def stored(path: Any) -> list[dict[str, Any]]:
     """Every record, plainly."""
     source = Examples(path)
     return [
-        {name: [list(x) for x in v] if hasattr(v, "_ends") else v.tolist() for name, v in r.items()}
+        {
+            name: [part.tolist() for part in v] if isinstance(v, Rows) else v.tolist()
+            for name, v in r.items()
+        }
         for r in source.read(np.arange(source.count))
     ]
 
@@ -419,3 +423,14 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"qrels.tsv:2: passage 'nowhere' is not in the corpus"):
         execute(stage, tmp_path / "nowhere")
+
+
+def test_the_benchmark_measures_all_sides(folder: Path) -> None:
+    from qac_jax.bench.loader import Loader
+
+    examples = str(toy_examples.tokenized(folder, "passage_query").path)
+    figures = Loader(examples=examples, batch=32, workers=0, repetitions=1, seconds=0.05).run()
+    assert figures["ratio"] == figures["pairs_per_second"] / figures["raw_per_second"] > 0
+    assert figures["direct_per_second"] > 0 and figures["kind"] == "passage_query"
+    with pytest.raises(UserError, match="give one of them"):
+        Loader(examples=examples, data_dir="x").run()
