@@ -78,15 +78,17 @@ def held_out(module: str) -> bool:
 
 def versions(packages: str) -> dict[str, str]:
     """What is installed, for the key of a stage: the same names may mean other texts tomorrow."""
-    import importlib.metadata
+    import importlib.metadata as metadata
 
     found = {}
-    for package in packages.split(","):
-        package = package.strip()
+    for package in map(str.strip, packages.split(",")):
         try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "python " + ".".join(map(str, sys.version_info[:3]))
+            found[package] = metadata.version(package)
+        except (metadata.PackageNotFoundError, ValueError):
+            # Imported under another name than it is installed by (sklearn), or built in.
+            owners = sorted(set(metadata.packages_distributions().get(package, ())))
+            python = "python " + ".".join(map(str, sys.version_info[:3]))
+            found[package] = " ".join(f"{o} {metadata.version(o)}" for o in owners) or python
     return found
 
 

@@ -185,7 +185,6 @@ class Tokenizer:
         (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
-@functools.lru_cache(maxsize=8)
 def load(name: str = SHIPPED) -> Tokenizer:
     """A tokeniser by the name of one we ship, or from a folder in Hugging Face's layout."""
     folder = ASSETS / name if name in shipped() else Path(name)
@@ -194,6 +193,14 @@ def load(name: str = SHIPPED) -> Tokenizer:
             f"tokenizer {name!r} is neither a folder nor one that is shipped "
             f"({', '.join(shipped())}); give a local Hugging Face tokenizer folder"
         )
+    # A folder may be written again while we run (a vocabulary learned anew).
+    written = max((file.stat().st_mtime_ns for file in folder.iterdir()), default=0)
+    return _load(folder, name, written)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(folder: Path, name: str, written: int) -> Tokenizer:
+    del written
     backend = _backend(folder)
     return Tokenizer(backend, _special_tokens(folder, backend), name)
 
@@ -252,12 +259,24 @@ def _backend(folder: Path) -> Any:
         vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
         return wordpiece(vocab, lowercase=_config(folder).get("do_lower_case", True))
     if any((folder / name).exists() for name in ("spiece.model", "tokenizer.model")):
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        return _from_sentencepiece(folder)
     raise UserError(
         f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt or spiece.model in it"
     )
+
+
+def _from_sentencepiece(folder: Path) -> Any:
+    """A SentencePiece model, read by transformers, which knows what each family adds to it."""
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder} holds a SentencePiece model of unknown family; put a tokenizer_config.json "
+            f'beside it, such as {{"tokenizer_class": "T5Tokenizer"}}'
+        ) from error
+    return loaded.backend_tokenizer
 
 
 def _special_tokens(folder: Path, backend: Any) -> dict[str, str]:

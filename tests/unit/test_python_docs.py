@@ -190,3 +190,6 @@ def test_versions_enter_the_key():
     found = python_docs.versions("optax,stdlib")
     assert found["optax"] == importlib.metadata.version("optax")
     assert found["stdlib"].startswith("python 3.")
+    # Imported and installed under different names.
+    found = python_docs.versions("pytrec_eval")
+    assert found["pytrec_eval"].startswith("pytrec_eval-terrier ")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import sentencepiece
 import tokenizers as hf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -79,6 +81,9 @@ def test_vocab_txt_alone_is_enough(shipped, tmp_path):
     bare = tokenizers.load(str(tmp_path))
     assert bare.encode_batch(TEXTS) == shipped.encode_batch(TEXTS)
     assert bare.special_ids == shipped.special_ids
+    assert tokenizers.load(str(tmp_path)) is bare
+    os.utime(tmp_path / "vocab.txt", (1, 1))
+    assert tokenizers.load(str(tmp_path)) is not bare
 
 
 @settings(max_examples=300, deadline=None)
@@ -132,6 +137,22 @@ def test_unigram_with_its_own_specials_and_no_padding_left(t5):
         _ = t5.mask_id
     assert t5.encode_batch(["the mill stop", ""]) == [[4, 5, 3, 6, 8, 9, 10], []]
     assert t5.decode([4, 5, 3, 6, 8, 9, 10, 1]) == "the mill stop"
+
+
+def test_a_bare_sentencepiece_model(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("the tide mill ground barley near the sea\nthe miller stopped the mill\n" * 50)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(tmp_path / "spiece"), vocab_size=30, minloglevel=2,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="SentencePiece model of unknown family"):
+        tokenizers.load(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    loaded = tokenizers.load(str(tmp_path))
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert loaded.encode("the tide, stopped") == theirs.encode("the tide, stopped")
+    assert (loaded.pad_id, loaded.eos_id, loaded.unk_id) == (0, 1, 2)
 
 
 def test_mistakes_are_one_sentence(tmp_path):
