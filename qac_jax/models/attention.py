@@ -9,6 +9,7 @@ Padding is said by key `lengths` [B]; what else is invisible (a causal window) b
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,7 @@ def attend(
     plain = visible is None and bias is None and not drops
     if choose(runtime, cudnn_can=plain) == "cudnn":
         return _cudnn(query, key, value, lengths)
+    compute: Callable[..., Array]
     compute = functools.partial(_xla, rate=rate if drops else 0.0, generator=runtime.dropout)
     if runtime.remat == "attention":
         compute = jax.checkpoint(compute)

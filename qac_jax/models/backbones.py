@@ -239,7 +239,16 @@ def variables(params: Any, module: nn.Module) -> dict[str, Any]:
 
 def loop_params(variables: Mapping[str, Any]) -> Any:
     """The parameters of variables on the host, layers as a loop, without names of axes."""
-    return name_maps.looped(nn.meta.unbox(variables["params"]))
+    return name_maps.looped(_unbox(variables["params"]))
+
+
+def _unbox(tree: Any) -> Any:
+    """Values without names of axes; unlike Flax's unbox it constrains nothing under a mesh."""
+
+    def boxed(x: Any) -> bool:
+        return isinstance(x, nn.Partitioned)
+
+    return jax.tree.map(lambda x: x.value if boxed(x) else x, tree, is_leaf=boxed)
 
 
 def new_parameters(module: nn.Module, seed: int = 0, *, abstract: bool = False) -> Any:
@@ -252,7 +261,7 @@ def new_parameters(module: nn.Module, seed: int = 0, *, abstract: bool = False) 
         width = module.config.hidden_size
         inputs = (jnp.zeros((1, width)), jnp.zeros((1, 2, width)))
     init = partial(jax.eval_shape, module.init) if abstract else jax.jit(module.init)
-    return nn.meta.unbox(init(jax.random.key(seed), *inputs)["params"])
+    return _unbox(init(jax.random.key(seed), *inputs)["params"])
 
 
 def _account(source: Path, verb: str, odd: set[str], allowed: Iterable[str], option: str) -> None:

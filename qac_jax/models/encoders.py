@@ -9,6 +9,7 @@ where there is one}. A `CrossEncoder` is {"bert": with its pooler, "classifier":
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -157,13 +158,25 @@ class DualEncoder(nn.Module):
         vector = tower(ids, lengths, token_types, keys)
         return vector * self.config.scale if side == "query" else vector
 
-    def encode_query(self, *arguments: Array | None, **options: Array | None) -> Array:
+    def encode_query(
+        self,
+        ids: Array,
+        lengths: Array | None = None,
+        token_types: Array | None = None,
+        keys: Array | None = None,
+    ) -> Array:
         """`__call__` of the query side."""
-        return self(*arguments, side="query", **options)
+        return self(ids, lengths, token_types, keys, side="query")
 
-    def encode_passage(self, *arguments: Array | None, **options: Array | None) -> Array:
+    def encode_passage(
+        self,
+        ids: Array,
+        lengths: Array | None = None,
+        token_types: Array | None = None,
+        keys: Array | None = None,
+    ) -> Array:
         """`__call__` of the passage side."""
-        return self(*arguments, side="passage", **options)
+        return self(ids, lengths, token_types, keys, side="passage")
 
 
 class CrossEncoder(nn.Module):
@@ -196,7 +209,7 @@ class CrossEncoder(nn.Module):
         keys: Array | None = None,
     ) -> Array:
         """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels]."""
-        pooled = self.bert(ids, lengths, token_types, keys, rows=1).pooled
+        pooled: Any = self.bert(ids, lengths, token_types, keys, rows=1).pooled
         rate = self.classifier_dropout
         if rate is None:
             rate = self.bert_config.hidden_dropout

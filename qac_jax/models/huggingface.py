@@ -79,8 +79,9 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     """(module, variables) of a folder, by what its files say.
 
     A BERT (ERNIE, Contriever …) gives a Bert, a sequence classifier a CrossEncoder, a T5 a T5, a
-    sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was trained. Heads beside a BERT: `load_heads`. With
-    `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
+    sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was trained. Heads
+    beside a BERT: `load_heads`. With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT
+    without that part gets a new one.
     """
     folder, options = resolve(place), _with(runtime, options)
     if (folder / artifacts.COMMIT).exists():

@@ -7,6 +7,7 @@ One block's parameters are {"attention": {"query", "key", "value", "output"}, "a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -281,6 +282,8 @@ class DecoderBlock(nn.Module):
         R may be C times the rows of `cross`: then rows r·C … r·C+C-1 continue the same text, and
         attend to its memory as C queries, so that memory is neither copied nor read C times.
         """
+        # A few queries: a fused kernel has nothing to save, and may refuse so few.
+        runtime = dataclasses.replace(self.runtime, attention="xla")
         h = self.attention_norm(x)
         new = self.attention.keys_values(h)
         past = (
@@ -288,11 +291,11 @@ class DecoderBlock(nn.Module):
             lax.dynamic_update_slice_in_dim(past[1], new[1].astype(past[1].dtype), position, 2),
         )
         queries = self.attention.queries(h)
-        mixed = attend(queries, *past, None, self.runtime, visible=visible, bias=bias)
+        mixed = attend(queries, *past, None, runtime, visible=visible, bias=bias)
         x = x + self.attention.merge(mixed)
         rows, texts = x.shape[0], cross[0].shape[0]
         h = self.cross_attention_norm(x).reshape(texts, rows // texts, -1)
         queries = self.cross_attention.queries(h)
-        mixed = attend(queries, *cross, memory_lengths, self.runtime)
+        mixed = attend(queries, *cross, memory_lengths, runtime)
         x = x + self.cross_attention.merge(mixed).reshape(x.shape)
         return x + self.mlp(self.mlp_norm(x), None, 0), past

@@ -98,13 +98,13 @@ def plain(name: str, dropout: float) -> tuple[Any, Any]:
     return loss_and_gradient(name, X64, dropout)
 
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "scan-remat-layer": {"scan": True, "remat": "layer"},
     "remat-attention": {"remat": "attention"},
 }
 
 
-SLOW_VARIANTS = {
+SLOW_VARIANTS: dict[str, dict[str, Any]] = {
     "scan": {"scan": True},
     "scan-remat-dots": {"scan": True, "remat": "dots"},
 }

@@ -9,6 +9,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -47,7 +48,10 @@ class Storage(tuple):
     """Pickles as a persistent id, as storages do."""
 
 
-class Pickler(pickle._Pickler):  # the Python one, whose steps can be replaced
+PYTHON_PICKLER: Any = pickle._Pickler  # the one whose steps can be replaced
+
+
+class Pickler(PYTHON_PICKLER):
     def persistent_id(self, value):
         return tuple(value) if isinstance(value, Storage) else None
 
