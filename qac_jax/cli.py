@@ -24,10 +24,11 @@ STAGES = {
     "tokenize": "qac_jax.stages.tokenize:Tokenize",
     "pretrain": "qac_jax.stages.train:Train",
     "finetune": "qac_jax.stages.train:Train",
+    "embed": "qac_jax.stages.embed:Embed",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("generate", "extract", "mine", "label", "embed", "index", "search") + (
+COMING = ("generate", "extract", "mine", "label", "index", "search") + (
     "report",
     "export",
 )
@@ -41,6 +42,7 @@ _SUMMARIES = {
     "tokenize": "passages and contexts -> token examples",
     "pretrain": "examples -> trained parameters",
     "finetune": "the same stage, for retrievers",
+    "embed": "texts and an encoder -> vectors",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",

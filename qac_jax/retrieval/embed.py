@@ -1,8 +1,8 @@
 """Texts to vectors: an encoder's folder, its tokenizer, and the loop that keeps devices busy.
 
-    encoder = Encoder.load("out/retriever")
-    vectors = encoder.encode(["a passage", "another"])
-    questions = encoder.encode(["a question"], side="query")
+encoder = Encoder.load("out/retriever")
+vectors = encoder.encode(["a passage", "another"])
+questions = encoder.encode(["a question"], side="query")
 """
 
 from __future__ import annotations
@@ -205,9 +205,7 @@ class Encoder:
         return jax.jit(vectors, static_argnums=3)
 
 
-def padded(
-    rows: Sequence[Tokens], batch: buckets.Batch, pad: int
-) -> tuple[np.ndarray, np.ndarray]:
+def padded(rows: Sequence[Tokens], batch: buckets.Batch, pad: int) -> tuple[np.ndarray, np.ndarray]:
     """(ids [size, length], lengths [size]) of one batch; rows beyond its texts are empty ones."""
     ids = np.full((batch.size, batch.length), pad, np.int32)
     lengths = np.ones(batch.size, np.int32)

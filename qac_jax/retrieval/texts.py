@@ -1,0 +1,131 @@
+"""Where the texts of vectors and indexes are: an artefact of passages, ours or one made on the way.
+
+with_texts = records_of("data/scifact/corpus.jsonl", "auto", folder)
+passage_text(with_texts[0])           # title, blank, text
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etils import epath
+
+from qac_jax import artifacts
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.text import documents
+from qac_jax.text.bad_lines import BadLines, BadRecord
+from qac_jax.text.files import Piece, expand, find, open_bytes, plain_name, text_lines
+from qac_jax.text.queries import read_queries
+from qac_jax.text.readers.lines import json_object, string
+from qac_jax.text.records import Records, write_records
+
+
+KIND = "passages"
+FORMATS = ("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv", "tokens")
+
+
+def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
+    """What encoders and BM25 read of a passage: title + " " + text, as BEIR has it."""
+    title = (record.get("title") or "").strip() if titles else ""
+    return f"{title} {record['text']}" if title else record["text"]
+
+
+def with_contexts(text: str, contexts: Mapping[str, Any] | None) -> str:
+    """The same with generated queries behind it (docT5query)."""
+    parts = [context["text"] for context in (contexts or {}).get("contexts", ())]
+    return " ".join([text, *parts])
+
+
+def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact:
+    """Records as an artefact within another one, which takes it over as a folder."""
+    with artifacts.create(folder, kind=KIND, replace=True) as writer:
+        write_records(writer, records)
+        if not writer.count:
+            raise UserError("there are no texts in the input; check the path and its format")
+    # The lock names a process: it would make the folder differ from run to run.
+    (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
+    return artifacts.load(folder)
+
+
+def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
+    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known form."""
+    format = detect(path) if format == "auto" else format
+    if format == "tokens":
+        yield from read_tokens(path)
+        return
+    for document in documents.read(format, path):
+        if not document.passages:
+            yield {"_id": document.id, "title": document.title, "text": document.text}
+        for passage in document.passages:
+            yield {"_id": passage.id, "title": passage.title, "text": passage.text}
+
+
+def read_question_records(path: str) -> Iterator[dict[str, Any]]:
+    """The queries of a file as records."""
+    for query in read_queries(path):
+        yield {"_id": query.id, "text": query.text}
+
+
+def read_tokens(path: str) -> Iterator[dict[str, Any]]:
+    """JSON lines of token ids without special tokens: {"_id", "tokens": […]}.
+
+    Tevatron's {"text_id", "text": […]} are taken too.
+    """
+    bad = BadLines()
+    for file in expand(path, (".jsonl", ".json")):
+        for line in text_lines(Piece(file), bad):
+            try:
+                record = json_object(line.text)
+                ids = record.get("tokens", record.get("text"))
+                if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+                    raise BadRecord("'tokens' is not a list of token ids")
+                yield {"_id": string(record, "_id", "text_id", "id", what="id"), "tokens": ids}
+            except BadRecord as error:
+                bad.add(error, line.place)
+
+
+def detect(path: str) -> str:
+    """The format of a corpus, by its name and first line."""
+    if os.path.isdir(path) and find(path, "corpus.jsonl", "documents.jsonl"):
+        return "beir"
+    first = expand(path, (".jsonl", ".tsv"))[0]
+    with open_bytes(first) as file:
+        head = file.readline(1 << 16).decode(errors="replace").removeprefix("\ufeff")
+    name = plain_name(first)
+    if head.lstrip().startswith("{"):
+        record: dict[str, Any] = {}
+        with contextlib.suppress(BadRecord):
+            record = json_object(head)
+        if "tokens" in record or isinstance(record.get("text"), list):
+            return "tokens"
+        return "tevatron" if "docid" in record else "beir"
+    if name.endswith(".tsv"):
+        return "dpr" if head.split("\t")[:2] == ["id", "text"] else "msmarco_passages"
+    raise UserError(
+        f"{first} is of no known form; name it with --format ({', '.join(FORMATS[1:])}), or make "
+        "passages of it with qac prepare"
+    )
+
+
+def locate(location: Mapping[str, str], base: epath.PathLike) -> Records | None:
+    """The texts that an index remembers, if they are still where they were (None: they are not).
+
+    `location` has "relative" (seen from the folder `base`) and "path"; folders move together.
+    """
+    for place in (os.path.join(os.fspath(base), location.get("relative", "")), location["path"]):
+        if os.path.exists(os.path.join(place, artifacts.COMMIT)):
+            found = artifacts.load(place)
+            if found.identity == location["identity"]:
+                return Records(found)
+    return None
+
+
+def location(artifact: Artifact, base: epath.PathLike) -> dict[str, str]:
+    """What `locate` finds it by."""
+    path = os.path.abspath(os.fspath(artifact.path))
+    relative = os.path.relpath(path, os.path.abspath(os.fspath(base)))
+    return {"path": path, "relative": relative, "identity": artifact.identity}

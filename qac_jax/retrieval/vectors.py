@@ -1,0 +1,115 @@
+"""Vectors on disk: artefacts of kind "vectors".
+
+In the folder: `vectors-00000-of-00004.npy` (rows of fp32 or fp16), `lengths-00000-of-00004.npy`
+(tokens of each text), the ids, and `texts/`, an artefact of kind "passages", where the texts came
+from a file that is no artefact itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+
+
+KIND = "vectors"
+TEXTS = "texts"
+DTYPES = ("float32", "float16")
+
+_SHARD = re.compile(r"vectors-(\d{5})-of-(\d{5})\.npy")
+
+
+def shard_name(index: int, count: int) -> str:
+    return f"vectors-{index:05d}-of-{count:05d}.npy"
+
+
+def lengths_name(index: int, count: int) -> str:
+    return f"lengths-{index:05d}-of-{count:05d}.npy"
+
+
+class Shard(NamedTuple):
+    """One file of rows: where its numbers begin, and which rows of the whole it holds."""
+
+    path: str
+    offset: int
+    start: int
+    rows: int
+
+
+class Vectors:
+    """Rows of vectors in files, read in pieces: what is read is all that is in memory."""
+
+    def __init__(self, paths: Sequence[str]):
+        if not paths:
+            raise UserError("there are no files of vectors; run qac embed again")
+        self.shards: list[Shard] = []
+        kinds, start = set(), 0
+        for path in paths:
+            mapped = np.load(path, mmap_mode="r")
+            if mapped.ndim != 2 or not mapped.flags.c_contiguous:
+                raise UserError(f"{path} holds no rows of vectors; run qac embed again")
+            kinds.add((mapped.shape[1], mapped.dtype))
+            self.shards.append(Shard(path, mapped.offset, start, len(mapped)))
+            start += len(mapped)
+        if len(kinds) > 1:
+            shown = " and ".join(sorted(f"{d} x {t}" for d, t in kinds))
+            raise UserError(f"vectors of different kinds ({shown}) do not go together")
+        self.rows = start
+        self.width, self.dtype = kinds.pop()
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Vectors:
+        """Those of an artefact, in the order of its ids."""
+        return cls([os.fspath(artifact.path / name) for name in shard_names(artifact)])
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start to stop - 1, copied: mapped pages would count as this process's memory."""
+        found = np.empty((stop - start, self.width), self.dtype)
+        for shard in self.shards:
+            first, last = max(start, shard.start), min(stop, shard.start + shard.rows)
+            if first < last:
+                with open(shard.path, "rb", buffering=0) as file:
+                    file.seek(shard.offset + (first - shard.start) * found.strides[0])
+                    _fill(file, found[first - start : last - start], shard.path)
+        return found
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """These rows, wherever they lie."""
+        found = np.empty((len(rows), self.width), self.dtype)
+        for shard in self.shards:
+            inside = (rows >= shard.start) & (rows < shard.start + shard.rows)
+            if inside.any():
+                mapped = np.load(shard.path, mmap_mode="r")
+                found[inside] = mapped[rows[inside] - shard.start]
+        return found
+
+    def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first row, rows) of one piece after the other."""
+        for start in range(0, self.rows, size):
+            yield start, self.read(start, min(start + size, self.rows))
+
+
+def shard_names(artifact: Artifact) -> list[str]:
+    """The files of vectors; refuses an artefact that lacks some."""
+    found = sorted(m.groups() for m in map(_SHARD.fullmatch, artifact.files) if m)
+    if [int(i) for i, _ in found] != list(range(int(found[0][1]) if found else -1)):
+        raise UserError(f"{artifact.path} lacks files of vectors; run qac embed again")
+    return [shard_name(int(i), int(n)) for i, n in found]
+
+
+def _fill(file: Any, target: np.ndarray, path: str) -> None:
+    view = memoryview(target).cast("B")
+    while len(view):
+        count = file.readinto(view)
+        if not count:
+            raise UserError(f"{path} is too short; run qac embed again")
+        view = view[count:]
