@@ -106,10 +106,14 @@ def evaluate(
         for measure, (function, cut) in own.items():
             per_query[query][measure] = function(run[query].ids[:cut], relevant[query], cut)
     if trec:
-        evaluator = pytrec_eval.RelevanceEvaluator(
-            {q: dict(grades) for q, grades in judgements.items()}, set(trec.values()), level
-        )
-        for some in _portions([q for q in judgements if q in retrieved], _TOGETHER):
+        # To trec_eval a negative grade says "not judged", and a query with no other grade sends it
+        # into an endless loop.
+        known = {
+            query: {passage: grade for passage, grade in grades.items() if grade >= 0}
+            for query, grades in judgements.items()
+        }
+        evaluator = pytrec_eval.RelevanceEvaluator(known, set(trec.values()), level)
+        for some in _portions([q for q in judgements if q in retrieved and known[q]], _TOGETHER):
             found = evaluator.evaluate({query: _as_dict(run[query]) for query in some})
             for query, values in found.items():
                 for measure, name in trec.items():

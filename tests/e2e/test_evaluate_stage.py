@@ -1,0 +1,165 @@
+"""`qac evaluate` from the command line: figures, comparisons, answers, mistakes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from qac_jax import artifacts, cli
+from qac_jax.evaluation import results
+from qac_jax.retrieval.runs import ranked, write_run
+from qac_jax.text.records import write_records
+
+
+QUERIES = 30
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Judgements of one relevant passage a query; `good` finds it early, `bad` late."""
+    rng = np.random.default_rng(0)
+    lines = ["query-id\tcorpus-id\tscore"]
+    runs: dict = {"good": {}, "bad": {}}
+    for q in range(QUERIES):
+        lines.append(f"q{q}\td{q}\t1")
+        for name, latest in (("good", 4), ("bad", 40)):
+            ids = [f"d{d}" for d in rng.permutation(100) if d != q]
+            ids.insert(int(rng.integers(latest)), f"d{q}")
+            runs[name][f"q{q}"] = ranked(ids, -np.arange(100))
+    (tmp_path / "test.tsv").write_text("\n".join(lines) + "\n")
+    for name, run in runs.items():
+        write_run(tmp_path / f"{name}.trec", run)
+    return tmp_path
+
+
+def evaluate(files, *arguments: str) -> int:
+    out = str(files / "out")
+    return cli.main(["evaluate", *[a.format(d=files) for a in arguments], "--out", out])
+
+
+def complaint(capsys, files, *arguments: str) -> str:
+    assert evaluate(files, *arguments) == 2
+    return capsys.readouterr().err.strip().split("\n")[-1]
+
+
+def test_one_run(files, capsys):
+    assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
+    printed = capsys.readouterr().out
+    record = json.loads((files / "out" / "metrics.json").read_text())
+    assert record["name"] == "good" and record["queries"] == QUERIES
+    for measure, mean in record["mean"].items():
+        values = [values[measure] for values in record["per_query"].values()]
+        assert mean == pytest.approx(np.mean(values))
+        assert f"{mean:.4f}" in printed
+    artifact = artifacts.load(files / "out", "metrics")
+    (read,), facts = results.read(artifact)
+    assert read.mean == record["mean"] and facts["protocol"] == "own"
+    assert artifact.info["mean"] == {"good": record["mean"]}
+    assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
+    again = capsys.readouterr()
+    assert "up to date" in again.err and again.out == printed
+
+
+def test_runs_are_compared(files, capsys):
+    both = ("--run", "{d}/bad.trec,{d}/good.trec", "--qrels", "{d}/test.tsv")
+    assert evaluate(files, *both, "--measures", "mrr@10,ndcg@10", "--permutations", "999") == 0
+    printed = capsys.readouterr().out
+    assert "good - bad" in printed and "won/lost/tied" in printed
+    found, facts = results.read(artifacts.load(files / "out"))
+    assert [result.name for result in found] == ["bad", "good"]
+    first = facts["comparisons"][0]
+    assert first["wins"] + first["losses"] + first["ties"] == QUERIES
+    assert first["wins"] > first["losses"] and first["difference"] > 0
+    expected = found[1].mean["mrr@10"] - found[0].mean["mrr@10"]
+    assert first["difference"] == pytest.approx(expected)
+    assert first["randomization"] < 0.01 and first["t_test"] < 0.01
+
+
+def test_settings_reach_the_figures(files, capsys):
+    common = ("--run", "{d}/bad.trec", "--qrels", "{d}/test.tsv", "--overwrite")
+    assert evaluate(files, *common, "--depth", "5", "--measures", "hit@50,hit@5") == 0
+    assert "holds at most 5 passages a query, so hit@50 may be too low" in capsys.readouterr().err
+    (cut,), _ = results.read(artifacts.load(files / "out"))
+    assert cut.mean["hit@50"] == cut.mean["hit@5"]
+    assert evaluate(files, *common, "--measures", "hit@50,map", "--protocol", "msmarco") == 0
+    (whole,), facts = results.read(artifacts.load(files / "out"))
+    assert whole.mean["hit@50"] == 1.0 and facts["over"] == "answerable"
+    assert evaluate(files, *common, "--level", "2", "--measures", "map") == 0
+    (nothing,), _ = results.read(artifacts.load(files / "out"))
+    assert nothing.mean["map"] == 0
+
+
+def test_queries_that_are_missing_are_told(files, capsys):
+    with (files / "test.tsv").open("a") as file:
+        file.write("unknown\td1\t1\n")
+    assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
+    assert "good: 1 queries are not in the run and count 0" in capsys.readouterr().err
+
+
+def passages(folder):
+    texts = ["The river Nile", "Mars is a planet.", "Nothing here"]
+    records = [{"_id": f"d{i}", "title": "Venus", "text": t} for i, t in enumerate(texts)]
+    with artifacts.create(folder, kind="passages") as writer:
+        write_records(writer, records)
+    return folder
+
+
+def test_answers(files, capsys):
+    passages(files / "passages")
+    (files / "nq.jsonl").write_text(
+        '{"question": "which planet?", "answer": ["mars"]}\n'
+        '{"question": "which goddess?", "answer": ["Venus"]}\n'
+    )
+    run = {q: ranked(["d0", "d1", "d2"], [3, 2, 1]) for q in ("0", "1")}
+    write_run(files / "nq.trec", run)
+    common = ("--run", "{d}/nq.trec", "--queries", "{d}/nq.jsonl", "--passages", "{d}/passages")
+    assert evaluate(files, *common) == 0
+    (found,), facts = results.read(artifacts.load(files / "out"))
+    assert found.mean == {"hit@5": 0.5, "hit@20": 0.5, "hit@100": 0.5}, "titles do not count"
+    assert facts["protocol"] == "answers" and found.hit_rates() == found.mean
+    write_run(files / "nq.trec", {"0": ranked(["d0", "elsewhere"], [2, 1])})
+    assert "'elsewhere' of the run is not in" in complaint(capsys, files, *common, "--overwrite")
+
+
+def test_entityquestions(files):
+    passages(files / "passages")
+    (files / "eq").mkdir()
+    for relation, count in (("P1", 3), ("P2", 1)):
+        entries = [{"question": f"{relation}?", "answers": ["Mars"]}] * count
+        (files / "eq" / f"{relation}.test.json").write_text(json.dumps(entries))
+    write_run(files / "eq.trec", {q: ranked(["d1"], [1]) for q in ("P1-0", "P2-0")})
+    flags = ("--run", "{d}/eq.trec", "--queries", "{d}/eq", "--passages", "{d}/passages")
+    assert evaluate(files, *flags) == 0
+    (found,), _ = results.read(artifacts.load(files / "out"))
+    assert found.mean["hit@20"] == 0.5
+    assert found.hit_rates()["hit@20"] == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_a_dry_run_reads_nothing(capsys):
+    flags = ["evaluate", "--run", "no.trec,none.trec", "--qrels", "no.tsv", "--dry_run", "--json"]
+    assert cli.main(flags) == 0
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["plan"]["runs"] == 2 and "ndcg@10" in stage["plan"]["measures"]
+
+
+def test_mistakes_are_one_sentence(files, capsys):
+    def told(*arguments: str) -> str:
+        return complaint(capsys, files, *arguments)
+
+    run = ("--run", "{d}/good.trec")
+    assert "pass --run" in told("--qrels", "{d}/test.tsv")
+    assert "either judgements or questions" in told(*run)
+    assert "pass --passages" in told(*run, "--queries", "{d}/test.tsv")
+    assert "did you mean 'ndcg@10'" in told(
+        *run, "--qrels", "{d}/test.tsv", "--measures", "ndgc@10"
+    )
+    assert "did you mean 'trec_dl'" in told(
+        *run, "--qrels", "{d}/test.tsv", "--protocol", "trec-dl"
+    )
+    (files / "broken.trec").write_text("q0 Q0 d0 1 0.5 t\nq0 Q0 d0 2 0.4 t\n")
+    said = told("--run", "{d}/broken.trec", "--qrels", "{d}/test.tsv")
+    assert "broken.trec:2: passage 'd0' was ranked" in said
+    (files / "other.tsv").write_text("a\tb\n")
+    assert "holds none of the 1 judged queries" in told(*run, "--qrels", "{d}/other.tsv")

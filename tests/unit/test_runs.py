@@ -1,0 +1,168 @@
+"""Run files, the one order, fusion."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qac_jax.errors import DataError, UserError
+from qac_jax.retrieval import fusion, runs
+from qac_jax.retrieval.runs import Ranking, ranked, read_run, run_files, write_run
+
+
+def _write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_ties_go_by_id_downwards_as_text():
+    assert ranked(["10", "9", "a", "é", "B"], [1, 1, 1, 1, 2]).ids == ("B", "é", "a", "9", "10")
+
+
+def test_scores_are_equal_when_single_precision_says_so():
+    close = ranked(["a", "b"], [1.0 + 1e-12, 1.0])
+    assert close.ids == ("b", "a"), "a tie in single precision goes by id"
+    assert ranked(["a", "b"], [1e300, 1e200]).ids == ("b", "a")
+
+
+def test_rankings_are_cut_and_cleaned():
+    ranking = ranked(["a", "b", "c"], [3, 2, 1])
+    assert ranking.top(2).ids == ("a", "b") and len(ranking.top(2).scores) == 2
+    assert ranking.without("b").ids == ("a", "c")
+    assert ranking.without("b").scores.tolist() == [3, 1]
+    assert ranking.without("x") is ranking
+
+
+def test_a_run_reads_back_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"d{i}" for i in range(50)]
+    run = {f"q{i}": ranked(names, rng.normal(size=50).round(1) / 3) for i in range(5)}
+    write_run(tmp_path / "run.trec", run, tag="mine")
+    again = read_run(tmp_path / "run.trec")
+    assert list(again) == list(run)
+    for query in run:
+        assert again[query].ids == run[query].ids
+        assert (again[query].scores == run[query].scores).all()
+    first = (tmp_path / "run.trec").read_text().split("\n")[0].split(" ")
+    assert first[:2] == ["q0", "Q0"] and first[3] == "1" and first[5] == "mine"
+    assert read_run(tmp_path / "run.trec", depth=3)["q0"].ids == run["q0"].ids[:3]
+
+
+def test_ids_with_blanks_need_tabs(tmp_path):
+    run = {"a question": ranked(["Aachen, city", "x"], [2, 1])}
+    write_run(tmp_path / "run.trec", run)
+    assert read_run(tmp_path / "run.trec")["a question"].ids == ("Aachen, city", "x")
+    for wrong in ("a\tb", "a\nb", "", "a\u2028b"):
+        with pytest.raises(UserError, match="no run file can hold"):
+            write_run(tmp_path / "other.trec", {"q": ranked([wrong], [1])})
+        assert not (tmp_path / "other.trec").exists()
+
+
+def test_writing_is_all_or_nothing(tmp_path):
+    path = tmp_path / "run.trec"
+    write_run(path, {"q": ranked(["a"], [1])})
+    broken = {"q": Ranking(("a", "b"), np.ones(1, np.float32))}
+    with pytest.raises(ValueError):
+        write_run(path, broken)
+    assert read_run(path)["q"].ids == ("a",)
+
+
+def test_three_and_four_columns_and_packed_files(tmp_path):
+    marco = _write(tmp_path / "marco.tsv", "7\t30\t2", "7\t20\t1", "", "8\t1\t1")
+    assert read_run(marco)["7"].ids == ("20", "30")
+    pair = _write(tmp_path / "pair.tsv", "7\t30\t1\t0.5", "7\t20\t2\t0.7")
+    assert read_run(pair)["7"].ids == ("20", "30"), "the score decides, not the rank"
+    with gzip.open(tmp_path / "run.trec.gz", "wt") as file:
+        file.write("\ufeffq Q0 a 1 2.5 tag\r\nq Q0 b 2 1e1 tag\r\n")
+    packed = read_run(tmp_path / "run.trec.gz")
+    assert packed["q"].ids == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["q Q0 a 1 2 t", "q Q0 b 2 1 t", "q Q0 a 3 0 t"], r":3: passage 'a' was ranked"),
+        (["q Q0 a 1 2 t", "r Q0 b 1 2 t", "q Q0 a 2 2 t"], r":3: passage 'a' .* query 'q'"),
+        (["q Q0 a 1 2 t", "q Q0 b 2"], r":2: 4 columns, but 6 on the lines before"),
+        (["q Q0 a 1 2"], r":1: 5 columns; expected 6"),
+        (["q Q0 a 1 two t"], r":1: the score 'two' is not a number"),
+        (["", "q Q0 a 1 nan t"], r":2: the score nan is not a finite number"),
+        (["q Q0 a 1 -inf t"], r":1: the score -inf is not a finite"),
+        (["q a first"], r":1: the rank 'first' is not a number"),
+        ([], r"run\.trec: no line in it"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, lines, said):
+    with pytest.raises(DataError, match=said):
+        read_run(_write(tmp_path / "run.trec", *lines))
+
+
+def test_ids_that_are_no_utf8(tmp_path):
+    (tmp_path / "run.trec").write_bytes(b"q Q0 a 1 1 t\nq Q0 \xff 2 0 t\n")
+    with pytest.raises(DataError, match=r":2: the id .* is not UTF-8"):
+        read_run(tmp_path / "run.trec")
+
+
+def test_names_of_runs(tmp_path):
+    for folder in ("bm25", "dense"):
+        (tmp_path / folder).mkdir()
+        _write(tmp_path / folder / "run.trec", "q Q0 a 1 1 t")
+    _write(tmp_path / "third.trec", "q Q0 a 1 1 t")
+    source = f"{tmp_path}/bm25/run.trec, {tmp_path}/dense,{tmp_path}/third.trec"
+    assert list(run_files(source)) == ["bm25", "dense", "third"]
+    _write(tmp_path / "dense" / "third.trec", "q Q0 a 1 1 t")
+    both = run_files(f"{tmp_path}/third.trec,{tmp_path}/dense/third.trec")
+    assert list(both) == [f"{tmp_path.name}/third", "dense/third"]
+    with pytest.raises(UserError, match="expected one run"):
+        run_files(tmp_path / "dense")
+    with pytest.raises(UserError, match="does not exist"):
+        run_files(tmp_path / "nothing.trec")
+    with pytest.raises(UserError, match="named twice"):
+        run_files(f"{tmp_path}/third.trec,{tmp_path}/third.trec")
+
+
+def test_reciprocal_rank_fusion_by_hand():
+    one = {"q": ranked(["a", "b"], [9, 8]), "only": ranked(["z"], [1])}
+    two = {"q": ranked(["b", "c"], [0.2, 0.1])}
+    fused = fusion.reciprocal_rank([one, two])
+    assert fused["q"].ids == ("b", "a", "c")
+    expected = [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
+    np.testing.assert_allclose(fused["q"].scores, expected, rtol=1e-6)
+    assert fused["only"].ids == ("z",)
+    assert fusion.reciprocal_rank([one, two], weights=[1, 0], depth=1)["q"].ids == ("a",)
+
+
+def test_weighted_scores_by_hand():
+    one = {"q": ranked(["a", "b", "c"], [30, 20, 10])}
+    two = {"q": ranked(["c", "d"], [0.9, 0.9])}
+    fused = fusion.weighted_scores([one, two], weights=[0.5, 1.0])
+    assert dict(zip(*fused["q"], strict=True)) == pytest.approx(
+        {"c": 1.0, "d": 1.0, "a": 0.5, "b": 0.25}
+    )
+    plain = fusion.weighted_scores([one, two], normalization="none")
+    assert dict(zip(*plain["q"], strict=True)) == pytest.approx(
+        {"a": 30, "b": 20, "c": 10.9, "d": 0.9}
+    )
+
+
+def test_fusion_does_not_depend_on_the_order_of_runs():
+    rng = np.random.default_rng(1)
+    parts = [{"q": ranked([f"d{i}" for i in rng.permutation(9)], rng.random(9))} for _ in range(3)]
+    for function in (fusion.reciprocal_rank, fusion.weighted_scores):
+        answers = [function(list(p))["q"] for p in itertools.permutations(parts)]
+        for answer in answers[1:]:
+            np.testing.assert_allclose(answer.scores, answers[0].scores, rtol=1e-6)
+
+
+def test_fusion_refuses():
+    with pytest.raises(UserError, match="2 weights for 1 runs"):
+        fusion.reciprocal_rank([{}], weights=[1, 2])
+    with pytest.raises(UserError, match="did you mean 'min_max'"):
+        fusion.weighted_scores([{}], normalization="minmax")
+    with pytest.raises(UserError, match="expected 0 or more"):
+        fusion.reciprocal_rank([{}], k=-1)
+    assert runs.TAG == "qac_jax"
