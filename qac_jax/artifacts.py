@@ -354,8 +354,10 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
         )
     if found is not None:
         same = found["key"] == record["key"] and found["kind"] == record["kind"]
+        # A run that was refused before it wrote anything leaves nothing worth keeping.
+        bare = all(p.name in (LOCK, CLAIM, JOURNAL) for p in inhabited)
         if found["finished"] or not same:
-            if not replace:
+            if not replace and not bare:
                 state = "a finished" if found["finished"] else "an unfinished"
                 raise UserError(
                     f"{path} holds {state} {found['kind']} made with other settings; choose "

@@ -141,6 +141,10 @@ def test_other_settings_and_foreign_folders_are_not_overwritten(tmp_path):
     interrupted(tmp_path / "b")
     with pytest.raises(UserError, match="holds an unfinished words made with other settings"):
         write(tmp_path / "b", key="other")
+    with pytest.raises(RuntimeError):
+        with artifacts.create(tmp_path / "d", kind="words", key="refused"):
+            raise RuntimeError
+    assert write(tmp_path / "d", key="other").count == 2, "nothing was written there"
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.tex").write_text("precious")
     for replace in (False, True):
