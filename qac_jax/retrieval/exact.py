@@ -1,0 +1,202 @@
+"""Exact search by inner product: blocks of vectors stream past the queries, on all devices.
+
+A block's rows are cut over the devices; each finds its own best, and the best of all are merged
+into those of the blocks before. Among equal scores the earlier row wins, whatever the blocks.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from qac_jax.errors import UserError
+from qac_jax.retrieval.vectors import Vectors
+
+
+# Bytes of a block of vectors, and of the scores of queries against it.
+_BLOCK_BYTES = {"cpu": 1 << 25}
+_SCORE_BYTES = {"cpu": 1 << 26}
+_MANY_BYTES = 1 << 30
+# Vectors that fill less of the devices' memory than this stay there between searches.
+_RESIDENT_SHARE = 0.6
+
+_EMPTY = np.iinfo(np.int32).max  # the row of a place that nothing has taken yet
+_AXIS = "data"
+
+State = tuple[jax.Array, jax.Array]
+
+
+class Exact:
+    """Searches all vectors, and keeps no more of them in memory than a block or two."""
+
+    def __init__(self, vectors: Vectors, *, devices: list[Any] | None = None, block_rows: int = 0):
+        devices = devices or jax.local_devices()
+        self._vectors = vectors
+        self._mesh = jax.make_mesh((len(devices),), (_AXIS,), (AxisType.Auto,), devices=devices)
+        self._backend = devices[0].platform
+        if not block_rows:
+            row_bytes = vectors.width * vectors.dtype.itemsize
+            block_rows = _BLOCK_BYTES.get(self._backend, _MANY_BYTES) // row_bytes
+        # A whole number of groups on each device: see `best`.
+        unit = 128 * len(devices)
+        self._block_rows = -(-min(block_rows, max(len(vectors), 1)) // unit) * unit
+        self._resident: list[tuple[int, jax.Array]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @property
+    def width(self) -> int:
+        return self._vectors.width
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The best k rows for each query, best first: (scores float32, rows int64) [queries, k].
+
+        Where there are fewer rows than k, the row is -1 and the score minus infinity.
+        """
+        check_width(queries, self.width)
+        place = NamedSharding(self._mesh, PartitionSpec())
+        score_bytes = _SCORE_BYTES.get(self._backend, 2 * _MANY_BYTES)
+        size = max(1, min(len(queries), score_bytes // (4 * self._block_rows)))
+        chunks = []
+        for start in range(0, len(queries), size):
+            chunk = np.zeros((size, self.width), np.float32)
+            part = queries[start : start + size]
+            chunk[: len(part)] = part
+            chunks.append(jax.device_put(chunk, place))
+        empty: State = (
+            jnp.full((size, k), -jnp.inf, jnp.float32),
+            jnp.full((size, k), _EMPTY, jnp.int32),
+        )
+        states = [jax.device_put(empty, place) for _ in chunks]
+        for start, block in self._blocks():
+            count = min(self._block_rows, len(self) - start)
+            for number, chunk in enumerate(chunks):
+                states[number] = self._step(states[number], chunk, block, start, count)
+            # One block at a time: the next may only be read while this one is searched.
+            jax.block_until_ready(states)
+        if not states:
+            return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
+        scores = np.concatenate([np.asarray(s) for s, _ in states])[: len(queries)]
+        rows = np.concatenate([np.asarray(r) for _, r in states])[: len(queries)].astype(np.int64)
+        rows[rows == _EMPTY] = -1
+        return scores, rows
+
+    def _blocks(self) -> Iterator[tuple[int, jax.Array]]:
+        """(first row, rows on the devices), the next block being read meanwhile."""
+        if self._resident is not None:
+            yield from self._resident
+            return
+        kept: list[tuple[int, jax.Array]] | None = [] if self._fits() else None
+        starts = range(0, len(self), self._block_rows)
+        with concurrent.futures.ThreadPoolExecutor(1) as reader:
+            upcoming = [reader.submit(self._read, start) for start in starts[:1]]
+            for number, start in enumerate(starts):
+                block = upcoming.pop().result()
+                upcoming = [reader.submit(self._read, s) for s in starts[number + 1 : number + 2]]
+                placed = jax.device_put(block, NamedSharding(self._mesh, PartitionSpec(_AXIS)))
+                if kept is not None:
+                    kept.append((start, placed))
+                yield start, placed
+        self._resident = kept
+
+    def _read(self, start: int) -> np.ndarray:
+        """A block, filled up with zeros so that all have one shape."""
+        block = self._vectors.read(start, min(start + self._block_rows, len(self)))
+        if len(block) == self._block_rows:
+            return block
+        whole = np.zeros((self._block_rows, self.width), block.dtype)
+        whole[: len(block)] = block
+        return whole
+
+    def _fits(self) -> bool:
+        if self._backend == "cpu":
+            return False
+        stats = self._mesh.devices.flat[0].memory_stats() or {}
+        total = len(self) * self.width * self._vectors.dtype.itemsize
+        return total < _RESIDENT_SHARE * stats.get("bytes_limit", 0) * self._mesh.size
+
+    @functools.cached_property
+    def _step(self) -> Any:
+        """(best so far, queries, block, its first row, its real rows) -> best so far."""
+        whole, cut = PartitionSpec(), PartitionSpec(_AXIS)
+        tensor_cores = self._backend != "cpu" and self._vectors.dtype == np.float16
+
+        def step(
+            state: State, queries: jax.Array, block: jax.Array, start: Any, count: Any
+        ) -> State:
+            k = state[0].shape[1]
+
+            def on_device(queries: jax.Array, rows: jax.Array, start: Any, count: Any) -> State:
+                first = lax.axis_index(_AXIS) * rows.shape[0]
+                real = first + jnp.arange(rows.shape[0]) < count
+                scores = jnp.where(real, _products(queries, rows, tensor_cores), -jnp.inf)
+                scores, places = best(scores, min(k, rows.shape[0]))
+                places = jnp.where(first + places < count, start + first + places, _EMPTY)
+                return scores, places
+
+            found = jax.shard_map(
+                on_device,
+                mesh=self._mesh,
+                in_specs=(whole, cut, whole, whole),
+                out_specs=PartitionSpec(None, _AXIS),
+            )(queries, block, start, count)
+            # The earlier rows stand first, and top_k prefers what stands first.
+            scores, rows = (jnp.concatenate(pair, 1) for pair in zip(state, found, strict=True))
+            scores, places = lax.top_k(scores, k)
+            return scores, jnp.take_along_axis(rows, places, 1)
+
+        same = NamedSharding(self._mesh, whole)
+        return jax.jit(step, out_shardings=(same, same))
+
+
+def best(scores: jax.Array, k: int) -> State:
+    """`lax.top_k` over [queries, rows], in two steps where there are many rows.
+
+    The best k lie in the k groups with the best maxima: only those are sorted. Of equal scores
+    the first win here as well: a group that is passed over has k before it that are as good.
+    """
+    queries, rows = scores.shape
+    size = 1
+    while rows % (2 * size) == 0 and (2 * size) ** 2 * k <= 2 * rows:
+        size *= 2
+    if size < 4:
+        return lax.top_k(scores, k)
+    groups = scores.reshape(queries, rows // size, size)
+    chosen = jnp.sort(lax.top_k(groups.max(-1), k)[1], -1)
+    inside = jnp.take_along_axis(groups, chosen[..., None], 1).reshape(queries, k * size)
+    found, places = lax.top_k(inside, k)
+    group = jnp.take_along_axis(chosen, places // size, 1)
+    return found, group * size + places % size
+
+
+def check_width(queries: np.ndarray, width: int) -> None:
+    """Refuses queries of another encoder."""
+    if queries.ndim != 2 or queries.shape[1] != width:
+        raise UserError(
+            f"the queries are vectors of {queries.shape[-1]} dimensions and the index holds "
+            f"{width}; encode them with the encoder that made the index"
+        )
+
+
+def _products(queries: jax.Array, rows: jax.Array, tensor_cores: bool) -> jax.Array:
+    """[queries, rows] in fp32; fp16 is multiplied as such where there are units for it."""
+    if tensor_cores:
+        queries = queries.astype(rows.dtype)
+    else:
+        rows = rows.astype(jnp.float32)
+    return lax.dot_general(
+        queries,
+        rows,
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
