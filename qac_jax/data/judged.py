@@ -1,25 +1,31 @@
 """Queries with judged passages, from wherever they come: what fine-tuning records are made of.
 
 Positives come from queries and judgements, from generated queries (whose positive is the passage
-they were made of), or from the negatives' file itself; negatives from MS MARCO's triples,
+they were made of), or from the source of negatives; negatives from MS MARCO's triples,
 sentence-transformers' hard negatives, a TREC run, or an artefact of kind "negatives" with records
 {"_id": query, "negatives": [passage, …]} and optionally "query", "positives", "positives_scores",
 "negatives_scores".
+
+Everything streams in the order of the source of negatives; what is kept of a query are numbers of
+passages, four bytes each.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from qac_jax import artifacts
-from qac_jax.errors import DataError, UserError
+from qac_jax.errors import DataError
 from qac_jax.text.bad_lines import BadLines, BadRecord
-from qac_jax.text.files import Piece, expand, open_bytes, text_lines
-from qac_jax.text.identities import IdSet
+from qac_jax.text.files import Line, Piece, expand, open_bytes, text_lines
+from qac_jax.text.identities import IdIndex, IdSet
 from qac_jax.text.judgements import by_query, read_judgements
 from qac_jax.text.negatives import read_hard_negatives, read_triples
 from qac_jax.text.queries import read_queries
@@ -29,16 +35,21 @@ from qac_jax.text.training_lines import read_training_lines
 
 NEGATIVES = "negatives"  # the kind of an artefact of negatives
 
+_GENERATED = "#q"
+_NOTHING: tuple[Any, ...] = ()
+_LOST_POSITIVES = "positives that are not among the passages"
+_LOST_NEGATIVES = "negatives that are not among the passages"
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Judged:
     """A query, its positives and negatives: numbers of passage records, or passages themselves."""
 
     query: str
-    positives: tuple[Any, ...]
-    negatives: tuple[Any, ...]
-    positives_scores: tuple[float, ...] = ()
-    negatives_scores: tuple[float, ...] = ()
+    positives: Sequence[Any] | np.ndarray
+    negatives: Sequence[Any] | np.ndarray
+    positives_scores: Sequence[float] | np.ndarray = ()
+    negatives_scores: Sequence[float] | np.ndarray = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +66,8 @@ class Choice:
 class _Line:
     """What a source of negatives says about a query, in ids."""
 
-    negatives: Sequence[str]
+    query_id: str
+    negatives: Sequence[str] = ()
     query: str = ""
     positives: Sequence[str] = ()
     positives_scores: Sequence[float] = ()
@@ -63,8 +75,8 @@ class _Line:
 
 
 def generated_id(passage: str, number: int) -> str:
-    """The query id of a generated query, in runs and files of negatives."""
-    return f"{passage}#q{number}"
+    """The query id of a generated query, in runs and sources of negatives."""
+    return f"{passage}{_GENERATED}{number}"
 
 
 def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judged]:
@@ -77,21 +89,24 @@ def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judge
 
 
 def from_generated(
-    passages: Records,
-    contexts: Iterator[tuple[int, Sequence[Mapping[str, Any]]]],
-    negatives: str,
-    choice: Choice,
-    bad: BadLines,
+    passages: Records, contexts: Records, negatives: str, choice: Choice, bad: BadLines
 ) -> Iterator[Judged]:
     """Generated queries stand in for training queries."""
-    lines = _negatives(negatives, {}, choice, bad)
     draw = _Drawer(passages, choice, bad)
-    for number, given in contexts:
-        name = passages[number]["_id"]
-        for place, context in enumerate(given):
-            query_id = generated_id(name, place)
-            line = lines.get(query_id, _Line(()))
-            yield draw(query_id, context["text"], {name: number}, line)
+    if not negatives:
+        for record in contexts:
+            for number, context in enumerate(record["contexts"]):
+                line = _Line(generated_id(record["_id"], number))
+                yield from draw(context["text"], [record["_id"]], line)
+        return
+    for line in _lines(negatives, {}, choice, bad):
+        name, _, which = line.query_id.rpartition(_GENERATED)
+        (place,) = contexts.positions([name])
+        given = () if place is None else contexts[place]["contexts"]
+        if which.isdigit() and int(which) < len(given):
+            yield from draw(given[int(which)]["text"], [name], line)
+        else:
+            bad.leave_out("negatives of queries that were not generated")
 
 
 def from_queries(
@@ -103,23 +118,39 @@ def from_queries(
     if qrels:
         known: Any = IdSet(passages.ids())
         judged = by_query(read_judgements(qrels, queries=texts, passages=known, bad=bad))
-    lines = _negatives(negatives, judged, choice, bad)
     draw = _Drawer(passages, choice, bad)
-    # Where there are negatives, only queries that have some are of use (the notes, D.1).
-    wanted = [q for q in (judged or lines) if not negatives or q in lines]
-    if missing := len(judged or lines) - len(wanted):
-        bad.leave_out("queries without negatives", missing)
-    for query_id in wanted:
-        line = lines.get(query_id, _Line(()))
-        text = line.query or texts.get(query_id, "")
-        grades = judged.get(query_id) or dict.fromkeys(line.positives, 1)
-        positives = {name: -1 for name, grade in grades.items() if grade > 0}
-        if not text:
-            bad.leave_out("queries without text")
-        elif not positives:
-            bad.leave_out("queries without a positive passage")
+    lines: Iterable[_Line] = map(_Line, judged)
+    if negatives:  # then only queries that have some are of use (the notes, D.1)
+        lines = _lines(negatives, judged, choice, bad)
+    seen = 0
+    for line in lines:
+        if judged and line.query_id not in judged:
+            bad.leave_out("queries without judgements")
+            continue
+        seen += 1
+        text = line.query or texts.get(line.query_id, "")
+        grades = judged.get(line.query_id) or dict.fromkeys(line.positives, 1)
+        if text:
+            yield from draw(text, [name for name, grade in grades.items() if grade > 0], line)
         else:
-            yield draw(query_id, text, positives, line)
+            bad.leave_out("queries without text")
+    if seen < len(judged):
+        bad.leave_out("queries without negatives", len(judged) - seen)
+
+
+def as_contexts(passages: Records, queries: str, qrels: str, folder: str, bad: BadLines) -> Records:
+    """Judged queries as the contexts of their passages, written to an artefact in `folder`."""
+    texts = {query.id: query.text for query in read_queries(queries, bad=bad)}
+    known: Any = IdSet(passages.ids())
+    found: dict[str, list[dict[str, Any]]] = {}
+    for judgement in read_judgements(qrels, queries=texts, passages=known, bad=bad):
+        if judgement.grade > 0:
+            context = {"text": texts[judgement.query], "origin": "query", "score": None}
+            found.setdefault(judgement.passage, []).append(context)
+    with artifacts.create(folder, kind="contexts", replace=True) as writer:
+        records = ({"_id": name, "contexts": contexts} for name, contexts in found.items())
+        write_records(writer, records, "contexts")
+    return Records(artifacts.load(folder))
 
 
 class _Drawer:
@@ -127,84 +158,82 @@ class _Drawer:
 
     def __init__(self, passages: Records, choice: Choice, bad: BadLines):
         self._passages, self._choice, self._bad = passages, choice, bad
+        self._index = IdIndex(passages.ids())
 
-    def __call__(
-        self, query_id: str, text: str, positives: Mapping[str, int], line: _Line
-    ) -> Judged:
-        own = dict(positives)
-        unknown = [name for name, number in own.items() if number < 0]
-        own.update(self._numbers(unknown, "positives that are not among the passages"))
-        numbers = self._numbers(
-            [name for name in line.negatives if name not in own],
-            "negatives that are not among the passages",
-        )
+    def __call__(self, text: str, positives: Sequence[str], line: _Line) -> Iterator[Judged]:
+        """The query with what is kept of its passages; nothing if no positive is there."""
+        choice = self._choice
+        own = self._numbers(positives, _LOST_POSITIVES)
+        if not own:
+            self._bad.leave_out("queries without a positive passage")
+            return
+        found = self._numbers([n for n in line.negatives if n not in own], _LOST_NEGATIVES)
+        rng = random.Random(f"{choice.seed} {line.query_id}")
+        names = list(found)
+        rng.shuffle(names)
+        names = names[: choice.keep]
+        others = self._others({*own.values(), *found.values()}, rng)
         scores = dict(zip(line.negatives, line.negatives_scores, strict=False))
-        positive_scores = dict(zip(line.positives, line.positives_scores, strict=False))
-        rng = random.Random(f"{self._choice.seed} {query_id}")
-        found = list(numbers.items())
-        rng.shuffle(found)
-        found = found[: self._choice.keep]
-        taken = {*own.values(), *numbers.values()}
-        extra = _others(len(self._passages), self._choice.random, taken, rng)
-        kept = [(name, number) for name, number in own.items() if number >= 0]
-        return Judged(
+        own_scores = dict(zip(line.positives, line.positives_scores, strict=False))
+        yield Judged(
             text,
-            tuple(number for _, number in kept),
-            tuple(number for _, number in found) + extra,
-            tuple(positive_scores.get(name, 0.0) for name, _ in kept),
-            tuple(scores.get(name, 0.0) for name, _ in found) + (0.0,) * len(extra),
+            np.array(list(own.values()), np.int32),
+            np.array([found[name] for name in names] + others, np.int32),
+            np.array([own_scores.get(name, 0.0) for name in own], np.float32),
+            np.array([scores.get(name, 0.0) for name in names] + [0.0] * len(others), np.float32),
         )
 
-    def _numbers(self, names: Sequence[str], missing: str) -> dict[str, int]:
-        places = zip(names, self._passages.positions(names), strict=True)
-        found = {name: place for name, place in places if place is not None}
-        if len(found) < len(set(names)):
-            self._bad.leave_out(missing, len(set(names)) - len(found))
+    def _numbers(self, names: Iterable[str], lost: str) -> dict[str, int]:
+        found = {}
+        for name in dict.fromkeys(names):
+            places = self._index.candidates(name)
+            if len(places) > 1:  # two ids of one hash: look at the ids themselves
+                places = [place for place in places if self._passages[place]["_id"] == name]
+            if places:
+                found[name] = places[0]
+            else:
+                self._bad.leave_out(lost)
         return found
 
+    def _others(self, taken: set[int], rng: random.Random) -> list[int]:
+        """Uniformly random passage numbers that are not taken."""
+        count = len(self._passages)
+        wanted = min(self._choice.random, count - len(taken))
+        found: dict[int, None] = {}
+        while len(found) < wanted:
+            number = rng.randrange(count)
+            if number not in taken:
+                found[number] = None
+        return list(found)
 
-def _others(count: int, wanted: int, taken: set[int], rng: random.Random) -> tuple[int, ...]:
-    """Uniformly random passage numbers that are not taken."""
-    wanted = min(wanted, count - len(taken))
-    found: dict[int, None] = {}
-    while len(found) < wanted:
-        number = rng.randrange(count)
-        if number not in taken:
-            found[number] = None
-    return tuple(found)
 
-
-def _negatives(
+def _lines(
     path: str, judged: Mapping[str, Mapping[str, int]], choice: Choice, bad: BadLines
-) -> dict[str, _Line]:
-    """What the source of negatives says, by query id."""
-    if not path:
-        return {}
+) -> Iterator[_Line]:
+    """What the source of negatives says, query by query."""
     if os.path.exists(os.path.join(path, artifacts.COMMIT)):
-        records = Records(artifacts.load(path, kind=NEGATIVES))
-        return {record["_id"]: _from_record(record) for record in records}
+        for record in Records(artifacts.load(path, kind=NEGATIVES)):
+            yield _Line(
+                record["_id"],
+                record["negatives"],
+                record.get("query", ""),
+                record.get("positives", _NOTHING),
+                record.get("positives_scores", _NOTHING),
+                record.get("negatives_scores", _NOTHING),
+            )
+        return
     files = expand(path, (".jsonl", ".tsv", ".txt", ".trec", ".run", ".2"))
     format = _detect(files[0])
-    if format == "hard":
-        hard = read_hard_negatives(path, bad=bad)
-        return {n.query: _Line(n.negatives, positives=n.positives) for n in hard}
-    if format == "triples":
-        triples = read_triples(path, keep=choice.keep, seed=choice.seed, bad=bad)
-        return {n.query: _Line(n.negatives, positives=n.positives) for n in triples}
-    return {
-        query: _Line([p for p in ranked if judged.get(query, {}).get(p, 0) <= 0])
-        for query, ranked in _read_run(files, choice.depth, judged, bad).items()
-    }
-
-
-def _from_record(record: Mapping[str, Any]) -> _Line:
-    return _Line(
-        record["negatives"],
-        record.get("query", ""),
-        record.get("positives", ()),
-        record.get("positives_scores", ()),
-        record.get("negatives_scores", ()),
+    if format == "run":
+        yield from _ranked(files, choice.depth, judged, bad)
+        return
+    found = (
+        read_hard_negatives(path, bad=bad)
+        if format == "hard"
+        else read_triples(path, keep=choice.keep, seed=choice.seed, bad=bad)
     )
+    for one in found:
+        yield _Line(one.query, one.negatives, positives=one.positives)
 
 
 def _detect(file: str) -> str:
@@ -225,54 +254,30 @@ def _detect(file: str) -> str:
     return formats[columns]
 
 
-def _read_run(
+def _ranked(
     files: Sequence[str], depth: int, judged: Mapping[str, Mapping[str, int]], bad: BadLines
-) -> dict[str, list[str]]:
-    """query -> its first `depth` passages by rank that are not judged relevant."""
-    ranked: dict[str, list[tuple[float, str]]] = {}
-    for file in files:
-        for line in text_lines(Piece(file), bad):
-            fields = line.text.split()
-            try:
-                if len(fields) != 6:
-                    raise BadRecord(f"{len(fields)} columns; a TREC run has 6")
-                query, _, passage, rank, _, _ = fields
-                place = float(rank)
-            except ValueError:
-                bad.add(f"the rank {rank!r} is not a number", line.place)
-                continue
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            if judged.get(query, {}).get(passage, 0) <= 0:
-                ranked.setdefault(query, []).append((place, passage))
-    return {query: [p for _, p in sorted(found)[:depth]] for query, found in ranked.items()}
+) -> Iterator[_Line]:
+    """The first `depth` passages of every query of a run that are not judged relevant."""
+    known = IdSet()
+    rows = (row for file in files for row in _run_rows(file, bad))
+    for query, group in itertools.groupby(rows, key=lambda row: row[1]):
+        lines = list(group)
+        if not known.add(query):
+            bad.add(f"query {query!r} was there before; sort the run by query", lines[0][0].place)
+            continue
+        relevant = judged.get(query, {})
+        ranked = sorted((rank, name) for _, _, name, rank in lines if relevant.get(name, 0) <= 0)
+        yield _Line(query, [name for _, name in ranked[:depth]])
 
 
-def numbered(
-    passages: Records, contexts: Records
-) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-    """(number of the passage, its contexts)."""
-    places = passages.positions(contexts.ids())
-    for place, record in zip(places, contexts, strict=True):
-        if place is None:
-            raise UserError(
-                f"the contexts of {record['_id']!r} belong to no passage; give the passages that "
-                f"they were made of"
-            )
-        yield place, record["contexts"]
-
-
-def as_contexts(passages: Records, queries: str, qrels: str, folder: str, bad: BadLines) -> Records:
-    """Judged queries as the contexts of their passages, written to an artefact in `folder`."""
-    texts = {query.id: query.text for query in read_queries(queries, bad=bad)}
-    known: Any = IdSet(passages.ids())
-    found: dict[str, list[dict[str, Any]]] = {}
-    for judgement in read_judgements(qrels, queries=texts, passages=known, bad=bad):
-        if judgement.grade > 0:
-            context = {"text": texts[judgement.query], "origin": "query", "score": None}
-            found.setdefault(judgement.passage, []).append(context)
-    with artifacts.create(folder, kind="contexts", replace=True) as writer:
-        records = ({"_id": name, "contexts": contexts} for name, contexts in found.items())
-        write_records(writer, records, "contexts")
-    return Records(artifacts.load(folder))
+def _run_rows(file: str, bad: BadLines) -> Iterator[tuple[Line, str, str, float]]:
+    for line in text_lines(Piece(file), bad):
+        fields = line.text.split()
+        try:
+            if len(fields) != 6:
+                raise BadRecord(f"{len(fields)} columns; a TREC run has 6")
+            yield line, fields[0], fields[2], float(fields[3])
+        except ValueError:
+            bad.add(f"the rank {fields[3]!r} is not a number", line.place)
+        except BadRecord as error:
+            bad.add(error, line.place)

@@ -144,11 +144,7 @@ class Loader:
     @property
     def steps(self) -> int | None:
         """How many batches there are in all; None: endless."""
-        if self.epochs is None:
-            return None
-        if self.plan.examples_per_epoch % self.batch_size:  # batches run over epochs' ends
-            return -(-self.epochs * self.plan.examples_per_epoch // self.batch_size)
-        return self.epochs * self.plan.batches_per_epoch
+        return None if self.epochs is None else self.plan.steps(self.epochs)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold to go on after the last batch that was taken."""

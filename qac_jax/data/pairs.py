@@ -67,8 +67,14 @@ def mixed(
     probabilities: Mapping[str, float],
     queries: int = 0,
 ) -> Example:
-    """A passage and a context whose sort is drawn: {"query": 0.5, "random": 0.5}…"""
+    """A passage and a context whose sort is drawn: {"query": 0.5, "random": 0.5}…
+
+    Among the sorts that this passage has (a lone passage has no neighbour, some have no query).
+    """
     sort = pick(probabilities, rng)
+    if not len(record[CONTEXTS[sort]]):
+        there = {s: p for s, p in probabilities.items() if p > 0 and len(record[CONTEXTS[s]])}
+        sort = pick(there or probabilities, rng)
     limit = queries if sort == "query" else 0
     return _pair(record["passage"], _any(record, CONTEXTS[sort], rng, limit), rng, form, lengths)
 

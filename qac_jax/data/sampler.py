@@ -47,6 +47,9 @@ class Plan(Protocol):
     @property
     def examples_per_epoch(self) -> int: ...
 
+    def steps(self, epochs: int) -> int:
+        """How many batches so many epochs are."""
+
     def at(self, step: int) -> Slots:
         """The global batch number `step`, counted from the beginning of the run."""
 
@@ -77,6 +80,11 @@ class Straight:
         if self.remainder == "drop":
             return self.batches_per_epoch * self.batch_size
         return self.count
+
+    def steps(self, epochs: int) -> int:
+        if self.remainder == "wrap":
+            return -(-epochs * self.count // self.batch_size)
+        return epochs * self.batches_per_epoch
 
     def at(self, step: int) -> Slots:
         size = self.batch_size
@@ -131,6 +139,9 @@ class Mixed:
     def examples_per_epoch(self) -> int:
         """As many examples as the sources hold together."""
         return sum(self.counts)
+
+    def steps(self, epochs: int) -> int:
+        return max(1, epochs * self.examples_per_epoch // self.batch_size)
 
     def at(self, step: int) -> Slots:
         start, stop = step * self.batch_size, (step + 1) * self.batch_size
@@ -188,6 +199,9 @@ class Separate:
     @property
     def examples_per_epoch(self) -> int:
         return self.batches_per_epoch * self.batch_size
+
+    def steps(self, epochs: int) -> int:
+        return epochs * self.batches_per_epoch
 
     def at(self, step: int) -> Slots:
         heaps = self.batches_per_epoch

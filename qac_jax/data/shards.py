@@ -149,8 +149,8 @@ def _groups(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
     for judged, query in _queries(job, encoder, left_out):
         record: dict[str, Any] = {
             "query": query,
-            "positives": [encoder.known[p] for p in judged.positives],
-            "negatives": [encoder.known[p] for p in judged.negatives],
+            "positives": encoder.ids(judged.positives),
+            "negatives": encoder.ids(judged.negatives),
         }
         if job.building.teacher:
             record["positives_scores"] = judged.positives_scores
@@ -162,8 +162,8 @@ def _pairs(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
     encoder = _PassageEncoder(job)
     for judged, query in _queries(job, encoder, left_out):
         for label, passages in ((1, judged.positives), (0, judged.negatives)):
-            for passage in passages:
-                yield {"query": query, "passage": encoder.known[passage], "label": [label]}
+            for ids in encoder.ids(passages):
+                yield {"query": query, "passage": ids, "label": [label]}
 
 
 def _queries(
@@ -175,22 +175,23 @@ def _queries(
         together = job.queries[start : start + _QUERIES]
         if job.building.task == "cross_encoder":
             together = tuple(_fewer(judged, job) for judged in together)
-        encoder.learn(p for judged in together for p in (*judged.positives, *judged.negatives))
+        encoder.learn(judged.positives for judged in together)
+        encoder.learn(judged.negatives for judged in together)
         for judged, ids in zip(
             together, tokenizer.encode_batch([j.query for j in together]), strict=True
         ):
-            if ids and judged.positives:
+            if ids:
                 yield judged, ids
             else:
-                what = "queries without tokens" if judged.positives else "queries without positives"
-                left_out[what] = left_out.get(what, 0) + 1
+                left_out["queries without tokens"] = left_out.get("queries without tokens", 0) + 1
 
 
 def _fewer(judged: Judged, job: RankingJob) -> Judged:
     """With as many negatives as a cross-encoder sees of a query."""
     rng = random.Random(f"{job.building.seed} {judged.query}")
     wanted = min(job.negatives_per_query, len(judged.negatives))
-    return dataclasses.replace(judged, negatives=tuple(rng.sample(judged.negatives, wanted)))
+    places = rng.sample(range(len(judged.negatives)), wanted)
+    return dataclasses.replace(judged, negatives=[judged.negatives[i] for i in places])
 
 
 class _PassageEncoder:
@@ -199,18 +200,23 @@ class _PassageEncoder:
     def __init__(self, job: RankingJob):
         self._job = job
         self._tokenizer = tokenizers.load(job.building.tokenizer)
-        self.known: dict[Any, np.ndarray] = {}
+        self._known: dict[Any, np.ndarray] = {}
 
-    def learn(self, passages: Iterable[Any]) -> None:
+    def learn(self, lists: Iterable[Sequence[Any] | np.ndarray]) -> None:
         """Reads and tokenises those that are new."""
-        new = [p for p in dict.fromkeys(passages) if p not in self.known]
+        new = dict.fromkeys(p for passages in lists for p in passages)
+        names = [passage for passage in new if passage not in self._known]
         title = self._job.building.title
-        texts = [text_of(self._tokenizer, self._record(p), title) for p in new]
-        for passage, ids in zip(new, self._tokenizer.encode_batch(texts), strict=True):
-            self.known[passage] = np.array(ids, np.int32)
+        texts = [text_of(self._tokenizer, self._record(p), title) for p in names]
+        for passage, ids in zip(names, self._tokenizer.encode_batch(texts), strict=True):
+            self._known[passage] = np.array(ids, np.int32)
+
+    def ids(self, passages: Sequence[Any] | np.ndarray) -> list[np.ndarray]:
+        """The ids of passages that were learned."""
+        return [self._known[passage] for passage in passages]
 
     def _record(self, passage: Any) -> Record:
-        if not isinstance(passage, int):
+        if not isinstance(passage, np.integer):
             return {"title": passage.title, "text": passage.text}
         assert self._job.passages is not None, "numbers of passages come with the passages"
-        return self._job.passages[passage]
+        return self._job.passages[int(passage)]

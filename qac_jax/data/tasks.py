@@ -215,9 +215,13 @@ def _pair_up(
     """Places into examples: seqio repeats before this step, so epochs can be counted here."""
     import tensorflow as tf
 
-    limits = {k: v for k, v in (sequence_length or {}).items() if isinstance(v, int)}
-    recipe = make_recipe(source, part.kind, part.settings, crop=crop)
-    limits = {k: v for k, v in limits.items() if k in recipe.lengths}
+    padded = make_recipe(source, part.kind, part.settings, crop=crop).lengths
+    # Lists of texts may be given seqio's way, as (texts, tokens).
+    limits = {
+        name: int(np.atleast_1d(limit)[-1])
+        for name, limit in (sequence_length or {}).items()
+        if name in padded and limit is not None
+    }
     recipe = make_recipe(source, part.kind, part.settings, limits, crop)
     spec = recipe.spec(1)
 

@@ -57,27 +57,33 @@ class ProcessFeed:
         prefetch: int,
         workers: int,
     ):
-        spec = make.spec
         context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
         self._run, self._next, self._stop = make.run, start, stop
         self._closed = False
         self._ending = context.Event()
-        self._lines = []
+        self._lines: list[tuple[Any, Any, Any, SharedMemory, list[Batch]]] = []
         slots = max(1, prefetch)
-        for number in range(workers):
-            memory = SharedMemory(create=True, size=slots * _size(spec))
-            free = context.Semaphore(slots)
-            receiver, sender = context.Pipe(duplex=False)
-            turn = (start, stop, number, workers)
-            process = context.Process(
-                target=_work,
-                args=(make, turn, memory.name, slots, free, self._ending, sender),
-                name=f"loader-{number}",
-                daemon=True,
-            )
-            process.start()
-            sender.close()  # so that a dead worker shows as the end of the pipe
-            self._lines.append((process, receiver, free, memory, _views(memory, spec, slots)))
+        try:
+            for number in range(workers):
+                self._start(context, make, (start, stop, number, workers), slots)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, context: Any, make: Make, turn: tuple[Any, ...], slots: int) -> None:
+        memory = SharedMemory(create=True, size=slots * _size(make.spec))
+        free = context.Semaphore(slots)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_work,
+            args=(make, turn, memory.name, slots, free, self._ending, sender),
+            name=f"loader-{turn[2]}",
+            daemon=True,
+        )
+        views = _views(memory, make.spec, slots)
+        self._lines.append((process, receiver, free, memory, views))
+        process.start()
+        sender.close()  # so that a dead worker shows as the end of the pipe
 
     def __iter__(self) -> ProcessFeed:
         return self
@@ -114,7 +120,8 @@ class ProcessFeed:
             free.release()
             receiver.close()
         for process, *_ in self._lines:
-            process.join(_GRACE)
+            if process.pid is not None:  # else it could not be started
+                process.join(_GRACE)
             if process.is_alive():
                 process.terminate()
                 process.join()

@@ -96,11 +96,10 @@ class Tokenize(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         self._check(inputs)
-        return {
-            "task": self.task,
-            "vocabulary": self.tokenizer,
-            "count": inputs.get("passages", {}).get("count"),
-        }
+        # Only where every passage gives one example is their number known beforehand.
+        each = self.task not in (*_TITLES, "two_spans")
+        count = inputs.get("passages", {}).get("count") if each else None
+        return {"task": self.task, "vocabulary": self.tokenizer, "count": count}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data import building, store
@@ -147,6 +146,10 @@ class Tokenize(Stage):
             left_out=dict(sorted(bad.left_out.items())),
             skipped=len(bad),
         )
+        if bad.items:
+            with open(os.fspath(out.part("skipped.tsv")), "w", encoding="utf-8") as file:
+                file.write(bad.listing())
+            out.keep("skipped.tsv", volatile=True)
         if summary := bad.summary():
             progress.say(f"tokenize: {summary}")
         (out.path / _STATE).rmtree()
@@ -301,8 +304,9 @@ class Tokenize(Stage):
         choice = judged.Choice(self.depth, self.keep, self.random_negatives, self.seed)
         contexts = _artifact(inputs, "contexts")
         if contexts is not None and not self.queries:
-            given = judged.numbered(passages, Records(contexts))
-            yield from judged.from_generated(passages, given, self.negatives, choice, bad)
+            yield from judged.from_generated(
+                passages, Records(contexts), self.negatives, choice, bad
+            )
         else:
             yield from judged.from_queries(
                 passages, self.queries, self.qrels, self.negatives, choice, bad

@@ -73,7 +73,7 @@ def test_restored_goes_on_like_uninterrupted(
 
 @pytest.mark.parametrize("hosts", [2, 4, 8])
 @given(order=orders(), start=st.integers(0, 50))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_hosts_together_see_what_one_host_sees(
     hosts: int, order: dict[str, Any], start: int
 ) -> None:

@@ -47,9 +47,7 @@ def test_task_equals_loader(folder: Path, kind: str, shuffle: bool) -> None:
     assert name == f"qac_{kind}"
     task = seqio.get_mixture_or_task(name)
     lengths = limits(kind)
-    dataset = task.get_dataset(
-        lengths, split="train", shuffle=shuffle, seed=7, num_epochs=None, trim_output_features=False
-    )
+    dataset = task.get_dataset(lengths, split="train", shuffle=shuffle, seed=7, num_epochs=None)
     loader = Loader(
         examples,
         batch_size=8,

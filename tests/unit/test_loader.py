@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
 import sys
 from collections.abc import Sequence
@@ -93,6 +94,9 @@ def test_remainders() -> None:
     rows = np.concatenate([numbers(batch) for batch in batches])
     assert rows[valid == 1].tolist() == list(range(50))
     assert (np.concatenate([batch["passage_length"] for batch in batches]) > 2).all()
+    for remainder, steps in (("drop", 12), ("wrap", 13), ("pad", 14)):
+        loader = Loader(memory(50), batch_size=8, lengths=LENGTHS, epochs=2, remainder=remainder)
+        assert loader.steps == steps == len(list(loader))
 
 
 def test_every_backend_and_worker_count_gives_the_same_batches() -> None:
@@ -153,6 +157,17 @@ def test_closing_early_ends_workers_and_goes_on_afterwards() -> None:
     found += [numbers(next(loader)) for _ in range(2)]
     loader.close()
     assert found == expected
+
+
+def test_a_killed_worker_is_told() -> None:
+    with Loader(memory(40), batch_size=8, lengths=LENGTHS, workers=1, prefetch=1) as loader:
+        next(loader)
+        (child,) = [c for c in multiprocessing.active_children() if c.name == "loader-0"]
+        child.kill()
+        with pytest.raises(RuntimeError, match="loader-0 ended with code -9"):
+            for _ in range(20):
+                next(loader)
+    assert not [c for c in multiprocessing.active_children() if c.name == "loader-0"]
 
 
 def test_state_is_small_json_and_belongs_to_its_data() -> None:

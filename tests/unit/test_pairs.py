@@ -94,6 +94,9 @@ def test_mixed_keeps_its_probabilities() -> None:
     examples = drawn("mixed", RECORD, 4000, probabilities={"query": 3.0, "overlap": 1.0})
     share = np.mean([inside(e["context"])[0] >= 600 for e in examples])
     assert abs(share - 0.25) < 0.03
+    without = {**RECORD, "overlap": []}
+    examples = drawn("mixed", without, 100, probabilities={"query": 1.0, "overlap": 1.0})
+    assert {int(inside(e["context"])[0]) // 100 for e in examples} == {1, 2, 3}
     with pytest.raises(UserError, match="did you mean 'query'"):
         settle("mixed", FORM, settings={"probabilities": {"querry": 1.0}})
     with pytest.raises(UserError, match="needs the setting 'probabilities'"):

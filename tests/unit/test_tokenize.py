@@ -12,6 +12,7 @@ import toy_examples
 
 from qac_jax import artifacts
 from qac_jax.data.examples import Examples
+from qac_jax.data.judged import generated_id
 from qac_jax.data.preview import preview
 from qac_jax.data.shards import documents
 from qac_jax.data.wire import Rows
@@ -354,6 +355,21 @@ def test_generated_queries_stand_in_for_training_queries(folder: Path, judged: J
     for record in found:
         assert len(set(record["negatives"])) == 3
         assert record["positives"][0] not in record["negatives"]
+
+
+def test_negatives_of_generated_queries(folder: Path, tmp_path: Path, judged: Judged) -> None:
+    given = list(records.Records(artifacts.load(folder / "contexts")))
+    name = next(r["_id"] for r in given if len(r["contexts"]) > 1)
+    others = [n for n in passages_of(folder).ids() if n != name][:3]
+    lines = [
+        {"_id": generated_id(name, 1), "negatives": [*others, name]},
+        {"_id": generated_id(name, 99), "negatives": others},
+    ]
+    source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
+    artifact, (record,) = judged.made(contexts=str(folder / "contexts"), negatives=source)
+    assert record["positives"] == [name] and sorted(record["negatives"]) == sorted(others)
+    left_out = artifact.info["left_out"]
+    assert left_out == {"negatives of queries that were not generated": 1}
 
 
 def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
