@@ -102,7 +102,7 @@ class Prepare(Stage):
         jobs = self._jobs(parts, out, tokenizer, splitter)
         told = self._mapped(jobs, out)
         told = self._without_repeats(jobs, told, out)
-        self._finish(jobs, told, out, tokenizer, splitter)
+        self._finish(jobs, told, out, tokenizer)
         state.rmtree()
 
     def _check(self) -> None:
@@ -230,8 +230,11 @@ class Prepare(Stage):
 
         from qac_jax.text.repeats import repeated_documents
 
-        stored = [np.load(job.ids) for job in jobs]
-        repeated = repeated_documents((ids["hashes"], ids["owners"]) for ids in stored)
+        stored = []
+        for job in jobs:
+            with np.load(job.ids) as ids:
+                stored.append((ids["hashes"], ids["owners"]))
+        repeated = repeated_documents(stored)
         again = [dataclasses.replace(jobs[i], drop=drop) for i, drop in repeated.items()]
         for i, job, answer in zip(repeated, again, self._run(again, out), strict=True):
             _publish(job, answer, out)
@@ -244,7 +247,6 @@ class Prepare(Stage):
         told: Sequence[Mapping[str, Any]],
         out: Writer,
         tokenizer: str,
-        splitter: str,
     ) -> None:
         """Counts, what was left out, and the offsets."""
         from qac_jax.text import preparing, tokenizers
@@ -263,14 +265,13 @@ class Prepare(Stage):
             skipped=len(bad),
         )
         if self.cut != "none":
-            cutter = preparing.make_cutter(jobs[0].cutting, tokenizer, splitter)
             learned = f"{self.train_vocab} pieces learned here, in tokenizer"
             vocabulary = learned if self.train_vocab else self.tokenizer
             out.info.update(max_tokens=self.max_tokens, vocabulary=vocabulary)
             out.info["vocabulary_identity"] = tokenizers.load(tokenizer).identity
-            if cutter.splitter is not None:
-                out.info["splitter"] = cutter.splitter.name
-                progress.say(f"prepare: sentences by {cutter.splitter.name}")
+        for splitter in sorted({answer["sentences_by"] for answer in told} - {""}):
+            out.info["splitter"] = splitter
+            progress.say(f"prepare: sentences by {splitter}")
         if bad.left_out:
             out.info["left_out"] = dict(sorted(bad.left_out.items()))
         if bad.summary():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,17 +45,22 @@ class Cutting:
 
 
 class Cutter:
-    """Cuts documents; counts what it leaves out."""
+    """Cuts documents; counts what it leaves out.
+
+    The splitter may be a function that loads it on first use: collections that come as passages
+    need none, and NLTK is slow to load.
+    """
 
     def __init__(
         self,
         cutting: Cutting,
         tokenizer: Tokenizer | None = None,
-        splitter: Splitter | None = None,
+        splitter: Splitter | Callable[[], Splitter] | None = None,
     ):
         self.cutting = cutting
         self.tokenizer = tokenizer
-        self.splitter = splitter
+        self._splitter = splitter
+        self.sentences_by = ""  # the splitter's name, once it was used
         self.too_short = 0
 
     def records(self, document: Document) -> Iterator[Record]:
@@ -113,8 +118,11 @@ class Cutter:
     def _units(self, text: str) -> list[Span]:
         if self.cutting.cut == "lines":
             return sentences.lines(text)
-        assert self.splitter is not None, "cutting into sentences needs a splitter"
-        return self.splitter.spans(text)
+        assert self._splitter is not None, "cutting into sentences needs a splitter"
+        if not isinstance(self._splitter, Splitter):
+            self._splitter = self._splitter()
+        self.sentences_by = self._splitter.name
+        return self._splitter.spans(text)
 
     def _passages(
         self, text: str, units: list[Span], counts: list[int], rng: random.Random

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class Job:
 def prepare_shard(job: Job) -> dict[str, Any]:
     """Writes the passages of one shard; answers with what the parent has to know, as JSON."""
     bad = BadLines(job.skip_bad)
-    cutter = make_cutter(job.cutting, job.tokenizer, job.splitter)
+    cutter = _cutter(job)
     ids = ShardIds()
     told: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
@@ -49,6 +50,7 @@ def prepare_shard(job: Job) -> dict[str, Any]:
 
     told.update(write_lines(job.target, records()))
     told["too_short"] = cutter.too_short
+    told["sentences_by"] = cutter.sentences_by
     told["bad"] = [list(line) for line in bad.items]
     told["left_out"] = dict(bad.left_out)
     if not job.drop:
@@ -59,12 +61,12 @@ def prepare_shard(job: Job) -> dict[str, Any]:
     return told
 
 
-def make_cutter(cutting: Cutting, tokenizer: str, splitter: str) -> Cutter:
-    """A cutter with what its way of cutting needs, and no more: NLTK is slow to load."""
-    if cutting.cut == "none":
-        return Cutter(cutting)
-    loaded = sentences.load(splitter) if cutting.cut in ("auto", "sentences") else None
-    return Cutter(cutting, tokenizers.load(tokenizer), loaded)
+def _cutter(job: Job) -> Cutter:
+    """A cutter with what its way of cutting needs, and no more."""
+    if job.cutting.cut == "none":
+        return Cutter(job.cutting)
+    splitter = functools.partial(sentences.load, job.splitter)
+    return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter)
 
 
 def bad_lines(told: Mapping[str, Any]) -> list[BadLine]:
