@@ -204,11 +204,25 @@ class Separate:
         return epochs * self.batches_per_epoch
 
     def at(self, step: int) -> Slots:
+        together = max(1, _AHEAD // self.batch_size)
+        row = step % together * self.batch_size
+        return self._block(step // together, together).rows(row, row + self.batch_size)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - a plan lives as long as its loader
+    def _block(self, number: int, steps: int) -> Slots:
+        epochs, heaps = np.divmod(
+            np.arange(number * steps, (number + 1) * steps), self.batches_per_epoch
+        )
+        pieces = [self._deal(int(epoch), heaps[epochs == epoch]) for epoch in np.unique(epochs)]
+        example, epoch = np.concatenate(pieces), np.repeat(epochs, self.batch_size)
+        return Slots(np.zeros_like(epoch), epoch, example, np.ones(len(epoch), bool))
+
+    def _deal(self, epoch: int, numbers: np.ndarray) -> np.ndarray:
+        """The examples of these batches of an epoch, one batch after the other."""
         heaps = self.batches_per_epoch
-        epoch, number = divmod(step, heaps)
         order, ends = self._dealing_order(epoch)
-        heap = permute(np.array([number]), heaps, self.seed ^ _BATCHES, epoch)[0]
-        cards = heap + heaps * np.arange(self.batch_size)
+        heap = permute(numbers, heaps, self.seed ^ _BATCHES, epoch)
+        cards = (heap[:, None] + heaps * np.arange(self.batch_size)).reshape(-1)
         place = np.searchsorted(ends, cards, side="right")
         document = order[place]
         offset = cards - (ends[place] - np.minimum(self._sizes[document], heaps))
@@ -216,10 +230,7 @@ class Separate:
         stream = np.uint64(epoch) * np.uint64(len(self._sizes)) + document.astype(np.uint64)
         offset = permute(offset, self._sizes[document], self.seed ^ _WITHIN, stream)
         index = self._starts[document] + offset
-        if self._order is not None:
-            index = self._order[index]
-        same = np.zeros_like(index)
-        return Slots(same, same + epoch, index, np.ones(len(index), bool))
+        return index if self._order is None else self._order[index]
 
     def _dealing_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The documents in random order, and where each one's cards end."""

@@ -87,6 +87,10 @@ class Tokenize(Stage):
     skip_bad: int = option(0, "leave out and list up to this many bad records")
     shards: int = option(0, "files to write; 0: by the number of records")
     workers: int = option(0, "processes; 0: one a core", affects_result=False)
+    runner: str = option(
+        "local", "local, or an Apache Beam runner such as DirectRunner", affects_result=False
+    )
+    runner_options: str = option("", "flags of the Beam runner", affects_result=False)
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside fields and inputs."""
@@ -332,7 +336,14 @@ class Tokenize(Stage):
         told = {n: out.facts(names[n]) for n in range(len(jobs)) if done[n]}
         with progress.Bar("tokenize", total=len(jobs), unit="shards") as bar:
             bar.skip(len(told))
-            answers = engine.run(function, [jobs[n] for n in left], workers=self.workers)
+            answers = engine.run(
+                function,
+                [jobs[n] for n in left],
+                workers=self.workers,
+                runner=self.runner,
+                runner_options=self.runner_options,
+                scratch=os.path.abspath(out.path / _STATE),
+            )
             for number, answer in zip(left, answers, strict=True):
                 out.keep(names[number], facts=answer)
                 told[number] = answer
