@@ -147,7 +147,11 @@ def assert_gradient_norm(
     """L2 norm of one parameter's gradient: rtol 1e-4, atol 1e-5; in x64 as everything else."""
     norm = np.linalg.norm(np.asarray(actual, np.float64).ravel())
     _assert_close(
-        norm, np.float64(reference), precision, (1e-4 * abs(reference) + 1e-5) * factor, what
+        norm,
+        np.asarray(reference, np.float64),
+        precision,
+        (1e-4 * abs(reference) + 1e-5) * factor,
+        what,
     )
 
 
