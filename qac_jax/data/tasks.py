@@ -84,9 +84,19 @@ def vocabulary(folder: str) -> Any:
 
 
 @functools.cache
+def _tensorflow() -> Any:
+    """TensorFlow, kept off the accelerators: their memory is JAX's."""
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")
+    return tf
+
+
+@functools.cache
 def _vocabulary_class() -> Any:
     import seqio
-    import tensorflow as tf
+
+    tf = _tensorflow()
 
     class HuggingFaceVocabulary(seqio.Vocabulary):
         """Hugging Face's tokeniser: the ids of `tokenizers`, without special tokens."""
@@ -156,7 +166,8 @@ def _vocabulary_class() -> Any:
 
 def _output_features(recipe: Recipe, source: Any) -> dict[str, Any]:
     import seqio
-    import tensorflow as tf
+
+    tf = _tensorflow()
 
     if isinstance(source, Examples):
         words = vocabulary(source.tokenizer_folder)
@@ -176,7 +187,8 @@ def _output_features(recipe: Recipe, source: Any) -> dict[str, Any]:
 def _slots_source(count: int) -> Any:
     """A source of places in the epoch, sharded and repeated by seqio before they are paired."""
     import seqio
-    import tensorflow as tf
+
+    tf = _tensorflow()
 
     class Slots(seqio.DataSource):
         @property
@@ -213,7 +225,7 @@ def _pair_up(
     dataset: Any, sequence_length: Mapping[str, int] | None, *, source: Any, part: Part, crop: str
 ) -> Any:
     """Places into examples: seqio repeats before this step, so epochs can be counted here."""
-    import tensorflow as tf
+    tf = _tensorflow()
 
     padded = make_recipe(source, part.kind, part.settings, crop=crop).lengths
     # Lists of texts may be given seqio's way, as (texts, tokens).
@@ -257,7 +269,7 @@ def _pair_up(
 
 def _interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any, *, counts: Any) -> Any:
     """The loader's order of sources (`sampler.Mixed`)."""
-    import tensorflow as tf
+    tf = _tensorflow()
 
     plan = Mixed(counts, tuple(float(rate) for rate in rates), batch_size=1, seed=int(seed or 0))
     periods = tf.data.Dataset.range(1 << 40)
