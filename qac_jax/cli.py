@@ -25,10 +25,11 @@ STAGES = {
     "pretrain": "qac_jax.stages.train:Train",
     "finetune": "qac_jax.stages.train:Train",
     "embed": "qac_jax.stages.embed:Embed",
+    "index": "qac_jax.stages.index:Index",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("generate", "extract", "mine", "label", "index", "search") + (
+COMING = ("generate", "extract", "mine", "label", "search") + (
     "report",
     "export",
 )
@@ -43,6 +44,7 @@ _SUMMARIES = {
     "pretrain": "examples -> trained parameters",
     "finetune": "the same stage, for retrievers",
     "embed": "texts and an encoder -> vectors",
+    "index": "vectors -> an index, exact or ScaNN's",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",

@@ -16,12 +16,12 @@ from etils import epath
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.text import documents
+from qac_jax.text import documents, files
 from qac_jax.text.bad_lines import BadLines, BadRecord
-from qac_jax.text.files import Piece, expand, find, open_bytes, plain_name, text_lines
+from qac_jax.text.files import Piece, expand, open_bytes, plain_name, text_lines
 from qac_jax.text.queries import read_queries
 from qac_jax.text.readers.lines import json_object, string
-from qac_jax.text.records import Records, write_records
+from qac_jax.text.records import write_records
 
 
 KIND = "passages"
@@ -90,7 +90,7 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
 
 def detect(path: str) -> str:
     """The format of a corpus, by its name and first line."""
-    if os.path.isdir(path) and find(path, "corpus.jsonl", "documents.jsonl"):
+    if os.path.isdir(path) and files.find(path, "corpus.jsonl", "documents.jsonl"):
         return "beir"
     first = expand(path, (".jsonl", ".tsv"))[0]
     with open_bytes(first) as file:
@@ -111,21 +111,21 @@ def detect(path: str) -> str:
     )
 
 
-def locate(location: Mapping[str, str], base: epath.PathLike) -> Records | None:
-    """The texts that an index remembers, if they are still where they were (None: they are not).
+def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
+    """The texts that something remembers, if they are still there (None: they are not).
 
     `location` has "relative" (seen from the folder `base`) and "path"; folders move together.
     """
-    for place in (os.path.join(os.fspath(base), location.get("relative", "")), location["path"]):
+    for place in (os.path.join(os.fspath(base), location["relative"]), location["path"]):
         if os.path.exists(os.path.join(place, artifacts.COMMIT)):
             found = artifacts.load(place)
             if found.identity == location["identity"]:
-                return Records(found)
+                return found
     return None
 
 
 def location(artifact: Artifact, base: epath.PathLike) -> dict[str, str]:
-    """What `locate` finds it by."""
+    """What `find` finds it by."""
     path = os.path.abspath(os.fspath(artifact.path))
     relative = os.path.relpath(path, os.path.abspath(os.fspath(base)))
     return {"path": path, "relative": relative, "identity": artifact.identity}

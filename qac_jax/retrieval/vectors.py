@@ -98,12 +98,14 @@ class Vectors:
             yield start, self.read(start, min(start + size, self.rows))
 
 
-def shard_names(artifact: Artifact) -> list[str]:
-    """The files of vectors; refuses an artefact that lacks some."""
-    found = sorted(m.groups() for m in map(_SHARD.fullmatch, artifact.files) if m)
-    if [int(i) for i, _ in found] != list(range(int(found[0][1]) if found else -1)):
-        raise UserError(f"{artifact.path} lacks files of vectors; run qac embed again")
-    return [shard_name(int(i), int(n)) for i, n in found]
+def shard_names(artifact: Artifact, below: str = "") -> list[str]:
+    """The files of vectors (in a folder of the artefact); refuses where some are missing."""
+    inside = (n.removeprefix(below) for n in artifact.files if n.startswith(below))
+    found = sorted(m.groups() for m in map(_SHARD.fullmatch, inside) if m)
+    count = int(found[0][1]) if found else 0
+    if [int(index) for index, _ in found] != list(range(count)):
+        raise UserError(f"{artifact.path} lacks files of vectors; make it again")
+    return [f"{below}{shard_name(index, count)}" for index in range(count)]
 
 
 def _fill(file: Any, target: np.ndarray, path: str) -> None:

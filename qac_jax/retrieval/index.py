@@ -1,0 +1,194 @@
+"""An index folder, whatever searches it: vectors in, ids and texts out.
+
+    index = Index.load("out/index")
+    index.ask(["a question"], k=10)          # a list of hits for each question
+
+Artefacts of kind "index" hold the ids, `index.json` (how it was built) and parts, one for each
+artefact of vectors that was put in: `part-00000/` with the vectors (exact) or ScaNN's files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from qac_jax import artifacts
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.retrieval import texts
+from qac_jax.retrieval.embed import Encoder, Settings
+from qac_jax.retrieval.ids import Ids
+from qac_jax.retrieval.runs import Ranking, Run, ranked
+from qac_jax.retrieval.vectors import Vectors, shard_names
+from qac_jax.text.records import Records
+
+
+KIND = "index"
+DESCRIPTION = "index.json"
+EXACT, SCANN = "exact", "scann"
+METHODS = (EXACT, SCANN)
+
+# Questions that are searched together: their rankings of 1,000 take little memory.
+_TOGETHER = 4096
+
+
+class Searcher(Protocol):
+    """What exact search and ScaNN have in common."""
+
+    width: int
+
+    def __len__(self) -> int: ...
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(scores float32, rows int64) [queries, k], best first; row -1 where there is none."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """One passage that was found."""
+
+    id: str
+    score: float
+    title: str = ""
+    text: str = ""
+
+
+class Index:
+    """A finished index, opened: its searcher, ids, and where texts and encoder are."""
+
+    def __init__(self, artifact: Artifact, *, encoder: str = ""):
+        self.artifact = artifact
+        self.description: dict[str, Any] = json.loads(artifact.file(DESCRIPTION).read_text())
+        self.ids = Ids(artifact)
+        self._encoder = encoder
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, encoder: str = "") -> Index:
+        """`encoder`: where the encoder's folder is, if it was moved."""
+        return cls(artifacts.load(path, KIND), encoder=encoder)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @functools.cached_property
+    def searcher(self) -> Searcher:
+        """Loaded when first needed."""
+        if self.description["method"] == EXACT:
+            from qac_jax.retrieval.exact import Exact
+
+            return Exact(self.vectors)
+        from qac_jax.retrieval.scann_index import Effort, Preset, Scann
+
+        effort = self.artifact.info.get("effort")
+        parts = self.description["parts"]
+        return Scann(
+            [self.artifact.path / name for name in parts],
+            [part["rows"] for part in parts.values()],
+            self.description["dimension"],
+            [Preset(**part["preset"]) for part in parts.values()],
+            Effort(**effort) if effort else None,
+        )
+
+    @functools.cached_property
+    def vectors(self) -> Vectors:
+        """Those of an exact index."""
+        files = (
+            os.fspath(self.artifact.path / name)
+            for part in self.description["parts"]
+            for name in shard_names(self.artifact, f"{part}/")
+        )
+        return Vectors(list(files))
+
+    @functools.cached_property
+    def encoder(self) -> Encoder:
+        """The encoder that made the vectors, used as it was for them."""
+        known = self.artifact.info["encoder"]
+        place = self._encoder or known["path"]
+        if not os.path.isdir(place):
+            raise UserError(
+                f"the encoder of {self.artifact.path} is not at {place} any more; say where it "
+                "is by --model"
+            )
+        return Encoder.load(place, Settings(**known["settings"]))
+
+    @functools.cached_property
+    def texts(self) -> Texts:
+        return Texts(self.artifact.info["texts"], self.artifact.path)
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors to (scores, rows), as every searcher."""
+        parts = [
+            self.searcher.search(queries[start : start + _TOGETHER], k)
+            for start in range(0, len(queries), _TOGETHER)
+        ] or [self.searcher.search(queries, k)]
+        scores, rows = zip(*parts, strict=True)
+        return np.concatenate(scores), np.concatenate(rows)
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run:
+        """Query id -> text to a run, as TREC files hold it."""
+        vectors = self.encoder.encode(list(queries.values()), "query")
+        return self.run_of(list(queries), vectors, k)
+
+    def run_of(self, names: Sequence[str], vectors: np.ndarray, k: int) -> Run:
+        """The same for queries that are vectors already."""
+        scores, rows = self.search(vectors, k)
+        return {
+            name: ranking(self.ids, found, gains)
+            for name, found, gains in zip(names, rows, scores, strict=True)
+        }
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        """The best passages for each question, with their texts where they are known."""
+        scores, rows = self.search(self.encoder.encode(questions, "query"), k)
+        return [self.hits(found, gains) for found, gains in zip(rows, scores, strict=True)]
+
+    def hits(self, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+        """Rows with their ids and texts."""
+        return hits(self.ids, self.texts, rows, scores)
+
+
+class Texts:
+    """The records of rows, from the artefacts of passages that an index remembers."""
+
+    def __init__(self, locations: Sequence[Mapping[str, Any]], base: os.PathLike[str]):
+        self._locations, self._base = locations, base
+        self._records: dict[int, Records | None] = {}
+        self.missing: list[str] = []  # folders that are not there any more
+
+    def record(self, row: int) -> dict[str, Any] | None:
+        """The passage of a row; None where its texts are gone."""
+        for number, location in enumerate(self._locations):
+            if row < location["rows"]:
+                if number not in self._records:
+                    found = texts.find(location, self._base)
+                    self._records[number] = Records(found) if found else None
+                    if found is None:
+                        self.missing.append(location["path"])
+                records = self._records[number]
+                return None if records is None else records[row]
+            row -= location["rows"]
+        raise IndexError(row)
+
+
+def hits(ids: Ids, known: Texts, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+    """Rows with their ids and texts; rows below 0 are nothing."""
+    found = []
+    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+        if row >= 0:
+            record = known.record(row) or {}
+            title, text = record.get("title") or "", record.get("text") or ""
+            found.append(Hit(ids[row], score, title, text))
+    return found
+
+
+def ranking(ids: Ids, rows: np.ndarray, scores: np.ndarray) -> Ranking:
+    """One query's rows as ids, in trec_eval's order."""
+    found = rows >= 0
+    return ranked(ids.many(rows[found]), scores[found])

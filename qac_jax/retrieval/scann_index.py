@@ -1,0 +1,205 @@
+"""Approximate search by ScaNN: presets by corpus size, parts on disk, one searcher over them.
+
+ScaNN is imported here only, inside functions. Its rules of size: below 20,000 rows everything is
+scored, below 100,000 hashed and reordered, above that a tree of about sqrt(rows) leaves as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.retrieval.exact import check_width
+
+
+BRUTE_FORCE, HASHED = 20_000, 100_000
+REORDERINGS = ("float32", "bfloat16", "int8")
+
+# Queries of one batch of the parallel search, and the fewest that are worth threads.
+_BATCH = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """How an index is built."""
+
+    leaves: int  # 0: no tree
+    hashed: bool = True
+    dims_per_block: int = 2
+    threshold: float = 0.2  # of anisotropic quantisation
+    training_rows: int = 100_000
+    reordering: str = "float32"
+    soar: float = 0.0  # lambda of a second leaf for each row (0: none)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How hard is searched: what trades speed for recall without building again."""
+
+    leaves: int  # that are looked into; 0: there is no tree
+    reorder: int  # candidates whose score is computed exactly; 0: all scores are exact
+
+
+def preset_for(rows: int, **changes: Any) -> Preset:
+    """The usual one for a number of rows, with some of its settings changed."""
+    preset = Preset(leaves=0 if rows < HASHED else _leaves(rows), hashed=rows >= BRUTE_FORCE)
+    preset = dataclasses.replace(preset, **changes)
+    if preset.leaves > rows:
+        raise UserError(
+            f"leaves={preset.leaves} are more than the {rows} vectors; use about {_leaves(rows)}, "
+            "or 0 for no tree"
+        )
+    if preset.reordering not in REORDERINGS:
+        raise UserError(f"reordering={preset.reordering!r} is not one of {', '.join(REORDERINGS)}")
+    return preset
+
+
+def usual_effort(presets: Sequence[Preset], k: int = 100) -> Effort:
+    """Where nothing was measured: rather slow than wrong."""
+    most = largest_effort(presets, 5 * k, k)
+    return Effort(-(-most.leaves // 10), most.reorder)
+
+
+def largest_effort(presets: Sequence[Preset], rows: int, k: int) -> Effort:
+    """Beyond which nothing is gained."""
+    hashed = any(preset.hashed for preset in presets)
+    return Effort(max(p.leaves for p in presets), min(rows, 50 * k) if hashed else 0)
+
+
+def version() -> str:
+    return importlib.metadata.version("scann")
+
+
+def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -> None:
+    """Builds one part and writes it into an empty folder that may be moved afterwards."""
+    scann = _scann()
+    width = vectors.shape[1]
+    builder = scann.builder(np.ascontiguousarray(vectors, np.float32), 100, "dot_product")
+    sample = min(len(vectors), preset.training_rows)
+    if preset.leaves:
+        builder = builder.tree(
+            num_leaves=preset.leaves,
+            num_leaves_to_search=max(1, preset.leaves // 10),
+            training_sample_size=sample,
+            **({"soar_lambda": preset.soar} if preset.soar else {}),
+        )
+    if preset.hashed:
+        builder = builder.score_ah(
+            min(preset.dims_per_block, width),
+            anisotropic_quantization_threshold=preset.threshold,
+            training_sample_size=sample,
+        )
+        builder = builder.reorder(100, quantize=_reordering(preset.reordering))
+    else:
+        builder = builder.score_brute_force()
+    os.makedirs(folder, exist_ok=True)
+    builder.build().serialize(os.fspath(folder), relative_path=True)
+
+
+class Scann:
+    """Searches the parts of an index; rows count through the parts."""
+
+    def __init__(
+        self,
+        folders: Sequence[str | os.PathLike[str]],
+        rows: Sequence[int],
+        width: int,
+        presets: Sequence[Preset],
+        effort: Effort | None = None,
+    ):
+        scann = _scann()
+        self.presets = presets
+        self.effort = effort or usual_effort(presets)
+        self.width = width
+        self._starts = [0, *np.cumsum(rows).tolist()]
+        self._parts = []
+        for folder, count in zip(folders, rows, strict=True):
+            try:
+                part = scann.load_searcher(os.fspath(folder))
+            except (RuntimeError, ValueError, OSError) as error:
+                raise UserError(
+                    f"{folder} cannot be loaded by ScaNN {version()} "
+                    f"({str(error).splitlines()[0]}); build the index again"
+                ) from error
+            if part.size() != count:
+                raise UserError(
+                    f"{folder} holds {part.size()} vectors instead of {count}; build the index "
+                    "again"
+                )
+            self._parts.append(part)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def search(
+        self, queries: np.ndarray, k: int, effort: Effort | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Exact.search`: scores and rows of the best that were found, row -1 for none."""
+        check_width(queries, self.width)
+        queries = np.ascontiguousarray(queries, np.float32)
+        effort = effort or self.effort
+        scores = np.full((len(queries), k * len(self._parts)), -np.inf, np.float32)
+        rows = np.full(scores.shape, -1, np.int64)
+        if not len(queries):
+            return scores[:, :k], rows[:, :k]
+        for number, (part, preset) in enumerate(zip(self._parts, self.presets, strict=True)):
+            count = self._starts[number + 1] - self._starts[number]
+            settings: dict[str, int] = {"final_num_neighbors": min(k, count)}
+            if preset.hashed:
+                settings["pre_reorder_num_neighbors"] = min(max(effort.reorder, k), count)
+            if preset.leaves:
+                settings["leaves_to_search"] = min(effort.leaves, preset.leaves)
+            if len(queries) > _BATCH:
+                found, gains = part.search_batched_parallel(queries, batch_size=_BATCH, **settings)
+            else:
+                found, gains = part.search_batched(queries, **settings)
+            place = slice(number * k, number * k + found.shape[1])
+            # Where the leaves hold too few rows, ScaNN fills up with NaN.
+            missing = np.isnan(gains)
+            scores[:, place] = np.where(missing, -np.inf, gains)
+            rows[:, place] = np.where(missing, -1, found.astype(np.int64) + self._starts[number])
+        order = np.lexsort((rows, -scores), axis=1)[:, :k]
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+def _leaves(rows: int) -> int:
+    return max(1, round(rows**0.5))
+
+
+def _reordering(name: str) -> Any:
+    from scann import ReorderType
+
+    return getattr(ReorderType, name.upper())
+
+
+def _scann() -> Any:
+    """ScaNN's searchers in C++, which need no TensorFlow.
+
+    Its package imports TensorFlow where there is one, for graph operators that nobody here uses:
+    seconds, 600 MB, and a crash with another version than it was built for. So there is none
+    while it is imported, unless it is loaded already.
+    """
+    absent = object()
+    if "scann" not in sys.modules:
+        before = sys.modules.get("tensorflow", absent)
+        if before is absent:
+            sys.modules["tensorflow"] = None  # type: ignore[assignment]
+        try:
+            import scann  # noqa: F401
+        except ImportError as error:
+            raise UserError(
+                f"ScaNN cannot be imported ({error}); install scann==1.4.2, or use an exact index"
+            ) from error
+        finally:
+            if before is absent:
+                del sys.modules["tensorflow"]
+    from scann.scann_ops.py import scann_ops_pybind
+
+    return scann_ops_pybind
