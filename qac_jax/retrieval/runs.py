@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -105,11 +106,15 @@ def write_lines(file: IO[str], run: Mapping[str, Ranking], tag: str = TAG) -> No
 
     Columns stand apart by blanks, or by tabs where an id holds a blank.
     """
-    names = (name for query in run for name in (query, *run[query].ids))
-    blank = "\t" if any(_needs_tabs(name) for name in names) else " "
+    blank = "\t" if any([_needs_tabs((q, *ranking.ids)) for q, ranking in run.items()]) else " "
     for query, ranking in run.items():
-        for rank, (name, score) in enumerate(zip(ranking.ids, ranking.scores, strict=True), 1):
-            file.write(blank.join((query, "Q0", name, str(rank), str(score), tag)) + "\n")
+        before, after = f"{query}{blank}Q0{blank}", f"{blank}{tag}\n"
+        pairs = zip(ranking.ids, ranking.scores.tolist(), strict=True)
+        # Nine digits tell all numbers of single precision apart.
+        file.writelines(
+            f"{before}{name}{blank}{rank}{blank}{score:.9g}{after}"
+            for rank, (name, score) in enumerate(pairs, 1)
+        )
 
 
 def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
@@ -151,7 +156,8 @@ def _folder_stem(path: str) -> str:
 
 def _lines(path: str) -> Iterator[tuple[int, bytes, bytes, float]]:
     """(line number, query, passage, score); millions of lines, so nothing is done twice."""
-    width, columns, sign = 0, (0, 0, 0), 1
+    width, sign = 0, 1
+    pick = itemgetter(0)
     with open_bytes(path) as file:
         for number, raw in enumerate(file, 1):
             if number == 1:
@@ -165,7 +171,8 @@ def _lines(path: str) -> Iterator[tuple[int, bytes, bytes, float]]:
             if not width:
                 width = len(fields)
                 columns, sign = _LAYOUTS[width]
-            query, passage, figure = (fields[i] for i in columns)
+                pick = itemgetter(*columns)
+            query, passage, figure = pick(fields)
             try:
                 yield number, query, passage, sign * float(figure)
             except ValueError:
@@ -223,12 +230,16 @@ def _repeated(path: str, query: str) -> DataError:
     )
 
 
-def _needs_tabs(name: str) -> bool:
-    if name.split() == [name]:
+def _needs_tabs(names: Iterable[str]) -> bool:
+    """Whether an id holds a blank; refuses what no file can hold."""
+    names = list(names)
+    together = "".join(names)
+    if "" not in names and together.split() == [together]:
         return False
-    if not name.strip() or "\t" in name or len(name.splitlines()) > 1:
-        raise UserError(
-            f"the id {name!r} is empty or holds a tab or a line's end, which no run file can hold; "
-            f"rename it"
-        )
+    for name in names:
+        if not name.strip() or "\t" in name or len(name.splitlines()) > 1:
+            raise UserError(
+                f"the id {name!r} is empty or holds a tab or a line's end, which no run file can "
+                f"hold; rename it"
+            )
     return True
