@@ -88,7 +88,7 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
             continue  # objectives, models: gin builds them
         text = field.metadata.get("help", "").replace("%", "%%")
         default = field.default if field.default is not dataclasses.MISSING else None
-        if default not in (None, "", fields.REQUIRED):
+        if default not in (None, "", (), fields.REQUIRED):
             text += f" (default {default})"
         names = [f"--{fields.flag(field)}"]
         if fields.is_flag(hints[field.name]):

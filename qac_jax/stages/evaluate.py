@@ -38,12 +38,16 @@ class Evaluate(Stage):
     passages: str = artifact_input(
         "where the texts are that answers are looked for in", kind="passages", default=""
     )
-    protocol: str = option("own", "whose rules hold", choices=("own", "msmarco", "trec_dl", "beir"))
+    protocol: str = option(
+        "own",
+        "whose rules hold: own, msmarco, trec_dl or beir",
+        choices=("own", "msmarco", "trec_dl", "beir"),
+    )
     measures: tuple[str, ...] = option((), "instead of the protocol's, such as ndcg@10,mrr@10,map")
     level: int = option(0, "from which grade a passage is relevant (0: as the protocol says)")
     over: str = option(
         "",
-        "queries a mean is over: all judged, those of them retrieved, or those with an answer",
+        "queries a mean is over: all judged, those of them retrieved, or those answerable",
         choices=("", "judged", "retrieved", "answerable"),
     )
     depth: int = option(0, "look at this many passages of each ranking only (0: all)")
@@ -67,7 +71,9 @@ class Evaluate(Stage):
             self._warn(name, run)
             result = judge(name, run)
             if result.missing:
-                progress.say(f"{name}: {result.missing:,} queries are not in the run and count 0")
+                progress.say(
+                    f"{name}: queries that the run lacks and that count 0: {result.missing:,}"
+                )
             found.append(result)
         facts = {
             "protocol": self.protocol if self.qrels else "answers",

@@ -95,7 +95,7 @@ def test_queries_that_are_missing_are_told(files, capsys):
     with (files / "test.tsv").open("a") as file:
         file.write("unknown\td1\t1\n")
     assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
-    assert "good: 1 queries are not in the run and count 0" in capsys.readouterr().err
+    assert "good: queries that the run lacks and that count 0: 1" in capsys.readouterr().err
 
 
 def passages(folder):
