@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qac_jax.models.layers import dropout
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.objective import example_keys, global_weights
 
@@ -39,11 +40,7 @@ class Net(nn.Module):
         x = x + (x.sum(1) / lengths[:, None])[:, None]
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         hidden = nn.gelu(x @ up)
-        if keys is not None and self.dropout:
-            keep = jax.vmap(lambda k: jax.random.bernoulli(k, 1 - self.dropout, hidden.shape[1:]))(
-                keys
-            )
-            hidden = jnp.where(keep, hidden / (1 - self.dropout), 0)
+        hidden = dropout(hidden, keys, 1, self.dropout, "hash")
         x = x + nn.with_logical_constraint(hidden, ("batch", "length", "mlp")) @ down
         return nn.with_logical_constraint(x * mask[..., None], ("batch", "length", "embed"))
 
@@ -66,14 +63,15 @@ class ToyMlm:
     def prepare(self, batch: Any, key: jax.Array) -> Any:
         ids, lengths = batch["tokens"], batch["tokens_length"]
         keys = example_keys(key, ids.shape[0])
-        chosen = jax.vmap(lambda k: jax.random.bernoulli(k, self.rate, ids.shape[1:]))(keys)
+        # What is dropped is masked (the hash compiles several times faster than threefry).
+        chosen = dropout(jnp.ones(ids.shape), keys, 0, self.rate, "hash") == 0
         chosen &= jnp.arange(ids.shape[1]) < lengths[:, None]
         return {
             "ids": jnp.where(chosen, 1, ids),
             "labels": ids,
             "lengths": lengths,
             "weights": global_weights(chosen),
-            "keys": jax.vmap(lambda k: jax.random.fold_in(k, 7))(keys),
+            "keys": keys,
         }
 
     def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
@@ -122,14 +120,11 @@ class ToyContrastive:
         params = gathered(params) if self.gather else params
 
         def encode(part: Any) -> Any:
-            def vectors(name: str, site: int) -> jax.Array:
-                keys = jax.vmap(lambda k: jax.random.fold_in(k, site))(part["keys"])
-                x = self.net.apply(
-                    params, part[name], part[f"{name}_length"], keys if train else None
-                )
-                return x[:, 0]
+            def vectors(name: str) -> jax.Array:
+                keys = part["keys"] if train else None
+                return self.net.apply(params, part[name], part[f"{name}_length"], keys)[:, 0]
 
-            return vectors("query", 1), vectors("passage", 2)
+            return vectors("query"), vectors("passage")
 
         q, p = chunked_encode(encode, batch, self.chunk)
         scores = q @ p.T

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from qac_jax import hardware
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import settle
 from qac_jax.training import report, start
+from qac_jax.training.journal import padded_tokens
 
 
 # The share of a device's peak that hours are said for: what well-tuned BERTs reach.
@@ -45,7 +45,7 @@ def plan(
         return result
     shapes = settle(kind, Form(), lengths=lengths, settings=settings).spec(batch_size)
     spec = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
-    tokens = sum(math.prod(s.shape) for n, s in spec.items() if f"{n}_length" in spec)
+    tokens = padded_tokens(spec)
     result["tokens_per_step"] = tokens
     result["step_flops"] = report.flops(objective, spec)
     if steps is None:

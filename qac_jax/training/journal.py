@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -49,6 +50,9 @@ class Clock:
             # Parts are alike: this process's tokens speak for the others.
             "tokens_per_second": self.tokens * parts / seconds,
         }
+        if step_flops is not None:
+            # The formula is for full rows; only what is not padding counts as useful.
+            step_flops *= self.tokens * parts / (steps * max(padded_tokens(spec), 1))
         used = report.mfu(step_flops, seconds / steps, list(mesh.devices.flat))
         return figures if used is None else {**figures, "mfu": used}
 
@@ -56,6 +60,11 @@ class Clock:
 def tokens_of(batch: Mapping[str, np.ndarray]) -> int:
     """Tokens of a batch that are not padding."""
     return int(sum(x.sum() for name, x in batch.items() if name.endswith("_length")))
+
+
+def padded_tokens(spec: Mapping[str, Any]) -> int:
+    """Places for tokens in a batch of these shapes."""
+    return sum(math.prod(x.shape) for name, x in spec.items() if f"{name}_length" in spec)
 
 
 def shown(figures: Mapping[str, float]) -> str:

@@ -86,6 +86,11 @@ def make_mesh(shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None =
     return mesh
 
 
+def within_data(rules: Rules) -> Rules:
+    """The rules for code that is mapped over the mesh axis `data` already."""
+    return (("batch", "fsdp"), *(rule for rule in rules if rule[0] != "batch"))
+
+
 @contextlib.contextmanager
 def use(mesh: Mesh, rules: Rules) -> Iterator[None]:
     """Modules traced inside place their activations by these rules on this mesh."""

@@ -26,13 +26,28 @@ COLLECTIVES = (
     "collective-broadcast",
 )
 
+IN_LOOP = " in a loop"
+
 _CALL = re.compile(rf"\s({'|'.join(COLLECTIVES)})(?:-start)?\(")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
+_LOOP_BODY = re.compile(r"\bbody=%?([\w.-]+)")
 
 
 def collectives(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """How many collectives of each kind stand in the compiled program (a loop's body once)."""
-    counts = collections.Counter(_CALL.findall(compiled.as_text() or ""))
-    return {name: counts[name] for name in COLLECTIVES if counts[name]}
+    """How many collectives of each kind stand in the compiled program.
+
+    Those in the body of a loop, which run once a turn, are counted apart (and once).
+    """
+    text = compiled.as_text() or ""
+    bodies = set(_LOOP_BODY.findall(text))
+    counts: collections.Counter[str] = collections.Counter()
+    where = ""
+    for line in text.splitlines():
+        if begin := _COMPUTATION.match(line):
+            where = IN_LOOP if begin[1] in bodies else ""
+        counts.update(name + where for name in _CALL.findall(line))
+    names = [name + suffix for suffix in ("", IN_LOOP) for name in COLLECTIVES]
+    return {name: counts[name] for name in names if counts[name]}
 
 
 def memory(compiled: jax.stages.Compiled) -> dict[str, int]:

@@ -157,24 +157,48 @@ class Engine:
             metrics, collections = split_aux(aux)
             return loss, metrics, grads, collections
 
-        parts = jax.tree.map(self._spread, chunked.split(batch, size // self.microbatch))
-        (loss, aux), grads = jax.eval_shape(
-            differentiate, params, jax.tree.map(lambda x: x[0], parts)
-        )
-        if "state" in aux:
+        return self._accumulate(differentiate, params, batch, size)
+
+    def _accumulate(
+        self, differentiate: Any, params: Any, batch: Any, size: int
+    ) -> tuple[jax.Array, Metrics, Any, Variables]:
+        """Sums over microbatches, which add up.
+
+        Each row of devices along the mesh axis `data` sums up its own gradients (a leading axis,
+        which vmap lays along `data`), and they meet once after the loop, not once a microbatch.
+        """
+        ways = self.mesh.shape["data"]
+        count = size // self.microbatch
+
+        def cut(x: jax.Array) -> jax.Array:  # [microbatches, data, rows, …]
+            x = chunked.split(x, count)
+            x = x.reshape(count, ways, self.microbatch // ways, *x.shape[2:])
+            return self._at(x, PartitionSpec(None, "data", "fsdp"))
+
+        def own(params: Any, part: Any) -> Any:
+            with nn.logical_axis_rules(meshes.within_data(self.rules)):
+                return jax.vmap(differentiate, (None, 0), spmd_axis_name="data")(params, part)
+
+        def add(sums: Any, part: Any) -> tuple[Any, None]:
+            return keep(jax.tree.map(jnp.add, sums, own(params, part))), None
+
+        def keep(sums: Any) -> Any:  # gradients cut as their parameters, behind the leading axis
+            values, grads = sums
+            specs = jax.tree.map(
+                lambda place: PartitionSpec("data", *place.spec), self.shardings.params
+            )
+            return values, jax.tree.map(self._at, grads, specs)
+
+        parts = jax.tree.map(cut, batch)
+        shapes = jax.eval_shape(own, params, jax.tree.map(lambda x: x[0], parts))
+        if "state" in shapes[0][1]:
             raise TypeError(
                 f"{type(self.objective).__name__} is splittable and has state: state advances "
                 "once a step, so such an objective must not be splittable"
             )
-        places = self.shardings.params
-
-        def add(sums: Any, part: Any) -> tuple[Any, None]:
-            (loss, metrics), grads = differentiate(params, part)
-            grads = jax.tree.map(jax.lax.with_sharding_constraint, grads, places)
-            return jax.tree.map(jnp.add, sums, (loss, metrics, grads)), None
-
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, aux, grads))
-        (loss, metrics, grads), _ = jax.lax.scan(add, zeros, parts)
+        zeros = keep(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+        sums, _ = jax.lax.scan(add, zeros, parts)
+        (loss, metrics), grads = jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
         return loss, metrics, grads, {}
 
     def measure(self, variables: Variables, batch: Any) -> Metrics:
@@ -219,10 +243,8 @@ class Engine:
                 )
             meshes.check_batch(self.microbatch, self.mesh, "microbatch")
 
-    def _spread(self, parts: jax.Array) -> jax.Array:
-        """Microbatches [count, size, …], each over all devices."""
-        place = NamedSharding(self.mesh, PartitionSpec(None, meshes.BATCH_AXES))
-        return jax.lax.with_sharding_constraint(parts, place)
+    def _at(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
 
 
 def _part(tree: Any, names: Mapping[str, Any]) -> Any:

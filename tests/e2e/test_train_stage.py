@@ -49,6 +49,7 @@ def launch(examples: Path, out: Path, *flags: object, **variables: object) -> An
     environment = {
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(examples.parent / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         **{name: str(value) for name, value in variables.items()},
