@@ -157,7 +157,7 @@ def _folder_stem(path: str) -> str:
 def _lines(path: str) -> Iterator[tuple[int, bytes, bytes, float]]:
     """(line number, query, passage, score); millions of lines, so nothing is done twice."""
     width, sign = 0, 1
-    pick = itemgetter(0)
+    pick = itemgetter(0, 0, 0)
     with open_bytes(path) as file:
         for number, raw in enumerate(file, 1):
             if number == 1:

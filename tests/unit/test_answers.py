@@ -108,7 +108,7 @@ def test_tokens_are_those_of_dprs_expression():
 
 def test_tokens_of_random_texts():
     rng = np.random.default_rng(0)
-    pieces = ["a", "B", "é", "e\u0301", "1", ",", ".", " ", "\n", "_", "\u00ad", "ß", "日", "Σ", "σ"]
+    pieces = [*"aBé1,. \n_ß日Σσ", "e\u0301", "\u00ad"]
     for _ in range(3000):
         text = "".join(rng.choice(pieces, rng.integers(0, 12)))
         answer = "".join(rng.choice(pieces, rng.integers(0, 4)))
