@@ -9,7 +9,6 @@ artefact of vectors that was put in: `part-00000/` with the vectors (exact) or S
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -21,12 +20,11 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.retrieval import texts
 from qac_jax.retrieval.embed import Encoder, Settings
+from qac_jax.retrieval.hits import Hit, Texts, hits, ranking
 from qac_jax.retrieval.ids import Ids
-from qac_jax.retrieval.runs import Ranking, Run, ranked
+from qac_jax.retrieval.runs import Run
 from qac_jax.retrieval.vectors import Vectors, shard_names
-from qac_jax.text.records import Records
 
 
 KIND = "index"
@@ -48,16 +46,6 @@ class Searcher(Protocol):
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """(scores float32, rows int64) [queries, k], best first; row -1 where there is none."""
         ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Hit:
-    """One passage that was found."""
-
-    id: str
-    score: float
-    title: str = ""
-    text: str = ""
 
 
 class Index:
@@ -147,48 +135,7 @@ class Index:
     def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
         """The best passages for each question, with their texts where they are known."""
         scores, rows = self.search(self.encoder.encode(questions, "query"), k)
-        return [self.hits(found, gains) for found, gains in zip(rows, scores, strict=True)]
-
-    def hits(self, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-        """Rows with their ids and texts."""
-        return hits(self.ids, self.texts, rows, scores)
-
-
-class Texts:
-    """The records of rows, from the artefacts of passages that an index remembers."""
-
-    def __init__(self, locations: Sequence[Mapping[str, Any]], base: os.PathLike[str]):
-        self._locations, self._base = locations, base
-        self._records: dict[int, Records | None] = {}
-        self.missing: list[str] = []  # folders that are not there any more
-
-    def record(self, row: int) -> dict[str, Any] | None:
-        """The passage of a row; None where its texts are gone."""
-        for number, location in enumerate(self._locations):
-            if row < location["rows"]:
-                if number not in self._records:
-                    found = texts.find(location, self._base)
-                    self._records[number] = Records(found) if found else None
-                    if found is None:
-                        self.missing.append(location["path"])
-                records = self._records[number]
-                return None if records is None else records[row]
-            row -= location["rows"]
-        raise IndexError(row)
-
-
-def hits(ids: Ids, known: Texts, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-    """Rows with their ids and texts; rows below 0 are nothing."""
-    found = []
-    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-        if row >= 0:
-            record = known.record(row) or {}
-            title, text = record.get("title") or "", record.get("text") or ""
-            found.append(Hit(ids[row], score, title, text))
-    return found
-
-
-def ranking(ids: Ids, rows: np.ndarray, scores: np.ndarray) -> Ranking:
-    """One query's rows as ids, in trec_eval's order."""
-    found = rows >= 0
-    return ranked(ids.many(rows[found]), scores[found])
+        return [
+            hits(self.ids, self.texts, found, gains)
+            for found, gains in zip(rows, scores, strict=True)
+        ]

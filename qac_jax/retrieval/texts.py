@@ -34,10 +34,10 @@ def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
     return f"{title} {record['text']}" if title else record["text"]
 
 
-def with_contexts(text: str, contexts: Mapping[str, Any] | None) -> str:
-    """The same with generated queries behind it (docT5query)."""
-    parts = [context["text"] for context in (contexts or {}).get("contexts", ())]
-    return " ".join([text, *parts])
+def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
+    """The same with (the first `count`) generated queries behind it: docT5query."""
+    queries = [context["text"] for context in record["contexts"]]
+    return " ".join([text, *queries[: count or len(queries)]])
 
 
 def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact:

@@ -1,0 +1,206 @@
+"""BM25 by bm25s: texts into an artefact of kind "bm25", searched from the disk on all cores.
+
+    analyzer = Analyzer("english")
+    write(out, texts, analyzer, Scoring(k1=0.9, b=0.4))
+    Bm25.load("out/bm25").search(["a question"], k=100)
+
+bm25s computes every score a word can give a passage when it builds; searching adds them up.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError, nearest
+from qac_jax.retrieval.hits import Hit, Texts, hits, ranking
+from qac_jax.retrieval.ids import Ids
+from qac_jax.retrieval.runs import Run
+
+
+KIND = "bm25"
+DESCRIPTION = "bm25.json"
+VOCABULARY = "vocabulary.txt"
+ARRAYS = ("data", "indices", "indptr")  # the columns of bm25s's sparse matrix, a word each
+
+VARIANTS = ("lucene", "robertson", "atire")
+
+# Words of one letter are words: bm25s's own pattern passes over them, Lucene does not.
+_WORD = re.compile(r"(?u)\b\w+\b")
+# Lucene's (and so Anserini's) English stop words.
+_STOP = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """BM25's two parameters and its variant."""
+
+    k1: float = 0.9
+    b: float = 0.4
+    variant: str = "lucene"
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise UserError(f"variant={self.variant!r}; {nearest(self.variant, VARIANTS)}")
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise UserError(f"k1={self.k1}, b={self.b}; expected k1 from 0 on and b from 0 to 1")
+
+
+# Anserini's values, tuned on MS MARCO, and Lucene's own.
+PRESETS = {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
+
+
+class Analyzer:
+    """Text to words as they are matched: lower-cased, without stop words, stemmed."""
+
+    def __init__(self, stemmer: str = "english", stop_words: bool = True):
+        import Stemmer
+
+        known = Stemmer.algorithms()
+        if stemmer and stemmer not in known:
+            raise UserError(f"stemmer={stemmer!r} is not known; {nearest(stemmer, known)}")
+        self.settings = {"stemmer": stemmer, "stop_words": stop_words}
+        self._stem = Stemmer.Stemmer(stemmer).stemWord if stemmer else str
+        self._stop = _STOP if stop_words else frozenset()
+        self.known: dict[str, str] = {}
+
+    def words(self, text: str) -> list[str]:
+        """The words of one text, in order; every distinct one is stemmed once."""
+        known, stop = self.known, self._stop
+        found = []
+        for word in _WORD.findall(text.lower()):
+            if word in stop:
+                continue
+            stem = known.get(word)
+            if stem is None:
+                stem = known[word] = self._stem(word)
+            found.append(stem)
+        return found
+
+
+def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scoring) -> int:
+    """Builds the index of texts, in their order; returns how many there are."""
+    import bm25s
+
+    numbers: dict[str, int] = {}
+    rows = []
+    for text in texts:
+        # Numbers by first appearance: the files are the same from run to run.
+        rows.append([numbers.setdefault(word, len(numbers)) for word in analyzer.words(text)])
+    if not numbers:
+        raise UserError("no text holds a word; give passages with text")
+    scores = bm25s.BM25(k1=scoring.k1, b=scoring.b, method=scoring.variant)
+    scores.index((rows, numbers), show_progress=False, create_empty_token=False)
+    for name in ARRAYS:
+        with out.temporary(f"{name}.npy") as path:
+            np.save(os.fspath(path), scores.scores[name])
+    with out.open(VOCABULARY) as file:
+        file.writelines(f"{word}\n" for word in numbers)
+    with out.open(DESCRIPTION) as file:
+        described = {**dataclasses.asdict(scoring), **analyzer.settings, "rows": len(rows)}
+        json.dump(described, file, indent=1)
+    return len(rows)
+
+
+class Bm25:
+    """A finished index, its matrix mapped from the disk."""
+
+    def __init__(self, artifact: Artifact):
+        self.artifact = artifact
+        self.description: dict[str, Any] = json.loads(artifact.file(DESCRIPTION).read_text())
+        self.ids = Ids(artifact)
+        self.analyzer = Analyzer(self.description["stemmer"], self.description["stop_words"])
+
+    def __len__(self) -> int:
+        return self.description["rows"]
+
+    @functools.cached_property
+    def texts(self) -> Texts:
+        return Texts(self.artifact.info["texts"], self.artifact.path)
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """Word -> its column."""
+        words = self.artifact.file(VOCABULARY).read_text().splitlines()
+        return {word: number for number, word in enumerate(words)}
+
+    @functools.cached_property
+    def scores(self) -> Any:
+        """bm25s over the files."""
+        import bm25s
+
+        scores = bm25s.BM25(method=self.description["variant"])
+        mapped = {
+            # A plain view: slices of numpy's memmap class cost more than what is done with them.
+            name: np.asarray(np.load(os.fspath(self.artifact.file(f"{name}.npy")), mmap_mode="r"))
+            for name in ARRAYS
+        }
+        scores.scores = {**mapped, "num_docs": len(self)}
+        scores.vocab_dict = self.numbers
+        scores.nonoccurrence_array = None
+        return scores
+
+    def search(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(scores float32, rows int64) [questions, k], best first; row -1 where no word is found.
+
+        Among equal scores the earlier row wins.
+        """
+        gains = np.full((len(questions), k), -np.inf, np.float32)
+        rows = np.full((len(questions), k), -1, np.int64)
+        searched = [self._columns(question) for question in questions]
+
+        def one(place: int) -> None:
+            if len(searched[place]):
+                found, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
+                gains[place, : len(best)], rows[place, : len(best)] = found, best
+
+        _ = self.scores  # opened before there are threads
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(one, range(len(questions))))
+        return gains, rows
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run:
+        """Query id -> text to a run, as TREC files hold it."""
+        scores, rows = self.search(list(queries.values()), k)
+        return {
+            name: ranking(self.ids, found, gains)
+            for name, found, gains in zip(queries, rows, scores, strict=True)
+        }
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        """The best passages for each question, with their texts where they are known."""
+        scores, rows = self.search(questions, k)
+        return [
+            hits(self.ids, self.texts, found, gains)
+            for found, gains in zip(rows, scores, strict=True)
+        ]
+
+    def _columns(self, question: str) -> np.ndarray:
+        words = (self.numbers.get(word) for word in self.analyzer.words(question))
+        return np.array([number for number in words if number is not None], np.int32)
+
+
+def _best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of the rows that have any score: most have none, and need no sorting."""
+    rows = np.flatnonzero(scores > 0)
+    found = scores[rows]
+    if len(found) > k:
+        last = np.partition(found, len(found) - k)[len(found) - k]
+        better = np.flatnonzero(found > last)
+        equal = np.flatnonzero(found == last)[: k - len(better)]
+        kept = np.concatenate([better, equal])
+        rows, found = rows[kept], found[kept]
+    order = np.lexsort((rows, -found))
+    return found[order], rows[order]
