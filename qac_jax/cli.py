@@ -27,10 +27,11 @@ STAGES = {
     "bm25": "qac_jax.stages.bm25:Bm25",
     "embed": "qac_jax.stages.embed:Embed",
     "index": "qac_jax.stages.index:Index",
+    "search": "qac_jax.stages.search:Search",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("generate", "extract", "mine", "label", "search") + (
+COMING = ("generate", "extract", "mine", "label") + (
     "report",
     "export",
 )
@@ -47,6 +48,7 @@ _SUMMARIES = {
     "bm25": "passages -> a BM25 index",
     "embed": "texts and an encoder -> vectors",
     "index": "vectors -> an index, exact or ScaNN's",
+    "search": "an index and questions -> passages on the screen, or a run",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
@@ -111,11 +113,12 @@ def _dispatch(arguments: list[str]) -> int:
         "inspect": _inspect,
         "doctor": _doctor,
         "bench": _bench,
+        "search": _search,
     }
-    if verb in STAGES:
-        return _stage(verb, rest)
     if verb in others:
         return others[verb](rest)
+    if verb in STAGES:
+        return _stage(verb, rest)
     if verb in COMING:
         raise UserError(
             f"{verb} is not part of version {__version__} yet; see `qac --help` for what is"
@@ -185,6 +188,17 @@ def _stage(verb: str, arguments: list[str]) -> int:
     elif text := stage.summary(artifact):
         print(text)
     return 0
+
+
+def _search(arguments: list[str]) -> int:
+    """A question is answered on the screen; only with --out is this a stage like the others."""
+    from qac_jax.stages import search
+
+    if any(word.split("=")[0] in ("--out", "--dry_run") for word in arguments):
+        return _stage("search", arguments)
+    parser = flags.parser("search", _SUMMARIES["search"], search.Search.EXAMPLE)
+    search.add_flags(parser)
+    return search.answer(parser.parse_all(arguments))
 
 
 def _build_recipe(options: argparse.Namespace, bindings: list[str]) -> Any:

@@ -1,0 +1,88 @@
+"""Questions to passages with any index, and how hits are shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Protocol
+
+from qac_jax import artifacts
+from qac_jax.retrieval import bm25, index, runs
+from qac_jax.retrieval.hits import Hit, Texts
+from qac_jax.retrieval.runs import Run
+
+
+KINDS = (index.KIND, bm25.KIND)
+
+# Queries whose rankings are in memory together while a run is written.
+_TOGETHER = 4096
+_SNIPPET = 240
+
+
+class Searchable(Protocol):
+    """What an index of vectors and BM25 have in common."""
+
+    texts: Texts
+
+    def __len__(self) -> int: ...
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run:
+        """Query id -> text to a run."""
+        ...
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        """The best passages for each question."""
+        ...
+
+
+def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
+    """An artefact of kind "index" or "bm25"; `encoder` says where its encoder is, if moved."""
+    artifact = artifacts.load(path, KINDS)
+    if artifact.kind == bm25.KIND:
+        return bm25.Bm25(artifact)
+    return index.Index(artifact, encoder=encoder)
+
+
+def write_run(
+    file: IO[str], found: Searchable, queries: Mapping[str, str], k: int
+) -> Iterator[int]:
+    """Searches and writes a TREC run piece by piece; yields how many queries each had."""
+    names = list(queries)
+    for start in range(0, len(names), _TOGETHER):
+        piece = {name: queries[name] for name in names[start : start + _TOGETHER]}
+        runs.write_lines(file, found.run(piece, k))
+        yield len(piece)
+
+
+def shown(question: str, hits: Sequence[Hit]) -> str:
+    """Titles, scores and snippets for a person."""
+    lines = []
+    for rank, hit in enumerate(hits, 1):
+        lines.append(f"{rank:>3}  {hit.score:8.4f}  {hit.title or hit.id}")
+        if hit.title:
+            lines[-1] += f"  ({hit.id})"
+        if hit.text:
+            lines.append(f"               {snippet(hit.text, question)}")
+    return "\n".join(lines) or "nothing was found"
+
+
+def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
+    """The part of a text that holds most of the question's longer words."""
+    text = " ".join(text.split())
+    if len(text) <= size:
+        return text
+    wanted = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 3}
+    words = list(re.finditer(r"\w+", text))
+    matches = [(m.start(), m[0].lower()) for m in words if m[0].lower() in wanted]
+
+    def worth(start: int) -> int:
+        return len({word for place, word in matches if start <= place < start + size - 20})
+
+    # A little before the first match reads better than the match itself.
+    starts = [0, *(max(place - 40, 0) for place, _ in matches)]
+    best = max(starts, key=worth)
+    begin = next((m.start() for m in words if m.start() >= best), 0) if best else 0
+    end = text.rfind(" ", begin, begin + size) if begin + size < len(text) else len(text)
+    end = end if end > begin else begin + size
+    return ("… " if begin else "") + text[begin:end] + (" …" if end < len(text) else "")
