@@ -60,10 +60,8 @@ def load_whole(artifact: Artifact, runtime: Runtime | None = None) -> Nested:
 
 def save(folder: epath.PathLike, params: Any) -> str:
     """Writes a tree of host arrays, layers as a loop; returns the identity of the arrays."""
-    import orbax.checkpoint as ocp
-
     params = name_maps.looped(params)
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         checkpointer.save(os.path.abspath(os.fspath(folder)), params, force=True)
     return identity(params)
 
@@ -73,11 +71,23 @@ def restored(folder: epath.PathLike, runtime: Runtime) -> Nested:
     import orbax.checkpoint as ocp
 
     folder = os.path.abspath(os.fspath(folder))
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         tree = checkpointer.metadata(folder).item_metadata.tree
         to_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         params = checkpointer.restore(folder, restore_args=to_numpy)
     return name_maps.scanned(params) if runtime.scan else params
+
+
+def _checkpointer() -> Any:
+    """Orbax for this process alone: where there are several, only the first one writes."""
+    import orbax.checkpoint as ocp
+
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def identity(params: Any) -> str:

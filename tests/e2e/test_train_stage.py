@@ -157,7 +157,7 @@ def test_two_processes_write_one_artefact(trained: Path, examples: Path, tmp_pat
         launch(examples, tmp_path / "out", "--steps", 6, **one_each, QAC_PROCESS=i)
         for i in range(2)
     ]
-    for code, said in map(finish, processes):
+    for code, said in [finish(process) for process in processes]:
         assert code == 0, said
     x, y = (parameters.load_whole(artifacts.load(p)) for p in (tmp_path / "out", trained))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), x, y)
