@@ -2,4 +2,5 @@
 # Installs into .venv if needed and runs the fast tests; arguments go to pytest.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$QAC_ROOT"
-exec python -m pytest "$@"
+# Two processes: most of the time goes into compiling, which uses one core.
+exec python -m pytest --numprocesses "${QAC_TEST_PROCESSES:-2}" --dist loadfile "$@"

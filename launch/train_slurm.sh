@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains on several hosts under SLURM, one process a host; every process reads its part of the data
 # and process 0 writes. Arguments go to `qac`; the output folder must be visible to all hosts:
-#   sbatch --nodes 4 launch/train_slurm.sh pretrain … --batch_size 4096 --out /shared/out/encoder
+#   sbatch --nodes 4 launch/train_slurm.sh pretrain … --batch_size 4096 --out /scratch/out/encoder
 # Before its time is up a job gets SIGTERM, saves, and is queued again to continue.
 #SBATCH --job-name=qac
 #SBATCH --ntasks-per-node=1
