@@ -28,10 +28,11 @@ STAGES = {
     "embed": "qac_jax.stages.embed:Embed",
     "index": "qac_jax.stages.index:Index",
     "search": "qac_jax.stages.search:Search",
+    "mine": "qac_jax.stages.mine:Mine",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("generate", "extract", "mine", "label") + (
+COMING = ("generate", "extract", "label") + (
     "report",
     "export",
 )
@@ -49,6 +50,7 @@ _SUMMARIES = {
     "embed": "texts and an encoder -> vectors",
     "index": "vectors -> an index, exact or ScaNN's",
     "search": "an index and questions -> passages on the screen, or a run",
+    "mine": "rankings -> hard negatives",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",

@@ -2,7 +2,7 @@
 
     analyzer = Analyzer("english")
     write(out, texts, analyzer, Scoring(k1=0.9, b=0.4))
-    Bm25.load("out/bm25").search(["a question"], k=100)
+    Bm25(artifacts.load("out/bm25")).find(["a question"], k=100)
 
 bm25s computes every score a word can give a passage when it builds; searching adds them up.
 """
@@ -15,16 +15,14 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError, nearest
-from qac_jax.retrieval.hits import Hit, Texts, hits, ranking
-from qac_jax.retrieval.ids import Ids
-from qac_jax.retrieval.runs import Run
+from qac_jax.retrieval.hits import Searchable
 
 
 KIND = "bm25"
@@ -114,21 +112,13 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
     return len(rows)
 
 
-class Bm25:
+class Bm25(Searchable):
     """A finished index, its matrix mapped from the disk."""
 
     def __init__(self, artifact: Artifact):
-        self.artifact = artifact
+        super().__init__(artifact)
         self.description: dict[str, Any] = json.loads(artifact.file(DESCRIPTION).read_text())
-        self.ids = Ids(artifact)
         self.analyzer = Analyzer(self.description["stemmer"], self.description["stop_words"])
-
-    def __len__(self) -> int:
-        return self.description["rows"]
-
-    @functools.cached_property
-    def texts(self) -> Texts:
-        return Texts(self.artifact.info["texts"], self.artifact.path)
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
@@ -152,11 +142,8 @@ class Bm25:
         scores.nonoccurrence_array = None
         return scores
 
-    def search(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(scores float32, rows int64) [questions, k], best first; row -1 where no word is found.
-
-        Among equal scores the earlier row wins.
-        """
+    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """On all cores; among equal scores the earlier row wins."""
         gains = np.full((len(questions), k), -np.inf, np.float32)
         rows = np.full((len(questions), k), -1, np.int64)
         searched = [self._columns(question) for question in questions]
@@ -170,22 +157,6 @@ class Bm25:
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(one, range(len(questions))))
         return gains, rows
-
-    def run(self, queries: Mapping[str, str], k: int) -> Run:
-        """Query id -> text to a run, as TREC files hold it."""
-        scores, rows = self.search(list(queries.values()), k)
-        return {
-            name: ranking(self.ids, found, gains)
-            for name, found, gains in zip(queries, rows, scores, strict=True)
-        }
-
-    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        """The best passages for each question, with their texts where they are known."""
-        scores, rows = self.search(questions, k)
-        return [
-            hits(self.ids, self.texts, found, gains)
-            for found, gains in zip(rows, scores, strict=True)
-        ]
 
     def _columns(self, question: str) -> np.ndarray:
         words = (self.numbers.get(word) for word in self.analyzer.words(question))

@@ -1,17 +1,20 @@
-"""What a search gives: rows become ids for runs, and passages for people."""
+"""What every index can do with questions; rows become ids for runs, and passages for people."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from qac_jax.artifacts import Artifact
 from qac_jax.retrieval import texts
 from qac_jax.retrieval.ids import Ids
-from qac_jax.retrieval.runs import Ranking, ranked
+from qac_jax.retrieval.runs import Ranking, Run, ranked
 from qac_jax.text.records import Records
 
 
@@ -23,6 +26,47 @@ class Hit:
     score: float
     title: str = ""
     text: str = ""
+
+
+class Searchable(abc.ABC):
+    """An artefact that finds passages: an index of vectors, or BM25's."""
+
+    def __init__(self, artifact: Artifact):
+        self.artifact = artifact
+        self.ids = Ids(artifact)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abc.abstractmethod
+    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(scores float32, rows int64) [questions, k], best first; row -1 where there is none."""
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run:
+        """Query id -> text to a run, as TREC files hold it."""
+        scores, rows = self.find(list(queries.values()), min(k, len(self)))
+        return {
+            name: ranking(self.ids, found, gains)
+            for name, found, gains in zip(queries, rows, scores, strict=True)
+        }
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        """The best passages for each question, with their texts where they are known."""
+        scores, rows = self.find(questions, min(k, len(self)))
+        return [self._hits(*found) for found in zip(rows, scores, strict=True)]
+
+    @functools.cached_property
+    def texts(self) -> Texts:
+        return Texts(self.artifact.info["texts"], self.artifact.path)
+
+    def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+        found = []
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            if row >= 0:
+                record = self.texts.record(row) or {}
+                title, text = record.get("title") or "", record.get("text") or ""
+                found.append(Hit(self.ids[row], score, title, text))
+        return found
 
 
 class Texts:
@@ -46,17 +90,6 @@ class Texts:
                 return None if records is None else records[row]
             row -= location["rows"]
         raise IndexError(row)
-
-
-def hits(ids: Ids, known: Texts, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-    """Rows with their ids and texts; rows below 0 are nothing."""
-    found = []
-    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-        if row >= 0:
-            record = known.record(row) or {}
-            title, text = record.get("title") or "", record.get("text") or ""
-            found.append(Hit(ids[row], score, title, text))
-    return found
 
 
 def ranking(ids: Ids, rows: np.ndarray, scores: np.ndarray) -> Ranking:

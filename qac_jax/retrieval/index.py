@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,9 +21,7 @@ from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.retrieval.embed import Encoder, Settings
-from qac_jax.retrieval.hits import Hit, Texts, hits, ranking
-from qac_jax.retrieval.ids import Ids
-from qac_jax.retrieval.runs import Run
+from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.vectors import Vectors, shard_names
 
 
@@ -39,7 +37,10 @@ _TOGETHER = 4096
 class Searcher(Protocol):
     """What exact search and ScaNN have in common."""
 
-    width: int
+    @property
+    def width(self) -> int:
+        """Dimensions of a vector."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -48,22 +49,18 @@ class Searcher(Protocol):
         ...
 
 
-class Index:
+class Index(Searchable):
     """A finished index, opened: its searcher, ids, and where texts and encoder are."""
 
     def __init__(self, artifact: Artifact, *, encoder: str = ""):
-        self.artifact = artifact
+        super().__init__(artifact)
         self.description: dict[str, Any] = json.loads(artifact.file(DESCRIPTION).read_text())
-        self.ids = Ids(artifact)
         self._encoder = encoder
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, encoder: str = "") -> Index:
         """`encoder`: where the encoder's folder is, if it was moved."""
         return cls(artifacts.load(path, KIND), encoder=encoder)
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
     @functools.cached_property
     def searcher(self) -> Searcher:
@@ -106,10 +103,6 @@ class Index:
             )
         return Encoder.load(place, Settings(**known["settings"]))
 
-    @functools.cached_property
-    def texts(self) -> Texts:
-        return Texts(self.artifact.info["texts"], self.artifact.path)
-
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Vectors to (scores, rows), as every searcher."""
         parts = [
@@ -119,23 +112,5 @@ class Index:
         scores, rows = zip(*parts, strict=True)
         return np.concatenate(scores), np.concatenate(rows)
 
-    def run(self, queries: Mapping[str, str], k: int) -> Run:
-        """Query id -> text to a run, as TREC files hold it."""
-        vectors = self.encoder.encode(list(queries.values()), "query")
-        return self.run_of(list(queries), vectors, k)
-
-    def run_of(self, names: Sequence[str], vectors: np.ndarray, k: int) -> Run:
-        """The same for queries that are vectors already."""
-        scores, rows = self.search(vectors, k)
-        return {
-            name: ranking(self.ids, found, gains)
-            for name, found, gains in zip(names, rows, scores, strict=True)
-        }
-
-    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        """The best passages for each question, with their texts where they are known."""
-        scores, rows = self.search(self.encoder.encode(questions, "query"), k)
-        return [
-            hits(self.ids, self.texts, found, gains)
-            for found, gains in zip(rows, scores, strict=True)
-        ]
+    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.search(self.encoder.encode(questions, "query"), k)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Protocol
+from typing import IO
 
 from qac_jax import artifacts
 from qac_jax.retrieval import bm25, index, runs
-from qac_jax.retrieval.hits import Hit, Texts
-from qac_jax.retrieval.runs import Run
+from qac_jax.retrieval.hits import Hit, Searchable
 
 
 KINDS = (index.KIND, bm25.KIND)
@@ -18,22 +17,6 @@ KINDS = (index.KIND, bm25.KIND)
 # Queries whose rankings are in memory together while a run is written.
 _TOGETHER = 4096
 _SNIPPET = 240
-
-
-class Searchable(Protocol):
-    """What an index of vectors and BM25 have in common."""
-
-    texts: Texts
-
-    def __len__(self) -> int: ...
-
-    def run(self, queries: Mapping[str, str], k: int) -> Run:
-        """Query id -> text to a run."""
-        ...
-
-    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        """The best passages for each question."""
-        ...
 
 
 def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:

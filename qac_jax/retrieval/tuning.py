@@ -8,9 +8,9 @@ Half of the sample chooses, the other half, which nothing was chosen by, tells w
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -68,25 +68,33 @@ def tune(
         rows = searcher.search(queries[part], k + 1, effort)[1]
         return without(rows, own[part])
 
-    def sufficient(effort: Effort) -> bool:
+    def sufficient(reorder: int, leaves: int) -> bool:
+        effort = Effort(leaves, reorder)
         shares = recall(found(slice(0, half), effort), truth[:half])
         error = shares.std() / max(len(shares), 1) ** 0.5
         measured[effort] = Point(effort.leaves, effort.reorder, float(shares.mean()), 0.0)
         # One standard error of room: the sample is a sample.
         return shares.mean() - error >= target
 
+    def rate(effort: Effort, timings: int) -> float:
+        """Queries a second, the best of some timings: others may use the machine too."""
+        seconds = []
+        for _ in range(timings):
+            began = time.perf_counter()
+            searcher.search(queries, k, effort)
+            seconds.append(time.perf_counter() - began)
+        return len(queries) / min(seconds)
+
     most = largest_effort(searcher.presets, len(searcher), k)
     enough = []
     for reorder in _reorderings(most, k):
-        leaves = _least(lambda n, r=reorder: sufficient(Effort(n, r)), most.leaves)
+        leaves = _least(functools.partial(sufficient, reorder), most.leaves)
         if leaves is not None:
             enough.append(Effort(leaves, reorder))
     candidates = enough or [max(measured, key=lambda effort: measured[effort].recall)]
-    for effort in measured:
-        rate = _rate(
-            lambda e=effort: searcher.search(queries, k, e), len(queries), effort in candidates
-        )
-        measured[effort] = dataclasses.replace(measured[effort], queries_per_second=rate)
+    for effort, point in measured.items():
+        timed = rate(effort, _TIMINGS if effort in candidates else 1)
+        measured[effort] = dataclasses.replace(point, queries_per_second=timed)
     best = max(candidates, key=lambda effort: measured[effort].queries_per_second)
     rest = slice(half, len(queries))
     return Tuned(
@@ -125,13 +133,3 @@ def _least(sufficient: Callable[[int], bool], most: int) -> int | None:
         else:
             low = middle
     return high
-
-
-def _rate(search: Callable[[], Any], queries: int, decisive: bool) -> float:
-    """Queries a second: the best of some timings where the choice hangs on it."""
-    seconds = []
-    for _ in range(_TIMINGS if decisive else 1):
-        began = time.perf_counter()
-        search()
-        seconds.append(time.perf_counter() - began)
-    return queries / min(seconds)

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from qac_jax.evaluation.benchmarks import Protocol
     from qac_jax.evaluation.results import Result
     from qac_jax.retrieval.runs import Run
+    from qac_jax.stages.collections import Engine
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
-    """Judges runs with relevance judgements, or by the answers of questions.
+    """Judges runs with relevance judgements, or by the answers of questions; or makes the runs
+    itself, with an encoder (or BM25) on collections in BEIR's layout.
 
     Several runs are compared pair by pair: paired t-test and randomisation test, corrected by
     Holm, with the queries won and lost.
@@ -32,11 +34,21 @@ class Evaluate(Stage):
         "qac evaluate --run bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
     )
 
-    runs: str = source("TREC run files (or folders with one), joined by commas", flag="run")
+    runs: str = source("TREC run files (or folders with one), joined by commas", "", flag="run")
+    searched: str = artifact_input("or a run made by qac search", kind="run", default="")
+    against: str = artifact_input("another one, to compare with", kind="run", default="")
     qrels: str = source("judgements: a BEIR, TREC or MS MARCO file", "")
     queries: str = source("questions with answers, instead of judgements", "")
     passages: str = artifact_input(
         "where the texts are that answers are looked for in", kind="passages", default=""
+    )
+    beir: str = source("or a BEIR folder, or a folder of them, to search and judge", "")
+    model: str = source("--beir is searched with this encoder's folder", "")
+    encoder: str = artifact_input("or an encoder trained here", kind="parameters", default="")
+    bm25: str = option("", "or by BM25, with these parameters", choices=("", "anserini", "lucene"))
+    split: str = option("", "whose judgements (default: test; MS MARCO's dev)")
+    embed: Mapping[str, Any] | None = option(
+        None, "settings of the stage embed, such as max_length"
     )
     protocol: str = option(
         "own",
@@ -58,15 +70,21 @@ class Evaluate(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
-        return {"runs": len(self.runs.split(",")), "measures": ", ".join(self._measures())}
+        if self.beir:
+            self._engine()
+            return {"collections": self.beir, "engine": self.model or self.encoder or self.bm25}
+        return {"measures": ", ".join(self._measures())}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import results
         from qac_jax.retrieval import runs as run_files
 
+        if self.beir:
+            self._run_collections(out)
+            return
         judge = self._judge(inputs)
         found = []
-        for name, path in run_files.run_files(self.runs).items():
+        for name, path in run_files.run_files(self._runs()).items():
             run = run_files.read_run(path, self.depth or None)
             self._warn(name, run)
             result = judge(name, run)
@@ -91,11 +109,53 @@ class Evaluate(Stage):
         from qac_jax.evaluation.significance import Comparison
 
         found, facts = results.read(artifact)
-        text = tables.figures({result.name: result.mean for result in found})
+        what = "collection" if self.beir else "run"
+        text = tables.figures({result.name: result.mean for result in found}, what)
+        if averages := facts.get("averages"):
+            known = {name: value for name, value in averages.items() if value is not None}
+            text += "".join(f"\n{name} {tables.number(value)}" for name, value in known.items())
         if facts["comparisons"]:
             compared = tables.comparisons([Comparison(**c) for c in facts["comparisons"]])
             text += f"\n\n{compared}"
         return text
+
+    def _runs(self) -> str:
+        given = [self.runs, self.searched, self.against]
+        if not any(given):
+            raise UserError(
+                "evaluate needs something to judge; pass --run FILES, or --beir DIR and --model DIR"
+            )
+        return ",".join(filter(None, given))
+
+    def _engine(self) -> Engine:
+        from qac_jax.stages.collections import Engine
+
+        model = self.model or self.encoder
+        if sum(map(bool, (self.model, self.encoder, self.bm25))) != 1 or self._given():
+            raise UserError(
+                "--beir searches collections itself and takes their judgements; it goes with one "
+                "of --model, --encoder and --bm25, and with no --run, --qrels or --queries"
+            )
+        return Engine(model, self.bm25, self.embed or {})
+
+    def _given(self) -> bool:
+        return any((self.runs, self.searched, self.against, self.qrels, self.queries))
+
+    def _run_collections(self, out: Writer) -> None:
+        from qac_jax.evaluation import collections as judging
+        from qac_jax.evaluation import results
+        from qac_jax.stages import collections
+
+        chosen = self.protocol != "own" or self.measures or self.level or self.over
+        rules = self._rules() if chosen else None
+        found = collections.evaluate(self.beir, self._engine(), out, split=self.split, rules=rules)
+        facts: dict[str, Any] = {"comparisons": []}
+        if len(found) > 1 and all("ndcg@10" in result.mean for result in found):
+            facts["averages"] = judging.suite(found).summary()
+        with out.open(results.FILE) as file:
+            results.write(file, found, facts)
+        out.count = sum(result.queries for result in found)
+        out.info["mean"] = {result.name: result.mean for result in found}
 
     def _rules(self) -> Protocol:
         from qac_jax.evaluation import benchmarks

@@ -101,7 +101,7 @@ def _ask(options: argparse.Namespace, question: str) -> int:
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage")
     found = search.open_index(options.index, options.model)
-    hits = found.ask([question], min(k, len(found)))[0]
+    hits = found.ask([question], k)[0]
     if options.json:
         print(json.dumps([dataclasses.asdict(hit) for hit in hits], ensure_ascii=False))
     else:

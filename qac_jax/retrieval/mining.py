@@ -1,0 +1,138 @@
+"""Hard negatives: passages that a searcher ranks high and nobody judged relevant.
+
+As Tevatron does it: of each query's ranking the positives are taken out, the first 200 kept,
+shuffled with a seed, and some of them taken. A passage with the text of a positive is a positive,
+whatever its id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.retrieval.hits import Searchable
+from qac_jax.text.records import Records
+
+
+# Rankings are made a little deeper, since copies of positives drop out of them.
+_ROOM = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A query and the rows of its positives in the passages."""
+
+    id: str
+    text: str
+    positives: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Of the first `depth` of each ranking, `keep` together, drawn with `seed`."""
+
+    depth: int = 200
+    keep: int = 128
+    seed: int = 42
+
+
+class Miner:
+    """Several searchers over the same passages."""
+
+    def __init__(self, passages: Records, searchers: Mapping[str, Searchable], choice: Choice):
+        self._passages, self._choice = passages, choice
+        self._searchers = searchers
+        self._rows = {name: _rows_of(s, passages) for name, s in searchers.items()}
+        self._texts = np.fromiter(
+            (_text_hash(record["text"]) for record in passages), np.uint64, len(passages)
+        )
+
+    def mine(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
+        """A record for each question: ids of positives and negatives, and who found them where."""
+        most = max((len(q.positives) for q in questions), default=0)
+        depth = min(self._choice.depth + most + _ROOM, len(self._passages))
+        texts = [question.text for question in questions]
+        rankings = {}
+        for name, searcher in self._searchers.items():
+            scores, rows = searcher.find(texts, min(depth, len(searcher)))
+            rankings[name] = (scores, np.where(rows >= 0, self._rows[name][rows], -1))
+        return [
+            self._record(question, {n: (s[i], r[i]) for n, (s, r) in rankings.items()})
+            for i, question in enumerate(questions)
+        ]
+
+    def _record(
+        self, question: Question, rankings: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> dict[str, Any]:
+        positives = list(question.positives)
+        ranks: dict[str, dict[int, tuple[int, float]]] = {}
+        for name, (scores, rows) in rankings.items():
+            right = np.isin(rows, positives) | np.isin(self._texts[rows], self._texts[positives])
+            kept = np.flatnonzero((rows >= 0) & ~right)[: self._choice.depth]
+            # Ranks are those of the whole ranking, positives counted.
+            ranks[name] = {
+                int(rows[place]): (int(place) + 1, round(float(scores[place]), 6)) for place in kept
+            }
+        found = list(dict.fromkeys(row for ranked in ranks.values() for row in ranked))
+        random.Random(f"{self._choice.seed} {question.id}").shuffle(found)
+        found = found[: self._choice.keep]
+        none = (0, None)
+        return {
+            "_id": question.id,
+            "query": question.text,
+            "positives": [self._passages[row]["_id"] for row in positives],
+            "negatives": [self._passages[row]["_id"] for row in found],
+            "ranks": {n: [r.get(row, none)[0] for row in found] for n, r in ranks.items()},
+            "scores": {n: [r.get(row, none)[1] for row in found] for n, r in ranks.items()},
+        }
+
+
+def questions_of(
+    texts: Mapping[str, str], judged: Mapping[str, Mapping[str, int]], passages: Records
+) -> list[Question]:
+    """Judged queries with positives; all positives must be among the passages."""
+    names = [name for name in judged if name in texts]
+    wanted = {
+        name: [passage for passage, grade in judged[name].items() if grade > 0] for name in names
+    }
+    known = list(dict.fromkeys(passage for found in wanted.values() for passage in found))
+    rows = dict(zip(known, passages.positions(known), strict=True))
+    absent = [passage for passage, row in rows.items() if row is None]
+    if absent:
+        raise UserError(
+            f"{len(absent)} judged passages are not among the passages, such as {absent[0]!r}; "
+            "give the passages that were judged"
+        )
+    return [
+        Question(name, texts[name], tuple(rows[passage] or 0 for passage in found))
+        for name, found in wanted.items()
+        if found
+    ]
+
+
+def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
+    """Row of the searcher -> row of the passages."""
+    ids: Iterable[str] = searcher.ids
+    if len(searcher) == len(passages) and all(
+        ours == theirs for ours, theirs in zip(ids, passages.ids(), strict=True)
+    ):
+        return np.arange(len(passages))
+    places = passages.positions(searcher.ids)
+    if None in places:
+        raise UserError(
+            f"{searcher.artifact.path} holds passages that are not among the given ones, such as "
+            f"{searcher.ids[places.index(None)]!r}; give the passages that it was made of"
+        )
+    return np.array(places, np.int64)
+
+
+def _text_hash(text: str) -> int:
+    """Of the words alone: capitals and blanks do not make another text."""
+    plain = " ".join(text.split()).casefold()
+    return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
