@@ -1,0 +1,94 @@
+"""A tiny encoder and a tiny collection, for the tests of retrieval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qac_jax.models import huggingface
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.retrieval.vectors import Vectors, shard_name
+from qac_jax.text import tokenizers
+
+
+WORDS = (
+    "river stone lamp winter garden copper violin harbour meadow signal ladder orchard thunder "
+    "pepper canvas marble falcon whisper anchor lantern"
+).split()
+
+
+def save_encoder(folder: Path, *, tied: bool = True, **changes: Any) -> Path:
+    """A sentence-transformers folder with random weights and the shipped vocabulary."""
+    tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
+    bert = BertConfig(
+        vocab_size=tokenizers.load().vocab_size,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=48,
+        max_positions=64,
+    )
+    settings = {"pooling": "mean", "normalize": True, "tied": tied, **changes}
+    module = DualEncoder(DualEncoderConfig(bert, **settings))
+    shapes = (jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32))
+    variables = jax.jit(module.init)(jax.random.key(0), *shapes)
+    # Far from zero, or all vectors would be nearly the same.
+    variables = jax.tree.map(lambda x: x * 12 if x.ndim > 1 else x, variables)
+    return huggingface.save(folder, module, variables, tokenizer=tokenizer, max_length=48)
+
+
+def sentence(rng: np.random.Generator, words: int) -> str:
+    return " ".join(rng.choice(WORDS, words)).capitalize() + "."
+
+
+def write_collection(folder: Path, passages: int = 40, queries: int = 12) -> Path:
+    """BEIR's layout; each query repeats some words of its passage."""
+    rng = np.random.default_rng(0)
+    (folder / "qrels").mkdir(parents=True)
+    corpus, questions, judgements = [], [], ["query-id\tcorpus-id\tscore"]
+    for number in range(passages):
+        text = sentence(rng, int(rng.integers(3, 60)))
+        corpus.append({"_id": f"p{number}", "title": f"About {WORDS[number % 20]}", "text": text})
+    for number in range(queries):
+        passage = corpus[int(rng.integers(passages))]
+        words = rng.permutation(passage["text"].split())[:4]
+        questions.append({"_id": f"q{number}", "text": " ".join(words)})
+        judgements.append(f"q{number}\t{passage['_id']}\t1")
+    for name, records in (("corpus", corpus), ("queries", questions)):
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(lines)
+    (folder / "qrels" / "test.tsv").write_text("\n".join(judgements) + "\n")
+    return folder
+
+
+def save_vectors(folder: Path, vectors: np.ndarray, shards: int = 3) -> Vectors:
+    """Files of vectors that are no artefact."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, part in enumerate(np.array_split(vectors, shards)):
+        paths.append(str(folder / shard_name(number, shards)))
+        np.save(paths[-1], part)
+    return Vectors(paths)
+
+
+def brute_force(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[Any, np.ndarray]:
+    """Scores and rows by sorting everything; the earlier row first where scores are equal."""
+    scores = queries.astype(np.float32) @ vectors.astype(np.float32).T
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, rows, 1), rows
+
+
+def clustered(
+    rng: np.random.Generator, rows: int, width: int, centres: np.ndarray | None = None
+) -> np.ndarray:
+    """Vectors of length 1 in clusters, as those of texts are."""
+    if centres is None:
+        centres = rng.normal(size=(max(rows // 50, 1), width))
+    found = centres[rng.integers(0, len(centres), rows)] + 0.7 * rng.normal(size=(rows, width))
+    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)

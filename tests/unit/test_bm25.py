@@ -1,0 +1,129 @@
+"""BM25: the formula by hand, bm25s's own search, order of equals, expansion, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError
+from qac_jax.retrieval import bm25
+from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
+from qac_jax.stages import bm25 as stages
+from qac_jax.stages import stage
+from qac_jax.text.records import write_records
+
+
+TEXTS = ["red fox runs", "the red red barn", "a fox and a fox and a barn", "nothing here"]
+
+
+def made(folder: Path, texts: list[str], name: str = "out", **settings: object) -> Bm25:
+    lines = [json.dumps({"_id": f"p{i}", "text": text}) for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    built = stages.Bm25(input=str(folder / "corpus.jsonl"), **settings)  # type: ignore[arg-type]
+    return Bm25(stage.execute(built, folder / name))
+
+
+def test_the_formula_by_hand(tmp_path):
+    index = made(tmp_path, TEXTS, preset="lucene")
+    assert (index.description["k1"], index.description["b"]) == (1.2, 0.75)
+    scores, rows = index.find(["fox barn"], 4)
+    lengths, mean = [3, 3, 3, 2], 11 / 4  # without stop words
+
+    def gain(frequency: int, documents: int, length: int) -> float:
+        idf = math.log(1 + (4 - documents + 0.5) / (documents + 0.5))
+        norm = 1.2 * (1 - 0.75 + 0.75 * length / mean)
+        return idf * frequency / (frequency + norm)
+
+    expected = {
+        2: gain(2, 2, lengths[2]) + gain(1, 2, lengths[2]),
+        0: gain(1, 2, lengths[0]),
+        1: gain(1, 2, lengths[1]),
+    }
+    assert rows[0].tolist() == [2, 0, 1, -1]
+    np.testing.assert_allclose(scores[0, :3], [expected[r] for r in (2, 0, 1)], rtol=1e-6)
+
+
+def test_equals_bm25s_alone(tmp_path):
+    import bm25s
+
+    rng = np.random.default_rng(0)
+    texts = [toy.sentence(rng, int(rng.integers(2, 30))) for _ in range(300)]
+    questions = [toy.sentence(rng, 3) for _ in range(20)]
+    index = made(tmp_path, texts)
+    analyzer = Analyzer()
+    theirs = bm25s.BM25(k1=0.9, b=0.4)
+    theirs.index([analyzer.words(text) for text in texts], show_progress=False)
+    words = [analyzer.words(question) for question in questions]
+    expected = theirs.retrieve(words, k=20, show_progress=False)
+    scores, rows = index.find(questions, 20)
+    np.testing.assert_array_equal(scores, expected.scores)
+    np.testing.assert_array_equal(rows, expected.documents)  # JAX's top_k keeps this order too
+
+
+def test_the_earlier_of_equals_wins(tmp_path):
+    index = made(tmp_path, ["fox"] * 9 + ["fox fox"])
+    assert index.find(["fox"], 4)[1].tolist() == [[9, 0, 1, 2]]
+
+
+def test_the_same_files_from_run_to_run(tmp_path):
+    first, second = made(tmp_path, TEXTS, "a"), made(tmp_path, TEXTS, "b")
+    assert first.artifact.identity == second.artifact.identity
+    second.artifact.verify()
+
+
+def test_words_and_stems():
+    assert Analyzer().words("The Runners' 3rd run, RUNNING c!") == [
+        "runner", "3rd", "run", "run", "c",
+    ]  # fmt: skip
+    assert Analyzer("", stop_words=False).words("The Runners") == ["the", "runners"]
+
+
+def test_unknown_words_find_nothing(tmp_path):
+    index = made(tmp_path, TEXTS)
+    assert (index.find(["zebra", ""], 3)[1] == -1).all()
+    assert index.run({"q": "zebra"}, 3)["q"].ids == ()
+
+
+def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
+    with artifacts.create(tmp_path / "passages", kind="passages") as out:
+        write_records(out, ({"_id": f"p{i}", "text": t} for i, t in enumerate(TEXTS)))
+    with artifacts.create(tmp_path / "contexts", kind="contexts") as out:
+        queries = [{"text": "zebra crossing"}, {"text": "wombat"}]
+        write_records(out, [{"_id": "p3", "contexts": queries}], "contexts")
+
+    def expanded(name: str, **settings: object) -> Bm25:
+        built = stages.Bm25(
+            passages=str(tmp_path / "passages"),
+            expand=str(tmp_path / "contexts"),
+            **settings,  # type: ignore[arg-type]
+        )
+        return Bm25(stage.execute(built, tmp_path / name))
+
+    assert expanded("all").find(["zebra", "wombat"], 1)[1].tolist() == [[3], [3]]
+    assert expanded("one", queries_each=1).find(["zebra", "wombat"], 1)[1].tolist() == [[3], [-1]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"stemmer": "englisch"}, "english"),
+        ({"k1": -1.0}, "k1 from 0 on"),
+        ({"input": ""}, "one of --input and --passages"),
+    ],
+)
+def test_mistakes_are_told(tmp_path, settings, told):
+    with pytest.raises(UserError, match=told):
+        made(tmp_path, TEXTS, **settings) if "input" not in settings else stage.execute(
+            stages.Bm25(), tmp_path / "out"
+        )
+
+
+def test_presets():
+    assert bm25.PRESETS == {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
+    assert stages.Bm25(input="x", b=0.1).scoring() == Scoring(0.9, 0.1)

@@ -1,0 +1,112 @@
+"""Exact search equals sorting everything, whatever the blocks, devices and precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import toy_retrieval as toy
+
+from qac_jax.errors import UserError
+from qac_jax.retrieval.exact import Exact, best
+from qac_jax.retrieval.vectors import Vectors
+
+
+ROWS, WIDTH = 3000, 16
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vectors, np.ndarray]:
+    """Small whole numbers: scores are exact in every order of adding, and many are equal."""
+    rng = np.random.default_rng(0)
+    array = rng.integers(-2, 3, (ROWS, WIDTH)).astype(np.float32)
+    return toy.save_vectors(tmp_path_factory.mktemp("vectors"), array), array
+
+
+@pytest.fixture(scope="module")
+def queries() -> np.ndarray:
+    return np.random.default_rng(1).integers(-2, 3, (7, WIDTH)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("k", "block", "devices"), [(10, 0, 8), (100, 1024, 8), (ROWS, 512, 1)])
+def test_equals_sorting_with_ties(vectors, queries, k, block, devices):
+    files, array = vectors
+    searcher = Exact(files, devices=jax.devices()[:devices], block_rows=block)
+    scores, rows = searcher.search(queries, k)
+    expected_scores, expected_rows = toy.brute_force(queries, array, k)
+    np.testing.assert_array_equal(scores, expected_scores)
+    np.testing.assert_array_equal(rows, expected_rows)
+    assert len(np.unique(expected_scores[0])) < k  # or there would be no ties to put in order
+
+
+def test_many_queries_go_in_chunks(vectors, monkeypatch):
+    from qac_jax.retrieval import exact
+
+    monkeypatch.setitem(exact._SCORE_BYTES, "cpu", 4 * 1024 * 5)
+    files, array = vectors
+    queries = np.random.default_rng(2).integers(-2, 3, (23, WIDTH)).astype(np.float32)
+    _, rows = Exact(files, devices=jax.devices()[:1], block_rows=1024).search(queries, 9)
+    np.testing.assert_array_equal(rows, toy.brute_force(queries, array, 9)[1])
+
+
+def test_real_numbers_agree_with_numpy(tmp_path):
+    rng = np.random.default_rng(3)
+    array, queries = toy.clustered(rng, 700, 24), toy.clustered(rng, 5, 24)
+    scores, rows = Exact(toy.save_vectors(tmp_path, array)).search(queries, 20)
+    expected_scores, expected_rows = toy.brute_force(queries, array, 20)
+    np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=1e-6)
+    assert (rows == expected_rows).mean() > 0.99
+
+
+def test_half_precision(tmp_path):
+    rng = np.random.default_rng(4)
+    array = toy.clustered(rng, 500, 24).astype(np.float16)
+    queries = toy.clustered(rng, 5, 24)
+    files = toy.save_vectors(tmp_path, array)
+    assert files.dtype == np.float16
+    scores, rows = Exact(files).search(queries, 20)
+    expected_scores, expected_rows = toy.brute_force(queries, array, 20)
+    np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=1e-6)
+    assert (rows == expected_rows).mean() > 0.99
+
+
+def test_fewer_rows_than_asked_for(tmp_path, queries):
+    array = np.random.default_rng(5).integers(-2, 3, (6, WIDTH)).astype(np.float32)
+    scores, rows = Exact(toy.save_vectors(tmp_path, array)).search(queries, 9)
+    np.testing.assert_array_equal(rows[:, :6], toy.brute_force(queries, array, 6)[1])
+    assert (rows[:, 6:] == -1).all() and np.isneginf(scores[:, 6:]).all()
+
+
+def test_no_queries(vectors):
+    scores, rows = Exact(vectors[0]).search(np.empty((0, WIDTH), np.float32), 5)
+    assert scores.shape == rows.shape == (0, 5)
+
+
+def test_queries_of_another_encoder_are_refused(vectors):
+    with pytest.raises(UserError, match="8 dimensions and the index holds 16"):
+        Exact(vectors[0]).search(np.ones((1, 8), np.float32), 5)
+
+
+@pytest.mark.parametrize("k", [1, 3, 16])
+def test_best_takes_the_first_of_equals(k):
+    scores = np.random.default_rng(k).integers(0, 6, (4, 4096)).astype(np.float32)
+    found, rows = jax.jit(best, static_argnums=1)(scores, k)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(found, np.take_along_axis(scores, expected, 1))
+
+
+def test_rows_are_read_across_files(vectors):
+    files, array = vectors
+    np.testing.assert_array_equal(files.read(900, 2100), array[900:2100])
+    rows = np.array([2999, 0, 1500, 1500])
+    np.testing.assert_array_equal(files.take(rows), array[rows])
+
+
+def test_files_of_different_widths_are_refused(tmp_path):
+    for name, width in (("a", 3), ("b", 4)):
+        np.save(tmp_path / f"{name}.npy", np.zeros((2, width), np.float32))
+    with pytest.raises(UserError, match="do not go together"):
+        Vectors([str(tmp_path / "a.npy"), str(tmp_path / "b.npy")])
