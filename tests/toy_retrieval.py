@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qac_jax import artifacts
 from qac_jax.models import huggingface
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.retrieval import ids
 from qac_jax.retrieval.vectors import Vectors, shard_name
 from qac_jax.text import tokenizers
 
@@ -75,6 +77,19 @@ def save_vectors(folder: Path, vectors: np.ndarray, shards: int = 3) -> Vectors:
         paths.append(str(folder / shard_name(number, shards)))
         np.save(paths[-1], part)
     return Vectors(paths)
+
+
+def write_vectors(folder: Path, array: np.ndarray, shards: int = 2, first: int = 0) -> Path:
+    """An artefact of vectors without texts; its rows are called r0, r1, … from `first` on."""
+    with artifacts.create(folder, kind="vectors") as out:
+        for number, part in enumerate(np.array_split(array, shards)):
+            with out.temporary(shard_name(number, shards)) as path:
+                np.save(str(path), part)
+        out.count = ids.write(out, (f"r{first + row}" for row in range(len(array))))
+        gone = {"path": str(folder / "texts"), "relative": "texts", "identity": ""}
+        encoder = {"path": str(folder / "encoder"), "settings": {}}
+        out.info.update(side="passage", texts=gone, encoder=encoder, dimension=array.shape[1])
+    return folder
 
 
 def brute_force(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[Any, np.ndarray]:

@@ -22,6 +22,8 @@ from qac_jax.retrieval.exact import check_width
 BRUTE_FORCE, HASHED = 20_000, 100_000
 REORDERINGS = ("float32", "bfloat16", "int8")
 
+# Without measurements no fewer leaves than these are looked into.
+_FEW_LEAVES = 30
 # Queries of one batch of the parallel search, and the fewest that are worth threads.
 _BATCH = 64
 
@@ -49,8 +51,8 @@ class Effort:
 
 def preset_for(rows: int, **changes: Any) -> Preset:
     """The usual one for a number of rows, with some of its settings changed."""
-    preset = Preset(leaves=0 if rows < HASHED else _leaves(rows), hashed=rows >= BRUTE_FORCE)
-    preset = dataclasses.replace(preset, **changes)
+    leaves = changes.pop("leaves", 0 if rows < HASHED else _leaves(rows))
+    preset = Preset(leaves, hashed=rows >= BRUTE_FORCE or leaves > 0, **changes)
     if preset.leaves > rows:
         raise UserError(
             f"leaves={preset.leaves} are more than the {rows} vectors; use about {_leaves(rows)}, "
@@ -64,7 +66,7 @@ def preset_for(rows: int, **changes: Any) -> Preset:
 def usual_effort(presets: Sequence[Preset], k: int = 100) -> Effort:
     """Where nothing was measured: rather slow than wrong."""
     most = largest_effort(presets, 5 * k, k)
-    return Effort(-(-most.leaves // 10), most.reorder)
+    return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
 
 
 def largest_effort(presets: Sequence[Preset], rows: int, k: int) -> Effort:
