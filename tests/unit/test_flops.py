@@ -48,7 +48,9 @@ def _xla(module: Any, inputs: tuple[Any, ...], output: Callable, gradient: bool)
         return jnp.sum(output(module, variables, *inputs))
 
     run = jax.jit(jax.grad(total) if gradient else total)
-    return run.lower(variables, *inputs).cost_analysis()["flops"]
+    counted = run.lower(variables, *inputs).cost_analysis()
+    assert counted is not None
+    return counted["flops"]
 
 
 def _last(module: Any, variables: Any, *inputs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,7 +23,7 @@ def _keys(count: int) -> jax.Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(11), jnp.arange(count))
 
 
-def _kept(generator: str, keys: jax.Array, site: int, shape: tuple[int, ...], rate: float):
+def _kept(generator: str, keys: Any, site: int, shape: tuple[int, ...], rate: float):
     ones = jnp.ones((keys.shape[0], *shape))
     return np.asarray(dropout(ones, keys, site, rate, generator)) > 0
 
@@ -90,7 +91,7 @@ def test_dropout_does_nothing_without_keys_or_rate() -> None:
 )
 def test_unknown_options_are_refused(field: str, value: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Runtime(**{field: value})
+        Runtime(**{field: value})  # type: ignore[arg-type]
 
 
 def test_float64_needs_x64() -> None:

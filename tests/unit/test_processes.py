@@ -43,4 +43,5 @@ def test_flags_go_before_variables() -> None:
 )
 def test_incomplete_descriptions(flags, environment, message) -> None:
     with pytest.raises(UserError, match=message):
-        place(*flags, environment=environment)
+        coordinator, count, number = flags
+        place(coordinator, count, number, environment)
