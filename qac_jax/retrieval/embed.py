@@ -194,15 +194,18 @@ class Encoder:
     def apply(self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage") -> jax.Array:
         """One padded batch; its rows are cut over the devices."""
         cut = NamedSharding(self.mesh, PartitionSpec("data"))
-        return self._program(self.params, *jax.device_put((ids, lengths), cut), side)
+        return _program(self.module)(self.params, *jax.device_put((ids, lengths), cut), side)
 
-    @functools.cached_property
-    def _program(self) -> Callable[..., jax.Array]:
-        def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str) -> jax.Array:
-            found = self.module.apply({"params": params}, ids, lengths, side=side)
-            return jnp.asarray(found, jnp.float32)
 
-        return jax.jit(vectors, static_argnums=3)
+@functools.lru_cache(maxsize=8)
+def _program(module: DualEncoder) -> Callable[..., jax.Array]:
+    """Compiled once for all encoders of one shape: a run loads its encoder more than once."""
+
+    def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str) -> jax.Array:
+        found = module.apply({"params": params}, ids, lengths, side=side)
+        return jnp.asarray(found, jnp.float32)
+
+    return jax.jit(vectors, static_argnums=3)
 
 
 def padded(rows: Sequence[Tokens], batch: buckets.Batch, pad: int) -> tuple[np.ndarray, np.ndarray]:
