@@ -1,0 +1,153 @@
+"""The road of retrieval by its verbs, and what SIGKILL leaves of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import artifacts, cli
+from qac_jax.errors import UserError
+from qac_jax.evaluation import results
+from qac_jax.retrieval.runs import read_run
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with collection, encoder, vectors, index, run and figures."""
+    folder = tmp_path_factory.mktemp("road")
+    data = toy.write_collection(folder / "toys")
+    toy.save_encoder(folder / "encoder")
+    for words in (
+        ["embed", "--model", folder / "encoder", "--input", data / "corpus.jsonl",
+         "--out", folder / "vectors"],
+        ["index", "--vectors", folder / "vectors", "--out", folder / "index"],
+        ["search", "--index", folder / "index", "--queries", data / "queries.jsonl",
+         "--run", folder / "run.trec"],
+        ["evaluate", "--run", folder / "run.trec", "--qrels", data / "qrels" / "test.tsv",
+         "--out", folder / "figures"],
+    ):  # fmt: skip
+        assert cli.main([str(word) for word in words]) == 0
+    return folder
+
+
+def figures(folder: Path) -> results.Result:
+    (result,), _ = results.read(artifacts.load(folder))
+    return result
+
+
+def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["evaluate", "--model", road / "encoder", "--beir", road / "toys", "--out", out]
+    assert cli.main([str(word) for word in words]) == 0
+    assert "ndcg@10" in capsys.readouterr().out
+    assert figures(out).per_query == figures(road / "figures").per_query
+    run = read_run(out / "runs" / "toys.trec")
+    expected = read_run(road / "run.trec")
+    assert run.keys() == expected.keys()
+    assert all(run[query].ids == expected[query].ids for query in run)
+    assert not (out / ".searched").exists()
+
+
+def test_bm25_on_a_collection(road, tmp_path):
+    out = str(tmp_path / "out")
+    assert (
+        cli.main(["evaluate", "--bm25", "anserini", "--beir", str(road / "toys"), "--out", out])
+        == 0
+    )
+    assert figures(tmp_path / "out").mean["recall@100"] == 1.0  # queries repeat words
+
+
+def test_a_question_on_the_screen(road, capsys):
+    assert cli.main(["search", "--index", str(road / "index"), "--k", "3", "copper", "lamp"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("About ") == 3 and shown.startswith("  1")
+    assert cli.main(["search", "--index", str(road / "index"), "--json", "copper lamp"]) == 0
+    hits = json.loads(capsys.readouterr().out)
+    assert len(hits) == 10 and hits[0]["score"] >= hits[1]["score"] and hits[0]["text"]
+
+
+def test_folders_move_together(road, tmp_path, capsys):
+    for name in ("vectors", "index"):
+        shutil.copytree(road / name, tmp_path / name)
+    shutil.move(road / "vectors", road / "away")
+    try:
+        assert cli.main(["search", "--index", str(tmp_path / "index"), "copper"]) == 0
+        assert "About" in capsys.readouterr().out
+        # Alone, the old index has lost its texts: it says so and shows ids.
+        assert cli.main(["search", "--index", str(road / "index"), "copper"]) == 0
+        captured = capsys.readouterr()
+        assert "the texts are not at" in captured.err and "p" in captured.out
+    finally:
+        shutil.move(road / "away", road / "vectors")
+
+
+def test_a_moved_encoder_is_told(road, tmp_path, capsys):
+    shutil.move(road / "encoder", tmp_path / "encoder")
+    try:
+        question = ["search", "--index", str(road / "index"), "copper"]
+        assert cli.main(question) == 2
+        assert "--model" in capsys.readouterr().err
+        assert cli.main([*question, "--model", str(tmp_path / "encoder")]) == 0
+    finally:
+        shutil.move(tmp_path / "encoder", road / "encoder")
+
+
+@pytest.mark.parametrize("words", [[], ["--queries", "q.jsonl"], ["a question", "--run", "x"]])
+def test_unclear_searches_are_told(road, capsys, words):
+    assert cli.main(["search", "--index", str(road / "index"), *words]) == 2
+    assert "give one or the other" in capsys.readouterr().err
+
+
+def kill_when(ready: Callable[[], bool], *words: object) -> None:
+    """Starts the command line and kills it as soon as something can be seen of it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qac_jax.cli", *map(str, words)],
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 200
+    while not ready() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert process.poll() is None, process.communicate()[1]
+    process.kill()
+    process.communicate()
+
+
+def test_killed_embedding_is_never_whole_and_completes(road, tmp_path):
+    data, out = road / "toys" / "corpus.jsonl", tmp_path / "vectors"
+    words = ["embed", "--model", road / "encoder", "--input", data, "--shard_rows", 4]
+    whole = tmp_path / "whole"
+    assert cli.main([*map(str, words), "--out", str(whole)]) == 0
+    kill_when((out / "vectors-00001-of-00010.npy").exists, *words, "--out", out)
+    assert not (out / "vectors-00009-of-00010.npy").exists()
+    with pytest.raises(UserError, match="is unfinished"):
+        artifacts.load(out)
+    assert cli.main([*map(str, words), "--out", str(out)]) == 0
+    again = artifacts.load(out, "vectors")
+    again.verify()
+    assert again.identity == artifacts.load(whole).identity
+
+
+def test_killed_indexing_is_never_whole_and_completes(tmp_path):
+    array = toy.clustered(np.random.default_rng(0), 20_000, 32)
+    toy.write_vectors(tmp_path / "vectors", array)
+    words = ["index", "--vectors", tmp_path / "vectors", "--method", "scann", "--leaves", 100]
+    assert cli.main([*map(str, words), "--out", str(tmp_path / "whole")]) == 0
+    for step, sign in enumerate((".scann", ".scann/part-00000", "index.json")):
+        out = tmp_path / f"killed-{step}"
+        kill_when((out / sign).exists, *words, "--out", out)
+        with pytest.raises(UserError, match="is unfinished"):
+            artifacts.load(out)
+        assert cli.main([*map(str, words), "--out", str(out)]) == 0
+        again = artifacts.load(out, "index")
+        again.verify()
+        assert again.identity == artifacts.load(tmp_path / "whole").identity
+        assert not (out / ".scann").exists()
