@@ -73,7 +73,7 @@ class Evaluate(Stage):
         if self.beir:
             self._engine()
             return {"collections": self.beir, "engine": self.model or self.encoder or self.bm25}
-        return {"measures": ", ".join(self._measures())}
+        return {"runs": len(self._runs().split(",")), "measures": ", ".join(self._measures())}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import results
