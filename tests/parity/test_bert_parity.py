@@ -45,10 +45,10 @@ def _mean_cross_entropy(logits: jax.Array, labels: np.ndarray) -> jax.Array:
     return -jnp.where(wanted, picked, 0).sum() / wanted.sum()
 
 
-@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
 @pytest.mark.parametrize("case", CASES)
-def test_hidden_states_and_logits(case: Path, precision: str, scan: bool) -> None:
+def test_hidden_states_and_logits(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
+    scan = precision == "float32"  # scan = loop is shown elsewhere, in x64
     bert, variables = _model(case / "model", precision, scan)
     ids, lengths, types = _inputs(arrays)
     states = range(bert.config.num_layers + 1)
