@@ -1,0 +1,90 @@
+"""What a generator is trained on: a text to read, between what is said before and after it, and
+what it shall answer.
+
+A record is {"_id", "before", "text", "after", "targets"}. Only the text is shortened where the
+whole is too long for the model, so a prompt behind it is never lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from qac_jax.errors import UserError
+from qac_jax.queries import targets
+from qac_jax.queries.prompts import PROMPTS, Prompt
+from qac_jax.text.judgements import by_query, read_judgements
+from qac_jax.text.queries import read_queries
+from qac_jax.text.sentences import Splitter
+
+
+Record = dict[str, Any]
+
+# Words of a passage that remain when its summary line is the question.
+_LEFT = 12
+
+
+def questions(
+    passages: Iterable[Mapping[str, Any]], asked: Mapping[str, Sequence[str]], prefix: str
+) -> Iterator[Record]:
+    """Passages with the questions that they answer; a docstring's summary line is its question.
+
+    The line is taken out of the body, or the generator would learn to copy the first sentence.
+    """
+    for passage in passages:
+        said = list(asked.get(passage["_id"], ()))
+        text = passage["text"]
+        if summary := passage.get("summary"):
+            text = targets.without(text, summary)
+            if len(text.split()) >= _LEFT:
+                said.append(" ".join(summary.split()).rstrip("."))
+        if said:
+            yield _record(passage["_id"], prefix, text, "", said)
+
+
+def label_free(
+    passages: Sequence[Mapping[str, Any]], splitter: Splitter, prompts: Mapping[str, Prompt]
+) -> Iterator[Record]:
+    """Passages under each of the four prompts; nothing in them was asked by anybody."""
+    frequencies = targets.Frequencies(passage["text"] for passage in passages)
+    for passage in passages:
+        for target in targets.label_free(passage, frequencies, splitter):
+            prompt = prompts[target.prompt]
+            name = f"{passage['_id']}#{target.prompt}"
+            yield _record(name, prompt.before, target.text, prompt.after, [target.answer])
+
+
+def asked_in(folder: str, splits: Sequence[str]) -> dict[str, list[str]]:
+    """passage -> its questions in these splits of a BEIR folder."""
+    texts = {query.id: query.text for query in read_queries(os.path.join(folder, "queries.jsonl"))}
+    found: dict[str, list[str]] = defaultdict(list)
+    for split in splits:
+        file = os.path.join(folder, "qrels", f"{split}.tsv")
+        for query, judged in by_query(read_judgements(file, queries=texts)).items():
+            for passage, grade in judged.items():
+                if grade > 0:
+                    found[passage].append(texts[query])
+    return found
+
+
+def documents_apart(
+    passages: Sequence[Mapping[str, Any]], unseen: Mapping[str, Any]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """(passages of documents without any unseen passage, the others)."""
+    theirs = {p["doc"] for p in passages if p["_id"] in unseen}
+    return (
+        [p for p in passages if p["doc"] not in theirs],
+        [p for p in passages if p["doc"] in theirs],
+    )
+
+
+def _record(name: str, before: str, text: str, after: str, answers: Sequence[str]) -> Record:
+    return {"_id": name, "before": before, "text": text, "after": after, "targets": list(answers)}
+
+
+def check_prompts(prompts: Mapping[str, Prompt]) -> None:
+    """Refuses a table of prompts in which one of the four is missing."""
+    if missing := sorted(set(PROMPTS) - set(prompts)):
+        raise UserError(f"prompts lack {', '.join(missing)}; expected {', '.join(PROMPTS)}")
