@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import graphlib
+import os
 import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -23,12 +24,20 @@ from qac_jax.stages import stage as stage_lib
 from qac_jax.stages.stage import REFERENCE, Stage
 
 
+# "data:NAME" in a source field: below the folder that --data_dir names.
+DATA = "data:"
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Named stages; `stage:NAME` in an input field is the output of the stage NAME."""
+    """Named stages; `stage:NAME` in an input field is the output of the stage NAME.
+
+    `data:NAME` in a source field is the file or folder NAME below `data_dir` (`data:` itself).
+    """
 
     stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     title: str = ""
+    data_dir: str = ""
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:
@@ -81,9 +90,9 @@ def run(
     forced = _with_dependants(stages, start) if start else set()
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
-        stage, folder = _located(declared, root), root / name
         if only and name != only:
             continue
+        stage, folder = _located(declared, root, recipe.data_dir), root / name
         if start and name not in forced:
             finished[name] = _expect_done(name, stage, folder, command)
             continue
@@ -129,11 +138,27 @@ def plan_of(stage: Stage, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def _located(stage: Stage, root: epath.Path) -> Stage:
-    """The stage with `stage:NAME` replaced by the folder of that stage."""
+def _located(stage: Stage, root: epath.Path, data_dir: str) -> Stage:
+    """The stage with `stage:NAME` replaced by that stage's folder, `data:NAME` by its place."""
     references = stage_lib.references(stage)
     changes: dict[str, Any] = {f: str(root / target) for f, target in references.items()}
+    for field in stage_lib.input_fields(stage, "source"):
+        value = getattr(stage, field.name)
+        parts = [part.strip() for part in value.split(",")]
+        if any(part.startswith(DATA) for part in parts):
+            if not data_dir:
+                raise UserError(
+                    f"{stage.VERB}.{field.name} = {value!r} lies in the recipe's data folder; "
+                    "say where it is with --data_dir DIR"
+                )
+            changes[field.name] = ",".join(_below(data_dir, part) for part in parts)
     return dataclasses.replace(stage, **changes) if changes else stage
+
+
+def _below(data_dir: str, part: str) -> str:
+    if not part.startswith(DATA):
+        return part
+    return os.path.join(data_dir, part.removeprefix(DATA)) if part != DATA else data_dir
 
 
 def _with_dependants(stages: Mapping[str, Stage], first: str) -> set[str]:

@@ -174,3 +174,18 @@ def test_a_plan_follows_the_inputs():
     assert rows[1]["plan"] == {"items": 12}
     assert rows[1]["inputs"] == {"numbers": "first"}
     assert rows[0]["fields"]["count"] == 12
+
+
+def test_sources_below_the_data_folder(tmp_path):
+    (tmp_path / "offset.txt").write_text("5")
+
+    def adding(data_dir: str) -> Recipe:
+        stages = {"first": Numbers(count=1, shards=1, base="data:offset.txt")}
+        return Recipe(stages=stages, data_dir=data_dir)
+
+    with pytest.raises(UserError, match="--data_dir"):
+        recipe.run(adding(""), tmp_path / "out")
+    done = recipe.run(adding(str(tmp_path)), tmp_path / "out")
+    (file,) = done["first"].matching("numbers-")
+    assert '"value": 5' in file.read_text()
+    assert recipe.plan(adding(""))[0]["fields"]["base"] == "data:offset.txt"
