@@ -21,6 +21,7 @@ from qac_jax.errors import Interrupted, UserError, nearest
 # Verb -> the stage behind it. Both training verbs take any objective.
 STAGES = {
     "prepare": "qac_jax.stages.prepare:Prepare",
+    "pairs": "qac_jax.stages.pairs:Pairs",
     "tokenize": "qac_jax.stages.tokenize:Tokenize",
     "pretrain": "qac_jax.stages.train:Train",
     "finetune": "qac_jax.stages.train:Train",
@@ -28,6 +29,7 @@ STAGES = {
     "embed": "qac_jax.stages.embed:Embed",
     "index": "qac_jax.stages.index:Index",
     "search": "qac_jax.stages.search:Search",
+    "fuse": "qac_jax.stages.fuse:Fuse",
     "mine": "qac_jax.stages.mine:Mine",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
@@ -43,6 +45,7 @@ BENCHMARKS = {
 }
 _SUMMARIES = {
     "prepare": "documents of any format -> passages (or a vocabulary)",
+    "pairs": "passages and their questions -> what a generator learns from",
     "tokenize": "passages and contexts -> token examples",
     "pretrain": "examples -> trained parameters",
     "finetune": "the same stage, for retrievers",
@@ -50,6 +53,7 @@ _SUMMARIES = {
     "embed": "texts and an encoder -> vectors",
     "index": "vectors -> an index, exact or ScaNN's",
     "search": "an index and questions -> passages on the screen, or a run",
+    "fuse": "several runs -> one, by ranks or by scores",
     "mine": "rankings -> hard negatives",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",

@@ -54,6 +54,7 @@ class Building:
     strategies: tuple[str, ...] = ()
     teacher: bool = False
     part: str = "all"
+    input_tokens: int = 0  # seq2seq pairs: what is read, without special tokens (0: all)
     seed: int = 0
 
     def takes(self, passage: Record) -> bool:

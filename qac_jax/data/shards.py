@@ -52,6 +52,18 @@ class RankingJob:
     negatives_per_query: int
 
 
+@dataclass(frozen=True)
+class PairJob:
+    """Some pairs of a generator: records {"before", "text", "after", "targets"}."""
+
+    pairs: Records
+    start: int
+    stop: int
+    building: Building
+    schema: Mapping[str, str]
+    target: str
+
+
 def write_documents(job: DocumentJob) -> dict[str, Any]:
     """Writes one shard; tells counts, as JSON."""
     builder = DocumentBuilder(job.building)
@@ -192,6 +204,34 @@ def _fewer(judged: Judged, job: RankingJob) -> Judged:
     wanted = min(job.negatives_per_query, len(judged.negatives))
     places = rng.sample(range(len(judged.negatives)), wanted)
     return dataclasses.replace(judged, negatives=[judged.negatives[i] for i in places])
+
+
+def write_pairs(job: PairJob) -> dict[str, Any]:
+    """Writes one shard of a generator's pairs; tells counts, as JSON."""
+    left_out: dict[str, int] = {}
+    count = store.write_shard(job.target, job.schema, _readings(job, left_out))
+    return {"records": count, "left_out": left_out}
+
+
+def _readings(job: PairJob, left_out: dict[str, int]) -> Iterator[Record]:
+    """What is read (the text is cut, the words behind it stay), and what is said."""
+    tokenizer = tokenizers.load(job.building.tokenizer)
+    for start in range(job.start, job.stop, _PASSAGES):
+        records = list(job.pairs.range(start, min(start + _PASSAGES, job.stop)))
+        before, text, after = (
+            tokenizer.encode_batch([record[part] for record in records])
+            for part in ("before", "text", "after")
+        )
+        said = iter(tokenizer.encode_batch([t for record in records for t in record["targets"]]))
+        for number, record in enumerate(records):
+            targets = [ids for ids in (next(said) for _ in record["targets"]) if ids]
+            room = job.building.input_tokens or len(text[number])
+            room = max(0, room - len(before[number]) - len(after[number]))
+            inputs = [*before[number], *text[number][:room], *after[number]]
+            if inputs and targets:
+                yield {"inputs": inputs, "targets": targets}
+            else:
+                left_out["pairs without tokens"] = left_out.get("pairs without tokens", 0) + 1
 
 
 class _PassageEncoder:

@@ -69,9 +69,7 @@ def words(text: str) -> list[str]:
     return [match.group().lower() for match in _WORD.finditer(text)]
 
 
-def label_free(
-    passage: Record, frequencies: Frequencies, splitter: Splitter
-) -> Iterator[Target]:
+def label_free(passage: Record, frequencies: Frequencies, splitter: Splitter) -> Iterator[Target]:
     """The targets that a passage offers; those it has no good answer to are left out."""
     text = passage["text"]
     anchors = [item if isinstance(item, str) else item[-1] for item in passage.get("anchors", ())]

@@ -56,6 +56,7 @@ class Tokenize(Stage):
     queries: str = source("queries of the judgements", "")
     qrels: str = source("judgements: which passages answer which query", "")
     negatives: str = source("negatives: MS MARCO triples, hard negatives, a run, an artefact", "")
+    pairs: str = artifact_input("seq2seq: pairs of a generator", kind="pairs", default="")
     training: str = source("a training file that holds its texts", "")
     training_format: str = option(
         "tevatron", "form of the training file", choices=("tevatron", "rocketqa")
@@ -77,6 +78,9 @@ class Tokenize(Stage):
     siblings: int = option(1, "how many of each sort; 1 as in the released code")
     overlap_tokens: int = option(144, "least length of an overlapping sibling")
     splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
+    input_tokens: int = option(
+        0, "seq2seq: cut texts of pairs so that prompt and text are so many tokens (0: not)"
+    )
     origins: tuple[str, ...] = option((), "take only contexts of these origins")
     strategies: tuple[str, ...] = option((), "augtriever: texts to store; default: all there are")
     depth: int = option(200, "negatives are taken from so many first places of a run")
@@ -102,7 +106,8 @@ class Tokenize(Stage):
         self._check(inputs)
         # Only where every passage gives one example is their number known beforehand.
         each = self.task not in (*_TITLES, "two_spans")
-        count = inputs.get("passages", {}).get("count") if each else None
+        given = "pairs" if self.pairs else "passages"
+        count = inputs.get(given, {}).get("count") if each else None
         return {"task": self.task, "vocabulary": self.tokenizer, "count": count}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -118,6 +123,8 @@ class Tokenize(Stage):
         schema = settings.schema(tokenizer.vocab_size)
         if self.task in building.RANKING_TASKS:
             counts = self._ranking(inputs, out, settings, schema, bad)
+        elif self.pairs:
+            counts = self._pairs(inputs, out, settings, schema, bad)
         else:
             counts = self._documents(inputs, out, settings, schema, bad)
         if not any(counts):
@@ -160,6 +167,9 @@ class Tokenize(Stage):
 
     def _check(self, inputs: Mapping[str, Any]) -> None:
         del inputs
+        if self.pairs:
+            self._check_pairs()
+            return
         from_documents = self.task not in _TITLES
         if not self.passages and (from_documents or not self.training):
             raise UserError(
@@ -189,6 +199,12 @@ class Tokenize(Stage):
         if self.siblings < 1:
             raise UserError(f"siblings={self.siblings} is too few; expected 1 or more")
 
+    def _check_pairs(self) -> None:
+        if self.task != "seq2seq":
+            raise UserError(f"--pairs are for --task seq2seq, not for {self.task}; change one")
+        if self.passages or self.contexts or self.queries:
+            raise UserError("--pairs hold texts and targets; leave passages and queries out")
+
     def _building(self, inputs: Inputs) -> Building:
         from qac_jax.data.building import Building
 
@@ -209,8 +225,40 @@ class Tokenize(Stage):
             strategies=tuple(strategies),
             teacher=self.teacher,
             part=self.part,
+            input_tokens=self.input_tokens,
             seed=self.seed,
         )
+
+    def _pairs(
+        self,
+        inputs: Inputs,
+        out: Writer,
+        building: Building,
+        schema: Mapping[str, str],
+        bad: BadLines,
+    ) -> list[int]:
+        """Examples of a generator."""
+        from qac_jax.data import shards
+        from qac_jax.text.records import Records
+
+        artifact = _artifact(inputs, "pairs")
+        assert artifact is not None
+        pairs = Records(artifact)
+        count = self.shards or _default_shards(len(pairs))
+        names = _names(count)
+        edges = [len(pairs) * number // count for number in range(count + 1)]
+        jobs = [
+            shards.PairJob(
+                pairs=pairs,
+                start=edges[number],
+                stop=edges[number + 1],
+                building=building,
+                schema=schema,
+                target=os.path.abspath(out.part(names[number])),
+            )
+            for number in range(count)
+        ]
+        return self._mapped(shards.write_pairs, jobs, names, [], out, bad)
 
     def _documents(
         self,

@@ -1,0 +1,157 @@
+"""`qac pairs`: texts and what to say about them, from which a generator learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qac_jax import progress
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+
+
+if TYPE_CHECKING:
+    from qac_jax.queries.prompts import Prompt
+
+
+Passages = list[Mapping[str, Any]]
+
+# Splits of a collection whose documents the training part must not see.
+_HELD_OUT = ("dev", "test")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairs(Stage):
+    """Makes pairs of questions (a query generator) or label-free ones (a summariser)."""
+
+    VERB: ClassVar[str] = "pairs"
+    KIND: ClassVar[str] = "pairs"
+    EXAMPLE: ClassVar[str] = (
+        "qac pairs --collections data/squad,data/tales --targets questions --out out/pairs"
+    )
+
+    passages: str = artifact_input(
+        "passages that know their titles and summary lines (python_docs)",
+        kind="passages",
+        default="",
+    )
+    collections: str = source("BEIR folders with questions, separated by commas", "")
+    targets: str = option(
+        "questions",
+        "what is said about a text: its questions, or what needs none (title, topic, summaries)",
+        choices=("questions", "label_free"),
+    )
+    part: str = option(
+        "train",
+        "documents to learn from, or those held out (of collections: judged in dev or test)",
+        choices=("train", "held_out"),
+    )
+    splits: tuple[str, ...] = option(
+        (), "splits whose questions are taken (default: train, or test of the held-out part)"
+    )
+    prefix: str = option("text2query: ", "before every text that has questions")
+    prompts: Mapping[str, Any] | None = option(None, "the four prompts, where not AugTriever's")
+    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
+    at_most: int = option(0, "pairs of a collection or of the passages, drawn at random (0: all)")
+
+    def environment(self) -> dict[str, str]:
+        """What the result depends on beside fields and inputs."""
+        if self.targets == "questions":
+            return {}
+        from qac_jax.text import sentences
+
+        return {"splitter": sentences.load(self.splitter).name}
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        self._check()
+        return {"targets": self.targets, "part": self.part}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.text.records import write_records
+
+        self._check()
+        told: dict[str, int] = {}
+        records = list(self._records(inputs, told))
+        if not records:
+            raise UserError(
+                f"{self.collections or self.passages} gave no pairs with {self.targets} for the "
+                f"part {self.part}; check the folders"
+            )
+        random.Random(f"{self.seed} pairs").shuffle(records)
+        write_records(out, records, "pairs")
+        out.info["from"] = told
+        progress.say("pairs: " + ", ".join(f"{count} of {name}" for name, count in told.items()))
+
+    def _check(self) -> None:
+        if not (self.passages or self.collections):
+            raise UserError("pairs needs --collections, --passages, or both; give one")
+        if self.prompts is not None:
+            from qac_jax.queries.pairs import check_prompts
+
+            check_prompts(self.prompts)
+
+    def _records(self, inputs: Inputs, told: dict[str, int]) -> Iterator[dict[str, Any]]:
+        for name, passages, asked in self._parts(inputs):
+            found = list(self._made(passages, asked))
+            if self.at_most and len(found) > self.at_most:
+                found = random.Random(f"{self.seed} {name}").sample(found, self.at_most)
+            told[name] = len(found)
+            for record in found:
+                record["_id"] = f"{name}/{record['_id']}"
+                yield record
+
+    def _made(self, passages: Passages, asked: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+        from qac_jax.queries import pairs
+        from qac_jax.text import sentences
+
+        if self.targets == "questions":
+            yield from pairs.questions(passages, asked, self.prefix)
+        else:
+            splitter = sentences.load(self.splitter)
+            yield from pairs.label_free(passages, splitter, self._prompts())
+
+    def _prompts(self) -> Mapping[str, Prompt]:
+        from qac_jax.queries.prompts import PROMPTS
+
+        return PROMPTS if self.prompts is None else self.prompts
+
+    def _parts(self, inputs: Inputs) -> Iterator[tuple[str, Passages, dict[str, list[str]]]]:
+        """Every source: its name, its passages of the part, and their questions."""
+        from qac_jax.queries import pairs
+        from qac_jax.text.records import Records
+
+        held_out = self.part == "held_out"
+        if "passages" in inputs:
+            artifact = inputs["passages"]
+            assert isinstance(artifact, Artifact)
+            taken = [p for p in Records(artifact) if bool(p.get("held_out")) == held_out]
+            yield "passages", taken, {}
+        splits = tuple(self.splits) or (("test",) if held_out else ("train",))
+        for folder in filter(None, self.collections.split(",")):
+            there = _splits(folder)
+            unseen = pairs.asked_in(folder, [s for s in _HELD_OUT if s in there])
+            asked = pairs.asked_in(folder, [s for s in splits if s in there])
+            seen, theirs = pairs.documents_apart(_read(folder), unseen)
+            yield os.path.basename(os.path.normpath(folder)), theirs if held_out else seen, asked
+
+
+def _splits(folder: str) -> list[str]:
+    below = os.path.join(folder, "qrels")
+    if not os.path.isdir(below):
+        raise UserError(f"{folder} has no folder qrels; expected a collection in BEIR's layout")
+    return [os.path.splitext(name)[0] for name in os.listdir(below)]
+
+
+def _read(folder: str) -> Passages:
+    from qac_jax.text import documents
+
+    return [
+        {"_id": p.id, "doc": document.id, "title": p.title, "text": p.text}
+        for document in documents.read("beir", folder)
+        for p in document.passages
+    ]
