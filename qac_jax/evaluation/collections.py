@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.evaluation import benchmarks
-from qac_jax.evaluation.benchmarks import CQADUPSTACK, FORUMS, MSMARCO, Protocol, Suite
+from qac_jax.evaluation.benchmarks import CQADUPSTACK, FORUMS, MSMARCO, Protocol
 from qac_jax.evaluation.results import Result
 from qac_jax.retrieval.runs import Ranking, Run
 from qac_jax.text.files import find
@@ -135,11 +135,6 @@ def with_forums_together(results: Sequence[Result]) -> list[Result]:
         else:
             found.append(benchmarks.forums_together(forums))
     return found
-
-
-def suite(results: Sequence[Result], measure: str = "ndcg@10") -> Suite:
-    """The figures of BEIR sets, by their names."""
-    return Suite({benchmarks.set_name(r.name): r.mean[measure] for r in results})
 
 
 def _collection(name: str, path: str, split: str) -> Collection:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from qac_jax.evaluation.benchmarks import Suite
+from qac_jax.evaluation.benchmarks import QUESTIONS, Suite
 from qac_jax.evaluation.significance import Comparison
 
 
@@ -62,11 +62,19 @@ def suites(systems: Mapping[str, Suite]) -> str:
     summaries = {name: system.summary() for name, system in systems.items()}
     rows = _lines(columns) + [[""] * len(header)] + _lines(summaries)
     notes = [
-        f"{name}: {len(absent)} of the 14 BEIR sets are missing: {', '.join(absent)}"
+        f"{name}: {told}".removeprefix(": ")
         for name, system in systems.items()
-        if (absent := system.missing())
+        for told in _missing(system)
     ]
     return "\n".join([grid(header, rows), *notes])
+
+
+def _missing(system: Suite) -> Iterator[str]:
+    if absent := system.missing():
+        yield f"{len(absent)} of the 14 BEIR sets are missing: {', '.join(absent)}"
+    unasked = [printed for name, printed in QUESTIONS.items() if name not in system.hits]
+    if system.hits and unasked:
+        yield f"{len(unasked)} of the 6 question sets are missing: {', '.join(unasked)}"
 
 
 def number(value: float | None) -> str:

@@ -46,6 +46,11 @@ class Evaluate(Stage):
     model: str = source("--beir is searched with this encoder's folder", "")
     encoder: str = artifact_input("or an encoder trained here", kind="parameters", default="")
     bm25: str = option("", "or by BM25, with these parameters", choices=("", "anserini", "lucene"))
+    suite: str = source(
+        "or figures made before, of --beir and of question sets, joined by commas: the papers' "
+        "table with its averages",
+        "",
+    )
     split: str = option("", "whose judgements (default: test; MS MARCO's dev)")
     embed: Mapping[str, Any] | None = option(
         None, "settings of the stage embed, such as max_length"
@@ -70,6 +75,9 @@ class Evaluate(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
+        self._check()
+        if self.suite:
+            return {"table of": self.suite}
         if self.beir:
             self._engine()
             return {"collections": self.beir, "engine": self.model or self.encoder or self.bm25}
@@ -79,8 +87,9 @@ class Evaluate(Stage):
         from qac_jax.evaluation import results
         from qac_jax.retrieval import runs as run_files
 
-        if self.beir:
-            self._run_collections(out)
+        self._check()
+        if self.beir or self.suite:
+            self._of_collections(out)
             return
         judge = self._judge(inputs)
         found = []
@@ -105,15 +114,14 @@ class Evaluate(Stage):
         out.info["mean"] = {result.name: result.mean for result in found}
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results, tables
+        from qac_jax.evaluation import results, suites, tables
         from qac_jax.evaluation.significance import Comparison
 
         found, facts = results.read(artifact)
-        what = "collection" if self.beir else "run"
+        what = "collection" if self.beir or self.suite else "run"
         text = tables.figures({result.name: result.mean for result in found}, what)
-        if averages := facts.get("averages"):
-            known = {name: value for name, value in averages.items() if value is not None}
-            text += "".join(f"\n{name} {tables.number(value)}" for name, value in known.items())
+        if "averages" in facts:
+            text += f"\n\n{tables.suites({'': suites.suite(found)})}"
         if facts["comparisons"]:
             compared = tables.comparisons([Comparison(**c) for c in facts["comparisons"]])
             text += f"\n\n{compared}"
@@ -138,20 +146,30 @@ class Evaluate(Stage):
             )
         return Engine(model, self.bm25, self.embed or {})
 
+    def _check(self) -> None:
+        if self.suite and (self.beir or self.model or self.encoder or self.bm25 or self._given()):
+            raise UserError("--suite gathers figures that were made before; it stands alone")
+
     def _given(self) -> bool:
         return any((self.runs, self.searched, self.against, self.qrels, self.queries))
 
-    def _run_collections(self, out: Writer) -> None:
-        from qac_jax.evaluation import collections as judging
-        from qac_jax.evaluation import results
+    def _of_collections(self, out: Writer) -> None:
+        """Figures of many collections, searched here or gathered, and the papers' averages."""
+        from qac_jax.evaluation import results, suites
         from qac_jax.stages import collections
 
-        chosen = self.protocol != "own" or self.measures or self.level or self.over
-        rules = self._rules() if chosen else None
-        found = collections.evaluate(self.beir, self._engine(), out, split=self.split, rules=rules)
+        if self.suite:
+            found = suites.gathered(self.suite)
+        else:
+            chosen = self.protocol != "own" or self.measures or self.level or self.over
+            rules = self._rules() if chosen else None
+            engine = self._engine()
+            found = collections.evaluate(self.beir, engine, out, split=self.split, rules=rules)
         facts: dict[str, Any] = {"comparisons": []}
-        if len(found) > 1 and all("ndcg@10" in result.mean for result in found):
-            facts["averages"] = judging.suite(found).summary()
+        if self.suite or suites.is_known(found):
+            figures = suites.suite(found)
+            facts |= {"averages": figures.summary(), "missing_sets": figures.missing()}
+            facts |= {"table": figures.columns(), "groups": figures.groups()}
         with out.open(results.FILE) as file:
             results.write(file, found, facts)
         out.count = sum(result.queries for result in found)

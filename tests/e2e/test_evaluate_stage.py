@@ -9,7 +9,7 @@ import pytest
 
 from qac_jax import artifacts, cli
 from qac_jax.evaluation import results
-from qac_jax.retrieval.runs import ranked, write_run
+from qac_jax.retrieval.runs import ranked, read_run, write_run
 from qac_jax.text.records import write_records
 
 
@@ -135,6 +135,60 @@ def test_entityquestions(files):
     (found,), _ = results.read(artifacts.load(files / "out"))
     assert found.mean["hit@20"] == 0.5
     assert found.hit_rates()["hit@20"] == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_runs_are_fused(files, capsys):
+    runs = ["--run", f"{files}/good.trec,{files}/bad.trec"]
+    assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0
+    fused, good = read_run(files / "ranks" / "run.trec"), read_run(files / "good.trec")
+    assert all(fused[query].ids == good[query].ids for query in good)
+    scores = ["--method", "scores", "--depth", "7", "--out", str(files / "scores")]
+    assert cli.main(["fuse", *runs, *scores]) == 0
+    both = read_run(files / "scores" / "run.trec")
+    assert {len(ranking.ids) for ranking in both.values()} == {7}
+    best = max(both["q0"].scores)
+    bad = read_run(files / "bad.trec")
+    sums = [
+        1 - good["q0"].ids.index(d) / 99 + 1 - bad["q0"].ids.index(d) / 99 for d in good["q0"].ids
+    ]
+    assert best == pytest.approx(max(sums))
+    assert evaluate(files, "--run", "{d}/bad.trec,{d}/ranks", "--qrels", "{d}/test.tsv") == 0
+    assert "ranks - bad" in capsys.readouterr().out
+    assert cli.main(["fuse", "--run", f"{files}/good.trec", "--out", str(files / "x")]) == 2
+    assert "give two or more" in capsys.readouterr().err
+
+
+def test_a_table_of_many_sets(files, capsys):
+    """Figures that were made one by one, and the averages that are whole."""
+    passages(files / "passages")
+    (files / "asked.jsonl").write_text('{"question": "which planet?", "answer": ["mars"]}\n')
+    write_run(files / "asked.trec", {"0": ranked(["d0", "d1"], [2, 1])})
+    for name in ("squad", "eq", "nq"):
+        words = ["--run", "asked.trec", "--queries", "asked.jsonl", "--passages", "passages"]
+        words = [word if word.startswith("--") else f"{files}/{word}" for word in words]
+        assert cli.main(["evaluate", *words, "--out", str(files / "asked" / name)]) == 0
+    words = ["--run", f"{files}/good.trec", "--qrels", f"{files}/test.tsv"]
+    assert cli.main(["evaluate", *words, "--out", str(files / "msmarco")]) == 0
+    (single,), _ = results.read(artifacts.load(files / "msmarco"))
+    capsys.readouterr()
+    sets = ",".join(f"{{d}}/asked/{name}" for name in ("squad", "eq", "nq"))
+    assert evaluate(files, "--suite", "{d}/msmarco," + sets) == 0
+    printed = capsys.readouterr().out
+    lines = {line.split("  ")[0]: line.split()[-1] for line in printed.split("\n") if line}
+    assert lines["MM"] == lines["MS MARCO"] == f"{100 * single.mean['ndcg@10']:.1f}"
+    assert lines["SQ&EQ"] == lines["EntityQuestions R@20"] == "100.0"
+    assert lines["QA4"] == lines["BEIR14"] == "–"
+    assert "14 of the 14 BEIR sets are missing: TREC-COVID" in printed
+    assert "3 of the 6 question sets are missing: TriviaQA, WebQ, CuratedTREC" in printed
+    _, facts = results.read(artifacts.load(files / "out"))
+    assert facts["averages"]["SQ&EQ"] == 1.0 and len(facts["missing_sets"]) == 14
+    again = ("--suite", "{d}/asked/nq,{d}/asked/nq", "--overwrite")
+    assert "second with figures of questions/nq" in complaint(capsys, files, *again)
+    (files / "asked" / "squad").rename(files / "asked" / "mine")
+    told = complaint(capsys, files, "--suite", "{d}/asked/mine", "--overwrite")
+    assert "'mine' has figures of questions" in told
+    told = complaint(capsys, files, "--suite", "{d}/msmarco", "--bm25", "lucene", "--overwrite")
+    assert "stands alone" in told
 
 
 def test_a_dry_run_reads_nothing(capsys):

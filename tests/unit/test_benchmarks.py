@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.evaluation import benchmarks, collections, metrics, tables
+from qac_jax.evaluation import benchmarks, collections, metrics, suites, tables
 from qac_jax.evaluation.benchmarks import BEIR14, FORUMS, PROTOCOLS, Suite, judge, protocol
 from qac_jax.evaluation.collections import Collection, evaluate_collection, evaluate_folder
 from qac_jax.retrieval.runs import ranked
@@ -62,6 +62,7 @@ def test_an_average_needs_all_its_sets():
     assert [value is not None for value in less.summary().values()] == expected
     text = tables.suites({"whole": suite, "less": less})
     assert "less: 1 of the 14 BEIR sets are missing: Quora" in text
+    assert "less: 1 of the 6 question sets are missing: WebQ" in text
     lines = {line.split("  ")[0]: line.split() for line in text.split("\n")}
     assert lines["Quora"][-2:] == ["83.5", "–"]
     assert lines["BEIR Avg (14)"][-2:] == ["36.9", "–"]
@@ -197,7 +198,8 @@ def test_a_folder_of_collections(tmp_path, capsys):
     gis = named["cqadupstack/gis"].mean["mrr@10"]
     assert gis == pytest.approx((1 + 1 / 2 + 1 / 3 + 0) / 4)
     assert named["cqadupstack"].mean["mrr@10"] == pytest.approx((11 + gis) / 12)
-    suite = collections.suite(results)
+    assert suites.is_known(results)
+    suite = suites.suite(results)
     assert set(suite.ndcg) >= {"scifact", "msmarco", "cqadupstack"}
     assert suite.beir14() is None and len(suite.missing()) == 12
     assert "scifact: ndcg@10" in capsys.readouterr().err

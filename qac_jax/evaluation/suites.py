@@ -1,0 +1,94 @@
+"""Figures of many collections and question sets, made one by one, as one system's table.
+
+results = gathered("out/beir,out/questions/nq,out/questions/triviaqa")
+tables.suites({"mine": suite(results)})
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+
+from qac_jax import artifacts
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError, nearest
+from qac_jax.evaluation import benchmarks, results
+from qac_jax.evaluation.benchmarks import BEIR14, MSMARCO, QUESTIONS, Suite
+from qac_jax.evaluation.results import Result
+
+
+KIND = "metrics"
+NDCG = "ndcg@10"
+
+# NQ is a collection of BEIR's as well as a question set.
+_QUESTIONS = "questions/"
+_ALIASES = {
+    "trivia": "triviaqa",
+    "webquestions": "webq",
+    "trec": "curatedtrec",
+    "curated": "curatedtrec",
+    "entityqs": "entityquestions",
+    "eq": "entityquestions",
+}
+
+
+def gathered(source: str) -> list[Result]:
+    """The results of figures' folders joined by commas; question sets are named by theirs."""
+    found: dict[str, Result] = {}
+    for folder in filter(None, map(str.strip, source.split(","))):
+        name = os.path.basename(os.path.abspath(folder))
+        for result in _named(artifacts.load(folder, KIND), name):
+            if result.name in found:
+                raise UserError(
+                    f"{folder} is the second with figures of {result.name}; give each set once"
+                )
+            found[result.name] = result
+    return list(found.values())
+
+
+def suite(found: Sequence[Result]) -> Suite:
+    """The table's figures: nDCG@10 of collections, hit-rates of question sets."""
+    ndcg = {benchmarks.set_name(r.name): r.mean[NDCG] for r in found if NDCG in r.mean}
+    asked = [r for r in found if r.name.startswith(_QUESTIONS)]
+    return Suite(ndcg, {r.name.removeprefix(_QUESTIONS): r.hit_rates() for r in asked})
+
+
+def is_known(found: Sequence[Result]) -> bool:
+    """Whether the papers' table has at least two of these collections, or a question set."""
+    known = {*BEIR14, MSMARCO}
+    figures = suite(found)
+    return len(known & figures.ndcg.keys()) > 1 or bool(figures.hits)
+
+
+def _named(artifact: Artifact, name: str) -> Iterator[Result]:
+    """Results under the names of their sets; what is said of single queries stays behind."""
+    found, facts = results.read(artifact)
+    by_answers = facts.get("protocol") == "answers"
+    if not artifact.fields.get("beir") and not artifact.fields.get("suite"):
+        if len(found) != 1:
+            raise UserError(
+                f"{artifact.path} holds figures of {len(found)} runs; a table of collections is "
+                "one system's, so give figures of one run each"
+            )
+        found = [dataclasses.replace(found[0], name=name)]
+    for result in found:
+        if by_answers:
+            result = dataclasses.replace(result, name=_QUESTIONS + _question_set(result.name))
+        elif NDCG not in result.mean and not result.name.startswith(_QUESTIONS):
+            raise UserError(
+                f"{artifact.path} has no {NDCG} of {result.name}, which the table shows; evaluate "
+                "it with that measure"
+            )
+        yield dataclasses.replace(result, per_query={})
+
+
+def _question_set(name: str) -> str:
+    plain = "".join(c for c in name.lower() if c.isalnum())
+    plain = _ALIASES.get(plain, plain)
+    if plain not in QUESTIONS:
+        raise UserError(
+            f"the folder {name!r} has figures of questions and the name of no question set of the "
+            f"papers ({nearest(plain, QUESTIONS)}); name it after its set"
+        )
+    return plain
