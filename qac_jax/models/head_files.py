@@ -63,8 +63,17 @@ def _table(name: str, count: int, prefix: str) -> name_maps.Table:
     return table | name_maps.norm("norm", f"{prefix}{name}_ln_f")
 
 
+def there(path: Path) -> bool:
+    """Whether a file, or a folder in one of its usual files, holds any head."""
+    return any(_layers(weights.read_file(file)) for file in _candidates(path))
+
+
+def _candidates(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [path / f for f in _FILES if (path / f).is_file()]
+
+
 def _find(path: Path) -> tuple[Path, weights.Tensors]:
-    files = [path] if path.is_file() else [path / f for f in _FILES if (path / f).is_file()]
+    files = _candidates(path)
     for file in files:
         tensors = weights.read_file(file)
         if _layers(tensors):

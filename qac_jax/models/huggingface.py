@@ -149,6 +149,12 @@ def load_heads(
     )
 
 
+def has_heads(place: Place) -> bool:
+    """Whether a folder or file holds any pre-training head."""
+    path = Path(place)
+    return head_files.there(path if path.exists() else resolve(place))
+
+
 def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:
     """Writes heads, as `load_heads` gives them, into a safetensors file."""
     path = Path(file)

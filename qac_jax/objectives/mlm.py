@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops
+from qac_jax.models import flops, memory
 from qac_jax.models.bert import Bert
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
@@ -42,15 +42,23 @@ class Mlm:
         check_vocabulary(vocabulary.size, self.model.config.vocab_size)
         return dataclasses.replace(self, vocabulary=vocabulary)
 
+    @property
+    def known_vocabulary(self) -> Vocabulary:
+        """The vocabulary, once it is bound."""
+        if self.vocabulary is None:
+            raise UserError(
+                f"{type(self).__name__} does not know its vocabulary; call "
+                "with_tokenizer(tokenizer)"
+            )
+        return self.vocabulary
+
     def init(self, key: jax.Array) -> Variables:
         return self.module.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        if self.vocabulary is None:
-            raise UserError("Mlm does not know its vocabulary; call with_tokenizer(tokenizer)")
         ids, lengths = batch["tokens"], batch["tokens_length"]
         mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
-        masked = self.masking(ids, lengths, mask_keys, self.vocabulary)
+        masked = self.masking(ids, lengths, mask_keys, self.known_vocabulary)
         return {
             "tokens": masked.ids,
             "tokens_length": lengths,
@@ -82,3 +90,9 @@ class Mlm:
         predictions = texts * self.masking.max_predictions(length)
         load = flops.Load.padded(texts, length)
         return flops.bert(self.module.config, load, predictions=predictions).training()
+
+    def activation_bytes(self, spec: Spec) -> float:
+        """What the backward pass of one microbatch of these shapes keeps."""
+        texts, length = spec["tokens"].shape
+        predictions = texts * self.masking.max_predictions(length)
+        return memory.bert(self.module, texts, length, predictions=predictions)

@@ -33,9 +33,12 @@ The arrays of a prepared batch have the examples first.
 - `with_tokenizer(tokenizer) -> Objective`: called once before a run;
 - `start_from(module, params) -> (Objective, params)`: the objective in the shape of a loaded
   module, and those of its own parameters that the loaded ones are (default: the same tree);
+- `stored_heads(folder) -> params`: its other parameters that lie in a Hugging Face folder;
 - `initial_state(params) -> Variables`: the other collections, made from loaded parameters;
 - `flops(spec) -> float`: FLOPs of the model in one training step (forward and backward, nothing
-  computed twice) on a batch of shapes `spec`; without it no MFU is printed.
+  computed twice) on a batch of shapes `spec`; without it no MFU is printed;
+- `activation_bytes(spec) -> float`: what the backward pass of a microbatch of these shapes keeps,
+  for dry runs.
 """
 
 from __future__ import annotations

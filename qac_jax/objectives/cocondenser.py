@@ -1,0 +1,97 @@
+"""coCondenser: Condenser, and vectors of pairs that must find each other (Gao & Callan, 2022).
+
+Both texts of a pair are masked and read by BERT and head. Of the 2N vectors of the batch each
+looks for its partner among all others: raw dot products, both directions, no vector sees itself
+(the reference notes A.2). In query-as-context pre-training the pair is a passage and a generated
+query (Wu et al., 2023); each text keeps its own short shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops
+from qac_jax.objectives import contrastive
+from qac_jax.objectives.chunked import chunked_encode, gathered
+from qac_jax.objectives.condenser import Condenser, Reading
+from qac_jax.objectives.masked_text import masked, shared
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+
+
+_TEXTS = ("passage", "context")
+
+
+@dataclasses.dataclass(frozen=True)
+class CoCondenser(Condenser):
+    """Condenser's losses on `passage` and `context`, and the contrastive one between them.
+
+    mlm_scale multiplies the MLM losses: 2 is what the released gradient cache amounts to, where
+    mlm_group says how many sequences a mean is over (the reference notes A.7). negatives_group:
+    so many consecutive pairs see one another (0: the whole batch). chunk: pairs encoded at a time.
+    """
+
+    temperature: float = 1.0
+    coefficient: float = 1.0
+    mlm_scale: float = 1.0
+    mlm_group: int = 0
+    negatives_group: int = 0
+    chunk: int = 0
+    splittable: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature <= 0:
+            raise UserError(f"temperature={self.temperature} is not greater than 0")
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        vocabulary, count = self.known_vocabulary, len(batch["passage"])
+        # Of every text one key to mask with and one for dropout.
+        keys = [example_keys(k, count) for k in jax.random.split(key, 2 * len(_TEXTS))]
+        texts = [
+            masked(self.masking, vocabulary, batch[name], batch[f"{name}_length"], mask_key)
+            for name, mask_key in zip(_TEXTS, keys, strict=False)
+        ]
+        ready: Batch = dict(zip(_TEXTS, shared(texts, self.mlm_group), strict=True))
+        return {**ready, "keys": dict(zip(_TEXTS, keys[len(_TEXTS) :], strict=True))}
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        if self.chunk:
+            variables = gathered(variables)
+
+        def encode(some: Batch) -> list[Reading]:
+            return [
+                self.read(variables, some[name], some["keys"][name] if train else None)
+                for name in _TEXTS
+            ]
+
+        found = chunked_encode(encode, batch, self.chunk)
+        mlm, aux = self.mlm_terms(found)
+        ranked = self.contrast(*(reading.cls for reading in found))
+        contrast = jnp.mean(ranked.loss)
+        aux |= {"contrastive_loss": contrast, "pair_accuracy": jnp.mean(ranked.correct)}
+        return self.mlm_scale * mlm + self.coefficient * contrast, aux
+
+    def contrast(self, passages: jax.Array, contexts: jax.Array) -> contrastive.Ranked:
+        """Every vector's search for its partner, [N, 2]."""
+        return contrastive.all_pairs(
+            passages, contexts, temperature=self.temperature, group=self.negatives_group
+        )
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        texts = self._flops(*spec["passage"].shape) + self._flops(*spec["context"].shape)
+        pairs = spec["passage"].shape[0]
+        group = self.negatives_group or pairs
+        scores = flops.similarities(self.model.config.hidden_size, 2.0 * pairs, 2.0 * group)
+        return (texts + scores).training()
+
+    def activation_bytes(self, spec: Spec) -> float:
+        """What the backward pass of one chunk of these shapes keeps."""
+        return sum(self._activations(*spec[name].shape) for name in _TEXTS)

@@ -1,0 +1,169 @@
+"""Condenser: a BERT whose [CLS] vector must tell late what the text holds (Gao & Callan, 2021).
+
+A few layers on top read the last layer's [CLS] vector and, of all other tokens, only the hidden
+states of an early layer. They predict the masked words with the BERT's own MLM head, and can do
+so only if the vector brought along what the upper layers found out (the reference notes A.1, A.2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops, huggingface, memory
+from qac_jax.models.flops import Flops
+from qac_jax.models.heads import BidirectionalHead
+from qac_jax.models.layers import fold
+from qac_jax.models.transformer import OUTPUT_SITE
+from qac_jax.objectives.masked_text import MaskedText, masked, new_head, part, predicted, shared
+from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.token_loss import TokenLoss
+
+
+HEAD = "head"
+# Dropout in the head draws from keys of its own: its layers number their places as the BERT's do.
+_HEAD_SITE = 2 * OUTPUT_SITE
+
+
+class Reading(NamedTuple):
+    """What the model says of texts: vectors [B, D], sums of each example [B]."""
+
+    cls: jax.Array
+    head: TokenLoss
+    late: TokenLoss
+
+
+@dataclasses.dataclass(frozen=True)
+class Condenser(Mlm):
+    """Predict the masked tokens of the feature `tokens` through the head, and without it.
+
+    skip_from: the hidden state that the head reads (None: half-way up, 6 of 12). late_mlm: whether
+    the BERT's own predictions are trained too. start_head: "local" takes a head that lies beside
+    the weights of `--pretrained`, "random" does not.
+    """
+
+    head_layers: int = 2
+    skip_from: int | None = None
+    late_mlm: bool = True
+    start_head: str = "local"
+
+    def __post_init__(self) -> None:
+        if self.head_layers < 1:
+            raise UserError(f"head_layers={self.head_layers} makes no head; expected 1 or more")
+        if self.start_head not in ("local", "random"):
+            raise UserError(
+                f"start_head={self.start_head!r} is not known; expected local or random"
+            )
+
+    @property
+    def head(self) -> BidirectionalHead:
+        return BidirectionalHead(self.model.config, self.model.runtime, self.head_layers)
+
+    @property
+    def skip(self) -> int:
+        """The number of the hidden state that the head reads."""
+        return self.model.config.num_layers // 2 if self.skip_from is None else self.skip_from
+
+    def init(self, key: jax.Array) -> Variables:
+        bert_key, head_key = jax.random.split(key)
+        params = dict(super().init(bert_key)["params"])
+        return {"params": {**params, HEAD: new_head(self.head, self.model.config, head_key)}}
+
+    def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
+        """The parameters of the head that lies in a folder to start from, if there is one."""
+        if self.start_head == "random" or not huggingface.has_heads(folder):
+            return {}
+        heads = huggingface.load_heads(folder, self.model.config, self.model.runtime)
+        return {HEAD: heads["c_head"][1]["params"]} if "c_head" in heads else {}
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        ids, lengths = batch["tokens"], batch["tokens_length"]
+        mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
+        text = masked(self.masking, self.known_vocabulary, ids, lengths, mask_keys)
+        return {"text": shared([text])[0], "keys": dropout_keys}
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        found = self.read(variables, batch["text"], batch["keys"] if train else None)
+        return self.mlm_terms([found])
+
+    def read(self, variables: Variables, text: MaskedText, keys: jax.Array | None) -> Reading:
+        """The vectors of masked texts, and what head and BERT predict of them."""
+        module, skip = self.module, self.skip
+        bert = part(variables, (HEAD,), without=True)
+        # Without predictions of its own the last layer is only wanted at [CLS].
+        whole = self.late_mlm or skip in (-1, self.model.config.num_layers)
+        out = module.apply(
+            bert,
+            text.ids,
+            text.lengths,
+            keys=keys,
+            hidden_states=(skip,),
+            rows=None if whole else 1,
+        )
+        hidden = self.head.apply(
+            part(variables, HEAD),
+            out.cls,
+            out.hidden_states[skip],
+            text.lengths,
+            fold(keys, _HEAD_SITE),
+        )
+        of_head = predicted(module, bert, hidden, text)
+        if self.late_mlm:
+            return Reading(out.cls, of_head, predicted(module, bert, out.last, text))
+        return Reading(out.cls, of_head, jax.tree.map(jnp.zeros_like, of_head))
+
+    def mlm_terms(self, found: list[Reading]) -> tuple[jax.Array, Aux]:
+        """The sum of both MLM losses over all texts, and each."""
+
+        def total(name: str, field: str) -> jax.Array:
+            return sum((jnp.sum(getattr(getattr(f, name), field)) for f in found), jnp.zeros(()))
+
+        aux = {
+            "head_mlm_loss": total("head", "loss"),
+            "head_masked_accuracy": total("head", "accuracy"),
+        }
+        loss = aux["head_mlm_loss"]
+        if self.late_mlm:
+            late = total("late", "loss")
+            aux |= {"late_mlm_loss": late, "masked_accuracy": total("late", "accuracy")}
+            loss = loss + late
+        return loss, aux
+
+    def encoder(self, variables: Variables) -> Variables:
+        return super().encoder(part(variables, (HEAD,), without=True))
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        return self._flops(*spec["tokens"].shape).training()
+
+    def activation_bytes(self, spec: Spec) -> float:
+        """What the backward pass of one microbatch of these shapes keeps."""
+        return self._activations(*spec["tokens"].shape)
+
+    def _flops(self, texts: int, length: int) -> Flops:
+        config, predictions = self.module.config, self.masking.max_predictions(length)
+        load = flops.Load.padded(texts, length)
+        whole = self.late_mlm or self.skip in (-1, config.num_layers)
+        of_bert = flops.bert(
+            config,
+            load,
+            rows=None if whole else 1,
+            predictions=texts * predictions * self.late_mlm,
+        )
+        return of_bert + flops.bidirectional_head(
+            config, load, self.head_layers, texts * predictions
+        )
+
+    def _activations(self, texts: int, length: int) -> float:
+        predictions = texts * self.masking.max_predictions(length) * (1 + self.late_mlm)
+        layers = self.model.config.num_layers + self.head_layers
+        return memory.bert(self.module, texts, length, layers=layers, predictions=predictions)

@@ -1,0 +1,84 @@
+"""Masked texts and what a BERT and its heads say of them: the parts of pre-training objectives.
+
+The parameters of an objective with heads are those of its BERT (with the MLM head) and beside them
+one subtree a head: {"embeddings", "layers", "mlm_head", "head": {"layers"}}. So a plain BERT, or
+what another objective trained, is a part of what it starts from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models.bert import Bert
+from qac_jax.objectives.masking import Masking, Vocabulary
+from qac_jax.objectives.objective import Variables
+from qac_jax.objectives.token_loss import TokenLoss, token_loss
+
+
+class MaskedText(NamedTuple):
+    """Texts with masked words, and what to predict of them; examples first."""
+
+    ids: jax.Array  # [B, L]
+    lengths: jax.Array  # [B]
+    positions: jax.Array  # [B, M]
+    labels: jax.Array  # [B, M]
+    weights: jax.Array  # [B, M]; 0 where a position is fill
+
+
+def masked(
+    masking: Masking, vocabulary: Vocabulary, ids: jax.Array, lengths: jax.Array, keys: jax.Array
+) -> MaskedText:
+    """Texts masked anew; the weights are 1 or 0 until they are `shared`."""
+    found = masking(ids, lengths, keys, vocabulary)
+    return MaskedText(found.ids, lengths, found.positions, found.labels, found.weights)
+
+
+def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
+    """The same texts with weights that sum to one over all of them: one mean over all tokens.
+
+    group: means over so many sequences at a time, and then their mean, as a gradient cache takes
+    it (the reference notes A.7). Sequences are counted example by example: the first example's
+    texts, then the second's.
+    """
+    wanted = [text.weights > 0 for text in texts]
+    counts = jnp.stack([jnp.sum(each, axis=1, dtype=float) for each in wanted], axis=1)
+    sequences = counts.size
+    size = group if 0 < group < sequences else sequences
+    if sequences % size:
+        raise UserError(
+            f"mlm_group={group} does not divide the {sequences} texts of a batch; choose a "
+            "divisor, or 0 for one mean over the whole batch"
+        )
+    total = jnp.sum(counts.reshape(-1, size), axis=1)
+    share = (size / sequences) / jnp.maximum(total, 1.0)
+    each = jnp.repeat(share, size).reshape(counts.shape)
+    return [
+        text._replace(weights=mask.astype(float) * each[:, place, None])
+        for place, (text, mask) in enumerate(zip(texts, wanted, strict=True))
+    ]
+
+
+def predicted(module: Bert, variables: Variables, hidden: jax.Array, text: MaskedText) -> TokenLoss:
+    """What the MLM head says at the masked places: sums of each example, [B]."""
+    logits = module.apply(variables, hidden, text.positions, padded=True, method="mlm_logits")
+    return jax.vmap(token_loss)(logits, text.labels, text.weights)
+
+
+def new_head(head: nn.Module, config: Any, key: jax.Array) -> Any:
+    """Parameters of a head that reads a vector and hidden states."""
+    vector = jnp.zeros((1, config.hidden_size))
+    return head.init(key, vector, jnp.zeros((1, 2, config.hidden_size)))["params"]
+
+
+def part(variables: Variables, names: str | Collection[str], *, without: bool = False) -> Variables:
+    """The variables of one head; or, `without` these heads, of the BERT."""
+    params = variables["params"]
+    if isinstance(names, str):
+        return {"params": params[names]}
+    return {"params": {n: p for n, p in params.items() if (n in names) != without}}
