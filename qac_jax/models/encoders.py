@@ -35,10 +35,12 @@ SIDES = ("query", "passage")
 
 @dataclasses.dataclass(frozen=True)
 class DualEncoderConfig:
-    """What turns hidden states into vectors; the prompts are for whoever tokenises the texts.
+    """What turns hidden states into vectors, and how texts are read that it was trained on.
 
     projection is the width of a linear layer after pooling (None: there is none). scale
     multiplies the query vectors, so that a dot product of the two sides already carries it.
+    Prompts, the form of titles and the limits in tokens (special ones included, 0: as many as
+    there are positions) are for whoever tokenises the texts.
     """
 
     bert: BertConfig
@@ -51,6 +53,9 @@ class DualEncoderConfig:
     scale: float = 1.0
     query_prompt: str = ""
     passage_prompt: str = ""
+    title: str = "space"  # a passage's title: before a space, "separate": before [SEP], or "none"
+    query_length: int = 0
+    passage_length: int = 0
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:
@@ -216,3 +221,11 @@ class CrossEncoder(nn.Module):
         pooled = dropout(pooled, keys, OUTPUT_SITE, rate, self.runtime.dropout)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))
+
+
+def log_odds(logits: Array) -> Array:
+    """What a cross-encoder's logits [B, 1 or 2] say for "relevant": [B].
+
+    The logistic function makes a probability of it; with two labels it is their softmax's.
+    """
+    return logits[:, 0] if logits.shape[-1] == 1 else logits[:, 1] - logits[:, 0]

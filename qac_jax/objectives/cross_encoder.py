@@ -1,0 +1,216 @@
+"""Cross-encoders: a query and a passage in one sequence, and how sure it is that they belong.
+
+Two losses. `Pointwise` is RocketQA's teacher: every pair is relevant or not (two-way softmax; the
+reference notes, E.6). `Localized` is Reranker's contrastive loss: the positive against the
+negatives of its own query. Both work with one logit (a log-odd) and with two.
+
+The adversarial step moves the word embeddings a little along the normalised gradient of the loss,
+and what is learned is the loss there; the table itself stays where it was. The norm is taken over
+the whole batch, where RocketQA takes it on each GPU.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops
+from qac_jax.models.bert import Bert
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, log_odds
+from qac_jax.models.layers import fold
+from qac_jax.objectives.chunked import chunked_encode
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
+from qac_jax.objectives.token_loss import check_vocabulary
+
+
+_EPSILON = 1e-8  # under the root of the norm
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scorer(abc.ABC):
+    """What both losses share: scores of pairs, the adversarial step, what training starts from."""
+
+    model: CrossEncoder
+    adversarial_step: float = 0.0  # RocketQA: 0.01
+    chunk: int = 0
+
+    def __post_init__(self) -> None:
+        if self.adversarial_step < 0:
+            raise UserError(
+                f"adversarial_step={self.adversarial_step}; expected 0 (none) or more, such as 0.01"
+            )
+        if self.model.labels not in (1, 2):
+            raise UserError(f"labels={self.model.labels} of the cross-encoder; expected 1 or 2")
+
+    @property
+    def splittable(self) -> bool:
+        """The step's direction depends on the whole batch."""
+        return not self.adversarial_step
+
+    @property
+    def encoder_module(self) -> CrossEncoder:
+        """The model with the pooler that its output reads."""
+        config = dataclasses.replace(self.model.bert_config, pooler=True, mlm_head=False)
+        return self.model.clone(bert_config=config)
+
+    def with_tokenizer(self, tokenizer: Any) -> _Scorer:
+        """The same; refuses a tokenizer that the model has no room for."""
+        check_vocabulary(tokenizer.vocab_size, self.model.bert_config.vocab_size)
+        return self
+
+    def start_from(self, module: Any, params: Any) -> tuple[_Scorer, Any]:
+        """From a cross-encoder, or from the BERT of anything else; the output then starts anew."""
+        if isinstance(module, CrossEncoder):
+            config, start = module.bert_config, dict(params)
+            if module.labels != self.model.labels:
+                start.pop("classifier")
+        elif isinstance(module, Bert):
+            config, start = module.config, {"bert": params}
+        elif isinstance(module, DualEncoder):
+            tower = params["encoder" if module.config.tied else "passage"]
+            config, start = module.config.bert, {"bert": tower["bert"]}
+        else:
+            raise UserError(
+                f"a cross-encoder cannot start from a {type(module).__name__}; give a BERT or "
+                "what was trained from one"
+            )
+        model = self.model.clone(bert_config=config, runtime=module.runtime)
+        return dataclasses.replace(self, model=model), start
+
+    def init(self, key: jax.Array) -> Variables:
+        ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
+        return self.encoder_module.init(key, ids, lengths)
+
+    @abc.abstractmethod
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        """Texts under "ids", "types" and "lengths", and one key a text."""
+
+    @abc.abstractmethod
+    def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The loss of each example [B] by the log-odds of its texts, and whether it is right."""
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        params = variables["params"]
+
+        def total(change: jax.Array | None, keys: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+            moved = params if change is None else with_words(params, change)
+            losses, right = self.examples_loss(self.odds(moved, batch, keys), batch)
+            weights = batch["weights"].astype(losses.dtype)
+            return jnp.sum(weights * losses), jnp.sum(weights * right)
+
+        change = None
+        if train and self.adversarial_step:
+            nowhere = jnp.zeros_like(words(params))
+            # The direction is found without dropout, as in the reference.
+            gradient = jax.grad(lambda change: total(change, None)[0])(nowhere)
+            change = jax.lax.stop_gradient(adversarial(gradient, self.adversarial_step))
+        loss, accuracy = total(change, batch["keys"] if train else None)
+        return loss, {"accuracy": accuracy}
+
+    def odds(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
+        """Log-odds of texts [..., L], a chunk of examples at a time: [...]."""
+        module = self.encoder_module
+
+        def some(part: Batch) -> jax.Array:
+            ids, given = part["ids"], part.get("keys")
+            flat = ids.reshape(-1, ids.shape[-1])
+            logits = module.apply(
+                {"params": params},
+                flat,
+                part["lengths"].reshape(-1),
+                part["types"].reshape(flat.shape),
+                None if given is None else given.reshape(-1),
+            )
+            return log_odds(logits).reshape(ids.shape[:-1])
+
+        parts = {name: batch[name] for name in ("ids", "lengths", "types")}
+        if keys is not None:
+            parts["keys"] = keys
+        return chunked_encode(some, parts, self.chunk)
+
+    def encoder(self, variables: Variables) -> Variables:
+        return {"params": variables["params"]}
+
+    def _flops(self, texts: int, length: int) -> float:
+        config = self.encoder_module.bert_config
+        work = flops.bert(config, flops.Load.padded(texts, length), rows=1)
+        work += flops.classifier(config.hidden_size, self.model.labels, texts)
+        # The direction takes a forward pass, and a backward one that no weight asks for.
+        return work.training() + (2 * work.forward if self.adversarial_step else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointwise(_Scorer):
+    """Whether the feature `pair` belongs together, against `label` (0 or 1)."""
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        size = batch["pair"].shape[0]
+        return {
+            "ids": batch["pair"],
+            "types": batch["pair_types"],
+            "lengths": batch["pair_length"],
+            "label": batch["label"],
+            "weights": global_weights(jnp.ones(size, bool)),
+            "keys": example_keys(key, size),
+        }
+
+    def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        label = batch["label"]
+        # -log P(label): with two logits the two-way softmax's, written by their difference.
+        losses = jax.nn.softplus(jnp.where(label > 0, -odds, odds))
+        return losses, (odds > 0) == (label > 0)
+
+    def flops(self, spec: Spec) -> float:
+        """FLOPs of a training step over padded texts."""
+        return self._flops(*spec["pair"].shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Localized(_Scorer):
+    """The first of the texts in `pairs` against the others of its query."""
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        size, texts = batch["pairs"].shape[:2]
+        keys = example_keys(key, size)
+        return {
+            "ids": batch["pairs"],
+            "types": batch["pairs_types"],
+            "lengths": batch["pairs_length"],
+            "weights": global_weights(jnp.ones(size, bool)),
+            "keys": jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(texts)),
+        }
+
+    def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        del batch
+        losses = jax.nn.logsumexp(odds, axis=-1) - odds[:, 0]
+        return losses, odds[:, 0] >= jnp.max(odds, axis=-1)
+
+    def flops(self, spec: Spec) -> float:
+        """FLOPs of a training step over padded texts."""
+        queries, texts, length = spec["pairs"].shape
+        return self._flops(queries * texts, length)
+
+
+def adversarial(gradient: jax.Array, step: float) -> jax.Array:
+    """The step along a gradient, normalised over the whole table (E.6)."""
+    return step * gradient * jax.lax.rsqrt(jnp.sum(jnp.square(gradient)) + _EPSILON)
+
+
+def words(params: Any) -> jax.Array:
+    """The table of word embeddings."""
+    return params["bert"]["embeddings"]["word"]["embedding"]
+
+
+def with_words(params: Any, change: jax.Array) -> Any:
+    """The parameters with their word embeddings moved by `change`."""
+    bert = params["bert"]
+    moved = {"word": {"embedding": words(params) + change}}
+    return {**params, "bert": {**bert, "embeddings": {**bert["embeddings"], **moved}}}

@@ -1,0 +1,163 @@
+"""PAIR: passages near the query that they answer, far from passages that do not (Ren et al., 2021).
+
+    L = (1 - α) L_Q + α L_P
+
+L_Q (eq. 3) is the usual loss: a query's positive passage against all others. L_P (eq. 5) takes the
+positive passage as the anchor: its query must be nearer than negative passages are. The paper's
+text and its code differ in what "others" are, so `denominator` is a choice of four readings, called
+as in the golden case 06. Of the batch, queries are q, positives p⁺ and hard negatives p⁻:
+
+    name                      L_Q: own p⁺ against        L_P: own q against
+    paper_inbatch_and_hard    all other p⁺, all p⁻       all other p⁺, all p⁻
+    hard_from_all_only        all other p⁺, all p⁻       all p⁻
+    own_hard_only             own p⁻                     own p⁻
+    official_code             all other p⁺, all p⁻       all other q, all p⁻ (the notes, E.2)
+
+Scores are dot products. With vectors of zeros both losses of `official_code` are the logarithm of
+the number of candidates: ln(2 B) with one hard negative each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax import progress
+from qac_jax.errors import UserError, nearest
+from qac_jax.models.encoders import DualEncoder
+from qac_jax.objectives import contrastive, towers
+from qac_jax.objectives.contrastive import Ranked
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.token_loss import check_vocabulary
+
+
+DENOMINATORS = (
+    "paper_inbatch_and_hard",
+    "hard_from_all_only",
+    "own_hard_only",
+    "official_code",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Queries with their passages, the positive first. α = 0 is the second stage: L_Q alone.
+
+    negatives_group: so many consecutive examples see one another (0: the whole batch, PAIR's
+    cross-batch negatives). rows: score so many queries at a time (0: all).
+    """
+
+    model: DualEncoder
+    alpha: float = 0.1
+    denominator: str = "paper_inbatch_and_hard"
+    negatives_group: int = 0
+    chunk: int = 0
+    rows: int = 0
+    splittable: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.alpha <= 1.0:
+            raise UserError(f"alpha={self.alpha} is not a share; expected 0 to 1")
+        if self.denominator not in DENOMINATORS:
+            raise UserError(
+                f"denominator={self.denominator!r} is not known; "
+                + nearest(self.denominator, DENOMINATORS)
+            )
+
+    def with_tokenizer(self, tokenizer: Any) -> Pair:
+        """The same; refuses a tokenizer that the model has no room for."""
+        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
+        if self.alpha and not self.model.config.tied:
+            progress.say(
+                f"pair: alpha={self.alpha} compares passages with each other and with queries, "
+                "which the paper does with one encoder for both; here they have two (tied=False)"
+            )
+        return self
+
+    def start_from(self, module: Any, params: Any) -> tuple[Pair, Any]:
+        model, params = towers.started(self.model, module, params)
+        return dataclasses.replace(self, model=model), params
+
+    def init(self, key: jax.Array) -> Variables:
+        return towers.initial(self.model, key)
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        return {**batch, "keys": example_keys(key, batch["query"].shape[0])}
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        keys = batch["keys"] if train else None
+        queries, passages = towers.vectors(self.model, variables, batch, keys, self.chunk)
+        by_query = query_centric(
+            queries, passages, self.denominator, group=self.negatives_group, rows=self.rows
+        )
+        loss = by_query.loss.mean()
+        aux = {"query_loss": loss, "accuracy": by_query.correct.mean()}
+        if self.alpha:
+            by_passage = passage_centric(
+                queries, passages, self.denominator, group=self.negatives_group, rows=self.rows
+            )
+            passage_loss = by_passage.loss.mean()
+            loss = (1.0 - self.alpha) * loss + self.alpha * passage_loss
+            aux |= {"passage_loss": passage_loss, "passage_accuracy": by_passage.correct.mean()}
+        return loss, aux
+
+    def encoder(self, variables: Variables) -> Variables:
+        return {"params": variables["params"]}
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        return towers.training_flops(self.model, spec)
+
+
+def query_centric(
+    queries: jax.Array, passages: jax.Array, denominator: str, *, group: int = 0, rows: int = 0
+) -> Ranked:
+    """L_Q of each query: queries [B, D], passages [B, P, D] with the positive first."""
+    group = 1 if denominator == "own_hard_only" else group
+    return contrastive.in_batch(queries, passages, group=group, rows=rows)
+
+
+def passage_centric(
+    queries: jax.Array, passages: jax.Array, denominator: str, *, group: int = 0, rows: int = 0
+) -> Ranked:
+    """L_P of each positive passage, from the same vectors."""
+    if passages.shape[1] < 2 and denominator in ("hard_from_all_only", "own_hard_only"):
+        raise UserError(
+            f"the passage-centric loss of {denominator} is about hard negatives, and there are "
+            "none in the batch; set n_passages to 2 or more, or alpha to 0"
+        )
+
+    def one(queries: jax.Array, passages: jax.Array) -> Ranked:
+        own = jnp.arange(queries.shape[0])
+        positives = passages[:, 0]
+        hard = passages[:, 1:].reshape(-1, passages.shape[-1])
+        # The query is what is looked for; which of the others are seen is the reading's matter.
+        candidates = [queries, hard]
+        others = denominator == "paper_inbatch_and_hard"
+        if others:
+            candidates.insert(1, positives)
+        columns = jnp.concatenate([part.astype(queries.dtype) for part in candidates])
+
+        def unseen(anchors: jax.Array) -> jax.Array:
+            here = anchors[:, None] == own
+            parts = [~here] + [here] * others
+            seen = jnp.zeros((anchors.shape[0], hard.shape[0]), bool)
+            return jnp.concatenate([*parts, seen], axis=1)
+
+        return contrastive.softmax_loss(
+            positives,
+            columns,
+            own,
+            excluded=None if denominator == "official_code" else unseen,
+            about=own,
+            rows=rows,
+        )
+
+    group = 1 if denominator == "own_hard_only" else group
+    return contrastive.in_groups(one, group, queries, passages)

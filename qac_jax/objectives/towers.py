@@ -1,0 +1,112 @@
+"""Dual encoders in training: what they start from, and vectors of queries and their passages.
+
+The features are those of the kind `triples`: `query` [B, L], `passages` [B, P, L] with the
+positive first, and where titles are segments of their own `passages_types` [B, P, L].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops
+from qac_jax.models.bert import Bert
+from qac_jax.models.encoders import CrossEncoder, DualEncoder
+from qac_jax.models.layers import fold
+from qac_jax.objectives.chunked import chunked_encode, gathered
+from qac_jax.objectives.objective import Batch, Spec, Variables
+
+
+def initial(model: DualEncoder, key: jax.Array) -> Variables:
+    """New variables."""
+    return model.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
+
+
+def started(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, Any]:
+    """The model in the shape of a loaded module, and its parameters from it.
+
+    A BERT, or that of a cross-encoder, becomes every tower; pooling and what else makes a vector
+    stay the model's. A dual encoder keeps its own, but one that is tied may start two towers.
+    """
+    tied = model.config.tied
+    if isinstance(module, DualEncoder):
+        if tied and not module.config.tied:
+            raise UserError(
+                "the parameters to start from are two towers, and the objective's model is one "
+                "for both sides; set tied=False, or start from one tower"
+            )
+        config = dataclasses.replace(module.config, tied=tied)
+        if tied or not module.config.tied:
+            return model.clone(config=config, runtime=module.runtime), params
+        tower = params["encoder"]
+    elif isinstance(module, Bert | CrossEncoder):
+        bert, params = (
+            (module.config, params)
+            if isinstance(module, Bert)
+            else (module.bert_config, params["bert"])
+        )
+        bert = dataclasses.replace(bert, pooler=False, mlm_head=False)
+        config = dataclasses.replace(model.config, bert=bert)
+        tower = {"bert": params}
+    else:
+        raise UserError(
+            f"a dual encoder cannot start from a {type(module).__name__}; give a BERT, or what "
+            "was trained from one"
+        )
+    towers = {"encoder": tower} if tied else {"query": tower, "passage": tower}
+    return model.clone(config=config, runtime=module.runtime), towers
+
+
+def vectors(
+    model: DualEncoder, variables: Variables, batch: Batch, keys: jax.Array | None, chunk: int
+) -> tuple[jax.Array, jax.Array]:
+    """Queries [B, D] and passages [B, P, D], `chunk` examples at a time (0: all at once).
+
+    keys [B]: each example's, for dropout; its texts get keys of their own.
+    """
+    params = {"params": variables["params"]}
+    if chunk:
+        params = gathered(params)
+
+    def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
+        ids, given = part["passages"], part.get("keys")
+        size, per, length = ids.shape
+        types, passage_keys = part.get("passages_types"), None
+        if given is not None:
+            numbered = jax.vmap(fold, (None, 0), 1)(given, 1 + jnp.arange(per))
+            passage_keys = numbered.reshape(-1)
+        queries = model.apply(
+            params, part["query"], part["query_length"], keys=fold(given, 0), side="query"
+        )
+        passages = model.apply(
+            params,
+            ids.reshape(-1, length),
+            part["passages_length"].reshape(-1),
+            None if types is None else types.reshape(-1, length),
+            passage_keys,
+            side="passage",
+        )
+        return queries, passages.reshape(size, per, -1)  # type: ignore[return-value,union-attr]
+
+    names = ("query", "query_length", "passages", "passages_length", "passages_types")
+    parts = {name: batch[name] for name in names if name in batch}
+    if keys is not None:
+        parts["keys"] = keys
+    return chunked_encode(encode, parts, chunk)
+
+
+def training_flops(model: DualEncoder, spec: Spec) -> float:
+    """FLOPs of encoding queries and passages in a training step, as padded."""
+    config = model.config.bert
+    queries, query_length = spec["query"].shape
+    size, per, length = spec["passages"].shape
+    rows = 1 if model.config.pooling == "cls" else None
+    work = flops.bert(config, flops.Load.padded(queries, query_length), rows=rows)
+    work += flops.bert(config, flops.Load.padded(size * per, length), rows=rows)
+    if model.config.projection:
+        work += flops.classifier(config.hidden_size, model.config.projection, queries + size * per)
+    return work.training()

@@ -1,0 +1,114 @@
+"""Golden case 06: PAIR's two losses in every reading of their denominators, and gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import golden_cases as golden
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.objectives import pair
+
+
+CASES = golden.parameters("06_")
+OUTPUTS = ("LQ", "LP", "L", "LQ_per_query", "LP_per_query")
+
+
+def _expected(arrays: dict[str, np.ndarray], name: str, precision: str) -> np.ndarray:
+    # The case is computed in float64 alone.
+    return np.asarray(arrays[name], precision)
+
+
+@pytest.mark.parametrize("precision", golden.PRECISIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_losses_and_gradients(case: Path, precision: str) -> None:
+    meta, arrays = golden.load(case)
+    assert set(meta["variants"]) == set(pair.DENOMINATORS)
+    names = [name for name in arrays if name.endswith("__LQ")]
+    variants = [name.removesuffix("__LQ") for name in names]
+    assert len(variants) >= len(pair.DENOMINATORS)
+    alpha = float(arrays["alpha"])
+    with golden.precision_context(precision):
+
+        @jax.jit  # one program for all variants: compiling is what takes time here
+        def everything(given: Any) -> Any:
+            return {v: _of_variant(v, given, arrays, alpha) for v in variants}
+
+        given = tuple(jnp.asarray(arrays[name], precision) for name in ("q", "pos", "neg"))
+        for variant, (found, gradients) in jax.device_get(everything(given)).items():
+            for name in OUTPUTS:
+                expected = _expected(arrays, f"{variant}__{name}", precision)
+                golden.assert_loss(found[name], expected, precision, what=f"{variant} {name}")
+            for name, value in zip(("q", "pos", "neg"), gradients, strict=True):
+                expected = _expected(arrays, f"{variant}__grad_{name}", precision)
+                golden.assert_gradient(value, expected, precision, what=f"{variant} {name}")
+
+
+def _of_variant(variant: str, given: Any, arrays: Any, alpha: float) -> Any:
+    """(what the case stores of a variant, gradients of its loss)."""
+    denominator = next(d for d in pair.DENOMINATORS if variant.startswith(d))
+    count = arrays[f"{variant}__grad_neg"].shape[1]
+
+    def total(queries: Any, positives: Any, hard: Any) -> Any:
+        passages = jnp.concatenate([positives[:, None], hard], axis=1)
+        by_query = pair.query_centric(queries, passages, denominator).loss
+        by_passage = pair.passage_centric(queries, passages, denominator).loss
+        loss = (1 - alpha) * by_query.mean() + alpha * by_passage.mean()
+        values = (by_query.mean(), by_passage.mean(), loss, by_query, by_passage)
+        return loss, dict(zip(OUTPUTS, values, strict=True))
+
+    queries, positives, hard = given
+    run = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
+    (_, found), gradients = run(queries, positives, hard[:, :count])
+    return found, gradients
+
+
+def test_vectors_of_zeros_count_the_candidates() -> None:
+    size, width = 12, 8
+    queries, passages = jnp.zeros((size, width)), jnp.zeros((size, 2, width))
+    counts = {
+        "paper_inbatch_and_hard": (2 * size, 1 + (size - 1) + size),
+        "hard_from_all_only": (2 * size, 1 + size),
+        "own_hard_only": (2, 2),
+        "official_code": (2 * size, 2 * size),  # ln(2 W B), both
+    }
+    assert set(counts) == set(pair.DENOMINATORS)
+    for denominator, found in _losses(queries, passages).items():
+        for loss, candidates in zip(found, counts[denominator], strict=True):
+            np.testing.assert_allclose(loss, np.log(candidates), rtol=1e-6)
+
+
+def _losses(queries: Any, passages: Any, **options: int) -> Any:
+    @jax.jit
+    def both(queries: Any, passages: Any) -> Any:
+        return {
+            d: [
+                loss(queries, passages, d, **options).loss
+                for loss in (pair.query_centric, pair.passage_centric)
+            ]
+            for d in pair.DENOMINATORS
+        }
+
+    return jax.device_get(both(queries, passages))
+
+
+def test_groups_see_only_themselves_and_rows_change_nothing() -> None:
+    rng = np.random.default_rng(0)
+    queries = rng.normal(size=(8, 4)).astype(np.float32)
+    passages = rng.normal(size=(8, 3, 4)).astype(np.float32)
+    whole, grouped = _losses(queries, passages), _losses(queries, passages, group=4)
+    first = _losses(queries[:4], passages[:4])
+    in_rows = _losses(queries, passages, rows=2)
+    for denominator in pair.DENOMINATORS:
+        for which in (0, 1):
+            together = grouped[denominator][which]
+            np.testing.assert_allclose(together[:4], first[denominator][which], rtol=1e-5)
+            np.testing.assert_allclose(
+                in_rows[denominator][which], whole[denominator][which], rtol=1e-5
+            )
+            apart = np.abs(whole[denominator][which] - together).max()
+            assert (apart > 1e-3) == (denominator != "own_hard_only")
