@@ -22,6 +22,7 @@ from qac_jax.errors import Interrupted, UserError, nearest
 STAGES = {
     "prepare": "qac_jax.stages.prepare:Prepare",
     "pairs": "qac_jax.stages.pairs:Pairs",
+    "generate": "qac_jax.stages.generate:Generate",
     "tokenize": "qac_jax.stages.tokenize:Tokenize",
     "pretrain": "qac_jax.stages.train:Train",
     "finetune": "qac_jax.stages.train:Train",
@@ -34,18 +35,20 @@ STAGES = {
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("generate", "extract", "label") + (
+COMING = ("extract", "label") + (
     "report",
     "export",
 )
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
     "loader": "qac_jax.bench.loader:Loader",
+    "search": "qac_jax.bench.search:Search",
     "train": "qac_jax.bench.train:Train",
 }
 _SUMMARIES = {
     "prepare": "documents of any format -> passages (or a vocabulary)",
     "pairs": "passages and their questions -> what a generator learns from",
+    "generate": "passages -> queries, by a T5 or from a file (contexts)",
     "tokenize": "passages and contexts -> token examples",
     "pretrain": "examples -> trained parameters",
     "finetune": "the same stage, for retrievers",

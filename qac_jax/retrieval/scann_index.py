@@ -72,7 +72,7 @@ def usual_effort(presets: Sequence[Preset], k: int = 100) -> Effort:
 def largest_effort(presets: Sequence[Preset], rows: int, k: int) -> Effort:
     """Beyond which nothing is gained."""
     hashed = any(preset.hashed for preset in presets)
-    return Effort(max(p.leaves for p in presets), min(rows, 50 * k) if hashed else 0)
+    return Effort(max(p.leaves for p in presets), min(rows, 20 * k) if hashed else 0)
 
 
 def version() -> str:

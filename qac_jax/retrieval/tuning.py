@@ -1,7 +1,7 @@
 """How hard an approximate index must search for a promised recall, measured on a sample.
 
 Recall grows with the leaves looked into and with the candidates reordered. For each number of
-candidates the fewest sufficient leaves are found by halving; of these points the fastest is taken.
+candidates the fewest sufficient leaves are found; of these points the fastest is taken.
 Half of the sample chooses, the other half, which nothing was chosen by, tells what came out.
 """
 
@@ -18,8 +18,10 @@ from qac_jax.retrieval.scann_index import Effort, Scann, largest_effort
 
 
 # Candidates that are tried, as multiples of k.
-_MULTIPLES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)
+_MULTIPLES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
 _TIMINGS = 3
+# Twice the leaves without this much more recall: the candidates are too few, not the leaves.
+_GAIN = 0.0003
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,51 +62,68 @@ def tune(
 ) -> Tuned:
     """`truth` [queries, k] are the rows of exact search; `own` the row each query is, if it is."""
     half, k = len(queries) // 2, truth.shape[1]
+    choosing, rest = slice(0, half), slice(half, len(queries))
     measured: dict[Effort, Point] = {}
 
-    def found(part: slice, effort: Effort) -> np.ndarray:
-        if own is None:
-            return searcher.search(queries[part], k, effort)[1]
-        rows = searcher.search(queries[part], k + 1, effort)[1]
-        return without(rows, own[part])
+    def shares(part: slice, effort: Effort) -> np.ndarray:
+        """Recall of each query of a part; the search itself is timed."""
+        began = time.perf_counter()
+        _, rows = searcher.search(queries[part], k + (own is not None), effort)
+        rate = len(rows) / (time.perf_counter() - began)
+        found = recall(rows if own is None else without(rows, own[part]), truth[part])
+        if part == choosing:  # the best of its timings: others may use the machine too
+            before = measured[effort].queries_per_second if effort in measured else 0.0
+            point = Point(effort.leaves, effort.reorder, float(found.mean()), max(rate, before))
+            measured[effort] = point
+        return found
 
-    def sufficient(reorder: int, leaves: int) -> bool:
-        effort = Effort(leaves, reorder)
-        shares = recall(found(slice(0, half), effort), truth[:half])
-        error = shares.std() / max(len(shares), 1) ** 0.5
-        measured[effort] = Point(effort.leaves, effort.reorder, float(shares.mean()), 0.0)
+    def judged(reorder: int, leaves: int) -> float:
+        found = shares(choosing, Effort(leaves, reorder))
         # One standard error of room: the sample is a sample.
-        return shares.mean() - error >= target
-
-    def rate(effort: Effort, timings: int) -> float:
-        """Queries a second, the best of some timings: others may use the machine too."""
-        seconds = []
-        for _ in range(timings):
-            began = time.perf_counter()
-            searcher.search(queries, k, effort)
-            seconds.append(time.perf_counter() - began)
-        return len(queries) / min(seconds)
+        return float(found.mean() - found.std() / len(found) ** 0.5)
 
     most = largest_effort(searcher.presets, len(searcher), k)
-    enough = []
+    enough: list[Effort] = []
+    fewest = min(most.leaves, 1)
+    # Fewer candidates need more leaves, and where all leaves do not suffice nothing less will.
     for reorder in _reorderings(most, k):
-        leaves = _least(functools.partial(sufficient, reorder), most.leaves)
-        if leaves is not None:
-            enough.append(Effort(leaves, reorder))
+        found = least(functools.partial(judged, reorder), target, fewest, most.leaves)
+        if found is None:
+            break
+        enough.append(Effort(found, reorder))
+        fewest = found
     candidates = enough or [max(measured, key=lambda effort: measured[effort].recall)]
-    for effort, point in measured.items():
-        timed = rate(effort, _TIMINGS if effort in candidates else 1)
-        measured[effort] = dataclasses.replace(point, queries_per_second=timed)
+    for _ in range(_TIMINGS):
+        for effort in candidates:
+            shares(choosing, effort)
     best = max(candidates, key=lambda effort: measured[effort].queries_per_second)
-    rest = slice(half, len(queries))
     return Tuned(
         chosen=measured[best],
-        held_out_recall=float(recall(found(rest, best), truth[rest]).mean()),
+        held_out_recall=float(shares(rest, best).mean()),
         target=target,
         k=k,
         queries=len(queries),
         curve=tuple(sorted(measured.values(), key=lambda p: (p.reorder, p.leaves))),
     )
+
+
+def least(judged: Callable[[int], float], target: float, low: int, most: int) -> int | None:
+    """The smallest number from `low` to `most` whose figure reaches the target, to a sixteenth.
+
+    Doubles from below, since what is large is slow, and gives up where doubling gains nothing.
+    """
+    high, before = low, -1.0
+    while (figure := judged(high)) < target:
+        if high >= most or figure - before < _GAIN:
+            return None
+        low, high, before = high, min(2 * high, most), figure
+    while high - low > max(1, high // 16):
+        middle = (low + high) // 2
+        if judged(middle) >= target:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def without(rows: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -117,19 +136,5 @@ def without(rows: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 
 def _reorderings(most: Effort, k: int) -> list[int]:
-    wanted = {min(round(multiple * k), most.reorder) for multiple in _MULTIPLES}
-    return sorted(wanted | {most.reorder})
-
-
-def _least(sufficient: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 1 to `most` that suffices, by halving (0 where most is 0)."""
-    if not sufficient(most):
-        return None
-    low, high = 0, most
-    while high - low > max(1, high // 16):
-        middle = (low + high) // 2
-        if sufficient(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    """The most candidates first."""
+    return sorted({min(round(m * k), most.reorder) for m in _MULTIPLES}, reverse=True)

@@ -1,0 +1,158 @@
+"""FAISS on the CPU, at its best: each family of its indexes swept to a recall.
+
+Built once, every index is searched as little as the recall allows (`nprobe`, `efSearch`); the
+fastest of each family then takes part in the benchmark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from qac_jax import progress
+from qac_jax.errors import UserError
+from qac_jax.retrieval import tuning
+
+
+# Lists of an inverted file, as multiples of the root of the rows.
+_LISTS = (1.0, 2.0)
+# Dimensions that one 4-bit code stands for, and candidates reordered, as multiples of k.
+_DIMS = (2, 4)
+_FACTORS = (1.5, 2.0, 3.0, 4.0, 6.0)
+_CODES = ("fs", "fsr")  # of the vectors, or of what their list's centre leaves of them
+_LINKS = (16, 32)
+_CONSTRUCTION = 100
+_TIMINGS = 2
+
+
+class Search(Protocol):
+    """Rows of the best of queries; the effort is `nprobe` or `efSearch`."""
+
+    def __call__(self, queries: np.ndarray, effort: int) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A configuration that reaches the recall."""
+
+    family: str
+    name: str
+    recall: float
+    queries_per_second: float
+    search: Callable[[np.ndarray], np.ndarray]
+
+
+def load() -> Any:
+    """The package, or a sentence."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise UserError(
+            "the peer of this benchmark is missing (faiss); pip install 'qac_jax[bench]', or leave "
+            "faiss out of --systems"
+        ) from error
+    return faiss
+
+
+def best(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray, target: float) -> list[Found]:
+    """The fastest configuration of each family that reaches the recall on these queries."""
+    k = truth.shape[1]
+    fastest: dict[str, Found] = {}
+    for family, name, search, least, most in _indexes(vectors, k):
+        measured: dict[int, tuple[float, float]] = {}
+
+        def judged(effort: int, search: Any = search, measured: Any = measured) -> float:
+            began = time.perf_counter()
+            rows = search(queries, effort)
+            rate = len(queries) / (time.perf_counter() - began)
+            # The best of its timings: others may use the machine too.
+            rate = max(rate, measured.get(effort, (0.0, 0.0))[1])
+            measured[effort] = float(tuning.recall(rows, truth).mean()), rate
+            return measured[effort][0]
+
+        effort = tuning.least(judged, target, least, most)
+        if effort is None:
+            progress.say(f"faiss: {name} stays at recall {max(measured.values())[0]:.4f}")
+            continue
+        for _ in range(_TIMINGS):
+            judged(effort)
+        recall, rate = measured[effort]
+        progress.say(f"faiss: {name}, effort {effort}: recall {recall:.4f}, {rate:,.0f} queries/s")
+        if family not in fastest or rate > fastest[family].queries_per_second:
+            fastest[family] = Found(
+                family,
+                f"{name}, {'efSearch' if family == 'hnsw' else 'nprobe'} {effort}",
+                recall,
+                rate,
+                functools.partial(search, effort=effort),
+            )
+    return list(fastest.values())
+
+
+def flat(vectors: np.ndarray, k: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Its exact search."""
+    index = load().IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    return lambda queries: index.search(queries, k)[1]
+
+
+def _indexes(vectors: np.ndarray, k: int) -> Iterator[tuple[str, str, Search, int, int]]:
+    """(family, name, search with an effort, the smallest effort, the largest)."""
+    faiss = load()
+    rows, width = vectors.shape
+    for multiple in _LISTS:
+        lists = max(1, round(multiple * rows**0.5))
+        plain = _built(f"IVF{lists},Flat", vectors)
+        yield "ivf_flat", f"IVF{lists},Flat", _probing(plain, k), 1, lists
+        for dims, code in itertools.product(_DIMS, _CODES):
+            name = f"IVF{lists},PQ{width // dims}x4{code}"
+            coded = _built(name, vectors)
+            exact = faiss.IndexFlatIP(width)
+            exact.add(vectors)
+            refined = faiss.IndexRefine(coded, exact)
+            for factor in _FACTORS:
+                search = _refining(refined, coded, k, factor)
+                yield "ivf_pq_refine", f"{name},RFlat, k_factor {factor:g}", search, 1, lists
+    for links in _LINKS:
+        graph = faiss.IndexHNSWFlat(width, links, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction = _CONSTRUCTION
+        graph.add(vectors)
+        yield "hnsw", f"HNSW{links},Flat", _walking(graph, k), k, 64 * k
+
+
+def _built(description: str, vectors: np.ndarray) -> Any:
+    faiss = load()
+    index = faiss.index_factory(vectors.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    return index
+
+
+def _probing(index: Any, k: int) -> Search:
+    def search(queries: np.ndarray, effort: int) -> np.ndarray:
+        index.nprobe = effort
+        return index.search(queries, k)[1]
+
+    return search
+
+
+def _refining(index: Any, coded: Any, k: int, factor: float) -> Search:
+    def search(queries: np.ndarray, effort: int) -> np.ndarray:
+        coded.nprobe, index.k_factor = effort, factor
+        return index.search(queries, k)[1]
+
+    return search
+
+
+def _walking(index: Any, k: int) -> Search:
+    def search(queries: np.ndarray, effort: int) -> np.ndarray:
+        index.hnsw.efSearch = effort
+        return index.search(queries, k)[1]
+
+    return search

