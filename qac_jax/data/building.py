@@ -18,13 +18,13 @@ from typing import Any
 from qac_jax.data import store
 from qac_jax.data.pairs import PASSAGES
 from qac_jax.text import sentences, spans, tokenizers
+from qac_jax.text.titles import text_of
 from qac_jax.text.tokenizers import Tokenizer
 
 
 Record = Mapping[str, Any]
 Ids = Sequence[int]
 
-TITLES = ("none", "separate", "space")
 # Tasks whose records come from the passages of documents, and those of judged queries.
 DOCUMENT_TASKS = (
     "passage_query",
@@ -46,6 +46,8 @@ class Building:
     tokenizer: str
     title: str = "none"
     prefix: str = ""
+    query_prompt: str = ""
+    passage_prompt: str = ""
     sorts: tuple[str, ...] = PASSAGES
     siblings: int = 1
     overlap_tokens: int = 144
@@ -259,20 +261,6 @@ def _flat(nested: Iterable[Iterable[Any]]) -> list[Any]:
 
 def _nothing(documents: Sequence[Document], kind: type) -> list[list[Any]]:
     return [[kind() for _ in document.passages] for document in documents]
-
-
-def text_of(tokenizer: Tokenizer, passage: Record, title: str) -> str:
-    """A passage with its title: left out, before a separator token, or before a space.
-
-    The separator is written as text: tokenisers know their own special tokens.
-    """
-    name = passage.get("title") or ""
-    if title == "none" or not name:
-        return passage["text"]
-    if title == "space":
-        return f"{name} {passage['text']}"
-    role = "sep" if tokenizer.has("sep") else "eos"
-    return f"{name}{tokenizer.special_tokens[role]}{passage['text']}"
 
 
 def strategy_texts(passage: Record, contexts: Sequence[Record]) -> dict[str, list[str]]:

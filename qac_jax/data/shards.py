@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from qac_jax.data import store
-from qac_jax.data.building import Building, Document, DocumentBuilder, text_of
+from qac_jax.data.building import Building, Document, DocumentBuilder
 from qac_jax.data.judged import Judged
 from qac_jax.text import tokenizers
 from qac_jax.text.records import Records
+from qac_jax.text.titles import text_of
 
 
 Record = Mapping[str, Any]
@@ -182,7 +183,7 @@ def _queries(
     job: RankingJob, encoder: _PassageEncoder, left_out: dict[str, int]
 ) -> Iterator[tuple[Judged, Sequence[int]]]:
     """The queries with their ids, once their passages are known to the encoder."""
-    tokenizer = tokenizers.load(job.building.tokenizer)
+    tokenizer, prompt = tokenizers.load(job.building.tokenizer), job.building.query_prompt
     for start in range(0, len(job.queries), _QUERIES):
         together = job.queries[start : start + _QUERIES]
         if job.building.task == "cross_encoder":
@@ -190,7 +191,7 @@ def _queries(
         encoder.learn(judged.positives for judged in together)
         encoder.learn(judged.negatives for judged in together)
         for judged, ids in zip(
-            together, tokenizer.encode_batch([j.query for j in together]), strict=True
+            together, tokenizer.encode_batch([prompt + j.query for j in together]), strict=True
         ):
             if ids:
                 yield judged, ids
@@ -246,8 +247,8 @@ class _PassageEncoder:
         """Reads and tokenises those that are new."""
         new = dict.fromkeys(p for passages in lists for p in passages)
         names = [passage for passage in new if passage not in self._known]
-        title = self._job.building.title
-        texts = [text_of(self._tokenizer, self._record(p), title) for p in names]
+        prompt, title = self._job.building.passage_prompt, self._job.building.title
+        texts = [prompt + text_of(self._tokenizer, self._record(p), title) for p in names]
         for passage, ids in zip(names, self._tokenizer.encode_batch(texts), strict=True):
             self._known[passage] = np.array(ids, np.int32)
 

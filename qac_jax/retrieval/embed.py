@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 from qac_jax.retrieval import buckets
 from qac_jax.text import tokenizers
+from qac_jax.text.titles import text_of
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -61,7 +62,7 @@ class Encoder:
     module: DualEncoder
     params: Any  # on the devices
     tokenizer: Tokenizer
-    max_length: int
+    limits: dict[str, int]  # tokens of a query and of a passage, special ones included
     prompts: dict[str, str]
     batch_tokens: int
     mesh: jax.sharding.Mesh
@@ -92,11 +93,17 @@ class Encoder:
         """From a module and its parameters; `folder` may say how long texts can be."""
         settings = settings or Settings()
         longest = module.config.bert.max_positions
+        config = module.config
         said = folder and sentence_transformers.max_length(folder)
-        limit = settings.max_length or min(said or longest, longest)
-        if not 3 <= limit <= longest:
+        trained = {"query": config.query_length, "passage": config.passage_length}
+        limits = {
+            side: settings.max_length or min(own or said or longest, longest)
+            for side, own in trained.items()
+        }
+        if not 3 <= min(limits.values()) <= max(limits.values()) <= longest:
             raise UserError(
-                f"max_length={limit} does not suit the encoder; expected 3 to {longest} tokens"
+                f"max_length={settings.max_length or min(limits.values())} does not suit the "
+                f"encoder; expected 3 to {longest} tokens"
             )
         if tokenizer.vocab_size > module.config.bert.vocab_size:
             raise UserError(
@@ -121,7 +128,7 @@ class Encoder:
             module=module,
             params=jax.device_put(params, NamedSharding(mesh, PartitionSpec())),
             tokenizer=tokenizer,
-            max_length=limit,
+            limits=limits,
             prompts=prompts,
             batch_tokens=settings.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS),
             mesh=mesh,
@@ -146,12 +153,16 @@ class Encoder:
         """The ids of each text with its prompt and special tokens, cut at the limit."""
         if prompt := self.prompts[side]:
             texts = [prompt + text for text in texts]
-        return [self.framed(ids) for ids in self.tokenizer.encode_batch(texts)]
+        return [self.framed(ids, side) for ids in self.tokenizer.encode_batch(texts)]
 
-    def framed(self, ids: Tokens) -> list[int]:
+    def framed(self, ids: Tokens, side: str = "passage") -> list[int]:
         """Ids without special tokens as the encoder reads them."""
         tokenizer = self.tokenizer
-        return [tokenizer.cls_id, *ids[: self.max_length - 2], tokenizer.sep_id]
+        return [tokenizer.cls_id, *ids[: self.limits[side] - 2], tokenizer.sep_id]
+
+    def passage_text(self, record: Mapping[str, Any]) -> str:
+        """A passage with its title, as the encoder was trained to read it."""
+        return text_of(self.tokenizer, record, self.module.config.title)
 
     def encode_tokens(
         self,
@@ -187,7 +198,7 @@ class Encoder:
                 [len(row) for row in rows],
                 self.batch_tokens * devices,
                 multiple=devices,
-                limit=self.max_length,
+                limit=max(self.limits.values()),
             )
         )
 

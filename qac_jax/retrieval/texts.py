@@ -34,6 +34,11 @@ def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
     return f"{title} {record['text']}" if title else record["text"]
 
 
+def text_alone(record: Mapping[str, Any]) -> str:
+    """A passage without its title."""
+    return record["text"]
+
+
 def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
     """The same with (the first `count`) generated queries behind it: docT5query."""
     queries = [context["text"] for context in record["contexts"]]

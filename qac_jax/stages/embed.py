@@ -50,7 +50,7 @@ class Embed(Stage):
     side: str = option(
         "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")
     )
-    titles: bool = option(True, "put a passage's title before its text")
+    titles: bool = option(True, "put a passage's title before its text, as in training")
     pooling: str = option("", "instead of what the folder says", choices=("", "cls", "mean"))
     normalize: str = option(
         "", "vectors of length 1 (default: as the folder says)", choices=("", "yes", "no")
@@ -218,13 +218,14 @@ class _Work:
 
     def tokens(self, index: int) -> list[list[int]]:
         """The ids of a shard's texts, special tokens included."""
-        from qac_jax.retrieval.texts import passage_text
+        from qac_jax.retrieval.texts import text_alone
 
         start = index * self._rows
         records = list(self.texts.range(start, start + self.size(index)))
         if records and "tokens" in records[0]:
-            return [self.encoder.framed(record["tokens"]) for record in records]
-        texts = [passage_text(record, self._titles) for record in records]
+            return [self.encoder.framed(record["tokens"], self.side) for record in records]
+        titled = self.encoder.passage_text if self._titles else text_alone
+        texts = [titled(record) for record in records]
         return self.encoder.tokenize(texts, self.side)
 
 

@@ -72,6 +72,8 @@ class Tokenize(Stage):
         "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
     )
     prefix: str = option("", "seq2seq: text before every input, such as 'text2query: '")
+    query_prompt: str = option("", "judged queries: text before each, such as 'query: '")
+    passage_prompt: str = option("", "and before each of their passages")
     sorts: tuple[str, ...] = option(
         ("random", "nearby", "overlap"), "sibling passages to store for passage pairs"
     )
@@ -146,6 +148,11 @@ class Tokenize(Stage):
             stored["probabilities"] = {"query": 0.5, **siblings}
         if self.task == "passage_passage":
             stored["sorts"] = list(self.sorts)
+        if self.task in building.RANKING_TASKS:
+            out.info["reading"] = {
+                name: getattr(settings, name)
+                for name in ("title", "query_prompt", "passage_prompt")
+            }
         out.info.update(
             task=self.task,
             schema=schema,
@@ -217,6 +224,8 @@ class Tokenize(Stage):
             tokenizer=self.tokenizer,
             title=title,
             prefix=self.prefix,
+            query_prompt=self.query_prompt,
+            passage_prompt=self.passage_prompt,
             sorts=tuple(self.sorts),
             siblings=self.siblings,
             overlap_tokens=self.overlap_tokens,

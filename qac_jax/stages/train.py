@@ -120,6 +120,8 @@ class Train(Stage):
             separate_documents=self.separate_documents,
             workers=self.workers,
         )
+        reading = examples.info.get("reading", {})
+        objective = start.with_reading(objective, data.recipes[0].lengths, reading)
         validation = None
         if "validation" in inputs:
             held_out = _artifact(inputs, "validation")
@@ -240,8 +242,11 @@ class Train(Stage):
             whole = parameters.load_whole(artifact, runtime)
             return objective, start.fuller(objective, params, whole)
         if "pretrained" in inputs:
-            module, variables = huggingface.load(str(inputs["pretrained"]), runtime)
-            return start.fitted(objective, module, variables["params"])
+            folder = str(inputs["pretrained"])
+            module, variables = huggingface.load(folder, runtime)
+            objective, params = start.fitted(objective, module, variables["params"])
+            heads = getattr(objective, "stored_heads", None)
+            return objective, {**params, **(heads(folder) if heads else {})}
         return objective, None
 
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:

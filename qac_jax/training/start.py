@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 
 from qac_jax.errors import UserError
+from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 
 
@@ -70,6 +71,21 @@ def fuller(objective: Any, params: Nested, whole: Nested) -> Nested:
     """
     wanted = set(_flat(abstract_params(objective)))
     return max((params, whole), key=lambda tree: len(wanted & set(_flat(tree))))
+
+
+def with_reading(objective: Any, lengths: Mapping[str, int], reading: Mapping[str, str]) -> Any:
+    """A dual encoder that knows how its queries and passages were read: whoever uses it later
+    reads texts in the same way (titles, prompts, limits)."""
+    model = getattr(objective, "model", None)
+    if not isinstance(model, DualEncoder) or not {"query", "passages"} <= lengths.keys():
+        return objective
+    config = dataclasses.replace(
+        model.config,
+        query_length=lengths["query"],
+        passage_length=lengths["passages"],
+        **reading,
+    )
+    return dataclasses.replace(objective, model=model.clone(config=config))
 
 
 def abstract_params(objective: Any) -> Any:

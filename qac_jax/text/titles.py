@@ -1,0 +1,25 @@
+"""How a passage's title joins its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qac_jax.text.tokenizers import Tokenizer
+
+
+TITLES = ("none", "separate", "space")
+
+
+def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str:
+    """A passage with its title: left out, before a separator token, or before a space.
+
+    The separator is written as text: tokenisers know their own special tokens.
+    """
+    name = (passage.get("title") or "").strip()
+    if title == "none" or not name:
+        return passage["text"]
+    if title == "space":
+        return f"{name} {passage['text']}"
+    role = "sep" if tokenizer.has("sep") else "eos"
+    return f"{name}{tokenizer.special_tokens[role]}{passage['text']}"
