@@ -32,16 +32,18 @@ STAGES = {
     "search": "qac_jax.stages.search:Search",
     "fuse": "qac_jax.stages.fuse:Fuse",
     "mine": "qac_jax.stages.mine:Mine",
+    "label": "qac_jax.stages.label:Label",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("extract", "label") + (
+COMING = ("extract",) + (
     "report",
     "export",
 )
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
     "loader": "qac_jax.bench.loader:Loader",
+    "rerank": "qac_jax.bench.rerank:Rerank",
     "search": "qac_jax.bench.search:Search",
     "train": "qac_jax.bench.train:Train",
 }
@@ -58,6 +60,7 @@ _SUMMARIES = {
     "search": "an index and questions -> passages on the screen, or a run",
     "fuse": "several runs -> one, by ranks or by scores",
     "mine": "rankings -> hard negatives",
+    "label": "rankings and a teacher -> pseudo-labels",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",

@@ -1,0 +1,161 @@
+"""`qac bench rerank`: pairs scored by a cross-encoder, against sentence-transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option, source
+
+
+_TOLERANCE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Rerank:
+    """Pairs/s of a cross-encoder (from text, tokenising included), over sentence-transformers.
+
+    A BERT of the given shape with random weights, the same on both sides, reads pairs of real
+    texts: the first sentence of a passage with passages near it. Repetitions alternate, figures
+    are medians; the scores must agree, or there is no result.
+    """
+
+    EXAMPLE = "qac bench rerank --corpus data/scifact --format beir --queries 16"
+
+    corpus: str = source("passages, in `format`", "numpy,scipy")
+    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
+    queries: int = option(16, "how many queries")
+    candidates: int = option(32, "passages for each")
+    layers: int = option(6, "of the cross-encoder")
+    width: int = option(384, "of its hidden states")
+    max_length: int = option(160, "tokens of a pair")
+    tokens: int = option(0, "of a batch, padding included (0: as `qac search --rerank` does)")
+    repetitions: int = option(5, "of each side")
+    threads: int = option(0, "of PyTorch (0: as many as cores)")
+
+    def run(self) -> dict[str, Any]:
+        queries, passages = self._pairs()
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = self._model(Path(scratch) / "model")
+            sides = {
+                "qac_jax": self._ours(folder, queries, passages),
+                "sentence_transformers": self._theirs(folder, queries, passages),
+            }
+            # The first call compiles and is not measured.
+            scores = {name: np.asarray(score(), np.float64) for name, score in sides.items()}
+            apart = float(np.abs(scores["qac_jax"] - scores["sentence_transformers"]).max())
+            if not apart <= _TOLERANCE:
+                raise UserError(
+                    f"the scores are {apart:.2g} apart, more than {_TOLERANCE}; the two sides do "
+                    "not compute the same, so their speeds cannot be compared"
+                )
+            seconds: dict[str, list[float]] = {name: [] for name in sides}
+            for _ in range(self.repetitions):
+                for name, score in sides.items():
+                    began = time.perf_counter()
+                    score()
+                    seconds[name].append(time.perf_counter() - began)
+        ratios = [
+            theirs / ours
+            for ours, theirs in zip(
+                seconds["qac_jax"], seconds["sentence_transformers"], strict=True
+            )
+        ]
+        figures: dict[str, Any] = {
+            f"{name}_pairs_per_second": len(queries) / statistics.median(times)
+            for name, times in seconds.items()
+        }
+        return figures | {
+            "ratio": statistics.median(ratios),
+            "ratio_range": f"{min(ratios):.2f} to {max(ratios):.2f}",
+            "largest_difference": apart,
+            "spread_of_scores": float(scores["qac_jax"].std()),
+            "pairs": len(queries),
+            "cores": os.cpu_count(),
+        }
+
+    def _pairs(self) -> tuple[list[str], list[str]]:
+        from qac_jax.text import documents
+
+        texts: list[str] = []
+        for document in documents.read(self.format, self.corpus):
+            texts += [p.text for p in document.passages] or [document.text]
+            texts += [s.text for s in document.sections]
+            if len(texts) > 64 * self.queries * self.candidates:
+                break
+        texts = [" ".join(text.split()) for text in texts if len(text.split()) > 12]
+        if len(texts) < self.queries + self.candidates:
+            raise UserError(
+                f"{self.corpus} holds {len(texts)} passages of 13 words or more; expected at "
+                f"least {self.queries + self.candidates}"
+            )
+        queries, passages = [], []
+        for number in range(self.queries):
+            first = number * (len(texts) - self.candidates) // self.queries
+            question = " ".join(texts[first].split()[:9])
+            queries += [question] * self.candidates
+            passages += texts[first : first + self.candidates]
+        return queries, passages
+
+    def _model(self, folder: Path) -> Path:
+        import jax
+        import jax.numpy as jnp
+
+        from qac_jax.models import huggingface
+        from qac_jax.models.bert import BertConfig
+        from qac_jax.models.encoders import CrossEncoder
+        from qac_jax.text import tokenizers
+
+        config = BertConfig(
+            vocab_size=tokenizers.load().vocab_size,
+            hidden_size=self.width,
+            num_layers=self.layers,
+            num_heads=max(self.width // 32, 1),
+            intermediate_size=4 * self.width,
+            pooler=True,
+        )
+        module = CrossEncoder(config, labels=1)
+        shapes = (jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32))
+        variables = jax.jit(module.init)(jax.random.key(0), *shapes)
+        tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
+        return huggingface.save(folder, module, variables, tokenizer=tokenizer)
+
+    def _ours(
+        self, folder: Path, queries: Sequence[str], passages: Sequence[str]
+    ) -> Callable[[], np.ndarray]:
+        from qac_jax.retrieval.rerank import Reranker, Settings
+
+        # Truncated as Hugging Face does it, so that both sides read the same tokens.
+        settings = Settings(self.max_length, "longest_first", batch_tokens=self.tokens)
+        reranker = Reranker.load(folder, settings)
+        return lambda: reranker.score(queries, passages)
+
+    def _theirs(
+        self, folder: Path, queries: Sequence[str], passages: Sequence[str]
+    ) -> Callable[[], np.ndarray]:
+        try:
+            import sentence_transformers
+            import torch
+        except ImportError as error:
+            raise UserError(
+                f"the peer of this benchmark is missing ({error.name}); "
+                "pip install 'qac_jax[bench]'"
+            ) from error
+        torch.set_num_threads(self.threads or os.cpu_count() or 1)
+        model = sentence_transformers.CrossEncoder(
+            os.fspath(folder),
+            device="cpu",
+            max_length=self.max_length,
+            activation_fn=torch.nn.Identity(),
+        )
+        pairs = list(zip(queries, passages, strict=True))
+        return lambda: model.predict(pairs, show_progress_bar=False)

@@ -1,0 +1,190 @@
+"""Pseudo-labels: what a teacher says of a retriever's candidates becomes training data.
+
+PAIR and RocketQA (the reference notes, E.5): a candidate that the teacher is sure of (s_pos) is a
+positive, one that it is sure is none (s_neg) a negative. Candidates come in the retriever's order.
+Queries may be judged already (their negatives are then denoised, and where asked for their
+positives extended), or have no label at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.retrieval.rerank import probability
+
+
+POSITIVES = ("best", "all")
+ORDERS = ("ranked", "sampled")
+BINS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How scores become labels.
+
+    positives: "best" takes the highest-scored candidate above the threshold (the released data),
+    "all" takes all of them (the paper). order: negatives as the retriever ranks them (released),
+    or drawn at random. extend: judged queries get positives by their scores too. fill: a shortage
+    of negatives is filled up at random with candidates after the first `depth`, which nobody
+    looked at (released, for MS MARCO's judged queries).
+    """
+
+    positive: float = 0.9
+    negative: float = 0.1
+    positives: str = "best"
+    order: str = "ranked"
+    count: int = 4  # negatives of a query
+    depth: int = 50  # candidates that are looked at
+    extend: bool = False
+    fill: int = 0  # the rank up to which a shortage is filled; 0: it is not
+    seed: int = 111
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.negative < self.positive <= 1.0:
+            raise UserError(
+                f"thresholds positive={self.positive} and negative={self.negative}; expected "
+                "0 <= negative < positive <= 1"
+            )
+        if self.count < 1 or self.depth < 1:
+            raise UserError(f"count={self.count}, depth={self.depth}; expected 1 or more of both")
+        if self.fill and self.fill <= self.depth:
+            raise UserError(f"fill={self.fill} is a rank after depth={self.depth}; raise it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """A query's passages in the retriever's order; log-odds of the first ones.
+
+    relevant: those known to answer it (None: nothing is known of this query). excluded: those
+    that may answer it, though no label says so: they are never negatives.
+    """
+
+    query: str
+    text: str
+    ids: Sequence[str]
+    odds: np.ndarray
+    relevant: Mapping[str, float] | None = None
+    excluded: Collection[str] = ()
+
+
+class Labeller:
+    """Candidates to records, counting what is kept and why the rest is not."""
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+        self.counts: Counter[str] = Counter()
+        self.histogram = np.zeros(BINS, np.int64)
+
+    def label(self, given: Candidates) -> dict[str, Any] | None:
+        """A record of an artefact of negatives; None where the query gets no labels."""
+        rule = self.rule
+        ids, odds = given.ids[: rule.depth], given.odds[: rule.depth]
+        sure = probability(odds)
+        self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
+        self.counts["queries"] += 1
+        positives = self._positives(given, ids, odds, sure)
+        if not positives:
+            self.counts["queries without a positive"] += 1
+            return None
+        barred = {*positives, *given.excluded, *(given.relevant or ())}
+        right = [i for i in range(len(ids)) if sure[i] < rule.negative and ids[i] not in barred]
+        if rule.order == "sampled":
+            right = self._drawn(given.query, right, rule.count)
+        negatives = {ids[i]: float(odds[i]) for i in right[: rule.count]}
+        self.counts["negatives"] += len(negatives)
+        for name in self._more(given, barred, rule.count - len(negatives)):
+            negatives[name] = 0.0  # nobody scored it
+        if not negatives:
+            self.counts["queries without a negative"] += 1
+            return None
+        self.counts["queries kept"] += 1
+        self.counts["positives"] += len(positives)
+        return {
+            "_id": given.query,
+            "query": given.text,
+            "positives": list(positives),
+            "negatives": list(negatives),
+            "positives_scores": [round(value, 6) for value in positives.values()],
+            "negatives_scores": [round(value, 6) for value in negatives.values()],
+        }
+
+    def _positives(
+        self, given: Candidates, ids: Sequence[str], odds: np.ndarray, sure: np.ndarray
+    ) -> dict[str, float]:
+        found = dict(given.relevant or {})
+        if given.relevant is not None and not self.rule.extend:
+            return found
+        above = [int(i) for i in np.argsort(-odds, kind="stable") if sure[i] > self.rule.positive]
+        for i in above[:1] if self.rule.positives == "best" else above:
+            if ids[i] not in found:
+                found[ids[i]] = float(odds[i])
+                self.counts["positives by score"] += 1
+        return found
+
+    def _more(self, given: Candidates, barred: Collection[str], wanted: int) -> list[str]:
+        """Candidates of later ranks, unseen by the teacher."""
+        if wanted < 1 or not self.rule.fill or given.relevant is None:
+            return []
+        later = [n for n in given.ids[self.rule.depth : self.rule.fill] if n not in barred]
+        chosen = self._drawn(given.query, later, wanted)
+        self.counts["negatives not scored"] += len(chosen)
+        return chosen
+
+    def _drawn(self, query: str, from_these: Sequence[Any], count: int) -> list[Any]:
+        rng = random.Random(f"{self.rule.seed} {query}")
+        return rng.sample(list(from_these), min(count, len(from_these)))
+
+
+def lines_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The record cut into one positive and one negative each, as the released files have it."""
+    return [
+        {
+            **record,
+            "positives": [positive],
+            "positives_scores": [p_score],
+            "negatives": [negative],
+            "negatives_scores": [n_score],
+        }
+        for positive, p_score in zip(record["positives"], record["positives_scores"], strict=True)
+        for negative, n_score in zip(record["negatives"], record["negatives_scores"], strict=True)
+    ]
+
+
+def plain(query: str) -> str:
+    """A query as it is compared: capitals, blanks and a mark at the end make no other query."""
+    return " ".join(query.split()).casefold().rstrip(" ?.!")
+
+
+class Accuracy:
+    """How many labels are right, by judgements that the labelling did not see (Table 5)."""
+
+    def __init__(self, truth: Mapping[str, Mapping[str, int]]):
+        self._truth = truth
+        self.counts: Counter[str] = Counter()
+
+    def look(self, record: Mapping[str, Any]) -> None:
+        """Counts one record; queries that nobody judged do not count."""
+        judged = self._truth.get(record["_id"])
+        if judged is None:
+            return
+        for side, relevant in (("positives", True), ("negatives", False)):
+            right = sum((judged.get(name, 0) > 0) == relevant for name in record[side])
+            self.counts[f"{side}_right"] += right
+            self.counts[f"{side}_looked_at"] += len(record[side])
+
+
+def shares(counts: Mapping[str, int]) -> dict[str, float | int]:
+    """Shares of right labels, and how many were looked at, from an `Accuracy`'s counts."""
+    found: dict[str, float | int] = {}
+    for side in ("positives", "negatives"):
+        if looked := counts.get(f"{side}_looked_at", 0):
+            found[side] = counts[f"{side}_right"] / looked
+            found[f"{side}_looked_at"] = looked
+    return found

@@ -1,0 +1,141 @@
+"""What `label` does with a piece of its queries: scores their candidates and makes records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.evaluation import answers as answering
+from qac_jax.retrieval.labelling import Accuracy, Candidates, Labeller, Rule, lines_of
+from qac_jax.retrieval.rerank import Reranker
+from qac_jax.retrieval.runs import Run
+from qac_jax.retrieval.texts import passage_text
+from qac_jax.text.judgements import by_query, read_judgements
+from qac_jax.text.queries import Query, read_queries
+from qac_jax.text.records import Records
+
+
+Judgements = dict[str, dict[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """All that is known about queries and passages. Of `scores` and `reranker` one is given."""
+
+    rule: Rule
+    pairs: bool  # one positive and one negative a record
+    run: Run
+    scores: Run | None
+    reranker: Reranker | None
+    passages: Records
+    judged: Judgements
+    more: Judgements
+    truth: Judgements
+    answers: Mapping[str, Sequence[str]]
+
+    def records(
+        self, queries: Sequence[Query], facts: dict[str, Any], advance: Callable[[int], None]
+    ) -> Iterator[dict[str, Any]]:
+        """Labelled records; in the end `facts` tells counts, histogram and accuracy."""
+        labeller, accuracy = Labeller(self.rule), Accuracy(self.truth)
+        holding = {q.id: self._holding(q.id) for q in queries if q.id in self.answers}
+        relevant = {query.id: self._relevant(query.id, holding) for query in queries}
+        scored = self._scored(queries, relevant)
+        for query in queries:
+            ids, odds = self.run[query.id].ids, scored[query.id]
+            known = relevant[query.id]
+            given = Candidates(
+                query.id,
+                query.text,
+                ids,
+                np.array([odds[name] for name in ids[: self.rule.depth]], np.float32),
+                None if known is None else {name: odds.get(name, 0.0) for name in known},
+                {*self.more.get(query.id, ()), *holding.get(query.id, ())},
+            )
+            record = labeller.label(given)
+            if record is not None:
+                accuracy.look(record)
+                yield from lines_of(record) if self.pairs else [record]
+            advance(1)
+        facts["counts"] = dict(labeller.counts)
+        facts["histogram"] = labeller.histogram.tolist()
+        facts["accuracy"] = dict(accuracy.counts)
+
+    def _relevant(self, query: str, holding: Mapping[str, list[str]]) -> list[str] | None:
+        """Passages that are right whatever the teacher says; None: nothing is known."""
+        if query in self.judged:
+            return [name for name, grade in self.judged[query].items() if grade > 0]
+        return holding[query][:1] if query in holding else None
+
+    def _holding(self, query: str) -> list[str]:
+        """Candidates whose text holds an answer, in order."""
+        holds = answering.matcher(self.answers[query])
+        ids = self.run[query].ids[: self.rule.depth]
+        return [
+            name for name, record in zip(ids, self._read(ids), strict=True) if holds(record["text"])
+        ]
+
+    def _scored(
+        self, queries: Sequence[Query], relevant: Mapping[str, list[str] | None]
+    ) -> dict[str, dict[str, float]]:
+        """Log-odds of every query's first candidates, and of its known positives."""
+        wanted = {
+            query.id: list(
+                dict.fromkeys(
+                    [*self.run[query.id].ids[: self.rule.depth], *(relevant[query.id] or ())]
+                )
+            )
+            for query in queries
+        }
+        if self.reranker is None:
+            return {query.id: self._known(query.id) for query in queries}
+        names = list(dict.fromkeys(name for found in wanted.values() for name in found))
+        texts = dict(zip(names, map(passage_text, self._read(names)), strict=True))
+        asked = [query.text for query in queries for _ in wanted[query.id]]
+        read = [texts[name] for query in queries for name in wanted[query.id]]
+        odds = iter(self.reranker.score(asked, read).tolist())
+        return {name: {passage: next(odds) for passage in wanted[name]} for name in wanted}
+
+    def _known(self, query: str) -> dict[str, float]:
+        """The scores of a run that a cross-encoder put into order."""
+        assert self.scores is not None
+        candidates = self.run[query].ids[: self.rule.depth]
+        found = {}
+        if query in self.scores:
+            ranking = self.scores[query]
+            found = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
+        absent = [name for name in candidates if name not in found]
+        if absent:
+            raise UserError(
+                f"passage {absent[0]!r} of query {query!r} has no score in --scored; reorder the "
+                f"same run with the teacher, to rank {len(candidates)} at least"
+            )
+        return found
+
+    def _read(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        found = []
+        for name, place in zip(names, self.passages.positions(names), strict=True):
+            if place is None:
+                raise UserError(
+                    f"passage {name!r} is not among the passages; give those that were searched "
+                    "and judged"
+                )
+            found.append(self.passages[place])
+        return found
+
+
+def judgements(path: str) -> Judgements:
+    """query -> passage -> grade; nothing without a file."""
+    return by_query(read_judgements(path)) if path else {}
+
+
+def questions(path: str) -> dict[str, tuple[str, ...]]:
+    """query -> answers; nothing without a file."""
+    found = {query.id: query.answers for query in read_queries(path)} if path else {}
+    if path and not any(found.values()):
+        raise UserError(f"no question of {path} has answers; give a file of questions with answers")
+    return found
