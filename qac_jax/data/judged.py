@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -211,7 +210,8 @@ def _lines(
     path: str, judged: Mapping[str, Mapping[str, int]], choice: Choice, bad: BadLines
 ) -> Iterator[_Line]:
     """What the source of negatives says, query by query."""
-    if os.path.exists(os.path.join(path, artifacts.COMMIT)):
+    ours = artifacts.peek(path)
+    if ours is not None and ours["kind"] != "run":
         for record in Records(artifacts.load(path, kind=NEGATIVES)):
             yield _Line(
                 record["_id"],

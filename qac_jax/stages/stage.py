@@ -91,9 +91,12 @@ def input_fields(stage: Stage, role: str) -> list[dataclasses.Field[Any]]:
 
 
 def references(stage: Stage) -> dict[str, str]:
-    """Field name -> the stage of the recipe that it takes its input from."""
+    """Field name -> the stage of the recipe that it takes its input from.
+
+    A source may be an artefact too: what takes files of many forms takes ours among them.
+    """
     found = {}
-    for field in input_fields(stage, "artifact"):
+    for field in input_fields(stage, "artifact") + input_fields(stage, "source"):
         value = getattr(stage, field.name)
         if value.startswith(REFERENCE):
             found[field.name] = value.removeprefix(REFERENCE)
@@ -103,13 +106,15 @@ def references(stage: Stage) -> dict[str, str]:
 def open_inputs(stage: Stage) -> dict[str, Artifact | epath.Path]:
     """Opens every input; refuses what is missing or not whole."""
     opened: dict[str, Artifact | epath.Path] = {}
-    for field in input_fields(stage, "artifact"):
+    for field in input_fields(stage, "artifact") + input_fields(stage, "source"):
         value = getattr(stage, field.name)
         if value.startswith(REFERENCE):
             raise UserError(
                 f"{stage.VERB}.{field.name} = {value!r} only has a meaning in a recipe; "
                 f"give the folder of an artefact"
             )
+    for field in input_fields(stage, "artifact"):
+        value = getattr(stage, field.name)
         opened[field.name] = artifacts.load(value, field.metadata["kind"])
     for field in input_fields(stage, "source"):
         opened[field.name] = epath.Path(getattr(stage, field.name))
