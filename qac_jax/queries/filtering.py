@@ -1,0 +1,109 @@
+"""Which queries of a passage are kept: what the released codes leave in and these rules take out.
+
+Every rule is off unless it is set, so that `Filter()` keeps everything.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qac_jax.errors import UserError
+from qac_jax.retrieval.hits import Searchable
+
+
+Context = Mapping[str, Any]
+# (query, passage text) pairs to scores, the higher the better.
+Scorer = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
+
+_WORD = re.compile(r"\w+")
+_TOGETHER = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """Rules for the queries of one passage.
+
+    copies: queries of so many words or more that stand in the passage word by word (0: kept).
+    """
+
+    empty: bool = False
+    repeats: bool = False
+    copies: int = 0
+
+    def __post_init__(self) -> None:
+        if self.copies < 0:
+            raise UserError(f"drop_copies={self.copies} is a number of words; expected 0 or more")
+
+    def __call__(
+        self, contexts: Sequence[Context], passage: str, dropped: collections.Counter[str]
+    ) -> list[Context]:
+        """What is kept, in order; `dropped` counts the rest by its reason."""
+        kept, known = [], set()
+        text = f" {plain(passage)} " if self.copies else ""
+        for context in contexts:
+            said = plain(context["text"])
+            if self.empty and not said:
+                dropped["empty"] += 1
+            elif self.repeats and said in known:
+                dropped["repeated"] += 1
+            elif self.copies and said.count(" ") + 1 >= self.copies and f" {said} " in text:
+                dropped["copied"] += 1
+            else:
+                known.add(said)
+                kept.append(context)
+        return kept
+
+
+def plain(text: str) -> str:
+    """Lower-cased words with a space between: what two texts are compared by."""
+    return " ".join(_WORD.findall(text.lower()))
+
+
+def found_again(
+    records: Sequence[Mapping[str, Any]],
+    index: Searchable,
+    depth: int,
+    dropped: collections.Counter[str],
+) -> list[dict[str, Any]]:
+    """Round trip: queries for which the index ranks their own passage among the first `depth`."""
+    asked = [(r["_id"], c["text"]) for r in records for c in r["contexts"]]
+    verdicts: list[bool] = []
+    for start in range(0, len(asked), _TOGETHER):
+        piece = asked[start : start + _TOGETHER]
+        run = index.run({str(n): text for n, (_, text) in enumerate(piece)}, depth)
+        verdicts += [name in run[str(n)].ids for n, (name, _) in enumerate(piece)]
+    return _with(records, verdicts, "not found again", dropped)
+
+
+def scored_well(
+    records: Sequence[Mapping[str, Any]],
+    texts: Sequence[str],
+    score: Scorer,
+    least: float,
+    dropped: collections.Counter[str],
+) -> list[dict[str, Any]]:
+    """Queries to which a scorer (a cross-encoder) gives at least so much with their passage."""
+    pairs = [
+        (c["text"], text) for r, text in zip(records, texts, strict=True) for c in r["contexts"]
+    ]
+    verdicts = [value >= least for value in score(pairs)] if pairs else []
+    return _with(records, verdicts, "scored low", dropped)
+
+
+def _with(
+    records: Sequence[Mapping[str, Any]],
+    verdicts: Sequence[bool],
+    reason: str,
+    dropped: collections.Counter[str],
+) -> list[dict[str, Any]]:
+    verdict = iter(verdicts)
+    found = []
+    for record in records:
+        kept = [context for context in record["contexts"] if next(verdict)]
+        dropped[reason] += len(record["contexts"]) - len(kept)
+        found.append({**record, "contexts": kept})
+    return found
