@@ -1,0 +1,266 @@
+"""AugTriever: unsupervised retrievers from pseudo-queries, by InBatch or MoCo (Meng et al., 2022).
+
+**InBatch**: each pseudo-query against the texts of the batch, one way (query to text).
+
+**MoCo**: against the keys of earlier batches. A second encoder, a running mean of the first
+(`momentum`), encodes the texts; its keys have no gradient and wait in a first-in first-out queue.
+One step in the order of the released code: the momentum encoder moves, keys are encoded with it,
+logits are [own key | queue] / τ, then the keys enter the queue. Queue and momentum parameters are
+collections of the objective's variables, so checkpoints hold them (the released code loses the
+queue; the reference notes, F.7).
+
+Both start from a BERT or a dual encoder, and leave a dual encoder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.models.encoders import l2_normalize
+from qac_jax.objectives import contrastive, towers
+from qac_jax.objectives.chunked import chunked_encode, gathered
+from qac_jax.objectives.contrastive import Ranked
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables
+from qac_jax.objectives.pseudo_queries import PseudoQueries
+
+
+SIMILARITIES = ("dot", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class InBatch(PseudoQueries):
+    """Queries against all texts of their group, extra negatives included.
+
+    remote_key_grad=False is the released code's gather: a text of another device counts as a
+    negative, and learns nothing from it. `device_group` is then how many consecutive examples a
+    device had (128 in the paper's runs).
+    """
+
+    negatives_group: int = 0  # so many consecutive examples see one another (0: all)
+    remote_key_grad: bool = True
+    device_group: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.remote_key_grad and self.device_group < 1:
+            raise UserError(
+                "remote_key_grad=False needs to know which texts are remote; set device_group to "
+                "the examples of one device, such as 128"
+            )
+
+    def init(self, key: jax.Array) -> Variables:
+        return towers.initial(self.model, key)
+
+    def start_from(self, module: Any, params: Any) -> tuple[InBatch, Any]:
+        """From a BERT, or on from a dual encoder."""
+        model, params = towers.started(self.model, module, params)
+        return dataclasses.replace(self, model=model), params
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        params = variables["params"]
+        params = gathered(params) if self.chunk else params
+
+        def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
+            passages = self.passages(params, part)
+            return self.queries(params, part, passages[:, 0]), passages
+
+        queries, passages = chunked_encode(encode, _read(batch, train), self.chunk)
+        ranked = self.rank(queries, passages, self.smoothing if train else 0.0)
+        return jnp.mean(ranked.loss), {"accuracy": jnp.mean(ranked.correct)}
+
+    def rank(self, queries: jax.Array, passages: jax.Array, smoothing: float = 0.0) -> Ranked:
+        """queries [B, D] against passages [B, P, D], each query's own text first."""
+        options: dict[str, Any] = {
+            "temperature": self.temperature,
+            "smoothing": smoothing,
+            "rows": self.rows,
+        }
+        if self.remote_key_grad:
+            group = self.negatives_group
+            return contrastive.in_batch(queries, passages, group=group, **options)
+
+        def one(queries: jax.Array, passages: jax.Array) -> Ranked:
+            return local_gradients(queries, passages, self.device_group, **options)
+
+        return contrastive.in_groups(one, self.negatives_group, queries, passages)
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        size, *rest = (spec["passage"] if "passage" in spec else spec["passages"]).shape
+        per = rest[0] if len(rest) > 1 else 1
+        return self._flops(spec, True, (self.negatives_group or size) * per)
+
+
+@dataclasses.dataclass(frozen=True)
+class MoCo(PseudoQueries):
+    """Queries against their own key and a queue of earlier keys."""
+
+    queue_size: int = 16384
+    momentum: float = 0.9995
+    in_batch_negatives: bool = False  # the other keys of the batch are negatives too
+    similarity: str = "dot"  # or "cosine": also of what waits in the queue
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.similarity not in SIMILARITIES:
+            raise UserError(
+                f"similarity={self.similarity!r} is not known; "
+                + nearest(self.similarity, SIMILARITIES)
+            )
+        if self.queue_size < 1 or not 0 <= self.momentum <= 1:
+            raise UserError(
+                f"queue_size={self.queue_size} and momentum={self.momentum} do not fit; expected "
+                "a queue of at least one key, and a momentum from 0 to 1"
+            )
+        if not self.model.config.tied:
+            raise UserError(
+                "MoCo's second encoder is a running mean of the first, so there are no two towers "
+                "to train; set DualEncoderConfig.tied = True"
+            )
+
+    @property
+    def encoder_module(self) -> Any:
+        """The encoder; it compares by cosine where training did."""
+        module = super().encoder_module
+        if self.similarity == "cosine":
+            module = module.clone(config=dataclasses.replace(module.config, normalize=True))
+        return module
+
+    def init(self, key: jax.Array) -> Variables:
+        model_key, queue_key = jax.random.split(key)
+        variables = towers.initial(self.model, model_key)
+        # As in the released code: unit vectors, though real keys are longer.
+        shape = (self.queue_size, self.model.config.width)
+        keys = l2_normalize(jax.random.normal(queue_key, shape))
+        return {
+            **variables,
+            **self.initial_state(variables["params"]),
+            # Rows of the queue lie where the examples lie that they come from.
+            "queue": {
+                "keys": nn.LogicallyPartitioned(keys, ("batch", None)),
+                "pointer": jnp.zeros((), jnp.int32),
+            },
+        }
+
+    def initial_state(self, params: Any) -> Variables:
+        """The second encoder begins as a copy of the first."""
+        return {"momentum": jax.tree.map(jnp.copy, params)}
+
+    def start_from(self, module: Any, params: Any) -> tuple[MoCo, Any]:
+        """From a BERT, or on from a dual encoder."""
+        model, params = towers.started(self.model, module, params)
+        return dataclasses.replace(self, model=model), params
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        del key  # every example brings its own
+        params, slow = variables["params"], variables["momentum"]
+        if train:
+            slow = self.moved(slow, params)
+        whole, whole_slow = gathered((params, slow)) if self.chunk else (params, slow)
+
+        def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
+            keys = lax.stop_gradient(self.passages(whole_slow, part)[:, 0])
+            return self.queries(whole, part, keys), keys
+
+        queries, keys = chunked_encode(encode, _read(batch, train), self.chunk)
+        waiting = variables["queue"]["keys"]
+        ranked = self.rank(queries, keys, waiting, self.smoothing if train else 0.0)
+        aux: Aux = {"accuracy": jnp.mean(ranked.correct)}
+        if train:
+            aux["state"] = {"momentum": slow, "queue": self.queued(variables["queue"], keys)}
+        return jnp.mean(ranked.loss), aux
+
+    def moved(self, slow: Any, params: Any) -> Any:
+        """The momentum parameters one step further."""
+        rate = self.momentum
+
+        def mean(old: jax.Array, new: jax.Array) -> jax.Array:
+            return old * rate + lax.stop_gradient(new) * (1.0 - rate)
+
+        return jax.tree.map(mean, slow, params)
+
+    def rank(
+        self, queries: jax.Array, keys: jax.Array, waiting: jax.Array, smoothing: float = 0.0
+    ) -> Ranked:
+        """queries [B, D], their keys [B, D], and the queue [Q, D]."""
+        if self.similarity == "cosine":
+            queries, keys, waiting = (l2_normalize(x) for x in (queries, keys, waiting))
+        own = jnp.arange(queries.shape[0])
+        columns = jnp.concatenate([keys, waiting.astype(keys.dtype)])
+
+        def others(row: jax.Array) -> jax.Array:
+            found = row[:, None] != own
+            return jnp.pad(found, ((0, 0), (0, waiting.shape[0])))
+
+        return contrastive.softmax_loss(
+            queries,
+            columns,
+            own,
+            temperature=self.temperature,
+            smoothing=smoothing,
+            excluded=None if self.in_batch_negatives else others,
+            about=own,
+            rows=self.rows,
+        )
+
+    def queued(self, queue: dict[str, jax.Array], keys: jax.Array) -> dict[str, jax.Array]:
+        """The queue with this batch's keys in the place of the oldest."""
+        size, new = self.queue_size, keys.shape[0]
+        if size % new:
+            raise UserError(
+                f"queue_size={size} is no multiple of the batch of {new} examples; choose one "
+                "that is, so that whole batches leave the queue"
+            )
+        # A choice by row instead of a slice written in place: rows stay on their devices.
+        ages = (jnp.arange(size) - queue["pointer"]) % size
+        entering = jnp.take(keys.astype(queue["keys"].dtype), ages % new, axis=0)
+        return {
+            "keys": jnp.where((ages < new)[:, None], entering, queue["keys"]),
+            "pointer": (queue["pointer"] + new) % size,
+        }
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts; keys have no backward pass."""
+        own = spec["passage"].shape[0] if self.in_batch_negatives else 1
+        return self._flops(spec, False, self.queue_size + own)
+
+
+def local_gradients(
+    queries: jax.Array, passages: jax.Array, device_group: int, **options: Any
+) -> Ranked:
+    """All passages are candidates, and each learns from the queries of its own device only."""
+    size, per, width = passages.shape
+    if size % device_group:
+        raise UserError(
+            f"device_group={device_group} does not divide the batch of {size} examples; choose a "
+            "divisor of it"
+        )
+    flat = passages.reshape(-1, width)
+    frozen = lax.stop_gradient(flat)
+    device = jnp.arange(size * per) // (device_group * per)
+
+    def one(number: jax.Array, queries: jax.Array) -> Ranked:
+        candidates = jnp.where((device == number)[:, None], flat, frozen)
+        positives = (number * device_group + jnp.arange(device_group)) * per
+        return contrastive.softmax_loss(queries, candidates, positives, **options)
+
+    cut = queries.reshape(size // device_group, device_group, width)
+    ranked = jax.vmap(one)(jnp.arange(cut.shape[0]), cut)
+    return jax.tree.map(lambda x: x.reshape(size), ranked)
+
+
+def _read(batch: Batch, train: bool) -> Batch:
+    """What is encoded; without keys there is no dropout."""
+    return batch if train else {name: x for name, x in batch.items() if name != "keys"}

@@ -1,0 +1,163 @@
+"""Texts and their pseudo-queries in training: what AugTriever's two objectives have in common.
+
+The features are those of the kind `augtriever` (`context`, the pseudo-query, and `passage`) or, for
+fine-tuning, of `triples` (`query` and `passages`, the positive first). Where a strategy extracts
+queries by the encoder itself (QExt-Self; the reference notes, F.3), the candidates come along as
+`spans` [B, S, L], and `extract` [B] says which examples take theirs: every step the current encoder
+scores span · document and the best one is the query, without a gradient through the choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops
+from qac_jax.models.encoders import DualEncoder, l2_normalize
+from qac_jax.models.layers import fold
+from qac_jax.objectives.objective import Batch, Spec, Variables, example_keys
+from qac_jax.objectives.token_loss import check_vocabulary
+
+
+_NAMES = tuple(
+    name + suffix for name in ("query", "passages", "spans") for suffix in ("", "_length")
+) + ("extract",)
+
+
+@dataclasses.dataclass(frozen=True)
+class PseudoQueries:
+    """Vectors of pseudo-queries and texts, and everything that does not depend on the loss."""
+
+    model: DualEncoder
+    temperature: float = 0.05
+    smoothing: float = 0.0
+    normalize_query: bool = False
+    normalize_passage: bool = False
+    rows: int = 0  # queries whose scores are in memory together (0: all)
+    chunk: int = 0  # examples encoded at a time (0: all)
+    splittable: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0 or not 0 <= self.smoothing < 1:
+            raise UserError(
+                f"temperature={self.temperature} and smoothing={self.smoothing} do not fit; "
+                "expected a temperature above 0, and a smoothing from 0 to less than 1"
+            )
+
+    @property
+    def encoder_module(self) -> DualEncoder:
+        """What is kept: normalised where passages are (a query's length changes no ranking)."""
+        config = self.model.config
+        normalize = config.normalize or self.normalize_passage
+        return self.model.clone(config=dataclasses.replace(config, normalize=normalize))
+
+    def with_tokenizer(self, tokenizer: Any) -> Any:
+        """This objective for texts of that tokenizer."""
+        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
+        return self
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        """Both kinds of examples under the names of one, with keys of dropout."""
+        found = dict(batch)
+        if "context" in found:
+            found["query"], found["query_length"] = found["context"], found["context_length"]
+            for name in ("passage", "passage_length"):
+                found[name.replace("passage", "passages")] = found[name][:, None]
+        kept = {name: found[name] for name in _NAMES if name in found}
+        return {**kept, "keys": example_keys(key, found["query"].shape[0])}
+
+    def encoder(self, variables: Variables) -> Variables:
+        """The whole dual encoder; for both sides the one that queries were encoded with."""
+        return {"params": variables["params"]}
+
+    def queries(self, params: Any, part: Batch, documents: jax.Array) -> jax.Array:
+        """Vectors of the queries [B, D]; those to be extracted are chosen by `documents` [B, D]."""
+        ids, lengths, keys = part["query"], part["query_length"], part.get("keys")
+        if "spans" in part:
+            ids, lengths = self._extracted(params, part, documents)
+        found = self._apply(params, ids, lengths, fold(keys, 0), "query")
+        return l2_normalize(found) if self.normalize_query else found
+
+    def passages(self, params: Any, part: Batch) -> jax.Array:
+        """Vectors of the passages [B, P, D]."""
+        size, per, length = part["passages"].shape
+        found = self._apply(
+            params,
+            part["passages"].reshape(-1, length),
+            part["passages_length"].reshape(-1),
+            _own_keys(part.get("keys"), 1, per),
+            "passage",
+        )
+        found = l2_normalize(found) if self.normalize_passage else found
+        return found.reshape(size, per, -1)
+
+    def _extracted(
+        self, params: Any, part: Batch, documents: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Ids and lengths of the queries, the best spans in the place of those to be extracted.
+
+        The released code encodes spans as it trains, with dropout; so does this.
+        """
+        spans, lengths = part["spans"], part["spans_length"]
+        size, count, longest = spans.shape
+        start = 1 + part["passages"].shape[1]
+        vectors = self._apply(
+            lax.stop_gradient(params),
+            spans.reshape(-1, longest),
+            lengths.reshape(-1),
+            _own_keys(part.get("keys"), start, count),
+            "query",
+        ).reshape(size, count, -1)
+        best = jnp.argmax(salience(vectors, lax.stop_gradient(documents)), axis=1)
+        chosen = jnp.take_along_axis(spans, best[:, None, None], axis=1)[:, 0]
+        chosen_length = jnp.take_along_axis(lengths, best[:, None], axis=1)[:, 0]
+        given = part["query"]
+        width = max(longest, given.shape[1])
+        given, chosen = (jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in (given, chosen))
+        takes = part["extract"] > 0
+        return (
+            jnp.where(takes[:, None], chosen, given),
+            jnp.where(takes, chosen_length, part["query_length"]),
+        )
+
+    def _apply(
+        self, params: Any, ids: jax.Array, lengths: jax.Array, keys: Any, side: str
+    ) -> jax.Array:
+        found = self.model.apply({"params": params}, ids, lengths, keys=keys, side=side)
+        return jnp.asarray(found)
+
+    def _flops(self, spec: Spec, passages_learn: bool, candidates: int) -> float:
+        """Model FLOPs of a step: what is only looked at has no backward pass."""
+        config = self.model.config
+        query = spec["context"] if "context" in spec else spec["query"]
+        size, length = query.shape
+        *many, longest = (spec["passage"] if "passage" in spec else spec["passages"]).shape
+        texts = many[0] * (many[1] if len(many) > 1 else 1)
+        learned = flops.bert(config.bert, flops.Load.padded(size, length))
+        read = flops.bert(config.bert, flops.Load.padded(texts, longest))
+        total = (learned + flops.similarities(config.width, size, candidates)).training()
+        total += read.training() if passages_learn else read.forward
+        if "spans" in spec:
+            _, count, span = spec["spans"].shape
+            total += flops.bert(config.bert, flops.Load.padded(size * count, span)).forward
+        return total
+
+
+def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
+    """span · document: spans [B, S, D], documents [B, D] -> [B, S]."""
+    wide = jnp.promote_types(spans.dtype, jnp.float32)
+    return jnp.einsum(
+        "bsd,bd->bs", spans.astype(wide), documents.astype(wide), precision=lax.Precision.HIGHEST
+    )
+
+
+def _own_keys(keys: jax.Array | None, start: int, count: int) -> jax.Array | None:
+    """Keys of `count` texts an example, numbered from `start`: [B * count]."""
+    if keys is None:
+        return None
+    return jax.vmap(fold, (None, 0), 1)(keys, start + jnp.arange(count)).reshape(-1)
