@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from etils import epath
+
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
@@ -73,9 +75,12 @@ class Bm25(Stage):
         if bool(self.input) == bool(self.passages):
             raise UserError("bm25 needs passages; give one of --input and --passages")
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
+        given = epath.Path(self.input)
         if "passages" in inputs:
             found = inputs["passages"]
             assert isinstance(found, Artifact)
+        elif (given / artifacts.COMMIT).exists():
+            found = artifacts.load(given, "passages")
         else:
             folder = out.path / vectors.TEXTS
             if not (folder / artifacts.COMMIT).exists():

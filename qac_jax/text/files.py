@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
+from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
 from qac_jax.text.bad_lines import BadLines, Place
 
@@ -57,7 +58,9 @@ def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[s
         if os.path.isdir(part):
             names = sorted(os.listdir(part))
             fitting = [n for n in names if not suffixes or plain_name(n).endswith(tuple(suffixes))]
-            inside = [os.path.join(part, n) for n in fitting if not n.startswith(".")]
+            # What an artefact says of itself is none of its records.
+            fitting = [n for n in fitting if not n.startswith(".") and n != artifacts.COMMIT]
+            inside = [os.path.join(part, n) for n in fitting]
             found += [p for p in inside if os.path.isfile(p)]
             if not inside:
                 wanted = " or ".join(f"*{s}" for s in suffixes) or "files"

@@ -127,3 +127,14 @@ def test_mistakes_are_told(tmp_path, settings, told):
 def test_presets():
     assert bm25.PRESETS == {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
     assert stages.Bm25(input="x", b=0.1).scoring() == Scoring(0.9, 0.1)
+
+
+def test_an_artefact_is_taken_where_a_file_is(tmp_path):
+    index = made(tmp_path, TEXTS)
+    texts = index.artifact.path / "texts"
+    again = stage.execute(stages.Bm25(input=str(texts)), tmp_path / "again")
+    assert not (again.path / "texts").exists()
+    np.testing.assert_array_equal(Bm25(again).find(["fox"], 3)[1], index.find(["fox"], 3)[1])
+    assert [hit.text for hit in Bm25(again).ask(["red barn"], 1)[0]] == ["the red red barn"]
+    copied = stage.execute(stages.Bm25(input=str(texts), format="jsonl"), tmp_path / "lines")
+    assert copied.count == len(TEXTS)
