@@ -23,6 +23,7 @@ STAGES = {
     "prepare": "qac_jax.stages.prepare:Prepare",
     "pairs": "qac_jax.stages.pairs:Pairs",
     "generate": "qac_jax.stages.generate:Generate",
+    "collect": "qac_jax.stages.collect:Collect",
     "tokenize": "qac_jax.stages.tokenize:Tokenize",
     "pretrain": "qac_jax.stages.train:Train",
     "finetune": "qac_jax.stages.train:Train",
@@ -34,11 +35,11 @@ STAGES = {
     "mine": "qac_jax.stages.mine:Mine",
     "label": "qac_jax.stages.label:Label",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
+    "export": "qac_jax.stages.export:Export",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
 COMING = ("extract",) + (
     "report",
-    "export",
 )
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
@@ -51,6 +52,7 @@ _SUMMARIES = {
     "prepare": "documents of any format -> passages (or a vocabulary)",
     "pairs": "passages and their questions -> what a generator learns from",
     "generate": "passages -> queries, by a T5 or from a file (contexts)",
+    "collect": "a folder's judged queries, or generated ones -> questions",
     "tokenize": "passages and contexts -> token examples",
     "pretrain": "examples -> trained parameters",
     "finetune": "the same stage, for retrievers",
@@ -62,6 +64,7 @@ _SUMMARIES = {
     "mine": "rankings -> hard negatives",
     "label": "rankings and a teacher -> pseudo-labels",
     "evaluate": "runs and judgements -> figures, and which differences are real",
+    "export": "parameters -> a folder for transformers or sentence-transformers",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
     "inspect": "what an artefact is, where it comes from, its first items",

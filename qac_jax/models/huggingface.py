@@ -17,11 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import flax.linen as nn
+import jax
 
 from qac_jax import artifacts
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, nearest
 from qac_jax.models import (
     backbones,
+    dpr,
     head_files,
     hf_config,
     name_maps,
@@ -31,7 +33,7 @@ from qac_jax.models import (
 )
 from qac_jax.models.backbones import Loaded, Options
 from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5
 
@@ -47,6 +49,10 @@ TOKENIZER_FILES = (
     "spiece.model",
 )
 DEFAULT = Options()
+# The kind of artefact that is a Hugging Face folder as well (`qac export`).
+EXPORTED = "model"
+FORMS = ("sentence_transformers", "dpr")
+DTYPES = ("float32", "float16")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -84,10 +90,15 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     without that part gets a new one.
     """
     folder, options = resolve(place), _with(runtime, options)
-    if (folder / artifacts.COMMIT).exists():
-        return parameters.load(artifacts.load(folder, parameters.KIND), options.runtime)
+    if artifacts.peek(folder) is not None:
+        artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
+        if artifact.kind == parameters.KIND:
+            return parameters.load(artifact, options.runtime)
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
+    if dpr.is_pair(folder):
+        query, passage = (backbones.load(folder / side, options) for side in SIDES)
+        return sentence_transformers.pair(query, passage)
     return backbones.load(folder, options)
 
 
@@ -106,14 +117,17 @@ def load_dual_encoder(
     not, so that `pooling` must say it. pooling and normalize replace what a folder says.
     """
     loaded = [
-        _dual(load(place, runtime, options), place, pooling, normalize)
+        as_dual_encoder(load(place, runtime, options), place, pooling, normalize)
         for place in (query, passage)
         if place is not None
     ]
     return loaded[0] if len(loaded) == 1 else sentence_transformers.pair(*loaded)
 
 
-def _dual(loaded: Loaded, place: Place, pooling: str | None, normalize: bool | None) -> Loaded:
+def as_dual_encoder(
+    loaded: Loaded, place: Place, pooling: str | None = None, normalize: bool | None = None
+) -> Loaded:
+    """A loaded encoder as a DualEncoder; `place` is only spoken of."""
     module, variables = loaded
     if isinstance(module, Bert):
         if pooling is None:
@@ -175,27 +189,39 @@ def save(
     tokenizer: Place | None = None,
     max_length: int | None = None,
     heads: Mapping[str, Loaded] | None = None,
+    form: str = "sentence_transformers",
+    dtype: str = "float32",
     overwrite: bool = False,
 ) -> Path:
     """Writes a model folder that transformers loads, whole or not at all.
 
     tokenizer: a folder whose tokenizer files are copied. max_length: where sentence-transformers
     is to cut texts (DualEncoder). heads: written beside the model. A DualEncoder with two towers
-    becomes two folders, `query` and `passage`.
+    becomes two folders, `query` and `passage`; so does every one in the form "dpr". dtype
+    "float16" halves the files; whoever loads them computes in float32 all the same.
     """
+    for name, value, valid in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
+        if value not in valid:
+            raise UserError(f"{name}={value!r} is not known; {nearest(value, valid)}")
     sources = None if tokenizer is None else _tokenizer_files(resolve(tokenizer))
     params = backbones.loop_params(variables)
+    if dtype == "float16":
+        params = jax.tree.map(weights.halved, params)
     with _new_folder(Path(folder), overwrite) as path:
         if isinstance(module, DualEncoder):
-            towers = (
-                {".": "encoder"} if module.config.tied else {"query": "query", "passage": "passage"}
-            )
-            for place, name in towers.items():
-                (path / place).mkdir(exist_ok=True)
-                sentence_transformers.save_tied(
-                    path / place, module.config, params[name], max_length
-                )
-                _copy(sources, path / place)
+            config = module.config
+            if form == "dpr":
+                dpr.check(config)
+            sides = (".",) if config.tied and form != "dpr" else SIDES
+            for side in sides:
+                place = path / side
+                place.mkdir(exist_ok=True)
+                tower = params["encoder" if config.tied else side]
+                if form == "dpr":
+                    dpr.save_side(place, config, tower, side)
+                else:
+                    sentence_transformers.save_tied(place, config, tower, max_length)
+                _copy(sources, place)
         else:
             _save_backbone(path, module, params)
             _copy(sources, path)

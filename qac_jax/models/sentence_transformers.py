@@ -34,6 +34,9 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus")
 # The order of modules that a tower here computes; the last two may be absent.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _NO_LIMIT = 10**6  # Hugging Face writes 10^30 where there is none
+# What only we read of the settings: how texts were read in training.
+_READING = ("title", "query_length", "passage_length")
+_OWN = "qac_jax"
 _DENSE = "dense/"  # what the names of the projection's tensors get here
 
 
@@ -100,6 +103,7 @@ def load_tied(folder: Path, options: backbones.Options) -> backbones.Loaded:
         scale=float(settings.get("scale", 1.0)),
         query_prompt=prompts.get("query") or "",
         passage_prompt=next((prompts[n] for n in _PASSAGE_PROMPTS if prompts.get(n)), ""),
+        **{name: settings[_OWN][name] for name in _READING if name in settings.get(_OWN, {})},
     )
     tensors = files.tensors
     if "Dense" in places:
@@ -218,6 +222,10 @@ def save_tied(
     }
     if config.scale != 1.0:  # sentence-transformers has none, and passes over it
         settings["scale"] = config.scale
+    plain = DualEncoderConfig(config.bert)
+    reading = {name: getattr(config, name) for name in _READING}
+    if any(value != getattr(plain, name) for name, value in reading.items()):
+        settings[_OWN] = reading
     hf_config.write_json(folder / SETTINGS, settings)
 
 

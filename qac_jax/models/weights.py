@@ -75,6 +75,20 @@ def _read_shards(folder: Path, index: str) -> Tensors:
     return tensors
 
 
+def halved(tensor: np.ndarray) -> np.ndarray:
+    """A float32 tensor in float16, for files of half the size; others as they are."""
+    if tensor.dtype != np.float32:
+        return tensor
+    with np.errstate(over="ignore"):
+        small = tensor.astype(np.float16)
+    if not np.isfinite(small).all() and np.isfinite(tensor).all():
+        raise UserError(
+            f"float16 holds numbers up to 65504, and a weight is {np.abs(tensor).max():.4g}; "
+            "keep float32"
+        )
+    return small
+
+
 def write_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
     """A safetensors file as transformers reads it; equal tensors give equal bytes."""
     whole = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}

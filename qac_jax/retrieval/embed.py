@@ -20,14 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from qac_jax import artifacts
+from qac_jax.data.building import form_of
+from qac_jax.data.form import Form
+from qac_jax.data.ranking import title_and_body
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import hf_config, huggingface, parameters, sentence_transformers
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 from qac_jax.retrieval import buckets
 from qac_jax.text import tokenizers
-from qac_jax.text.titles import text_of
+from qac_jax.text.titles import SEGMENTS, text_of
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -157,8 +159,15 @@ class Encoder:
 
     def framed(self, ids: Tokens, side: str = "passage") -> list[int]:
         """Ids without special tokens as the encoder reads them."""
-        tokenizer = self.tokenizer
-        return [tokenizer.cls_id, *ids[: self.limits[side] - 2], tokenizer.sep_id]
+        tokenizer, limit = self.tokenizer, self.limits[side]
+        if side == "passage" and self.module.config.title == SEGMENTS:
+            both, _ = title_and_body(np.array(ids, np.int32), self._form, limit)
+            return both.tolist()
+        return [tokenizer.cls_id, *ids[: limit - 2], tokenizer.sep_id]
+
+    @functools.cached_property
+    def _form(self) -> Form:
+        return Form(**form_of(self.tokenizer), crop="right")
 
     def passage_text(self, record: Mapping[str, Any]) -> str:
         """A passage with its title, as the encoder was trained to read it."""
@@ -205,15 +214,21 @@ class Encoder:
     def apply(self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage") -> jax.Array:
         """One padded batch; its rows are cut over the devices."""
         cut = NamedSharding(self.mesh, PartitionSpec("data"))
-        return _program(self.module)(self.params, *jax.device_put((ids, lengths), cut), side)
+        run = _program(self.module, self.tokenizer.sep_id)
+        return run(self.params, *jax.device_put((ids, lengths), cut), side)
 
 
 @functools.lru_cache(maxsize=8)
-def _program(module: DualEncoder) -> Callable[..., jax.Array]:
+def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
     """Compiled once for all encoders of one shape: a run loads its encoder more than once."""
 
     def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str) -> jax.Array:
-        found = module.apply({"params": params}, ids, lengths, side=side)
+        types = None
+        if side == "passage" and module.config.title == SEGMENTS:
+            # The body is what follows the first separator.
+            ends = ids == separator
+            types = (jnp.cumsum(ends, axis=1) > ends).astype(jnp.int32)
+        found = module.apply({"params": params}, ids, lengths, types, side=side)
         return jnp.asarray(found, jnp.float32)
 
     return jax.jit(vectors, static_argnums=3)
@@ -253,6 +268,6 @@ def _precision(name: str) -> str:
 def _cosine(folder: Path) -> bool | None:
     """True where a folder compares by cosine: a dot product of normalised vectors."""
     file = folder / sentence_transformers.SETTINGS
-    if (folder / artifacts.COMMIT).exists() or not file.is_file():
+    if not file.is_file():
         return None
     return True if hf_config.read_json(file).get("similarity_fn_name") == "cosine" else None

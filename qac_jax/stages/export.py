@@ -1,0 +1,243 @@
+"""`qac export`: trained parameters into a folder that other libraries load, with a model card."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qac_jax import progress
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+
+
+if TYPE_CHECKING:
+    from qac_jax.models.backbones import Loaded
+
+
+# Where the folder is made and checked before it is shown; the dot keeps it from being listed.
+_WORK = ".model"
+CARD = "README.md"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export(Stage):
+    """Writes a model for transformers or sentence-transformers, loads it back and compares.
+
+    A dual encoder becomes a sentence-transformers folder (two, `query` and `passage`, where it
+    has two towers), a DPR pair, or its bare BERT; BERT, T5 and cross-encoders become folders of
+    transformers.
+    """
+
+    VERB: ClassVar[str] = "export"
+    KIND: ClassVar[str] = "model"
+    EXAMPLE: ClassVar[str] = (
+        "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
+    )
+
+    model: str = source("what is exported: an artefact or a folder", "")
+    parameters: str = artifact_input("or parameters trained here", kind="parameters", default="")
+    form: str = option(
+        "auto",
+        "auto: sentence_transformers for dual encoders, else huggingface",
+        choices=("auto", "huggingface", "sentence_transformers", "dpr"),
+    )
+    pooling: str = option(
+        "", "a BERT becomes a dual encoder that pools so", choices=("", "cls", "mean")
+    )
+    dtype: str = option("float32", "float16 halves the files", choices=("float32", "float16"))
+    peers: bool = option(
+        True, "load it with transformers or sentence-transformers too, where they are installed"
+    )
+    name: str = option("", "of the model card (default: the folder's)")
+    license: str = option("", "of the weights, such as apache-2.0")
+    language: str = option("", "of the texts, such as en")
+    data: str = option("", "what it was trained on, in a sentence")
+    recipe: str = option("", "how to train it again, such as a command")
+    figures: str = artifact_input("figures for the card", kind="metrics", default="")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        self._check()
+        return {"form": self.form, "stored as": self.dtype}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.models import huggingface, parameters
+        from qac_jax.models.layers import Runtime
+        from qac_jax.retrieval.embed import tokenizer_of
+        from qac_jax.stages import loading_back
+
+        self._check()
+        given = inputs["parameters" if self.parameters else "model"]
+        place = Path(os.fspath(given.path if isinstance(given, Artifact) else given))
+        place = huggingface.resolve(place)
+        loaded = huggingface.load(place, Runtime(scan=True))
+        module, variables = self._shaped(loaded, place)
+        tokenizer = tokenizer_of(place)
+        longest = _longest(module)
+        work = Path(os.fspath(out.path / _WORK))
+        shutil.rmtree(work, ignore_errors=True)
+        huggingface.save(
+            work,
+            module,
+            variables,
+            tokenizer=_tokenizer_folder(place, parameters.TOKENIZER),
+            max_length=longest or None,
+            form="dpr" if self.form == "dpr" else "sentence_transformers",
+            dtype=self.dtype,
+        )
+        progress.say("export: loading it back")
+        found = loading_back.differences(work, module, variables, tokenizer, self.peers)
+        loading_back.check(found, self.dtype)
+        for path in sorted(work.iterdir()):
+            target = out.path / path.name
+            if target.is_dir():
+                target.rmtree()
+            os.replace(path, os.fspath(target))
+            out.adopt(path.name)
+        work.rmdir()
+        with out.open(CARD) as file:
+            file.write(self._card(module, place, inputs, found, out))
+        out.count = _count(variables)
+        out.info["form"] = self._named(module)
+        out.info["differences"] = {d.by: d.greatest for d in found}
+        out.info["largest_values"] = {d.by: d.largest for d in found}
+
+    def _check(self) -> None:
+        if bool(self.model) == bool(self.parameters):
+            raise UserError("export needs one model; pass --model DIR, or --parameters DIR")
+
+    def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
+        """The module that the asked form is made of."""
+        from qac_jax.models import huggingface
+        from qac_jax.models.bert import Bert
+        from qac_jax.models.encoders import DualEncoder
+
+        module, variables = loaded
+        vectors = self.form in ("sentence_transformers", "dpr") or bool(self.pooling)
+        if vectors and isinstance(module, Bert | DualEncoder):
+            return huggingface.as_dual_encoder(loaded, place, self.pooling or None)
+        if vectors:
+            raise UserError(
+                f"{place} is a {type(module).__name__}, which makes no vectors of texts; export "
+                "it with --form huggingface"
+            )
+        if self.form == "huggingface" and isinstance(module, DualEncoder):
+            if not module.config.tied or module.config.projection is not None:
+                raise UserError(
+                    f"{place} is more than one BERT (two towers, or a projection); export it with "
+                    "--form sentence_transformers or dpr"
+                )
+            params = variables["params"]["encoder"]["bert"]
+            return Bert(module.config.bert, module.runtime), {"params": params}
+        return loaded
+
+    def _named(self, module: Any) -> str:
+        """What the folder is, as model cards know it."""
+        from qac_jax.models.encoders import DualEncoder
+
+        if not isinstance(module, DualEncoder):
+            return type(module).__name__
+        if self.form == "dpr":
+            return "dpr"
+        return "sentence_transformers" if module.config.tied else "two_towers"
+
+    def _card(self, module: Any, place: Path, inputs: Inputs, found: Any, out: Writer) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.stages import model_card
+
+        figures = []
+        if self.figures:
+            metrics = inputs["figures"]
+            assert isinstance(metrics, Artifact)
+            figures = results.read(metrics)[0]
+        card = model_card.Card(
+            self.name or out.path.name, self.license, self.data, self.recipe, self.language
+        )
+        return model_card.text(
+            card,
+            self._named(module),
+            _facts(module),
+            _training(place),
+            figures,
+            found,
+            self.dtype,
+        )
+
+
+def _tokenizer_folder(place: Path, usual: str) -> Path:
+    """Where a model's tokenizer lies: an artefact's own folder, a tower's, or the model's."""
+    from qac_jax.models.huggingface import TOKENIZER_FILES
+
+    for name in (usual, ".", "0_Transformer", "passage"):
+        if any((place / name / file).is_file() for file in TOKENIZER_FILES):
+            return place / name
+    raise UserError(f"{place} holds no tokenizer; copy tokenizer.json of the model into it")
+
+
+def _longest(module: Any) -> int:
+    """Tokens of the longer side of a dual encoder (0: as many as there are positions)."""
+    config = getattr(module, "config", None)
+    sides = [getattr(config, f"{side}_length", 0) for side in ("query", "passage")]
+    return max(sides) if all(sides) else 0
+
+
+def _count(variables: Mapping[str, Any]) -> int:
+    import jax
+
+    return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+
+
+def _facts(module: Any) -> dict[str, Any]:
+    """The shape of a model, for its card."""
+    config = getattr(module, "bert_config", None) or module.config
+    bert = getattr(config, "bert", config)
+    facts: dict[str, Any] = {
+        "layers": bert.num_layers,
+        "width": getattr(bert, "hidden_size", None) or bert.d_model,
+        "attention heads": bert.num_heads,
+        "vocabulary": f"{bert.vocab_size:,} pieces",
+    }
+    if hasattr(config, "pooling"):
+        facts |= {
+            "dimensions of a vector": config.width,
+            "pooling": config.pooling,
+            "similarity": "cosine" if config.normalize else "dot product",
+            "tokens of a question": config.query_length or bert.max_positions,
+            "tokens of a passage": config.passage_length or bert.max_positions,
+            "a passage's title": {
+                "space": "before its text, after it a space",
+                "separate": "before its text, after it [SEP]",
+                "none": "left out",
+            }[config.title],
+        }
+        for side in ("query", "passage"):
+            if prompt := getattr(config, f"{side}_prompt"):
+                facts[f"before each {side}"] = f"`{prompt}`"
+    return facts
+
+
+def _training(place: Path) -> dict[str, Any]:
+    """How an artefact of ours was trained, from what it remembers."""
+    from qac_jax import artifacts
+
+    record = artifacts.peek(place)
+    if record is None or record["kind"] != "parameters":
+        return {}
+    fields, info = record["fields"], record["info"]
+    optimizer = fields.get("optimizer") or {}
+    said = {
+        "objective": (fields.get("objective") or {}).get("type", "").rsplit(".", 1)[-1],
+        "steps": info.get("steps"),
+        "examples a step": info.get("batch_size"),
+        "optimizer": optimizer.get("name"),
+        "learning rate": fields.get("learning_rate") or optimizer.get("learning_rate"),
+        "precision": info.get("precision"),
+        "time": progress.human_seconds(info["seconds"]) if "seconds" in info else None,
+        "made by": f"qac {record['stage']} {record['code']}",
+    }
+    return {name: value for name, value in said.items() if value}
