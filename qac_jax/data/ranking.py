@@ -40,7 +40,7 @@ def triples(
     limit = lengths["passages"]
     example: Example = {"query": form.one(record["query"], lengths["query"], rng)}
     if title_types:
-        both = [_title_and_body(ids, form, limit) for ids in passages]
+        both = [title_and_body(ids, form, limit) for ids in passages]
         example["passages"] = [ids for ids, _ in both]
         example["passages_types"] = [types for _, types in both]
     else:
@@ -100,8 +100,8 @@ def _window(available: int, wanted: int, rng: ExampleRng, shuffle: bool) -> Sequ
     return order[(rng.epoch * wanted + np.arange(wanted)) % available].tolist()
 
 
-def _title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """`title [SEP] body` taken apart again: the separator cannot occur in a title."""
+def title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """`title [SEP] body` as two segments with token types: no title holds the separator."""
     places = np.flatnonzero(ids == form.between[0]) if form.between else np.empty(0, np.int64)
     if not places.size:
         return form.two(ids[:0], ids, limit)

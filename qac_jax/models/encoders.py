@@ -53,7 +53,9 @@ class DualEncoderConfig:
     scale: float = 1.0
     query_prompt: str = ""
     passage_prompt: str = ""
-    title: str = "space"  # a passage's title: before a space, "separate": before [SEP], or "none"
+    # A passage's title stands before a space, before [SEP] ("separate"), before [SEP] with token
+    # types of its own ("segments"), or nowhere ("none").
+    title: str = "space"
     query_length: int = 0
     passage_length: int = 0
 

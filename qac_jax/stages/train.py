@@ -121,7 +121,8 @@ class Train(Stage):
             workers=self.workers,
         )
         reading = examples.info.get("reading", {})
-        objective = start.with_reading(objective, data.recipes[0].lengths, reading)
+        kind = data.recipes[0]
+        objective = start.with_reading(objective, kind.lengths, reading, kind.settings)
         validation = None
         if "validation" in inputs:
             held_out = _artifact(inputs, "validation")

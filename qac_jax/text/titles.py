@@ -9,6 +9,8 @@ from qac_jax.text.tokenizers import Tokenizer
 
 
 TITLES = ("none", "separate", "space")
+# How an encoder may read them: `separate`, or that with token types of their own.
+SEGMENTS = "segments"
 
 
 def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str:

@@ -73,7 +73,12 @@ def fuller(objective: Any, params: Nested, whole: Nested) -> Nested:
     return max((params, whole), key=lambda tree: len(wanted & set(_flat(tree))))
 
 
-def with_reading(objective: Any, lengths: Mapping[str, int], reading: Mapping[str, str]) -> Any:
+def with_reading(
+    objective: Any,
+    lengths: Mapping[str, int],
+    reading: Mapping[str, str],
+    settings: Mapping[str, Any] | None = None,
+) -> Any:
     """A dual encoder that knows how its queries and passages were read: whoever uses it later
     reads texts in the same way (titles, prompts, limits)."""
     model = getattr(objective, "model", None)
@@ -83,7 +88,7 @@ def with_reading(objective: Any, lengths: Mapping[str, int], reading: Mapping[st
         model.config,
         query_length=lengths["query"],
         passage_length=lengths["passages"],
-        **reading,
+        **{**reading, **({"title": "segments"} if (settings or {}).get("title_types") else {})},
     )
     return dataclasses.replace(objective, model=model.clone(config=config))
 

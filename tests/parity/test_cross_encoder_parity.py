@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ from qac_jax.objectives import cross_encoder
 
 CASES = golden.parameters("09_")
 PERTURBED = golden.parameters("15_")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> Iterator[None]:
+    """Most of these tests' time is LLVM's; the program that it gets is the same."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(params=golden.PRECISIONS)
@@ -94,17 +103,13 @@ def test_adversarial_step(case: Path, precision: str) -> None:
         golden.assert_gradient(
             delta, golden.expected(arrays, f"{variant}__delta", precision), precision
         )
-        # The objective's own step, in chunks: its direction is that of the whole batch.
-        chunked = dataclasses.replace(objective, chunk=len(batch["label"]) // 2)
-        for each in (objective, chunked):
-            value, moved = _run(each, variables, batch, train=True)
-            expected = golden.expected(arrays, f"{variant}__perturbed_loss", precision)
-            golden.assert_loss(value, expected, precision, what=variant)
-            norms = meta["grad_norms_perturbed_f64"][variant]
-            _assert_gradients(moved, arrays, norms, f"{variant}__grad__", precision)
-        # Measuring does not perturb.
-        value, _ = _run(objective, variables, batch, train=False)
-        golden.assert_loss(value, golden.expected(arrays, "clean_loss", precision), precision)
+        if precision == "float64":  # in chunks its direction is still that of the whole batch
+            objective = dataclasses.replace(objective, chunk=len(batch["label"]) // 2)
+        value, moved = _run(objective, variables, batch, train=True)
+        expected = golden.expected(arrays, f"{variant}__perturbed_loss", precision)
+        golden.assert_loss(value, expected, precision, what=variant)
+        norms = meta["grad_norms_perturbed_f64"][variant]
+        _assert_gradients(moved, arrays, norms, f"{variant}__grad__", precision)
 
 
 def _assert_gradients(trees, arrays, norms, prefix, precision) -> None:
