@@ -87,7 +87,7 @@ def test_sentence_transformers_gives_the_same(folder, encoder, texts):
     for side, prompt in (("query", "question: "), ("passage", "text: ")):
         expected = theirs.encode(texts, prompt=prompt)
         np.testing.assert_allclose(encoder.encode(texts, side), expected, rtol=0, atol=2e-6)
-    assert encoder.max_length == theirs.max_seq_length == 48
+    assert encoder.limits["passage"] == theirs.max_seq_length == 48
 
 
 def test_settings_replace_what_the_folder_says(folder, texts):
