@@ -6,6 +6,7 @@ Heavy imports happen inside the verbs, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import errno
 import importlib
 import json
@@ -23,6 +24,7 @@ STAGES = {
     "prepare": "qac_jax.stages.prepare:Prepare",
     "pairs": "qac_jax.stages.pairs:Pairs",
     "generate": "qac_jax.stages.generate:Generate",
+    "extract": "qac_jax.stages.extract:Extract",
     "collect": "qac_jax.stages.collect:Collect",
     "tokenize": "qac_jax.stages.tokenize:Tokenize",
     "pretrain": "qac_jax.stages.train:Train",
@@ -38,9 +40,7 @@ STAGES = {
     "export": "qac_jax.stages.export:Export",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("extract",) + (
-    "report",
-)
+COMING = ("report",)
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
     "loader": "qac_jax.bench.loader:Loader",
@@ -52,6 +52,7 @@ _SUMMARIES = {
     "prepare": "documents of any format -> passages (or a vocabulary)",
     "pairs": "passages and their questions -> what a generator learns from",
     "generate": "passages -> queries, by a T5 or from a file (contexts)",
+    "extract": "passages -> their best spans, titles or anchors (contexts)",
     "collect": "a folder's judged queries, or generated ones -> questions",
     "tokenize": "passages and contexts -> token examples",
     "pretrain": "examples -> trained parameters",
@@ -216,22 +217,51 @@ def _search(arguments: list[str]) -> int:
     return search.answer(parser.parse_all(arguments))
 
 
-def _build_recipe(options: argparse.Namespace, bindings: list[str]) -> Any:
-    from qac_jax import config, recipe
+def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
+    """A recipe's files (or a grid's) and what the command line adds, into gin."""
+    from qac_jax import config, grid, recipe
 
-    config.register([recipe.Recipe])
+    config.register([recipe.Recipe, grid.Grid])
     macros = {"DATA_DIR": options.data_dir} if options.data_dir else {}
     if options.seed is not None:
         macros["SEED"] = options.seed
-    config.apply(
-        config.Settings(
-            files=[options.recipe, *flags.flat(options.gin_file)],
-            search_paths=flags.flat(options.gin_search_paths),
-            bindings=bindings,
-            macros=macros,
-        )
-    )
-    return config.build(recipe.Recipe)
+    search_paths = flags.flat(options.gin_search_paths)
+    config.apply(config.Settings(files, search_paths, bindings, macros=macros))
+
+
+def _build_recipe(
+    options: argparse.Namespace, bindings: list[str], files: Sequence[str] = ()
+) -> Any:
+    """The recipe (or the grid) of a command line."""
+    from qac_jax import config, grid, recipe
+
+    files = files or [options.recipe]
+    _apply(options, [*files, *flags.flat(options.gin_file)], bindings)
+    built = config.build(recipe.Recipe)
+    return dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
+
+
+def _build_grid(options: argparse.Namespace, bindings: list[str]) -> Any:
+    """(grid, its cells) where the file describes one, else None.
+
+    Bindings of the grid itself go to its file, all others to every cell.
+    """
+    from qac_jax import config, grid
+
+    own = [binding for binding in bindings if binding.startswith(("grid.Grid.", "Grid."))]
+    _apply(options, [options.recipe], own)
+    if not config.binds(grid.Grid):
+        return None
+    found = config.build(grid.Grid)
+    rest = [binding for binding in bindings if binding not in own]
+
+    def build(files: Sequence[str], overlays: Sequence[str], seed: int) -> Any:
+        cell = argparse.Namespace(**{**vars(options), "seed": seed})
+        return _build_recipe(cell, [*overlays, *rest], files)
+
+    if options.seed is not None:
+        found = dataclasses.replace(found, seeds=(options.seed,))
+    return found, grid.cells(found, build)
 
 
 def _recipe_parser(verb: str) -> flags.Parser:
@@ -258,6 +288,8 @@ def _run(arguments: list[str]) -> int:
     options = parser.parse_all(arguments)
     from qac_jax import config, recipe
 
+    if (gridded := _build_grid(options, bindings)) is not None:
+        return _run_grid(*gridded, options, recipe.command_line(whole))
     built = _build_recipe(options, bindings)
     if options.dry_run:
         _show_plan(recipe.plan(built), options.json)
@@ -293,11 +325,46 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
+def _run_grid(found: Any, cells: list[Any], options: argparse.Namespace, command: str) -> int:
+    from qac_jax import grid
+    from qac_jax.evaluation import grids
+
+    if options.dry_run:
+        return _show_grid(found, cells, options.json)
+    if not options.out:
+        raise UserError("run needs a folder to write to; pass --out DIR")
+    if options.start or options.only:
+        raise UserError(
+            "--from and --only are for recipes; remove the folder of a grid's stage to redo it"
+        )
+    summary = grid.run(found, cells, options.out, command=command)
+    print(json.dumps(summary) if options.json else grids.markdown(summary, found.title), end="")
+    return 0
+
+
+def _show_grid(found: Any, cells: list[Any], as_json: bool) -> int:
+    from qac_jax import grid
+
+    plan = grid.plan(cells)
+    if as_json:
+        print(json.dumps(plan, indent=1))
+        return 0
+    print(f"{found.title or 'grid'}: {len(cells)} cells, {plan['distinct_stages']} stages\n")
+    for row in plan["cells"]:
+        new = ", ".join(row["new"]) or "nothing new"
+        print(f"{row['cell']:<32} {_short(new)}")
+    print("\nthe first cell:")
+    _show_plan(plan["first_cell"], False)
+    return 0
+
+
 def _plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     options = _recipe_parser("plan").parse_all(arguments)
     from qac_jax import recipe
 
+    if (gridded := _build_grid(options, bindings)) is not None:
+        return _show_grid(*gridded, options.json)
     _show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
     return 0
 
@@ -344,10 +411,13 @@ def _inspect(arguments: list[str]) -> int:
     parser.add_argument(
         "--items", type=int, default=3, metavar="N", help="how many first items (default 3)"
     )
+    parser.add_argument(
+        "--spans", action="store_true", help="contexts ranked by their scores (as qac extract has)"
+    )
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
 
-    return inspect.show(options.artifact, options.items, options.json, options.verify, options.task)
+    return inspect.show(options.artifact, options.items, options.json, options.verify, options.task, options.spans)
 
 
 def _doctor(arguments: list[str]) -> int:

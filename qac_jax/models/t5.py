@@ -187,14 +187,26 @@ class T5(nn.Module):
         return self.logits(self.decode_hidden(targets_in, memory, lengths, keys))
 
     def decode_hidden(
-        self, targets_in: Array, memory: Array, lengths: Array, keys: Array | None = None
+        self,
+        targets_in: Array,
+        memory: Array,
+        lengths: Array,
+        keys: Array | None = None,
+        beside: int = 1,
     ) -> Array:
-        """The decoder's output [B, T, d_model], which `logits` takes."""
+        """The decoder's output [B, T, d_model], which `logits` takes.
+
+        beside: so many continuations of one text stand in a row, of T / beside positions each.
+        None sees another, and the memory's keys and values are made once for all of them.
+        """
         keys = fold(keys, 1)  # other bits than the encoder's
-        length = targets_in.shape[1]
-        positions = jnp.arange(length)
+        length = targets_in.shape[1] // beside
+        positions = jnp.tile(jnp.arange(length), beside)
         bias = self.decoder.bias(positions, positions)
         visible = causal_window(length)
+        if beside > 1:
+            own = jnp.repeat(jnp.arange(beside), length)
+            visible = jnp.tile(visible, (beside, beside)) & (own[:, None] == own)
         x = self._embed(targets_in)
         return self.decoder(x, keys, (), bias, visible, memory, lengths)[0]
 

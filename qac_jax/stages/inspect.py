@@ -10,6 +10,7 @@ from typing import Any
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
 
 
 # Kind -> what shows its first items; heavy rooms are imported only when asked for.
@@ -21,11 +22,16 @@ _PREVIEWS = {"examples": "qac_jax.data.preview:preview"}
 _LONG = 400
 
 
-def show(path: str, items: int, as_json: bool, verify: bool, task: str) -> int:
+def show(path: str, items: int, as_json: bool, verify: bool, task: str, spans: bool = False) -> int:
     """Prints the artefact's record and first items; the exit code."""
     artifact = artifacts.load(path)
     if verify:
         artifact.verify()
+    if spans and artifact.kind != "contexts":
+        raise UserError(
+            f"--spans shows what qac extract made; {path} is of kind {artifact.kind!r}, so leave "
+            "it out"
+        )
     first = first_items(artifact, items, task)
     if as_json:
         record = {
@@ -56,7 +62,10 @@ def show(path: str, items: int, as_json: bool, verify: bool, task: str) -> int:
         if name != "gin":
             print(f"  {name:<9} {_short(value)}")
     for item in first:
-        print(_short(item) if not isinstance(item, dict) else _block(item))
+        if spans:
+            print(_ranked(item))
+        else:
+            print(_short(item) if not isinstance(item, dict) else _block(item))
     return 0
 
 
@@ -80,6 +89,15 @@ def _block(item: dict[str, Any]) -> str:
         f"  {'-' if i == 0 else ' '} {name}: {_short(value)}"
         for i, (name, value) in enumerate(item.items())
     )
+
+
+def _ranked(item: dict[str, Any]) -> str:
+    """A passage's scored contexts, the best first: a line each."""
+    scored = [c for c in item["contexts"] if c.get("score") is not None]
+    scored.sort(key=lambda context: -context["score"])
+    lines = [f"  - {item['_id']}" + ("" if scored else ": nothing is scored")]
+    lines += [f"    {c['score']:>10.3f}  {c['origin']:<10}  {_short(c['text'])}" for c in scored]
+    return "\n".join(lines)
 
 
 def _short(value: Any) -> str:
