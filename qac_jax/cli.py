@@ -43,6 +43,7 @@ STAGES = {
 COMING = ("report",)
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
+    "generate": "qac_jax.bench.generate:Generate",
     "loader": "qac_jax.bench.loader:Loader",
     "rerank": "qac_jax.bench.rerank:Rerank",
     "search": "qac_jax.bench.search:Search",
@@ -233,7 +234,7 @@ def _build_recipe(
     options: argparse.Namespace, bindings: list[str], files: Sequence[str] = ()
 ) -> Any:
     """The recipe (or the grid) of a command line."""
-    from qac_jax import config, grid, recipe
+    from qac_jax import config, recipe
 
     files = files or [options.recipe]
     _apply(options, [*files, *flags.flat(options.gin_file)], bindings)

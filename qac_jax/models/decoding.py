@@ -83,7 +83,7 @@ def _each(
             assert keys is not None
             token = samples.draw(scores, keys, position, settings.sampling)
         else:
-            token = scores.argmax(-1).astype(jnp.int32)
+            token = samples.largest(scores, 1)[1][:, 0].astype(jnp.int32)
         chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
         likelihood = chosen - jax.nn.logsumexp(logits, axis=-1)
         token = jnp.where(state.done, config.pad_id, token)

@@ -91,15 +91,21 @@ def largest(x: Array, count: int) -> tuple[Array, Array]:
     """lax.top_k of [R, size]: the tokens lie in those blocks that have the greatest maxima."""
     rows, size = x.shape
     if size < 8 * _BLOCK or count * _BLOCK * 2 > size:
-        return lax.top_k(x, count)
+        return _top_k(x, count)
     padding = -size % _BLOCK
     blocks = jnp.pad(x, ((0, 0), (0, padding)), constant_values=-jnp.inf)
     blocks = blocks.reshape(rows, -1, _BLOCK)
-    chosen = lax.top_k(blocks.max(-1), count)[1]
+    chosen = _top_k(blocks.max(-1), count)[1]
     inside = jnp.take_along_axis(blocks, chosen[..., None], axis=1).reshape(rows, -1)
-    values, places = lax.top_k(inside, count)
+    values, places = _top_k(inside, count)
     block = jnp.take_along_axis(chosen, places // _BLOCK, axis=1)
     return values, block * _BLOCK + places % _BLOCK
+
+
+def _top_k(x: Array, count: int) -> tuple[Array, Array]:
+    """lax.top_k, behind a barrier: sliced, XLA's CPU code turns it into a sort of everything."""
+    values, places = lax.optimization_barrier(lax.top_k(x, count))
+    return values, places
 
 
 def _kept_of_largest(scaled: Array, values: Array, sampling: Sampling) -> tuple[Array, Array]:

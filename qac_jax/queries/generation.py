@@ -100,7 +100,7 @@ class Generator:
     ) -> Generator:
         """From an artefact of ours or a Hugging Face folder."""
         folder = huggingface.resolve(place)
-        module, variables = huggingface.load(folder, Runtime(dtype=_precision(precision)))
+        module, variables = huggingface.load(folder, Runtime(dtype=precision_here(precision)))
         if not isinstance(module, T5):
             raise UserError(
                 f"{place} is a {type(module).__name__}, which reads texts but cannot write any; "
@@ -198,12 +198,11 @@ class Generator:
         size = self.texts or _TEXTS.get(jax.default_backend(), _MANY_TEXTS)
         size *= self.mesh.size
         order = np.argsort(-np.asarray(lengths), kind="stable")
+        while size // 2 >= max(len(order), self.mesh.size):
+            size //= 2  # few texts; otherwise every batch has the same number of rows
         for start in range(0, len(order), size):
             rows = order[start : start + size]
-            padded = self.mesh.size
-            while padded < len(rows):
-                padded *= 2
-            yield Batch(rows, min(padded, size), _rounded(lengths[rows[0]], self.max_input))
+            yield Batch(rows, size, _rounded(lengths[rows[0]], self.max_input))
 
     def start(
         self, requests: Sequence[Request], rows: Sequence[Sequence[int]], batch: Batch
@@ -284,7 +283,8 @@ def _check(module: T5, tokenizer: Tokenizer) -> None:
         )
 
 
-def _precision(name: str) -> str:
+def precision_here(name: str) -> str:
+    """The dtype of matrix products: by default bf16 where there are units for it."""
     if name not in PRECISIONS:
         raise UserError(f"precision={name!r} is not known; {nearest(name, PRECISIONS)}")
     if name != "auto":

@@ -1,0 +1,248 @@
+"""`qac bench generate`: new tokens/s of a T5, against transformers' `generate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option, source
+
+
+if TYPE_CHECKING:
+    from qac_jax.queries.generation import Batch, Generator, Request
+
+
+# (width, inner width, layers of encoder and decoder each, heads); 64 numbers a head.
+_SHAPES = {"tiny": (128, 256, 2, 2), "small": (512, 2048, 6, 8), "base": (768, 3072, 12, 12)}
+_ROWS = 32128
+# MS MARCO's passages and the paper's queries for each.
+_CORPUS, _QUERIES = 8_841_823, 5
+_CHECKED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """New tokens/s of `qac generate` (from text to text), and over transformers' `generate`.
+
+    Both have the same random weights and read the same real passages, sorted by length. As random
+    weights hardly ever end a text, both are made to say all `max_tokens`: the work is the same.
+    Repetitions alternate, figures are medians; greedy texts must agree, or there is no result.
+    """
+
+    EXAMPLE = "qac bench generate --passages 64 --repetitions 3"
+
+    corpus: str = source("passages to read, in `format`", "numpy,scipy")
+    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
+    passages: int = option(64, "how many of the corpus, evenly spread")
+    shape: str = option("small", "of the T5", choices=tuple(_SHAPES))
+    samples: int = option(5, "texts a passage")
+    max_tokens: int = option(64, "of each text")
+    max_input: int = option(256, "tokens that are read")
+    top_k: int = option(25, "of sampling (0: all)")
+    top_p: float = option(0.95, "of sampling (1: all)")
+    precision: str = option("auto", "ours: auto, float32 or bfloat16")
+    batch_texts: int = option(0, "passages a batch, on both sides (0: as `qac generate` does)")
+    repetitions: int = option(3, "of each side")
+    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    peer: str = option("transformers", "what to compare with", choices=("transformers", "none"))
+    profile: str = option("", "folder to record one of our repetitions in (look with xprof)")
+
+    def run(self) -> dict[str, Any]:
+        generator, params = self._generator()
+        requests = self._requests(generator)
+        rows = generator.read(requests)
+        batches = list(generator.batches([len(row) for row in rows]))
+
+        def ours() -> int:
+            told = [0]
+
+            def report(_: int, tokens: int) -> None:
+                told[0] += tokens
+
+            generator.generate(requests, report=report)
+            return told[0]
+
+        sides: dict[str, Callable[[], int]] = {"qac_jax": ours}
+        if self.peer != "none":
+            sides["transformers"] = self._theirs(generator, params, rows, batches)
+        wanted = len(requests) * self.samples * self.max_tokens
+        for name, run in sides.items():  # the first call compiles and is not measured
+            if (said := run()) != wanted:
+                raise UserError(
+                    f"{name} said {said} tokens and not {wanted}, so the work is not the same; "
+                    "report this"
+                )
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        with self._recorded():
+            for _ in range(self.repetitions):
+                for name, run in sides.items():
+                    began = time.perf_counter()
+                    run()
+                    seconds[name].append(time.perf_counter() - began)
+        medians = {name: statistics.median(times) for name, times in seconds.items()}
+        figures: dict[str, Any] = {f"{n}_tokens_per_second": wanted / medians[n] for n in sides}
+        if self.peer != "none":
+            pairs = zip(seconds["qac_jax"], seconds["transformers"], strict=True)
+            ratios = [theirs / mine for mine, theirs in pairs]
+            figures["ratio"] = statistics.median(ratios)
+            figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        return figures | self._more(generator, rows, batches, wanted / medians["qac_jax"])
+
+    def _generator(self) -> tuple[Generator, Any]:
+        """A T5 with random weights whose texts are as long as they may be."""
+        import jax
+
+        from qac_jax.models import backbones
+        from qac_jax.models.layers import Runtime
+        from qac_jax.models.rules import Decoding
+        from qac_jax.models.sampling import Sampling
+        from qac_jax.models.t5 import T5, T5Config
+        from qac_jax.queries import generation
+        from qac_jax.text import tokenizers
+
+        tokenizer = tokenizers.load()
+        width, inner, layers, heads = _SHAPES[self.shape]
+        config = T5Config(
+            vocab_size=_ROWS,
+            d_model=width,
+            d_ff=inner,
+            num_layers=layers,
+            num_decoder_layers=layers,
+            num_heads=heads,
+            start_id=tokenizer.cls_id,
+            eos_id=tokenizer.sep_id,
+        )
+        module = T5(config, Runtime(dtype=generation.precision_here(self.precision)))
+        params = jax.tree.map(np.asarray, backbones.new_parameters(module))
+        settings = Decoding(
+            max_tokens=self.max_tokens,
+            min_tokens=self.max_tokens,
+            samples=self.samples,
+            sampling=Sampling(1.0, self.top_k, self.top_p),
+        )
+        made = generation.Generator.of(
+            module, params, tokenizer, settings, max_input=self.max_input, texts=self.batch_texts
+        )
+        # All rows of the table are said, as on the other side.
+        return dataclasses.replace(made, settings=settings), params
+
+    def _requests(self, generator: Generator) -> list[Request]:
+        from qac_jax.queries.generation import Request
+        from qac_jax.text import documents
+
+        found: list[str] = []
+        for document in documents.read(self.format, self.corpus):
+            found += [p.text for p in document.passages]
+            found += [s.text for s in document.sections if s.text.strip()]
+        if not found:
+            raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
+        wanted = min(self.passages, len(found))
+        return [
+            Request(str(i), found[i * len(found) // wanted], "text2query: ") for i in range(wanted)
+        ]
+
+    def _theirs(
+        self,
+        generator: Generator,
+        params: Any,
+        rows: Sequence[Sequence[int]],
+        batches: Sequence[Batch],
+    ) -> Callable[[], int]:
+        """The same batches through transformers, each padded to its longest text."""
+        try:
+            import torch
+            from transformers import T5ForConditionalGeneration
+        except ImportError as error:
+            raise UserError(
+                f"the peer of this benchmark is missing ({error.name}); "
+                "pip install 'qac_jax[bench]', or --peer none"
+            ) from error
+        from qac_jax.models import huggingface
+
+        torch.set_num_threads(self.threads or os.cpu_count() or 1)
+        with tempfile.TemporaryDirectory() as folder:
+            huggingface.save(folder, generator.module, {"params": params}, overwrite=True)
+            model = T5ForConditionalGeneration.from_pretrained(folder).eval()
+
+        def inputs(batch: Batch) -> dict[str, Any]:
+            longest = max(len(rows[row]) for row in batch.rows)
+            ids = torch.full((len(batch.rows), longest), generator.tokenizer.pad_id)
+            for place, row in enumerate(batch.rows):
+                ids[place, : len(rows[row])] = torch.tensor(rows[row])
+            mask = torch.arange(longest) < torch.tensor([[len(rows[r])] for r in batch.rows])
+            return {"input_ids": ids, "attention_mask": mask.long()}
+
+        self._check(generator, rows, batches[-1], model, inputs(batches[-1]))
+
+        def run() -> int:
+            said = 0
+            for batch in batches:
+                found = model.generate(
+                    **inputs(batch),
+                    do_sample=True,
+                    top_k=self.top_k,
+                    top_p=self.top_p,
+                    num_return_sequences=self.samples,
+                    max_new_tokens=self.max_tokens,
+                    min_new_tokens=self.max_tokens,
+                )
+                texts = [generator.tokenizer.decode(ids) for ids in found[:, 1:].tolist()]
+                said += len(texts) * (found.shape[1] - 1)
+            return said
+
+        return run
+
+    def _check(
+        self, generator: Generator, rows: Any, batch: Batch, model: Any, inputs: dict[str, Any]
+    ) -> None:
+        """Both sides say the same when nothing is drawn."""
+        from qac_jax.models.rules import Decoding
+        from qac_jax.queries.generation import Request
+
+        few = Decoding(method="greedy", max_tokens=_CHECKED, min_tokens=_CHECKED)
+        names = [Request("", "")] * len(rows)
+        ours = dataclasses.replace(generator, settings=few).start(names, rows, batch)
+        theirs = model.generate(
+            **inputs, do_sample=False, max_new_tokens=_CHECKED, min_new_tokens=_CHECKED
+        )
+        same = np.asarray(ours.tokens)[: len(batch.rows), 0] == theirs[:, 1:].numpy()
+        if same[:, 0].mean() < 0.9:
+            raise UserError(
+                f"{same[:, 0].mean():.0%} of the first tokens agree; the two sides do not compute "
+                "the same model, so their speeds cannot be compared"
+            )
+
+    def _more(
+        self, generator: Generator, rows: Sequence[Sequence[int]], batches: Any, rate: float
+    ) -> dict[str, Any]:
+        import jax
+
+        lengths = [len(row) for row in rows]
+        tokens = _CORPUS * _QUERIES * self.max_tokens
+        return {
+            "mean_tokens_read": float(np.mean(lengths)),
+            "rows_a_batch": batches[0].size * self.samples,
+            "shapes": len({(b.size, b.length) for b in batches}),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(generator.params)),
+            "precision": generator.module.runtime.dtype,
+            "device": jax.devices()[0].device_kind,
+            "cores": os.cpu_count(),
+            f"hours_for_{_CORPUS}_passages_x_{_QUERIES}_x_{self.max_tokens}_tokens": tokens
+            / rate
+            / 3600,
+        }
+
+    def _recorded(self) -> Any:
+        import contextlib
+
+        import jax
+
+        return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()
