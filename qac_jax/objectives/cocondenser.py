@@ -9,6 +9,7 @@ query (Wu et al., 2023); each text keeps its own short shape.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,8 @@ class CoCondenser(Condenser):
 
     mlm_scale multiplies the MLM losses: 2 is what the released gradient cache amounts to, where
     mlm_group says how many sequences a mean is over (the reference notes A.7). negatives_group:
-    so many consecutive pairs see one another (0: the whole batch). chunk: pairs encoded at a time.
+    so many consecutive pairs see one another (0: the whole batch). pad_contexts: to the passages'
+    length, as released, where they have their own. chunk: pairs encoded at a time.
     """
 
     temperature: float = 1.0
@@ -39,6 +41,7 @@ class CoCondenser(Condenser):
     mlm_scale: float = 1.0
     mlm_group: int = 0
     negatives_group: int = 0
+    pad_contexts: bool = False
     chunk: int = 0
     splittable: bool = dataclasses.field(default=False, init=False)
 
@@ -49,6 +52,11 @@ class CoCondenser(Condenser):
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         vocabulary, count = self.known_vocabulary, len(batch["passage"])
+        if self.pad_contexts and (missing := self._widths(batch)[1] - batch["context"].shape[1]):
+            padded = jnp.pad(
+                batch["context"], ((0, 0), (0, missing)), constant_values=vocabulary.pad
+            )
+            batch = {**batch, "context": padded}
         # Of every text one key to mask with and one for dropout.
         keys = [example_keys(k, count) for k in jax.random.split(key, 2 * len(_TEXTS))]
         texts = [
@@ -86,12 +94,18 @@ class CoCondenser(Condenser):
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""
-        texts = self._flops(*spec["passage"].shape) + self._flops(*spec["context"].shape)
         pairs = spec["passage"].shape[0]
+        passages, contexts = (self._flops(pairs, width) for width in self._widths(spec))
         group = self.negatives_group or pairs
         scores = flops.similarities(self.model.config.hidden_size, 2.0 * pairs, 2.0 * group)
-        return (texts + scores).training()
+        return (passages + contexts + scores).training()
 
     def activation_bytes(self, spec: Spec) -> float:
         """What the backward pass of one chunk of these shapes keeps."""
-        return sum(self._activations(*spec[name].shape) for name in _TEXTS)
+        pairs = spec["passage"].shape[0]
+        return sum(self._activations(pairs, width) for width in self._widths(spec))
+
+    def _widths(self, batch: Any) -> tuple[int, int]:
+        """How long passages and contexts are when they are read."""
+        passage, context = batch["passage"].shape[1], batch["context"].shape[1]
+        return passage, max(passage, context) if self.pad_contexts else context
