@@ -11,7 +11,7 @@ import dataclasses
 import graphlib
 import os
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -26,25 +26,38 @@ from qac_jax.stages.stage import REFERENCE, Stage
 
 # "data:NAME" in a source field: below the folder that --data_dir names.
 DATA = "data:"
+# "shipped:NAME": a model or vocabulary that comes with the package.
+SHIPPED = "shipped:"
+_ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """Named stages; `stage:NAME` in an input field is the output of the stage NAME.
 
-    `data:NAME` in a source field is the file or folder NAME below `data_dir` (`data:` itself).
+    In a source field, `stage:NAME/FILE` is a file of that output, `data:NAME` the file or folder
+    NAME below `data_dir` (`data:` itself), and `shipped:NAME` what comes with the package.
+    `parts` are further stages, in groups, as included files define them.
     """
 
     stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parts: Sequence[Mapping[str, Any]] = ()
     title: str = ""
     data_dir: str = ""
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:
     """The stages in an order in which each follows its inputs; refuses what cannot run."""
-    if not recipe.stages:
+    declared: dict[str, Any] = {}
+    for group in (recipe.stages, *recipe.parts):
+        if twice := declared.keys() & group.keys():
+            raise UserError(
+                f"the recipe names the stage {min(twice)!r} twice; give one of them another name"
+            )
+        declared |= group
+    if not declared:
         raise UserError("the recipe names no stages; bind Recipe.stages = {'NAME': @…Stage()}")
-    for name, stage in recipe.stages.items():
+    for name, stage in declared.items():
         if not isinstance(stage, Stage):
             raise UserError(
                 f"Recipe.stages[{name!r}] = {stage!r} is not a stage; "
@@ -52,14 +65,14 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
             )
         fields.check(stage, name)
         for field, target in stage_lib.references(stage).items():
-            if target not in recipe.stages:
+            if target not in declared:
                 raise UserError(
                     f"{name}.{field} = '{REFERENCE}{target}', but the recipe has no stage "
-                    f"{target!r}; {nearest(target, recipe.stages)}"
+                    f"{target!r}; {nearest(target, declared)}"
                 )
     graph = {
         name: list(dict.fromkeys(stage_lib.references(stage).values()))
-        for name, stage in recipe.stages.items()
+        for name, stage in declared.items()
     }
     try:
         order = list(graphlib.TopologicalSorter(graph).static_order())
@@ -68,7 +81,7 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
             f"the stages {' -> '.join(error.args[1])} take their inputs from one another in a "
             f"circle; one of them needs another input"
         ) from error
-    return {name: recipe.stages[name] for name in order}
+    return {name: declared[name] for name in order}
 
 
 def run(
@@ -92,7 +105,8 @@ def run(
     for number, (name, declared) in enumerate(stages.items(), start=1):
         if only and name != only:
             continue
-        stage, folder = _located(declared, root, recipe.data_dir), root / name
+        folders = {target: root / target for target in stages}
+        stage, folder = located(declared, folders, recipe.data_dir), root / name
         if start and name not in forced:
             finished[name] = _expect_done(name, stage, folder, command)
             continue
@@ -138,26 +152,43 @@ def plan_of(stage: Stage, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def _located(stage: Stage, root: epath.Path, data_dir: str) -> Stage:
-    """The stage with `stage:NAME` replaced by that stage's folder, `data:NAME` by its place."""
-    references = stage_lib.references(stage)
-    changes: dict[str, Any] = {f: str(root / target) for f, target in references.items()}
-    for field in stage_lib.input_fields(stage, "source"):
+def located(stage: Stage, folders: Mapping[str, epath.Path], data_dir: str) -> Stage:
+    """The stage with every `stage:`, `data:` and `shipped:` replaced by the place it means."""
+    changes: dict[str, Any] = {}
+    for role in ("artifact", "source"):
+        for field in stage_lib.input_fields(stage, role):
+            parts = stage_lib.parts_of(stage, field)
+            label = f"{stage.VERB}.{field.name}"
+            places = [_place(part, label, folders, data_dir) for part in parts]
+            if places != parts:
+                changes[field.name] = ",".join(places)
+    for field in dataclasses.fields(stage):  # a tokenizer is a setting, and may lie there too
         value = getattr(stage, field.name)
-        parts = [part.strip() for part in value.split(",")]
-        if any(part.startswith(DATA) for part in parts):
-            if not data_dir:
-                raise UserError(
-                    f"{stage.VERB}.{field.name} = {value!r} lies in the recipe's data folder; "
-                    "say where it is with --data_dir DIR"
-                )
-            changes[field.name] = ",".join(_below(data_dir, part) for part in parts)
+        is_option = fields.role(field) == "option" and isinstance(value, str)
+        if is_option and value.startswith(DATA):
+            changes[field.name] = _place(value, f"{stage.VERB}.{field.name}", folders, data_dir)
     return dataclasses.replace(stage, **changes) if changes else stage
 
 
-def _below(data_dir: str, part: str) -> str:
+def _place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: str) -> str:
+    """Where one input lies."""
+    if part.startswith(REFERENCE):
+        name, _, file = part.removeprefix(REFERENCE).partition("/")
+        return os.path.join(folders[name], file) if file else os.fspath(folders[name])
+    if part.startswith(SHIPPED):
+        found = os.path.join(_ASSETS, part.removeprefix(SHIPPED))
+        if not os.path.exists(found):
+            raise UserError(
+                f"{label} = {part!r} does not come with this version; give a folder of your own"
+            )
+        return found
     if not part.startswith(DATA):
         return part
+    if not data_dir:
+        raise UserError(
+            f"{label} = {part!r} lies in the recipe's data folder; say where it is with "
+            "--data_dir DIR"
+        )
     return os.path.join(data_dir, part.removeprefix(DATA)) if part != DATA else data_dir
 
 
