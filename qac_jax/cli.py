@@ -418,7 +418,9 @@ def _inspect(arguments: list[str]) -> int:
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
 
-    return inspect.show(options.artifact, options.items, options.json, options.verify, options.task, options.spans)
+    return inspect.show(
+        options.artifact, options.items, options.json, options.verify, options.task, options.spans
+    )
 
 
 def _doctor(arguments: list[str]) -> int:

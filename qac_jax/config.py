@@ -83,6 +83,12 @@ def build(cls: type) -> Any:
     return instance
 
 
+def binds(cls: type) -> bool:
+    """Whether anything is bound to this class."""
+    selector = f"{cls.__module__}.{cls.__qualname__}"
+    return any(name == selector for _, name in gin.config._CONFIG)
+
+
 def text() -> str:
     """The bindings that are in force, as gin text: documentation, never read back."""
     return gin.config_str()

@@ -93,14 +93,24 @@ def input_fields(stage: Stage, role: str) -> list[dataclasses.Field[Any]]:
 def references(stage: Stage) -> dict[str, str]:
     """Field name -> the stage of the recipe that it takes its input from.
 
-    A source may be an artefact too: what takes files of many forms takes ours among them.
+    A source may be an artefact too, a file in one (`stage:NAME/FILE`), or several joined by
+    commas: the second of them is called `field[1]`.
     """
     found = {}
     for field in input_fields(stage, "artifact") + input_fields(stage, "source"):
-        value = getattr(stage, field.name)
-        if value.startswith(REFERENCE):
-            found[field.name] = value.removeprefix(REFERENCE)
+        for number, part in enumerate(parts_of(stage, field)):
+            if part.startswith(REFERENCE):
+                name = f"{field.name}[{number}]" if number else field.name
+                found[name] = part.removeprefix(REFERENCE).split("/")[0]
     return found
+
+
+def parts_of(stage: Stage, field: dataclasses.Field[Any]) -> list[str]:
+    """What an input field names: one artefact, or the parts of a source."""
+    value = getattr(stage, field.name)
+    if fields.role(field) == "artifact":
+        return [value]
+    return [part.strip() for part in value.split(",")]
 
 
 def open_inputs(stage: Stage) -> dict[str, Artifact | epath.Path]:
@@ -108,7 +118,7 @@ def open_inputs(stage: Stage) -> dict[str, Artifact | epath.Path]:
     opened: dict[str, Artifact | epath.Path] = {}
     for field in input_fields(stage, "artifact") + input_fields(stage, "source"):
         value = getattr(stage, field.name)
-        if value.startswith(REFERENCE):
+        if any(part.startswith(REFERENCE) for part in parts_of(stage, field)):
             raise UserError(
                 f"{stage.VERB}.{field.name} = {value!r} only has a meaning in a recipe; "
                 f"give the folder of an artefact"
