@@ -60,7 +60,8 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """A query's passages in the retriever's order; log-odds of the first ones.
+    """A query's passages in the retriever's order; log-odds of the first ones (None: there is no
+    teacher, and what is not known to be right is wrong).
 
     relevant: those known to answer it (None: nothing is known of this query). excluded: those
     that may answer it, though no label says so: they are never negatives.
@@ -69,7 +70,7 @@ class Candidates:
     query: str
     text: str
     ids: Sequence[str]
-    odds: np.ndarray
+    odds: np.ndarray | None
     relevant: Mapping[str, float] | None = None
     excluded: Collection[str] = ()
 
@@ -85,9 +86,13 @@ class Labeller:
     def label(self, given: Candidates) -> dict[str, Any] | None:
         """A record of an artefact of negatives; None where the query gets no labels."""
         rule = self.rule
-        ids, odds = given.ids[: rule.depth], given.odds[: rule.depth]
-        sure = probability(odds)
-        self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
+        ids = given.ids[: rule.depth]
+        if given.odds is None:
+            odds = sure = np.zeros(len(ids))
+        else:
+            odds = given.odds[: rule.depth]
+            sure = probability(odds)
+            self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
         self.counts["queries"] += 1
         positives = self._positives(given, ids, odds, sure)
         if not positives:

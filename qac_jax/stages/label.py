@@ -127,12 +127,14 @@ class Label(Stage):
         return text
 
     def _check(self) -> None:
-        for names, what in (
-            (("ranked", "searched"), "candidates"),
-            (("model", "teacher", "scored"), "a teacher's scores"),
+        known = bool(self.qrels or self.answers)
+        for names, what, needed in (
+            (("ranked", "searched"), "candidates", True),
+            # Without a teacher all that is not known to be right counts as wrong.
+            (("model", "teacher", "scored"), "a teacher's scores", not known),
         ):
             given = [f"--{name}" for name in names if getattr(self, name)]
-            if len(given) != 1:
+            if len(given) > 1 or (needed and not given):
                 flags = ", ".join(f"--{name}" for name in names)
                 raise UserError(
                     f"label needs {what}, and {' and '.join(given) or 'none'} is given; give one "
@@ -175,11 +177,11 @@ class Label(Stage):
         if self.scored:
             (path,) = runs.run_files(self.scored).values()
             scores = runs.read_run(path)
-        else:
+        elif folder := self.model or self.teacher:
             settings = Settings(
                 self.max_length, precision=self.precision, batch_tokens=self.batch_tokens
             )
-            reranker = Reranker.load(self.model or self.teacher, settings)
+            reranker = Reranker.load(folder, settings)
         return Work(
             rule=self._rule(),
             pairs=self.lines == "pair",

@@ -24,7 +24,7 @@ Judgements = dict[str, dict[str, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """All that is known about queries and passages. Of `scores` and `reranker` one is given."""
+    """All that is known about queries and passages; of `scores` and `reranker` one at most."""
 
     rule: Rule
     pairs: bool  # one positive and one negative a record
@@ -52,7 +52,7 @@ class Work:
                 query.id,
                 query.text,
                 ids,
-                np.array([odds[name] for name in ids[: self.rule.depth]], np.float32),
+                np.array([odds[name] for name in ids[: self.rule.depth]]) if odds else None,
                 None if known is None else {name: odds.get(name, 0.0) for name in known},
                 {*self.more.get(query.id, ()), *holding.get(query.id, ())},
             )
@@ -91,8 +91,10 @@ class Work:
             )
             for query in queries
         }
-        if self.reranker is None:
+        if self.scores is not None:
             return {query.id: self._known(query.id) for query in queries}
+        if self.reranker is None:
+            return {query.id: {} for query in queries}
         names = list(dict.fromkeys(name for found in wanted.values() for name in found))
         texts = dict(zip(names, map(passage_text, self._read(names)), strict=True))
         asked = [query.text for query in queries for _ in wanted[query.id]]
