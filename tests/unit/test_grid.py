@@ -1,0 +1,183 @@
+"""Grids: what is shared, what is resumed, what the summary says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from toy_stages import Doubled, Numbers, values
+
+from qac_jax import grid
+from qac_jax.artifacts import Writer
+from qac_jax.errors import UserError
+from qac_jax.evaluation import grids, results
+from qac_jax.grid import Grid
+from qac_jax.recipe import Recipe
+from qac_jax.stages.stage import Inputs, Stage, artifact_input
+
+
+RAN: list[str] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_of_other_tests_stay():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "_forget_compiled", lambda: None)
+        yield
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged(Stage):
+    """Figures of two runs: the doubled numbers, and the same for every system."""
+
+    VERB: ClassVar[str] = "judge"
+    KIND: ClassVar[str] = "metrics"
+
+    numbers: str = artifact_input("the numbers", kind="numbers")
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        RAN.append(f"{self.VERB} {self.seed}")
+        found = [
+            _result("dense", [value + self.seed for value in values(inputs["numbers"])]),
+            _result("bm25", [3.0, 4.0, 5.0, 6.0]),
+        ]
+        with out.open(results.FILE) as file:
+            results.write(file, found, {"comparisons": []})
+        out.count = 4
+
+
+def _result(name: str, figures: Sequence[float]) -> results.Result:
+    per_query = {f"q{i}": {"mrr@10": value} for i, value in enumerate(figures)}
+    mean = {"mrr@10": sum(figures) / len(figures)}
+    return results.Result(name, mean, per_query, len(figures))
+
+
+def build(files: Sequence[str], bindings: Sequence[str], seed: int) -> Recipe:
+    """The factor is the overlay; numbers are the same in all cells, doubling in all seeds."""
+    assert files[0] == "toy.gin"
+    factor = int(bindings[0].split("=")[1]) if bindings else 1
+    return Recipe(
+        stages={
+            "first": Numbers(count=4, shards=1),
+            "twice": Doubled(numbers="stage:first", factor=factor),
+            "metrics": Judged(numbers="stage:twice", seed=seed),
+        }
+    )
+
+
+def toy(**changes: Any) -> Grid:
+    settings: dict[str, Any] = {
+        "recipe": "toy.gin",
+        "systems": {"plain": [], "double": ["factor=2"]},
+        "seeds": (0, 1),
+        "rows": {"dense": "retriever"},
+        "baselines": {"bm25": "BM25"},
+        "permutations": 100,
+        "title": "Toys",
+    }
+    return Grid(**{**settings, **changes})
+
+
+def run(given: Grid, out: Path) -> Mapping[str, Any]:
+    RAN.clear()
+    return grid.run(given, grid.cells(given, build), out, command="again")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
+    out = tmp_path_factory.mktemp("grid") / "out"
+    return out, run(toy(), out)
+
+
+def test_equal_stages_are_one(done: tuple[Path, Any]) -> None:
+    out, _ = done
+    plan = grid.plan(grid.cells(toy(), build))
+    assert [row["new"] for row in plan["cells"]] == [
+        ["first", "twice", "metrics"],
+        ["twice", "metrics"],
+        ["metrics"],
+        ["metrics"],
+    ]
+    assert plan["distinct_stages"] == 7 == len(list((out / "stages").glob("*/*")))
+    assert [row["cell"] for row in plan["cells"]][:2] == ["plain/seed_0", "double/seed_0"]
+
+
+def test_a_cell_holds_its_stages(done: tuple[Path, Any]) -> None:
+    out, _ = done
+    cell = out / "double" / "seed_1"
+    assert (cell / "twice" / "artifact.json").is_file()
+    known = json.loads((cell / "cell.json").read_text())
+    assert (out / known["stages"]["metrics"]).samefile(cell / "metrics")
+
+
+def test_the_summary(done: tuple[Path, Any]) -> None:
+    out, summary = done
+    rows = {(row["system"], row["run"]): row for row in summary["rows"]}
+    assert rows["plain", "retriever"]["mean"]["mrr@10"] == pytest.approx(2.0)  # 0..3, plus 0 or 1
+    assert rows["double", "retriever"]["mean"]["mrr@10"] == pytest.approx(3.5)
+    assert rows["double", "retriever"]["deviation"]["mrr@10"] == pytest.approx(0.5**0.5)
+    assert rows["", "BM25"]["mean"]["mrr@10"] == 4.5
+    families = {(c["family"], c["first"], c["second"]): c for c in summary["comparisons"]}
+    between = families["retriever", "plain", "double"]
+    assert between["difference"] == pytest.approx(1.5)
+    assert (between["wins"], between["ties"]) == (3, 1)
+    assert [of["difference"] for of in between["per_seed"].values()] == [1.5, 1.5]
+    assert families["double", "BM25", "retriever"]["difference"] == pytest.approx(-1.0)
+    text = (out / "summary.md").read_text()
+    assert text.startswith("# Toys") and "3.5000 ± 0.7071" in text and "double − plain" in text
+    assert json.loads((out / "summary.json").read_text())["rows"] == summary["rows"]
+
+
+def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
+    out, _ = done
+    run(toy(), out)
+    assert RAN == []
+    more = toy(systems={"plain": [], "double": ["factor=2"], "triple": ["factor=3"]})
+    run(more, out)
+    assert RAN == ["judge 0", "judge 1"]
+
+
+def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, inputs: Any, out: Any) -> None:
+        raise UserError("the sky fell")
+
+    monkeypatch.setattr(Judged, "run", fail)
+    with pytest.raises(UserError, match="plain/seed_0, stage metrics failed: the sky fell.*again"):
+        run(toy(), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"systems": {}}, "no systems"),
+        ({"recipe": ""}, "no recipe"),
+        ({"systems": {"a/b": []}}, "cannot be the name"),
+        ({"metrics": "metric"}, "'metrics'"),
+    ],
+)
+def test_what_cannot_be_a_grid(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        grid.cells(toy(**changes), build)
+
+
+def test_a_run_that_nobody_judged(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'dens'.*'dense'"):
+        run(toy(rows={"dens": "retriever"}), tmp_path / "out")
+
+
+def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear")
+    with pytest.raises(UserError, match="not a folder of this grid"):
+        run(toy(), tmp_path)
+
+
+def test_one_seed_has_no_deviation() -> None:
+    figures = {"a": {0: {"dense": _result("dense", [0.5, 1.0])}}}
+    summary = grids.summarize(figures, grids.Layout({"dense": "retriever"}))
+    assert summary["rows"][0]["deviation"] == {"mrr@10": None}
+    assert summary["comparisons"] == []
+    assert "0.7500 |" in grids.markdown(summary)
