@@ -102,8 +102,17 @@ def _mixed_needs(settings: Settings) -> tuple[str, ...]:
 
 
 def _strategy_needs(settings: Settings) -> tuple[str, ...]:
-    names = [s for s, w in settings["strategies"].items() if w > 0 and s != RANDOM_CROP]
+    drawn = (RANDOM_CROP, pairs.QEXT_SELF)
+    names = [s for s, w in settings["strategies"].items() if w > 0 and s not in drawn]
     return ("text", "words", *names)
+
+
+def _pseudo_queries(settings: Settings) -> dict[str, Feature]:
+    features = {"passage": Feature(length=256), "context": Feature(length=128)}
+    if settings["strategies"].get(pairs.QEXT_SELF):
+        features["spans"] = Feature(axes=(settings["spans"], LENGTH), length=32)
+        features["extract"] = Feature(axes=())
+    return features
 
 
 def _check_sorts(settings: Settings) -> None:
@@ -117,6 +126,14 @@ def _check_mixed(settings: Settings) -> None:
 def _check_strategies(settings: Settings) -> None:
     names = list(settings["strategies"])
     pairs.check_weights("strategies", settings["strategies"], [RANDOM_CROP, *names])
+    share, words = settings["random_crop_share"], settings["span_words"]
+    if not 0 <= share <= 1:
+        raise UserError(f"random_crop_share={share} is no share; expected 0 to 1")
+    if settings["spans"] < 1 or len(words) != 2 or not 1 <= words[0] <= words[1]:
+        raise UserError(
+            f"spans={settings['spans']} of span_words={tuple(words)} cannot be drawn; expected at "
+            "least one, and the fewest and the most words in order"
+        )
 
 
 def _check_passages(settings: Settings) -> None:
@@ -147,7 +164,7 @@ _TABLE = (
     Kind(
         "augtriever",
         pairs.augtriever,
-        _two_texts(256, 128),
+        _pseudo_queries,
         _strategy_needs,
         check=_check_strategies,
     ),

@@ -30,7 +30,9 @@ Lengths = Mapping[str, int]
 CONTEXTS = {"query": "contexts", "random": "random", "nearby": "nearby", "overlap": "overlap"}
 PASSAGES = ("random", "nearby", "overlap")
 
-RANDOM_CROP = "random_crop"
+# AugTriever's strategies that need no stored text: another crop, and spans of which the encoder
+# that is trained chooses one.
+RANDOM_CROP, QEXT_SELF = "random_crop", "qext_self"
 
 
 def passage_query(
@@ -95,10 +97,13 @@ def augtriever(
     form: Form,
     lengths: Lengths,
     strategies: Mapping[str, float],
-    phrases: Sequence[str] = ("anchor", "phrase"),
+    random_crop_share: float = 0.0,
+    phrases: Sequence[str] = ("anchor", "phrase", "doc_anchor"),
     max_phrases: int = 3,
     context_words: int = 256,
     delete: float = 0.1,
+    spans: int = 16,
+    span_words: Sequence[int] = (4, 16),
     separator: Sequence[int] = (),
 ) -> Example:
     """AugTriever's pair: a damaged crop of a document, and a pseudo-query of a drawn strategy.
@@ -107,8 +112,12 @@ def augtriever(
     with the probability `delete`; the query is never damaged (the reference notes, F.2).
     "random_crop" is another crop of the same words; every other strategy takes one of the record's
     texts of that name whole, those in `phrases` up to `max_phrases` of them joined by `separator`.
+    A share of all examples is crops whatever was drawn.
     Where a document has no such text, phrases fall back to its title, and the rest to a crop: the
     released code drops such examples, which would make epochs of unknown length.
+
+    Where "qext_self" is among the strategies, `extract` says whether it was drawn, and `spans` are
+    its candidates (`spans` of `span_words` words; the query is then a crop until one is chosen).
     """
     words, ids = record["words"], record["text"]
     ends = np.concatenate(([0], np.cumsum(words, dtype=np.int64)))
@@ -120,16 +129,30 @@ def augtriever(
     document = ids[ends[start] : ends[stop]][np.repeat(kept, words[start:stop])]
 
     name = pick(strategies, rng)
+    if random_crop_share and rng.random() < random_crop_share:
+        name = RANDOM_CROP
     if name != RANDOM_CROP and name in phrases and not len(record[name]) and "title" in record:
         name = "title"
-    if name == RANDOM_CROP or not len(record[name]):
+    if name in (RANDOM_CROP, QEXT_SELF) or not len(record[name]):
         start, stop = crops.crop(last - first, rng)
         query = ids[ends[first + start] : ends[first + stop]]
     elif name in phrases:
         query = _joined(record[name], max_phrases, separator, rng)
     else:
         query = _any(record, name, rng)
-    return _pair(document, query, rng, form, lengths)
+    example = _pair(document, query, rng, form, lengths)
+    if strategies.get(QEXT_SELF):
+        extract = name == QEXT_SELF
+        places = [(0, 0)] * spans  # nobody looks at them where the query is another
+        if extract:
+            low, high = span_words
+            places = crops.chunks(last - first, rng, count=spans, shortest=low, longest=high)
+        example["extract"] = int(extract)
+        example["spans"] = [
+            form.one(ids[ends[first + a] : ends[first + b]], lengths["spans"], rng)
+            for a, b in places
+        ]
+    return example
 
 
 def masked_lm(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
