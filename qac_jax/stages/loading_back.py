@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from qac_jax.errors import UserError
 from qac_jax.models import dpr, huggingface
 from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder
-from qac_jax.retrieval.embed import Encoder, tokenizer_of
+from qac_jax.retrieval.embed import tokenizer_of
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -92,10 +93,7 @@ def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) ->
     if isinstance(module, DualEncoder):
         # Vectors are compared, not scores: other libraries know no scale.
         module = module.clone(config=dataclasses.replace(module.config, scale=1.0))
-        encoder = Encoder.of(module, variables["params"], tokenizer)
-        limit = min(_LONGEST, module.config.bert.max_positions)
-        encoder = dataclasses.replace(encoder, limits=dict.fromkeys(SIDES, limit))
-        return {side: encoder.encode(TEXTS, side) for side in SIDES}
+        return {side: _vectors(module, variables, tokenizer, side) for side in SIDES}
     ids, lengths, types = _batch(module, tokenizer)
     real = np.arange(ids.shape[1]) < lengths[:, None]
     if isinstance(module, Bert):
@@ -108,6 +106,30 @@ def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) ->
     return {"logits": np.asarray(logits, np.float32)}
 
 
+def _vectors(module: Any, variables: Any, tokenizer: Tokenizer, side: str) -> np.ndarray:
+    """The texts as one side of a dual encoder reads them, in one batch."""
+    prompt = getattr(module.config, f"{side}_prompt")
+    most = min(_LONGEST, module.config.bert.max_positions) - 2
+    found = tokenizer.encode_batch([prompt + text for text in TEXTS])
+    rows = [[tokenizer.cls_id, *ids[:most], tokenizer.sep_id] for ids in found]
+    ids, lengths = _padded(rows, tokenizer.pad_id)
+    return np.asarray(_program(module, side)(variables, ids, lengths), np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(module: Any, side: str) -> Any:
+    """Compiled once: the model and what is loaded back are of one shape."""
+    return jax.jit(functools.partial(module.apply, side=side))
+
+
+def _padded(rows: list[list[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ids = np.full((len(rows), lengths.max()), pad, np.int32)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    return ids, lengths
+
+
 def _batch(module: Any, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(ids, lengths, token types); pairs for a model of pairs."""
     pairs = isinstance(module, CrossEncoder)
@@ -117,13 +139,8 @@ def _batch(module: Any, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, n
     ]
     limit = min(_LONGEST, _positions(module))
     # Cut bluntly: the last special token may be lost, for both sides of the comparison.
-    rows = [(found.ids[:limit], found.type_ids[:limit]) for found in encoded]
-    lengths = np.array([len(ids) for ids, _ in rows], np.int32)
-    batch = np.zeros((2, len(rows), lengths.max()), np.int32)
-    batch[0] = tokenizer.pad_id
-    for row, parts in enumerate(rows):
-        batch[:, row, : len(parts[0])] = parts
-    return batch[0], lengths, batch[1]
+    ids, lengths = _padded([found.ids[:limit] for found in encoded], tokenizer.pad_id)
+    return ids, lengths, _padded([found.type_ids[:limit] for found in encoded], 0)[0]
 
 
 def _positions(module: Any) -> int:

@@ -1,0 +1,198 @@
+"""`qac export`: every form is loaded back, by us and by the library it is for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy_retrieval import save_encoder
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError
+from qac_jax.evaluation import results
+from qac_jax.evaluation.results import Result
+from qac_jax.models import huggingface, weights
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import CrossEncoder, DualEncoder
+from qac_jax.models.t5 import T5, T5Config
+from qac_jax.retrieval.embed import Encoder
+from qac_jax.stages import loading_back
+from qac_jax.stages.export import Export
+from qac_jax.stages.stage import execute
+from qac_jax.text import tokenizers
+
+
+TEXTS = ["a river of stone", "lamp"]
+
+
+@pytest.fixture(scope="module")
+def dual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    changes: dict[str, Any] = {"query_length": 12, "passage_length": 30, "title": "separate"}
+    return save_encoder(tmp_path_factory.mktemp("dual") / "encoder", **changes)
+
+
+def export(out: Path, **settings: Any) -> artifacts.Artifact:
+    return execute(Export(**{"peers": False, **settings}), out)
+
+
+def test_a_folder_that_is_an_artefact_and_a_model(dual: Path, tmp_path: Path) -> None:
+    exported = export(tmp_path / "out", model=str(dual), license="mit", language="en")
+    assert exported.kind == huggingface.EXPORTED
+    assert {"config.json", "modules.json", "README.md"} <= exported.files.keys()
+    assert exported.info["differences"] == {"qac_jax": 0.0}
+    assert exported.info["largest_values"]["qac_jax"] > 0
+    module, _ = huggingface.load(exported.path)
+    given, _ = huggingface.load(dual)
+    assert module == given, "how texts are read is kept: limits and titles"
+    before, after = Encoder.load(dual), Encoder.load(exported.path)
+    assert after.limits == before.limits == {"query": 12, "passage": 30}
+    np.testing.assert_array_equal(after.encode(TEXTS), before.encode(TEXTS))
+    card = (exported.path / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: sentence-transformers\n")
+    assert 'license: "mit"' in card and 'language: "en"' in card
+
+
+def test_half_precision_halves_the_file(dual: Path, tmp_path: Path) -> None:
+    exported = export(tmp_path / "out", model=str(dual), dtype="float16")
+    size = exported.files["model.safetensors"]["size"]
+    assert size < 0.52 * (dual / "model.safetensors").stat().st_size
+    assert 0 < exported.info["differences"]["qac_jax"] < 0.02
+    loaded = weights.read_folder(exported.path)
+    assert {x.dtype for x in loaded.values()} == {np.dtype(np.float32)}
+    with pytest.raises(UserError, match="float16 holds numbers up to 65504"):
+        weights.halved(np.array([1e6], np.float32))
+
+
+def test_a_dpr_pair(tmp_path: Path) -> None:
+    made = save_encoder(tmp_path / "in", pooling="cls", normalize=False, projection=8)
+    exported = export(tmp_path / "out", model=str(made), form="dpr")
+    for side, cls in (("query", "DPRQuestionEncoder"), ("passage", "DPRContextEncoder")):
+        config = json.loads((exported.path / side / "config.json").read_text())
+        assert config["architectures"] == [cls] and config["projection_dim"] == 8
+    module, _ = huggingface.load(exported.path)
+    assert isinstance(module, DualEncoder) and not module.config.tied
+    assert exported.info["differences"] == {"qac_jax": 0.0}
+
+
+def test_two_towers_and_the_bare_encoder(dual: Path, tmp_path: Path) -> None:
+    two = save_encoder(tmp_path / "in", tied=False)
+    exported = export(tmp_path / "two", model=str(two))
+    assert exported.info["form"] == "two_towers"
+    assert "query/modules.json" in exported.files and "passage/README.md" not in exported.files
+    bare = export(tmp_path / "bare", model=str(dual), form="huggingface")
+    assert bare.info["form"] == "Bert"
+    # … and back: a BERT with a pooling is a dual encoder.
+    again = export(tmp_path / "again", model=str(bare.path), pooling="mean")
+    theirs = weights.read_folder(again.path)
+    for name, tensor in weights.read_folder(dual).items():
+        np.testing.assert_array_equal(theirs[name], tensor)
+
+
+def test_refusals(dual: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="pooling='mean', normalize=True; export it as sentence"):
+        export(tmp_path / "a", model=str(dual), form="dpr")
+    with pytest.raises(UserError, match="needs one model"):
+        export(tmp_path / "b")
+    other = tmp_path / "other"
+    with artifacts.create(other, kind="passages") as writer, writer.open("x") as file:
+        file.write("x")
+    with pytest.raises(UserError, match="is of kind 'passages'"):
+        export(tmp_path / "c", model=str(other))
+    found = [loading_back.Difference("qac_jax", 0.5, 1.0)]
+    with pytest.raises(UserError, match="keep --dtype float32"):
+        loading_back.check(found, "float16")
+    with pytest.raises(UserError, match="differs by up to nan"):
+        loading_back.check([loading_back.Difference("qac_jax", float("nan"), 1.0)], "float32")
+
+
+def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
+    result = Result("own | run", {"ndcg@10": 0.5, "mrr@10": 0.25}, {}, 7)
+    with artifacts.create(tmp_path / "metrics", kind="metrics") as out:
+        with out.open(results.FILE) as file:
+            results.write(file, [result], {"comparisons": []})
+    exported = export(
+        tmp_path / "out",
+        model=str(dual),
+        figures=str(tmp_path / "metrics"),
+        name="shop-search",
+        data="Manuals of ours.",
+        recipe="qac run demo.gin",
+    )
+    card = (exported.path / "README.md").read_text()
+    for line in (
+        "# shop-search",
+        "| own \\| run | 0.5000 | 0.2500 | 7 |",
+        "## Data\nManuals of ours.",
+        "| recipe | qac run demo.gin |",
+        'SentenceTransformer("shop-search")',
+        "| similarity | cosine |",
+    ):
+        assert line in card
+
+
+def tiny_bert() -> BertConfig:
+    return BertConfig(
+        vocab_size=tokenizers.load().vocab_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=24,
+        max_positions=64,
+        pooler=True,
+    )
+
+
+def saved(folder: Path, module: Any) -> Path:
+    ids, lengths = jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32)
+    inputs = (ids, lengths, ids) if isinstance(module, T5) else (ids, lengths)
+    variables = jax.jit(module.init)(jax.random.key(0), *inputs)
+    return huggingface.save(
+        folder, module, variables, tokenizer=tokenizers.ASSETS / tokenizers.SHIPPED
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "settings"),
+    [
+        ("mean", {}),
+        ("mean", {"dtype": "float16"}),
+        ("cls", {"form": "dpr"}),
+        ("two", {}),
+        ("prompts", {}),
+        ("cross", {}),
+        ("t5", {}),
+        ("bert", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()) or "auto",
+)
+def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sentence_transformers")
+    place = tmp_path / "in"
+    if made == "cross":
+        saved(place, CrossEncoder(tiny_bert(), labels=2))
+    elif made == "t5":
+        saved(place, T5(T5Config(tiny_bert().vocab_size, 16, 8, 24, 1, 1, 2)))
+    elif made == "bert":
+        saved(place, huggingface.Bert(dataclasses.replace(tiny_bert(), pooler=False)))
+    else:
+        changes: dict[str, Any] = {
+            "mean": {},
+            "cls": {"pooling": "cls", "normalize": False, "projection": 8},
+            "two": {"tied": False},
+            "prompts": {"query_prompt": "query: ", "passage_prompt": "passage: ", "scale": 20.0},
+        }[made]
+        save_encoder(place, **changes)
+    exported = export(tmp_path / "out", model=str(place), peers=True, **settings)
+    found = exported.info["differences"]
+    assert len(found) == 2, found
+    peer = next(by for by in found if by != "qac_jax")
+    bound = 2e-2 if settings.get("dtype") else 1e-4
+    assert found[peer] <= bound * max(exported.info["largest_values"][peer], 1.0)
