@@ -50,6 +50,7 @@ class Settings:
 
     pooling: str = ""  # "": as the folder says
     normalize: bool | None = None
+    title: str = ""  # its form, see text/titles.py
     max_length: int = 0  # tokens of a text, special ones included
     query_prompt: str | None = None
     passage_prompt: str | None = None
@@ -94,6 +95,8 @@ class Encoder:
     ) -> Encoder:
         """From a module and its parameters; `folder` may say how long texts can be."""
         settings = settings or Settings()
+        if settings.title:
+            module = module.clone(config=dataclasses.replace(module.config, title=settings.title))
         longest = module.config.bert.max_positions
         config = module.config
         said = folder and sentence_transformers.max_length(folder)

@@ -51,6 +51,11 @@ class Embed(Stage):
         "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")
     )
     titles: bool = option(True, "put a passage's title before its text, as in training")
+    title: str = option(
+        "",
+        "how a title joins its text (default: as in training): marked is title TEXT: text",
+        choices=("", "none", "space", "separate", "segments", "marked"),
+    )
     pooling: str = option("", "instead of what the folder says", choices=("", "cls", "mean"))
     normalize: str = option(
         "", "vectors of length 1 (default: as the folder says)", choices=("", "yes", "no")
@@ -104,6 +109,7 @@ class Embed(Stage):
         from qac_jax.retrieval.embed import Settings
 
         return Settings(
+            title=self.title,
             pooling=self.pooling,
             normalize={"yes": True, "no": False}.get(self.normalize),
             max_length=self.max_length,

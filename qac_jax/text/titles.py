@@ -11,10 +11,12 @@ from qac_jax.text.tokenizers import Tokenizer
 TITLES = ("none", "separate", "space")
 # How an encoder may read them: `separate`, or that with token types of their own.
 SEGMENTS = "segments"
+# Or AugTriever's way on BEIR: title, the words " TEXT: ", text.
+MARKED = "marked"
 
 
 def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str:
-    """A passage with its title: left out, before a separator token, or before a space.
+    """A passage with its title: left out, before a separator token, a space, or a mark in words.
 
     The separator is written as text: tokenisers know their own special tokens.
     """
@@ -23,5 +25,7 @@ def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str
         return passage["text"]
     if title == "space":
         return f"{name} {passage['text']}"
+    if title == MARKED:
+        return f"{name} TEXT: {passage['text']}"
     role = "sep" if tokenizer.has("sep") else "eos"
     return f"{name}{tokenizer.special_tokens[role]}{passage['text']}"
