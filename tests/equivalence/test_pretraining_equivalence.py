@@ -1,0 +1,274 @@
+"""coCondenser and CoT-MAE: chunked, accumulated and on eight devices they are the direct step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.models import huggingface
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.objectives.cocondenser import CoCondenser
+from qac_jax.objectives.condenser import Condenser
+from qac_jax.objectives.cotmae import CotMae
+from qac_jax.objectives.masked_text import shared
+from qac_jax.objectives.masking import Masking, Vocabulary
+from qac_jax.objectives.objective import Objective
+from qac_jax.training import mesh as meshes
+from qac_jax.training import start
+from qac_jax.training.step import Engine, chunk_of
+
+
+VOCABULARY = Vocabulary(np.arange(64) % 3 == 2)
+SIZE, PASSAGE, CONTEXT = 16, 12, 6
+BERT = BertConfig(
+    vocab_size=64,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=32,
+    max_positions=PASSAGE,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> Iterator[None]:
+    """Most of these tests' time is LLVM's; the program that it gets is the same."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def objectives(dtype: str = "float32") -> dict[str, Any]:
+    model = Bert(BERT, Runtime(dtype=dtype, dropout="hash"))
+    return {
+        "condenser": Condenser(model, Masking(0.3), VOCABULARY, head_layers=1),
+        "cocondenser": CoCondenser(
+            model, Masking(0.3), VOCABULARY, head_layers=1, temperature=2.0, coefficient=0.5
+        ),
+        "cotmae": CotMae(model, vocabulary=VOCABULARY, decoder="both", mlm_layers=1),
+        "cotmae_symmetric": CotMae(
+            model, vocabulary=VOCABULARY, mlm_layers=1, symmetric=True, encoder_mlm=False
+        ),
+    }
+
+
+NAMES = list(objectives())
+
+
+def make_batch(seed: int = 0, size: int = SIZE) -> dict[str, np.ndarray]:
+    """Texts of unequal lengths; among them one with nothing to mask."""
+    rng = np.random.default_rng(seed)
+    batch = {}
+    for name, length in (("tokens", PASSAGE), ("passage", PASSAGE), ("context", CONTEXT)):
+        lengths = rng.integers(4, length + 1, size).astype(np.int32)
+        ids = rng.integers(5, 60, (size, length)).astype(np.int32)
+        ids[:, 0] = VOCABULARY.cls
+        ids[3, 1:] = VOCABULARY.unk
+        batch[name] = np.where(np.arange(length) < lengths[:, None], ids, 0).astype(np.int32)
+        batch[f"{name}_length"] = lengths
+    return batch
+
+
+def batch_for(name: str) -> dict[str, np.ndarray]:
+    """What the loader would give: its features alone."""
+    mine = ("tokens",) if name == "condenser" else ("passage", "context")
+    return {n: x for n, x in make_batch().items() if n.removesuffix("_length") in mine}
+
+
+def one_step(name: str, shape: tuple[int, int, int], microbatch: int, dtype: str) -> Any:
+    """(loss, gradient) of a real step, dropout on."""
+    with jax.enable_x64(dtype == "float64"):
+        objective = chunk_of(objectives(dtype)[name], microbatch)
+        mesh = meshes.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
+        spy = optax.trace(decay=0.0)  # its state is the gradient
+        engine = Engine(
+            objective, spy, mesh, meshes.rules_named("default"), seed=3, microbatch=microbatch
+        )
+        batch = batch_for(name)
+        state, metrics = engine.compile_step(batch)(engine.create(), meshes.place(batch, mesh))
+        return float(metrics["loss"]), jax.device_get(state.opt_state.trace)
+
+
+def assert_same(a: Any, b: Any, limit: float) -> None:
+    assert abs(a[0] - b[0]) <= limit * abs(b[0])
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(b[1]))
+    assert largest > 1e-3, "the gradient vanished: nothing would be compared"
+    for x, y in zip(jax.tree.leaves(a[1]), jax.tree.leaves(b[1]), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=limit * largest)
+
+
+@pytest.mark.parametrize("name", ["cocondenser", pytest.param("cotmae", marks=pytest.mark.slow)])
+def test_in_parts_and_on_eight_devices_it_is_the_direct_step(name: str) -> None:
+    # coCondenser encodes chunks of the batch, CoT-MAE accumulates over them.
+    direct = one_step(name, (1, 1, 1), 0, "float32")
+    assert_same(one_step(name, (2, 2, 2), 8, "float32"), direct, 2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cocondenser", "cotmae", "cotmae_symmetric", "condenser"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (1, 8, 1)])
+def test_every_way_in_float64(name: str, shape: tuple[int, int, int]) -> None:
+    direct = one_step(name, (1, 1, 1), 0, "float64")
+    for microbatch in (0, 8):
+        assert_same(one_step(name, shape, microbatch, "float64"), direct, 1e-9)
+
+
+def ready(name: str, dtype: str = "float64") -> tuple[Any, Any, Any]:
+    """(objective, parameters, prepared batch)."""
+    objective = objectives(dtype)[name]
+    variables = jax.tree.map(
+        lambda x: x.astype(dtype), nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    )
+    return objective, variables, jax.jit(objective.prepare)(batch_for(name), jax.random.key(1))
+
+
+@pytest.mark.parametrize("name", [pytest.param("condenser", marks=pytest.mark.slow), "cotmae"])
+def test_parts_of_a_batch_add_up(name: str) -> None:
+    with jax.enable_x64(True):
+        objective, variables, batch = ready(name)
+
+        @jax.jit
+        def run(batch: Any) -> Any:
+            return objective.loss(variables, batch, jax.random.key(2), True)
+
+        whole = run(batch)
+        parts = [run(jax.tree.map(lambda x, i=i: x[i : i + 8], batch)) for i in (0, 8)]
+        summed = jax.tree.map(lambda *x: sum(x), *parts)
+        for a, b in zip(jax.tree.leaves(summed), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_chunks_change_nothing_with_dropout() -> None:
+    with jax.enable_x64(True):
+        objective, variables, batch = ready("cocondenser")
+
+        def run(chunk: int) -> Any:
+            loss = jax.jit(dataclasses.replace(objective, chunk=chunk).loss, static_argnums=3)
+            return loss(variables, batch, jax.random.key(2), True)
+
+        losses = [run(chunk) for chunk in (0, 4)]
+        for a, b in zip(*map(jax.tree.leaves, losses), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
+        assert set(losses[0][1]) >= {"contrastive_loss", "pair_accuracy", "head_mlm_loss"}
+
+
+def test_means_are_over_groups_of_sequences() -> None:
+    objective = objectives()["cocondenser"]
+    texts = [jax.jit(objective.prepare)(batch_for("cocondenser"), jax.random.key(1))[n]
+             for n in ("passage", "context")]  # fmt: skip
+    counts = np.stack([(np.asarray(text.weights) > 0).sum(1) for text in texts], 1)
+    whole = np.concatenate([np.asarray(t.weights).ravel() for t in shared(texts)])
+    assert set(np.unique(whole[whole > 0])) == {np.float32(1 / counts.sum())}
+    grouped = shared(texts, 4)  # four sequences are two pairs
+    for place, text in enumerate(grouped):
+        for row, weights in enumerate(np.asarray(text.weights)):
+            tokens = counts.reshape(-1, 4).sum(1)[row // 2]
+            np.testing.assert_allclose(weights.sum(), counts[row, place] / tokens / 8, rtol=1e-6)
+    with pytest.raises(UserError, match="mlm_group=5 does not divide the 32 texts"):
+        shared(texts, 5)
+
+
+def test_contexts_keep_their_short_shape_unless_padded() -> None:
+    objective = objectives()["cocondenser"]
+    batch, key = batch_for("cocondenser"), jax.random.key(1)
+    short = jax.eval_shape(objective.prepare, batch, key)["context"]
+    padded = dataclasses.replace(objective, pad_contexts=True)
+    long = jax.eval_shape(padded.prepare, batch, key)["context"]
+    assert short.ids.shape == (SIZE, CONTEXT) and long.ids.shape == (SIZE, PASSAGE)
+    spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
+    assert padded.flops(spec) > 1.2 * objective.flops(spec)
+
+
+def test_validation_compares_own_and_other_vectors() -> None:
+    objective, variables, batch = ready("cotmae", "float32")
+    # New weights are so small that a vector hardly matters.
+    variables = jax.tree.map(lambda x: 10 * x, variables)
+    measure = jax.jit(lambda v, b: objective.loss(v, b, jax.random.key(2), False)[1])
+    found = measure(variables, batch)
+    for name in ("mlm", "causal"):
+        assert {f"{name}_decoder_{m}" for m in ("loss", "loss_other", "gain", "better")} <= set(
+            found
+        )
+        assert found[f"{name}_decoder_loss"] != found[f"{name}_decoder_loss_other"]
+    # The same vector for both: none is better.
+    alike = jax.tree.map(lambda x: jnp.concatenate([x[:8], x[:8]]), batch)  # half a batch away
+    same = measure(variables, alike)
+    for name in ("mlm", "causal"):
+        assert same[f"{name}_decoder_gain"] == 0 and same[f"{name}_decoder_better"] == 0
+        np.testing.assert_allclose(
+            same[f"{name}_decoder_loss"], same[f"{name}_decoder_loss_other"], rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_objectives_keep_the_contract(name: str) -> None:
+    objective = objectives()[name]
+    assert isinstance(objective, Objective)
+    assert objective.splittable == (name != "cocondenser")
+    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    bert = jax.eval_shape(objective.model.init, jax.random.key(0), jnp.zeros((1, 2), int))
+    assert set(objective.encoder(variables)["params"]) == set(nn.unbox(bert)["params"])
+    assert len(variables["params"]) > 3  # heads
+    batch = batch_for(name)
+    specs = [
+        {n: jax.ShapeDtypeStruct((k * SIZE, *x.shape[1:]), x.dtype) for n, x in batch.items()}
+        for k in (1, 2)
+    ]
+    for formula in (objective.flops, objective.activation_bytes):
+        one, two = map(formula, specs)
+        assert one > 0 and two == pytest.approx(2 * one, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decoder": "casual"}, "decoder='casual' is not known; did you mean 'causal'"),
+        ({"window": 0}, "window=0 shows nothing"),
+        ({"mlm_layers": 0}, "mlm_layers=0"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(objectives()["cotmae"], **change)
+
+
+def test_a_head_beside_the_weights_is_taken(tmp_path: Path) -> None:
+    objective = objectives()["condenser"]
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(5)))["params"]
+    module, kept = start.exported(objective, params)
+    heads = {"c_head": (objective.head, {"params": params["head"]})}
+    folder = huggingface.save(tmp_path / "model", module, {"params": kept}, heads=heads)
+    found = objective.stored_heads(folder)["head"]
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(params["head"]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert dataclasses.replace(objective, start_head="random").stored_heads(folder) == {}
+    plain = huggingface.save(tmp_path / "plain", module, {"params": kept})
+    assert objective.stored_heads(plain) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cocondenser", "cotmae"])
+def test_exported_encoders_load_in_transformers(name: str, tmp_path: Path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    objective = objectives()[name]
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(5)))["params"]
+    module, kept = start.exported(objective, params)
+    folder = huggingface.save(tmp_path / "model", module, {"params": kept})
+    batch = batch_for(name)
+    ours = module.apply({"params": kept}, batch["passage"], batch["passage_length"]).cls
+    theirs = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    mask = torch.tensor(np.arange(PASSAGE) < batch["passage_length"][:, None], dtype=torch.long)
+    with torch.no_grad():
+        output = theirs(torch.tensor(batch["passage"], dtype=torch.long), attention_mask=mask)
+    np.testing.assert_allclose(ours, output.last_hidden_state[:, 0].numpy(), atol=2e-5)
