@@ -383,8 +383,17 @@ def _show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
         for name in plan["set"]:
             print(f"    {name} = {_short(json.dumps(plan['fields'][name], ensure_ascii=False))}")
         for name, value in plan["plan"].items():
-            if value is not None:
+            if name == "devices":
+                print("\n".join(f"  * {line}" for line in _device_table(value)))
+            elif value is not None and not (name == "hours" and "devices" in plan["plan"]):
                 print(f"  * {name}: {_readable(value)}")
+
+
+def _device_table(devices: dict[str, Any]) -> list[str]:
+    """Hours and memory of training on known devices."""
+    from qac_jax.training import estimate
+
+    return estimate.table(devices)
 
 
 def _short(text: str) -> str:

@@ -188,7 +188,7 @@ class Train(Stage):
 
         count = inputs.get("examples", {}).get("count") or 0
         steps = self._total_steps(count) if count or not self.epochs else None
-        return estimate.plan(
+        found = estimate.plan(
             self.objective,
             steps=steps,
             batch_size=self.batch_size,
@@ -196,7 +196,9 @@ class Train(Stage):
             settings=self.settings,
             lengths=self.lengths,
             ema=bool(self.ema),
+            microbatch=self.microbatch,
         )
+        return {**found, "learning_rate": self._optimizer().learning_rate}
 
     def _total_steps(self, examples: int) -> int:
         asked = {

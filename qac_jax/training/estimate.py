@@ -16,6 +16,7 @@ from qac_jax.training.journal import padded_tokens
 
 # The share of a device's peak that hours are said for: what well-tuned BERTs reach.
 MFU = 0.4
+DEVICE_COUNTS = (1, 2, 4, 8, 16)
 _FLOAT = 4
 
 
@@ -28,10 +29,13 @@ def plan(
     settings: Mapping[str, Any] | None = None,
     lengths: Mapping[str, int] | None = None,
     ema: bool = False,
+    microbatch: int = 0,
 ) -> dict[str, Any]:
     """Steps, tokens, FLOPs, bytes of state, hours on known devices; None where it is not known.
 
-    Tokens are those of full batches, so they and the hours are upper bounds.
+    Tokens are those of full batches, so they and the hours are upper bounds. Hours and memory of
+    several devices are those of data parallelism: each holds the whole state, and computes its
+    part of a microbatch in bf16 (on a V100, which has none, in fp16).
     """
     parameters = report.count_parameters(start.abstract_params(objective))
     result: dict[str, Any] = {
@@ -43,11 +47,21 @@ def plan(
     }
     if not kind:
         return result
-    shapes = settle(kind, Form(), lengths=lengths, settings=settings).spec(batch_size)
-    spec = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
-    tokens = padded_tokens(spec)
+    recipe = settle(kind, Form(), lengths=lengths, settings=settings)
+
+    def spec(rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        shapes = recipe.spec(rows)
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
+
+    tokens = padded_tokens(spec(batch_size))
     result["tokens_per_step"] = tokens
-    result["step_flops"] = report.flops(objective, spec)
+    result["step_flops"] = report.flops(objective, spec(batch_size))
+    rows = microbatch or batch_size
+    if hasattr(objective, "activation_bytes"):
+        # Linear in the examples, which a device may have a fraction of.
+        reduced = start.with_precision(objective, "bfloat16")
+        result["microbatch"] = rows
+        result["activation_bytes"] = reduced.activation_bytes(spec(rows))
     if steps is None:
         return result
     result["tokens"] = tokens * steps
@@ -58,4 +72,32 @@ def plan(
             name: result["flops"] / (device.peak_flops * MFU) / 3600
             for name, device in hardware.DEVICES.items()
         }
+        if "activation_bytes" in result:
+            result["devices"] = {
+                name: {str(count): _on(device, count, result) for count in DEVICE_COUNTS}
+                for name, device in hardware.DEVICES.items()
+            }
     return result
+
+
+def _on(device: hardware.Device, count: int, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Hours and memory on so many of these devices."""
+    needed = result["state_bytes"] + result["activation_bytes"] / count
+    return {
+        "hours": result["hours"][device.name] / count,
+        "memory_bytes": needed,
+        "fits": needed <= device.memory_bytes,
+    }
+
+
+def table(devices: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """The estimate for devices as lines of text: hours, and gigabytes where they do not fit."""
+    counts = next(iter(devices.values()))
+    lines = [f"{'hours on':<10}" + "".join(f"{f'x {count}':>16}" for count in counts)]
+    for name, each in devices.items():
+        cells = []
+        for found in each.values():
+            memory = f"{found['memory_bytes'] / 2**30:.0f} GiB"
+            cells.append(f"{found['hours']:,.1f} ({memory}{'' if found['fits'] else '!'})")
+        lines.append(f"{name:<10}" + "".join(f"{cell:>16}" for cell in cells))
+    return lines
