@@ -36,6 +36,7 @@ STAGES = {
     "fuse": "qac_jax.stages.fuse:Fuse",
     "mine": "qac_jax.stages.mine:Mine",
     "label": "qac_jax.stages.label:Label",
+    "unite": "qac_jax.stages.unite:Unite",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
     "export": "qac_jax.stages.export:Export",
 }
@@ -65,6 +66,7 @@ _SUMMARIES = {
     "fuse": "several runs -> one, by ranks or by scores",
     "mine": "rankings -> hard negatives",
     "label": "rankings and a teacher -> pseudo-labels",
+    "unite": "several judged collections -> one, some judgements hidden",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "export": "parameters -> a folder for transformers or sentence-transformers",
     "run": "a recipe: all its stages, skipping what is done",

@@ -1,0 +1,89 @@
+"""`qac unite`: several judged collections as one, with some of its judgements hidden."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from qac_jax import progress
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.stages.stage import Inputs, Stage, option, source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unite(Stage):
+    """One corpus, whose ids begin with their folder's name, and three sorts of questions.
+
+    Training questions are judged or not, by the hash of their ids; what answers those that are
+    not is kept apart, to measure pseudo-labels by.
+    """
+
+    VERB: ClassVar[str] = "unite"
+    KIND: ClassVar[str] = "questions"
+    EXAMPLE: ClassVar[str] = "qac unite --folders data/squad,data/tales --out out/union"
+
+    folders: str = source("folders in BEIR's layout, separated by commas")
+    judged: float = option(0.5, "share of the training questions whose judgements are known")
+    train: int = option(0, "training questions of a folder (0: all)")
+    test: int = option(0, "test questions of a folder (0: all)")
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.retrieval.texts import read_passages
+        from qac_jax.text.judgements import by_query, judgements_file, read_judgements
+        from qac_jax.text.queries import read_queries
+
+        del inputs
+        if not 0.0 < self.judged < 1.0:
+            raise UserError(
+                f"judged={self.judged} is not a share; expected more than 0 and less than 1"
+            )
+        folders = [folder.strip() for folder in self.folders.split(",")]
+        names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
+        if len(set(names)) < len(names):
+            raise UserError(f"two folders of {self.folders} have one name; ids need different ones")
+        with out.open("corpus.jsonl") as file:
+            for name, folder in zip(names, folders, strict=True):
+                for record in read_passages(folder, "beir"):
+                    _write(file, {**record, "_id": f"{name}/{record['_id']}"})
+                    out.count += 1
+        asked: dict[str, dict[str, str]] = {"judged": {}, "unjudged": {}, "test": {}}
+        answered: dict[str, Mapping[str, int]] = {}
+        for name, folder in zip(names, folders, strict=True):
+            texts = {query.id: query.text for query in read_queries(folder)}
+            for split, most in (("train", self.train), ("test", self.test)):
+                grades = by_query(read_judgements(judgements_file(folder, split)))
+                chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
+                for query in sorted(chosen):
+                    known = self._place(query) < self.judged
+                    part = split if split == "test" else ("judged" if known else "unjudged")
+                    asked[part][f"{name}/{query}"] = texts[query]
+                    answered[f"{name}/{query}"] = {
+                        f"{name}/{passage}": grade for passage, grade in grades[query].items()
+                    }
+        for part, questions in asked.items():
+            with out.open(f"{part}_queries.jsonl") as file:
+                for query, text in questions.items():
+                    _write(file, {"_id": query, "text": text})
+            with out.open(f"{part}.tsv") as file:
+                file.write("query-id\tcorpus-id\tscore\n")
+                for query in questions:
+                    file.writelines(f"{query}\t{p}\t{g}\n" for p, g in answered[query].items())
+        out.info["questions"] = {part: len(questions) for part, questions in asked.items()}
+        progress.say(f"unite: {', '.join(f'{len(q):,} {part}' for part, q in asked.items())}")
+
+    def summary(self, artifact: Artifact) -> str:
+        return "\n".join(f"{n:<9} {c:>8,}" for n, c in artifact.info["questions"].items())
+
+    def _place(self, query: str) -> float:
+        """A number from 0 to 1 that belongs to the question and the seed."""
+        digest = hashlib.blake2b(f"{self.seed} {query}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") / 2.0**64
+
+
+def _write(file: Any, record: Mapping[str, Any]) -> None:
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
