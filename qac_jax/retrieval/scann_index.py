@@ -167,8 +167,12 @@ class Scann:
             missing = np.isnan(gains)
             scores[:, place] = np.where(missing, -np.inf, gains)
             rows[:, place] = np.where(missing, -1, found.astype(np.int64) + self._starts[number])
-        order = np.lexsort((rows, -scores), axis=1)[:, :k]
-        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+        # Most rankings of a single part are in order; where scores are equal, rows decide.
+        loose = np.flatnonzero((scores[:, 1:] >= scores[:, :-1]).any(1))
+        order = np.lexsort((rows[loose], -scores[loose]), axis=1)
+        scores[loose] = np.take_along_axis(scores[loose], order, 1)
+        rows[loose] = np.take_along_axis(rows[loose], order, 1)
+        return scores[:, :k], rows[:, :k]
 
 
 def _leaves(rows: int) -> int:
