@@ -46,6 +46,14 @@ class Recipe:
     data_dir: str = ""
 
 
+def choose(of: str = "", options: Mapping[str, Any] | None = None) -> Any:
+    """One of several values by name, for gin files: what a recipe's budget means."""
+    options = options or {}
+    if of not in options:
+        raise UserError(f"{of!r} is no choice here; {nearest(of, options)}")
+    return options[of]
+
+
 def ordered(recipe: Recipe) -> dict[str, Stage]:
     """The stages in an order in which each follows its inputs; refuses what cannot run."""
     declared: dict[str, Any] = {}
