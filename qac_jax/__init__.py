@@ -1,3 +1,24 @@
 """Query-as-context pre-training, PAIR and AugTriever in JAX: documents in, a retriever out."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from qac_jax.retriever import Retriever
+
 __version__ = "0.1.0"
+__all__ = ["Retriever", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Only when asked for: importing the package alone must stay quick.
+    if name == "Retriever":
+        return importlib.import_module("qac_jax.retriever").Retriever
+    raise AttributeError(f"module 'qac_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__"]

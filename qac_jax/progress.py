@@ -5,11 +5,13 @@ Everything goes to stderr: stdout belongs to results.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -23,11 +25,23 @@ _TERMINAL_SECONDS = 0.2
 _LOG_SECONDS = 60.0
 
 _said: set[str] = set()
+_silent = contextvars.ContextVar("silent", default=False)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing is said and no bar is shown in the block: for those who use us as a library."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 def say(text: str) -> None:
     """One line for the person who watches."""
-    print(text, file=sys.stderr, flush=True)
+    if not _silent.get():
+        print(text, file=sys.stderr, flush=True)
 
 
 def say_once(text: str) -> None:
@@ -135,6 +149,8 @@ class Bar:
         return "  ".join(parts)
 
     def _show(self, final: bool = False) -> None:
+        if _silent.get():
+            return
         line = self.line()
         if self._terminal:
             padding = " " * max(self._width - len(line), 0)

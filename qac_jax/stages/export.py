@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 # Where the folder is made and checked before it is shown; the dot keeps it from being listed.
 _WORK = ".model"
 CARD = "README.md"
+_TITLES = {
+    "space": "before its text, after it a space",
+    "separate": "before its text, after it [SEP]",
+    "segments": "before its text, after it [SEP], as token type 0",
+    "none": "left out",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +72,7 @@ class Export(Stage):
         return {"form": self.form, "stored as": self.dtype}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.models import huggingface, parameters
+        from qac_jax.models import huggingface
         from qac_jax.models.layers import Runtime
         from qac_jax.retrieval.embed import tokenizer_of
         from qac_jax.stages import loading_back
@@ -85,7 +91,7 @@ class Export(Stage):
             work,
             module,
             variables,
-            tokenizer=_tokenizer_folder(place, parameters.TOKENIZER),
+            tokenizer=tokenizer_folder(place),
             max_length=longest or None,
             form="dpr" if self.form == "dpr" else "sentence_transformers",
             dtype=self.dtype,
@@ -169,11 +175,12 @@ class Export(Stage):
         )
 
 
-def _tokenizer_folder(place: Path, usual: str) -> Path:
+def tokenizer_folder(place: Path) -> Path:
     """Where a model's tokenizer lies: an artefact's own folder, a tower's, or the model's."""
     from qac_jax.models.huggingface import TOKENIZER_FILES
+    from qac_jax.models.parameters import TOKENIZER
 
-    for name in (usual, ".", "0_Transformer", "passage"):
+    for name in (TOKENIZER, ".", "0_Transformer", "passage"):
         if any((place / name / file).is_file() for file in TOKENIZER_FILES):
             return place / name
     raise UserError(f"{place} holds no tokenizer; copy tokenizer.json of the model into it")
@@ -209,11 +216,7 @@ def _facts(module: Any) -> dict[str, Any]:
             "similarity": "cosine" if config.normalize else "dot product",
             "tokens of a question": config.query_length or bert.max_positions,
             "tokens of a passage": config.passage_length or bert.max_positions,
-            "a passage's title": {
-                "space": "before its text, after it a space",
-                "separate": "before its text, after it [SEP]",
-                "none": "left out",
-            }[config.title],
+            "a passage's title": _TITLES.get(config.title, config.title),
         }
         for side in ("query", "passage"):
             if prompt := getattr(config, f"{side}_prompt"):

@@ -80,6 +80,7 @@ def test_a_dpr_pair(tmp_path: Path) -> None:
     assert exported.info["differences"] == {"qac_jax": 0.0}
 
 
+@pytest.mark.slow
 def test_two_towers_and_the_bare_encoder(dual: Path, tmp_path: Path) -> None:
     two = save_encoder(tmp_path / "in", tied=False)
     exported = export(tmp_path / "two", model=str(two))

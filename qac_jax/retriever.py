@@ -1,0 +1,308 @@
+"""The Python face: an encoder, and the passages that it searches, in a few lines.
+
+    from qac_jax import Retriever
+
+    retriever = Retriever.load("out/retriever")
+    retriever.index(["Bees make honey.", "Granite is a hard stone."])
+    retriever.search("Who makes honey?", k=1)
+
+Everything below is what the verbs `embed`, `index`, `search` and `export` do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from qac_jax import artifacts, progress
+from qac_jax.errors import UserError
+from qac_jax.models import huggingface
+from qac_jax.models.encoders import DualEncoder
+from qac_jax.retrieval import index as index_files
+from qac_jax.retrieval import texts as text_files
+from qac_jax.retrieval.embed import Encoder, Settings, tokenizer_of
+from qac_jax.retrieval.hits import Hit
+from qac_jax.stages import embed, export, index
+from qac_jax.stages.stage import execute
+from qac_jax.text.records import Records
+
+
+__all__ = ["Hit", "Passage", "Retriever"]
+
+Place = str | os.PathLike[str]
+# A text, or a record such as {"_id": "d7", "title": "Bees", "text": "Bees make honey."}.
+Passage = str | Mapping[str, Any]
+
+# The parts of a folder that `save` writes.
+_MODEL, _TEXTS, _VECTORS, _INDEX = "model", "texts", "vectors", "index"
+
+
+class Retriever:
+    """Makes vectors of texts, and finds the passages that answer a question.
+
+    >>> from qac_jax import Retriever
+    >>> retriever = Retriever.load(folder)
+    >>> retriever.encode(["Bees make honey.", "Granite is a hard stone."]).shape
+    (2, 32)
+    >>> retriever = retriever.index(["Bees make honey.", "Granite is a hard stone."])
+    >>> hit = retriever.search("Bees make honey.", k=1)[0]
+    >>> hit.id, hit.text
+    ('0', 'Bees make honey.')
+    >>> retriever.save(out)
+    >>> [hit.id for hit in Retriever.load(out).search("Granite is a hard stone.", k=2)]
+    ['1', '0']
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        place: Path,
+        found: index_files.Index | None = None,
+        *,
+        bars: bool | None = None,
+    ):
+        """Use `load`. `place` is the encoder's folder, `found` what it searches."""
+        self.encoder = encoder
+        self._place = place
+        self._index = found
+        self._bars = sys.stderr.isatty() if bars is None else bars
+        self._remove: weakref.finalize | None = None  # what its own index lies in
+
+    @classmethod
+    def load(
+        cls,
+        folder: Place,
+        *,
+        model: Place = "",
+        pooling: str = "",
+        max_length: int = 0,
+        progress_bars: bool | None = None,
+    ) -> Retriever:
+        """From an artefact of ours, a Hugging Face or sentence-transformers folder (or name at
+        the hub), an index, or what `save` wrote.
+
+        model: where the encoder of an index is, if it was moved. pooling ("cls", "mean") and
+        max_length (tokens) replace what a folder says. progress_bars: None shows them where
+        somebody watches.
+        """
+        bars = sys.stderr.isatty() if progress_bars is None else progress_bars
+        settings = Settings(pooling=pooling, max_length=max_length)
+        with _told(bars):
+            place = Path(folder)
+            if (place / _INDEX / artifacts.COMMIT).exists():
+                model, place = model or place / _MODEL, place / _INDEX
+            record = artifacts.peek(place)
+            if record is None or record["kind"] != index_files.KIND:
+                place = huggingface.resolve(place)
+                return cls(Encoder.load(place, settings), place, bars=bars)
+            if settings != Settings():
+                raise UserError(
+                    f"{place} is an index, whose encoder is used as it was for its vectors; leave "
+                    "out pooling and max_length"
+                )
+            found = index_files.Index.load(place, encoder=os.fspath(model))
+            known = Path(model or found.artifact.info["encoder"]["path"])
+            return cls(found.encoder, known, found, bars=bars)
+
+    def __repr__(self) -> str:
+        known = f"{len(self._index):,} passages" if self._index is not None else "no passages yet"
+        return f"Retriever({self._place}, {self.encoder.width} dimensions, {known})"
+
+    def __len__(self) -> int:
+        """How many passages it searches."""
+        return 0 if self._index is None else len(self._index)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def encode(self, texts: str | Iterable[Passage], *, side: str = "passage") -> np.ndarray:
+        """Vectors: float32 [texts, width], of a single text [width]. side: "query" for questions.
+
+        The dot product of a question's vector and a passage's is its score.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], side=side)[0]
+        rows = [self._read(text) for text in texts]
+        with _told(self._bars), progress.Bar("encode", total=len(rows), unit="texts") as bar:
+            return self.encoder.encode(rows, side, advance=bar.advance)
+
+    def index(self, passages: Place | Iterable[Passage], *, method: str = "auto") -> Retriever:
+        """Makes these passages the ones that `search` finds; returns the retriever itself.
+
+        passages: texts, records with "text" and, where there are any, "_id" and "title" (without
+        an id: their number), or the path of a corpus or of an artefact of passages. method: as
+        of `qac index`.
+        """
+        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
+        remove = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        with _told(self._bars):
+            text_files.store(root / _TEXTS, self._records(passages))
+            self._write_model(root / _MODEL)
+            vectors = embed.Embed(model=str(root / _MODEL), passages=str(root / _TEXTS))
+            execute(vectors, root / _VECTORS)
+            execute(index.Index(vectors=str(root / _VECTORS), method=method), root / _INDEX)
+            found = index_files.Index.load(root / _INDEX)
+            # The same encoder as ours: it need not be read again.
+            found.__dict__["encoder"] = self.encoder
+        if self._remove is not None:
+            self._remove()
+        self._index, self._remove = found, remove
+        return self
+
+    @overload
+    def search(  # type: ignore[overload-overlap]  # a text is a sequence of texts, alas
+        self, question: str, k: int = ...
+    ) -> list[Hit]: ...
+    @overload
+    def search(self, question: Sequence[str], k: int = ...) -> list[list[Hit]]: ...
+    def search(self, question: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
+        """The best k passages for a question, best first; for several questions, a list of each."""
+        if self._index is None:
+            raise UserError(
+                "the retriever has no passages to search; give it some with .index(texts), or "
+                "load an index"
+            )
+        if k < 1:
+            raise UserError(f"k={k}; expected at least one passage")
+        with _told(self._bars):
+            if isinstance(question, str):
+                return self._index.ask([question], k)[0]
+            return self._index.ask(list(question), k)
+
+    def save(self, folder: Place, *, name: str = "", license: str = "") -> None:
+        """Writes a folder that `load` takes: the model alone as a sentence-transformers folder
+        with its card, or with the passages beside it."""
+        target = Path(folder)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(f"{target} exists and is not empty; choose another folder")
+        with _told(self._bars):
+            if self._index is None:
+                self._export(target, name, license)
+                return
+            target.mkdir(parents=True, exist_ok=True)
+            part = target / f".{_INDEX}.part"
+            self._export(target / _MODEL, name or target.name, license)
+            self._save_texts(target / _TEXTS)
+            shutil.copytree(self._index.artifact.path, part)
+            # Last: where the index is, everything is.
+            part.rename(target / _INDEX)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        license: str = "",
+        message: str = "Upload by qac_jax",
+    ) -> str:
+        """Uploads the model with its card (not the passages) to "owner/name" at the Hugging Face
+        hub; returns its address."""
+        import huggingface_hub
+
+        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work, _told(self._bars):
+            folder = Path(work) / repository.rsplit("/", 1)[-1]
+            self._export(folder, repository, license)
+            try:
+                api = huggingface_hub.HfApi(token=token)
+                api.create_repo(repository, private=private, exist_ok=True)
+                done = api.upload_folder(
+                    repo_id=repository,
+                    folder_path=folder,
+                    commit_message=message,
+                    # What only means something in the folder where it was made.
+                    ignore_patterns=[artifacts.COMMIT, artifacts.LOCK],
+                )
+            except Exception as error:  # offline, no token, no right …: many types, one meaning
+                reason = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"the Hugging Face hub did not take {repository} ({type(error).__name__}: "
+                    f"{reason}); check the network, the name and your token (`hf auth login`)"
+                ) from error
+        return str(getattr(done, "commit_url", repository))
+
+    def _read(self, passage: Passage) -> str:
+        if isinstance(passage, str):
+            return passage
+        if not isinstance(passage, Mapping) or not isinstance(passage.get("text"), str):
+            raise UserError(
+                f"{str(passage)[:80]!r} is neither a text nor a record with a 'text'; give strings "
+                "or mappings"
+            )
+        return self.encoder.passage_text(passage)
+
+    def _records(self, passages: Place | Iterable[Passage]) -> Iterator[dict[str, Any]]:
+        if isinstance(passages, str | os.PathLike):
+            if not os.path.exists(passages):
+                raise UserError(
+                    f"there is no file or folder {passages}; give its path, or a list of texts"
+                )
+            record = artifacts.peek(passages)
+            if record is not None:
+                yield from Records(artifacts.load(passages, text_files.KIND))
+            else:
+                yield from text_files.read_passages(os.fspath(passages))
+            return
+        for number, passage in enumerate(passages):
+            self._read(passage)  # refuses what is none
+            found = {"text": passage} if isinstance(passage, str) else dict(passage)
+            name = str(found.pop("_id", found.pop("id", number)))
+            yield {"_id": name, "title": "", **found}
+
+    def _write_model(self, folder: Path) -> None:
+        """The encoder as it is used here, whatever its own folder says."""
+        encoder = self.encoder
+        config = dataclasses.replace(
+            encoder.module.config,
+            query_prompt=encoder.prompts["query"],
+            passage_prompt=encoder.prompts["passage"],
+            query_length=encoder.limits["query"],
+            passage_length=encoder.limits["passage"],
+        )
+        huggingface.save(
+            folder,
+            DualEncoder(config, encoder.module.runtime),
+            {"params": encoder.params},
+            tokenizer=export.tokenizer_folder(self._place),
+            max_length=max(encoder.limits.values()),
+        )
+        assert tokenizer_of(folder).identity == encoder.tokenizer.identity
+
+    def _export(self, folder: Path, name: str, license: str) -> None:
+        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work:
+            self._write_model(Path(work) / _MODEL)
+            stage = export.Export(
+                model=str(Path(work) / _MODEL),
+                name=name or folder.name,
+                license=license,
+                peers=False,
+            )
+            execute(stage, folder)
+
+    def _save_texts(self, folder: Path) -> None:
+        """The texts of the passages in one artefact, where the index looks for them."""
+        assert self._index is not None
+        known = self._index.artifact.info["texts"]
+        found = text_files.find(known[0], self._index.artifact.path) if len(known) == 1 else None
+        if found is None:
+            raise UserError(
+                "the passages' texts are not in one place that is still there; make the index "
+                "again with .index(passages)"
+            )
+        shutil.copytree(found.path, folder)
+
+
+@contextlib.contextmanager
+def _told(bars: bool) -> Iterator[None]:
+    with contextlib.nullcontext() if bars else progress.silence():
+        yield

@@ -1,0 +1,160 @@
+"""The Python face: its documented example, what it takes, what it keeps, what it says."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_retrieval import save_encoder, write_collection
+
+from qac_jax import Retriever, artifacts, retriever
+from qac_jax.errors import UserError
+from qac_jax.retrieval.hits import Hit
+
+
+TEXTS = ["Bees make honey.", "Granite is a hard stone.", "A violin has four strings."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_encoder(tmp_path_factory.mktemp("model") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def searching(folder: Path) -> Retriever:
+    return Retriever.load(folder).index(TEXTS)
+
+
+def test_the_documented_example(folder: Path, tmp_path: Path) -> None:
+    finder = doctest.DocTestFinder(recurse=False)
+    names = {"folder": folder, "out": tmp_path / "out"}
+    (example,) = finder.find(Retriever, "Retriever", module=retriever, extraglobs=names)
+    assert len(example.examples) > 6
+    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
+
+
+def test_vectors(searching: Retriever) -> None:
+    many, one = searching.encode(TEXTS), searching.encode(TEXTS[0])
+    assert many.shape == (3, 32) and one.shape == (32,)
+    np.testing.assert_allclose(one, many[0], atol=1e-6)
+    titled = searching.encode([{"title": "Bees", "text": "They make honey."}])
+    np.testing.assert_array_equal(titled, searching.encode(["Bees They make honey."]))
+
+
+def test_hits(searching: Retriever) -> None:
+    hits = searching.search(TEXTS[2], k=2)
+    assert [type(hit) for hit in hits] == [Hit, Hit] and hits[0].text == TEXTS[2]
+    assert hits[0].score == pytest.approx(1.0, abs=1e-5) and hits[0].score > hits[1].score
+    several = searching.search(TEXTS[:2], k=1)
+    assert [[hit.id for hit in found] for found in several] == [["0"], ["1"]]
+    assert len(searching) == 3 and "3 passages" in repr(searching)
+    scores = searching.encode([TEXTS[2]], side="query") @ searching.encode(TEXTS).T
+    assert hits[1].score == pytest.approx(np.sort(scores[0])[-2], abs=1e-6)
+
+
+def test_passages_with_ids_from_a_list_or_a_file(folder: Path, tmp_path: Path) -> None:
+    found = Retriever.load(folder).index(
+        [{"_id": "a", "title": "Bees", "text": "They make honey."}, {"id": 7, "text": "Granite."}]
+    )
+    assert [hit.id for hit in found.search("Granite.")] == ["7", "a"]
+    corpus = write_collection(tmp_path / "data", passages=5) / "corpus.jsonl"
+    records = [json.loads(line) for line in corpus.read_text().splitlines()]
+    found.index(corpus)
+    assert len(found) == 5
+    assert {hit.id: hit.title for hit in found.search("stone")} == {
+        record["_id"]: record["title"] for record in records
+    }
+
+
+def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> None:
+    searching.save(tmp_path / "made", name="bees", license="mit")
+    shutil.move(tmp_path / "made", tmp_path / "moved")
+    again = Retriever.load(tmp_path / "moved")
+    assert again.search("honey", k=3) == searching.search("honey", k=3)
+    np.testing.assert_array_equal(again.encode(TEXTS), searching.encode(TEXTS))
+    card = (tmp_path / "moved" / "model" / "README.md").read_text()
+    assert "# bees" in card and 'license: "mit"' in card
+    # The parts stand for themselves too.
+    index = tmp_path / "moved" / "index"
+    assert artifacts.load(index).kind == "index"
+    alone = Retriever.load(index, model=tmp_path / "moved" / "model")
+    assert alone.search("honey", k=1) == searching.search("honey", k=1)
+    with pytest.raises(UserError, match="exists and is not empty"):
+        searching.save(tmp_path / "moved")
+
+
+@pytest.mark.slow
+def test_settings_at_loading_are_kept(folder: Path, tmp_path: Path) -> None:
+    changed = Retriever.load(folder, pooling="cls", max_length=8)
+    changed.save(tmp_path / "out")
+    again = Retriever.load(tmp_path / "out")
+    assert again.encoder.limits == {"query": 8, "passage": 8}
+    long = " ".join(TEXTS * 5)
+    np.testing.assert_array_equal(again.encode(long), changed.encode(long))
+    assert np.abs(again.encode(long) - Retriever.load(folder).encode(long)).max() > 1e-3
+
+
+def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path: Path) -> None:
+    bare = Retriever.load(folder)
+    with pytest.raises(UserError, match="no passages to search; give it some with .index"):
+        bare.search("honey")
+    with pytest.raises(UserError, match="k=0; expected at least one"):
+        searching.search("honey", k=0)
+    with pytest.raises(UserError, match="there is no file or folder Bees make honey"):
+        bare.index("Bees make honey.")
+    with pytest.raises(UserError, match="neither a text nor a record"):
+        bare.index([3])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="there are no texts"):
+        bare.index([])
+    with pytest.raises(UserError, match="there is no folder"):
+        Retriever.load(tmp_path / "nothing")
+
+
+def test_without_a_network_pushing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    class Hub:
+        def __init__(self, token: str | None):
+            assert token == "secret"
+
+        def create_repo(self, name: str, **settings: object) -> None:
+            sent.append((name, settings))
+
+        def upload_folder(self, *, folder_path: Path, **settings: object) -> object:
+            sent.append((sorted(p.name for p in folder_path.iterdir()), settings))
+            raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    with pytest.raises(UserError, match=r"did not take me/bees \(ConnectionError: no route to ho"):
+        Retriever.load(folder).push_to_hub("me/bees", private=True, token="secret")
+    assert sent[0] == ("me/bees", {"private": True, "exist_ok": True})
+    files, settings = sent[1]
+    assert {"README.md", "model.safetensors", "modules.json"} <= set(files)
+    assert "artifact.json" in settings["ignore_patterns"]  # type: ignore[call-overload]
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="the Hugging Face hub did not take me/bees"):
+        Retriever.load(folder).push_to_hub("me/bees")
+
+
+def test_bars_only_for_those_who_ask(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Retriever.load(folder).index(TEXTS).encode(TEXTS)
+    assert capfd.readouterr() == ("", "")
+    Retriever.load(folder, progress_bars=True).encode(TEXTS)
+    assert "encode:  3/3 texts" in capfd.readouterr().err
+
+
+def test_importing_the_package_is_light() -> None:
+    code = (
+        "import sys, qac_jax; heavy = {'jax', 'numpy', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy; assert 'Retriever' in dir(qac_jax)\n"
+        "try: qac_jax.Retreiver\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "module 'qac_jax' has no attribute 'Retreiver'\n"
