@@ -12,23 +12,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError
-from qac_jax.models import flops
+from qac_jax.errors import UserError, nearest
+from qac_jax.models import flops, t5_start
 from qac_jax.models.t5 import T5, shift_right
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
 from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
+STARTS = ("random", "copying")
+
+
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq:
-    """Say `targets` after reading `inputs`; both end with the model's end-of-text token."""
+    """Say `targets` after reading `inputs`; both end with the model's end-of-text token.
+
+    start: of a model from scratch, "random" as T5 does it, or "copying" (see models/t5_start).
+    """
 
     model: T5
+    start: str = "random"
     smoothing: float = 0.0
     z_loss: float = 0.0
     splittable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise UserError(f"start={self.start!r} is not known; {nearest(self.start, STARTS)}")
         if not 0.0 <= self.smoothing < 1.0 or self.z_loss < 0.0:
             raise UserError(
                 f"smoothing={self.smoothing} and z_loss={self.z_loss} do not fit; expected a "
@@ -49,7 +58,11 @@ class Seq2Seq:
 
     def init(self, key: jax.Array) -> Variables:
         ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
-        return self.model.init(key, ids, lengths, ids)
+        variables = self.model.init(key, ids, lengths, ids)
+        if self.start == "copying":
+            started = t5_start.copying(self.model, variables["params"], jax.random.fold_in(key, 1))
+            return {**variables, "params": started}
+        return variables
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         targets, length = self._unstarted(batch["targets"], batch["targets_length"])

@@ -1,0 +1,75 @@
+"""A T5 that starts by copying says the next word of its text before it was trained at all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5, T5Config, shift_right
+from qac_jax.objectives.seq2seq import Seq2Seq
+
+
+CONFIG = T5Config(
+    vocab_size=600,
+    d_model=96,
+    d_kv=24,
+    d_ff=64,
+    num_layers=2,
+    num_decoder_layers=2,
+    num_heads=4,
+    dropout=0.0,
+    start_id=2,
+    eos_id=3,
+)
+
+
+def copied(objective: Seq2Seq, rank_below: int) -> float:
+    """How often the next token of the text is among the first places of what is said next."""
+    rng = np.random.default_rng(0)
+    text = np.stack([rng.permutation(590)[:24] + 5 for _ in range(16)])
+    targets = jnp.asarray(text[:, 6:16], jnp.int32)
+    variables = nn.meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    logits = jax.jit(objective.model.apply)(
+        variables, jnp.asarray(text, jnp.int32), jnp.full(16, 24), shift_right(targets, 2)
+    )
+    right = jnp.take_along_axis(logits, targets[..., None], -1)
+    rank = jnp.sum(logits > right, axis=-1)[:, 1:]
+    return float(jnp.mean(rank < rank_below))
+
+
+def test_it_copies_where_a_random_start_does_not():
+    model = T5(CONFIG)
+    assert copied(Seq2Seq(model, start="copying"), 3) > 0.7
+    assert copied(Seq2Seq(model), 3) < 0.1
+
+
+def test_layers_as_a_scan_start_the_same_way():
+    model = T5(CONFIG, Runtime(scan=True))
+    assert copied(Seq2Seq(model, start="copying"), 3) > 0.7
+
+
+def test_parameters_keep_shapes_types_and_axis_names():
+    model = T5(CONFIG)
+    key = jax.random.key(1)
+    plain = jax.eval_shape(Seq2Seq(model).init, key)
+    started = jax.eval_shape(Seq2Seq(model, start="copying").init, key)
+    assert jax.tree.map(lambda x: x, plain) == started
+
+
+@pytest.mark.parametrize("change", [{"tied": False}, {"num_heads": 3, "d_kv": 32}, {"d_kv": 16}])
+def test_shapes_that_cannot_start_so_are_refused(change):
+    objective = Seq2Seq(T5(dataclasses.replace(CONFIG, **change)), start="copying")
+    with pytest.raises(UserError, match="start='copying' is not for this T5"):
+        jax.eval_shape(objective.init, jax.random.key(0))
+
+
+def test_an_unknown_start_is_refused():
+    with pytest.raises(UserError, match="start='copy' is not known"):
+        Seq2Seq(T5(CONFIG), start="copy")
