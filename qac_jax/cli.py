@@ -38,6 +38,7 @@ STAGES = {
     "label": "qac_jax.stages.label:Label",
     "unite": "qac_jax.stages.unite:Unite",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
+    "similarities": "qac_jax.stages.similarities:Similarities",
     "export": "qac_jax.stages.export:Export",
 }
 # Verbs of the road that this version cannot go yet; they are named so that nobody searches.
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "loader": "qac_jax.bench.loader:Loader",
     "rerank": "qac_jax.bench.rerank:Rerank",
     "search": "qac_jax.bench.search:Search",
+    "pretrain": "qac_jax.bench.pretrain:Pretrain",
     "train": "qac_jax.bench.train:Train",
 }
 _SUMMARIES = {
@@ -69,6 +71,7 @@ _SUMMARIES = {
     "unite": "several judged collections -> one, some judgements hidden",
     "evaluate": "runs and judgements -> figures, and which differences are real",
     "export": "parameters -> a folder for transformers or sentence-transformers",
+    "similarities": "passages beside their queries and negatives: PAIR's Figure 4",
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
     "inspect": "what an artefact is, where it comes from, its first items",
