@@ -45,6 +45,7 @@ STAGES = {
 COMING = ("report",)
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
+    "extract": "qac_jax.bench.extract:Extract",
     "generate": "qac_jax.bench.generate:Generate",
     "loader": "qac_jax.bench.loader:Loader",
     "rerank": "qac_jax.bench.rerank:Rerank",

