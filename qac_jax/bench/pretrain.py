@@ -1,0 +1,252 @@
+"""`qac bench pretrain`: steps of CoT-MAE and coCondenser, by the sort of their contexts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.stages.fields import option
+
+
+Batch = dict[str, np.ndarray]
+
+_FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
+# Tokens of real texts, as shares of the longest passage and as numbers for a query.
+_PASSAGES, _QUERIES = (0.65, 1.0), (6, 16)
+_OBJECTIVES = ("cotmae", "cocondenser")
+# What one side of the benchmark reads: (does the context hold a query, is it padded to 144).
+_CONTEXTS = {
+    "passage_query": (True, False),
+    "passage_passage": (False, True),
+    "passage_query_padded": (True, True),
+}
+
+
+class Compiled(NamedTuple):
+    """A step of ours, compiled: it runs so many steps on a batch."""
+
+    run: Callable[[Batch, int], None]
+    flops: float  # of one step over padded texts
+    memory: dict[str, int]
+    step: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrain:
+    """Examples/s, FLOPs, tokens/s, memory and MFU of pre-training steps, and over PyTorch's.
+
+    An example is a pair. Passage–query pairs stand against passage–passage pairs (the paper's
+    claim of efficiency) and against queries padded to the passages' length. The peer, where it is
+    installed, is the same step written plainly in PyTorch with transformers' layers, which also
+    computes logits at masked places only and gets its masks for free. Repetitions alternate,
+    figures are medians.
+
+    On a GPU: --layers 12 --hidden 768 --pairs 2048 --microbatch 128 --remat dots.
+    """
+
+    EXAMPLE = "qac bench pretrain --objective cotmae --repetitions 5"
+
+    objective: str = option("both", "which", choices=("both", *_OBJECTIVES))
+    decoder: str = option("mlm", "of CoT-MAE", choices=("mlm", "causal", "both"))
+    layers: int = option(6, "layers of the BERT")
+    hidden: int = option(384, "its width")
+    head_size: int = option(0, "of its attention heads (0: 64, or 32 below a width of 768)")
+    vocabulary: int = option(30522, "pieces")
+    pairs: int = option(16, "pairs a step")
+    microbatch: int = option(0, "pairs at a time: accumulated (CoT-MAE), in chunks (coCondenser)")
+    passage: int = option(144, "longest passage")
+    context: int = option(32, "longest query")
+    dropout: float = option(0.1, "in both")
+    precision: str = option("auto", "of matrix products: auto, float32 or bfloat16")
+    remat: str = option(
+        "none", "what is computed again", choices=("none", "attention", "dots", "layer")
+    )
+    scan: bool = option(False, "layers in one loop: compiles faster")
+    peer: bool = option(True, "measure PyTorch too")
+    steps: int = option(1, "steps a repetition")
+    repetitions: int = option(5, "of each side")
+    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
+
+    def run(self) -> dict[str, Any]:
+        import jax
+
+        names = _OBJECTIVES if self.objective == "both" else (self.objective,)
+        figures: dict[str, Any] = {}
+        for name in names:
+            figures |= self._measured(name)
+        figures["shape"] = (
+            f"{self.layers} x {self.hidden}, {self.pairs} pairs of {self.passage}/{self.context}"
+        )
+        figures["device"] = jax.devices()[0].device_kind
+        figures["dropout"], figures["cores"] = self.dropout, os.cpu_count()
+        if why := self._without_peer():
+            figures["pytorch"] = why
+        return figures
+
+    def _measured(self, name: str) -> dict[str, Any]:
+        from qac_jax.training import profiler, report
+
+        short = self._ours(name, self.context)
+        long = self._ours(name, self.passage)
+        batches = {sort: self._batch(*facts) for sort, facts in _CONTEXTS.items()}
+        of_sort = {sort: long if padded else short for sort, (_, padded) in _CONTEXTS.items()}
+        sides: dict[str, Callable[[int], None]] = {
+            sort: functools.partial(of_sort[sort].run, batch) for sort, batch in batches.items()
+        }
+        if not self._without_peer():
+            from qac_jax.bench import pretrain_torch
+
+            peer = pretrain_torch.step(self, name, batches["passage_query"])
+            sides["pytorch"] = peer
+        seconds = self._alternating(sides)
+        medians = {side: statistics.median(times) for side, times in seconds.items()}
+        found: dict[str, Any] = {}
+        for sort, batch in batches.items():
+            step, median = of_sort[sort], medians[sort]
+            tokens = sum(int(x.sum()) for n, x in batch.items() if n.endswith("_length"))
+            found[sort] = {
+                "examples_per_second": self.pairs / median,
+                "tokens_per_second": tokens / median,
+                "flops_per_example": step.flops / self.pairs,
+                "tflops": step.flops / median / 1e12,
+                "fastest_ms": 1e3 * min(seconds[sort]),
+            }
+            if peak := step.memory.get("peak"):
+                found[sort]["memory_bytes"] = peak
+            if (used := report.mfu(step.flops, median)) is not None:
+                found[sort]["mfu"] = used
+        query = medians["passage_query"]
+        found["over_passage_passage"] = medians["passage_passage"] / query
+        found["over_padded"] = medians["passage_query_padded"] / query
+        if "pytorch" in medians:
+            found["pytorch_examples_per_second"] = self.pairs / medians["pytorch"]
+            found["ratio"] = medians["pytorch"] / query
+        if self.profile:
+            folder = os.path.join(self.profile, name)
+            profiler.start(folder)
+            sides["passage_query"](self.steps)
+            print(profiler.table(profiler.stop(folder, short.step), self.steps, rows=20))
+        return {name: found}
+
+    def _alternating(self, sides: dict[str, Callable[[int], None]]) -> dict[str, list[float]]:
+        seconds: dict[str, list[float]] = {side: [] for side in sides}
+        for step in sides.values():  # first touches are not measured
+            step(1)
+        for _ in range(self.repetitions):
+            for side, step in sides.items():
+                began = time.perf_counter()
+                step(self.steps)
+                seconds[side].append((time.perf_counter() - began) / self.steps)
+        return seconds
+
+    def _batch(self, queries: bool, padded: bool) -> Batch:
+        """Texts of real lengths: passages of about 120 tokens, queries of about 11."""
+        rng = np.random.default_rng(0)
+        low, high = (round(share * self.passage) for share in _PASSAGES)
+        of_passages = rng.integers(low, high + 1, self.pairs)
+        of_contexts = (
+            np.minimum(rng.integers(*_QUERIES, self.pairs), self.context)
+            if queries
+            else rng.integers(low, high + 1, self.pairs)
+        )
+        batch: Batch = {}
+        for name, width, lengths in (
+            ("passage", self.passage, of_passages),
+            ("context", self.passage if padded else self.context, of_contexts),
+        ):
+            ids = rng.integers(_FIRST_WORD, self.vocabulary, (self.pairs, width))
+            ids[:, 0] = 2
+            ids[np.arange(self.pairs), lengths - 1] = 3
+            batch[name] = np.where(np.arange(width) < lengths[:, None], ids, 0).astype(np.int32)
+            batch[f"{name}_length"] = lengths.astype(np.int32)
+        return batch
+
+    def heads(self) -> int:
+        """Attention heads of the BERT."""
+        size = self.head_size or (64 if self.hidden >= 768 else 32)
+        if self.hidden % size:
+            raise UserError(f"hidden={self.hidden} is no multiple of head_size={size}")
+        return self.hidden // size
+
+    def _objective(self, name: str) -> Any:
+        from qac_jax.models.bert import Bert, BertConfig
+        from qac_jax.models.layers import Runtime
+        from qac_jax.objectives.cocondenser import CoCondenser
+        from qac_jax.objectives.cotmae import CotMae
+        from qac_jax.objectives.masking import Vocabulary
+        from qac_jax.training import start
+
+        config = BertConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            num_heads=self.heads(),
+            intermediate_size=4 * self.hidden,
+            max_positions=self.passage,
+            hidden_dropout=self.dropout,
+            attention_dropout=self.dropout,
+        )
+        runtime = Runtime(
+            dtype=start.precision_here(self.precision),
+            dropout="hash",
+            remat=self.remat,
+            scan=self.scan,
+        )
+        model = Bert(config, runtime)
+        vocabulary = Vocabulary(np.zeros(self.vocabulary, bool))
+        if name == "cotmae":
+            return CotMae(model, vocabulary=vocabulary, decoder=self.decoder)
+        return CoCondenser(model, vocabulary=vocabulary)
+
+    def _ours(self, name: str, context: int) -> Compiled:
+        """What `qac pretrain` does at each step, batches handed over from the host included."""
+        import jax
+
+        from qac_jax.training import mesh as meshes
+        from qac_jax.training import report, start
+        from qac_jax.training.optimizers import Optimizer
+        from qac_jax.training.step import Engine, chunk_of
+
+        objective = chunk_of(self._objective(name), self.microbatch)
+        mesh = meshes.make_mesh(devices=jax.devices()[:1])
+        tx = Optimizer().build(1000, start.abstract_params(objective))
+        rules = meshes.rules_named("default")
+        engine = Engine(objective, tx, mesh, rules, microbatch=self.microbatch)
+        shapes = {"passage": self.passage, "context": context}
+        spec: dict[str, Any] = {}
+        for feature, width in shapes.items():
+            spec[feature] = jax.ShapeDtypeStruct((self.pairs, width), np.int32)
+            spec[f"{feature}_length"] = jax.ShapeDtypeStruct((self.pairs,), np.int32)
+        compiled = engine.compile_step(spec)
+        state: Any = None
+
+        def steps(batch: Batch, count: int) -> None:
+            nonlocal state
+            state = engine.create() if state is None else state
+            for _ in range(count):
+                state, metrics = compiled(state, meshes.place(batch, mesh))
+            jax.block_until_ready(metrics)
+
+        flops = report.flops(objective, spec) or 0.0
+        return Compiled(steps, flops, report.memory(compiled), compiled)
+
+    def _without_peer(self) -> str:
+        """Why PyTorch is not measured; "" where it is."""
+        if not self.peer:
+            return "not asked for"
+        for package in ("torch", "transformers"):
+            if importlib.util.find_spec(package) is None:
+                return f"not measured: {package} is not installed (pip install 'qac_jax[bench]')"
+        if self.objective != "cocondenser" and self.decoder != "mlm":
+            return "not measured: transformers has no layer like the causal decoder's"
+        return "not measured in microbatches" if self.microbatch else ""

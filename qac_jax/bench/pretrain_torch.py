@@ -1,0 +1,108 @@
+"""The peer of `qac bench pretrain`: the same step, plainly, with transformers' BERT layers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[[int], None]:
+    """Runs so many steps of CoT-MAE (MLM decoder) or coCondenser on one batch.
+
+    Words are masked once, beforehand: one in so many, by place, which costs the peer nothing.
+    """
+    import torch
+    import transformers
+    from transformers.models.bert.modeling_bert import BertLayer
+
+    torch.manual_seed(0)
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    config = transformers.BertConfig(
+        vocab_size=settings.vocabulary,
+        hidden_size=settings.hidden,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads(),
+        intermediate_size=4 * settings.hidden,
+        max_position_embeddings=settings.passage,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+    )
+    model = transformers.BertForMaskedLM(config).train()
+    head = torch.nn.ModuleList(BertLayer(model.config) for _ in range(2)).train()
+    parameters = [*model.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
+
+    def text(feature: str, rate: float) -> dict[str, Any]:
+        ids = torch.tensor(batch[feature], dtype=torch.long)
+        lengths = torch.tensor(batch[f"{feature}_length"])
+        width = ids.shape[1]
+        count = max(1, round(rate * (width - 2)))  # places computed; those beyond a text weigh 0
+        budget = torch.clamp((rate * (lengths - 2)).round(), min=1)
+        inner = torch.rand(ids.shape) + 2.0 * (torch.arange(width) >= lengths[:, None] - 1)
+        inner[:, 0] = 3.0
+        places = inner.argsort(1)[:, :count]
+        real = (torch.arange(count) < budget[:, None]).float()
+        wanted = ids.gather(1, places)
+        masked = ids.scatter(1, places, torch.where(real > 0, 4, wanted))
+        seen = (torch.arange(width) < lengths[:, None])[:, None, None, :]
+        far = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+        mask = seen[:, 0, 0].long()
+        return {"ids": masked, "mask": mask, "far": far, "places": places, "wanted": wanted,
+                "real": real}  # fmt: skip
+
+    def nll(hidden: Any, of: Mapping[str, Any]) -> Any:
+        index = of["places"][..., None].expand(-1, -1, hidden.shape[-1])
+        logits = model.cls(hidden.gather(1, index)).flatten(0, 1)
+        each = torch.nn.functional.cross_entropy(logits, of["wanted"].flatten(), reduction="none")
+        return (each * of["real"].flatten()).sum()
+
+    def through_head(cls: Any, rest: Any, far: Any) -> Any:
+        x = torch.cat([cls[:, None], rest[:, 1:]], 1)
+        for layer in head:
+            x = layer(x, far)
+        return x
+
+    def cotmae() -> Callable[[], Any]:
+        passage, context = text("passage", 0.30), text("context", 0.45)
+
+        def loss() -> Any:
+            hidden = model.bert(passage["ids"], attention_mask=passage["mask"]).last_hidden_state
+            embedded = model.bert.embeddings(input_ids=context["ids"])
+            told = through_head(hidden[:, 0], embedded, context["far"])
+            own, other = nll(hidden, passage), nll(told, context)
+            return own / passage["real"].sum() + other / context["real"].sum()
+
+        return loss
+
+    def cocondenser() -> Callable[[], Any]:
+        texts = [text("passage", 0.15), text("context", 0.15)]
+        total = sum(of["real"].sum() for of in texts)
+
+        def loss() -> Any:
+            vectors, mlm = [], 0.0
+            for of in texts:
+                out = model.bert(of["ids"], attention_mask=of["mask"], output_hidden_states=True)
+                hidden, early = out.last_hidden_state, out.hidden_states[settings.layers // 2]
+                mlm = mlm + nll(hidden, of)
+                mlm = mlm + nll(through_head(hidden[:, 0], early, of["far"]), of)
+                vectors.append(hidden[:, 0])
+            every = torch.stack(vectors, 1).flatten(0, 1)
+            scores = (every @ every.T).fill_diagonal_(float("-inf"))
+            partner = torch.arange(len(every)) ^ 1
+            return mlm / total + torch.nn.functional.cross_entropy(scores, partner)
+
+        return loss
+
+    loss = cotmae() if name == "cotmae" else cocondenser()
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss().backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+
+    return steps
