@@ -1,0 +1,138 @@
+"""Fine-tuned retrievers are used as they were trained, without a flag: embed, index, mine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import artifacts
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.objectives.finetune import Finetune
+from qac_jax.retrieval.embed import Encoder
+from qac_jax.retrieval.vectors import Vectors
+from qac_jax.stages.embed import Embed
+from qac_jax.stages.index import Index
+from qac_jax.stages.mine import Mine
+from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.stage import execute
+from qac_jax.stages.tokenize import Tokenize
+from qac_jax.stages.train import Train
+from qac_jax.text import records, titles, tokenizers
+
+
+LENGTHS = {"query": 8, "passages": 14}
+BERT = BertConfig(
+    vocab_size=16384,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=32,
+)
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, its passages, and triples that were read with prompts."""
+    root = tmp_path_factory.mktemp("finetune")
+    toy.write_collection(root / "data", 40, 16)
+    execute(Prepare(format="beir", input=str(root / "data"), cut="none"), root / "passages")
+    triples = Tokenize(
+        task="triples",
+        passages=str(root / "passages"),
+        queries=str(root / "data" / "queries.jsonl"),
+        qrels=str(root / "data" / "qrels" / "test.tsv"),
+        random_negatives=3,
+        query_prompt="query: ",
+        passage_prompt="passage: ",
+        workers=1,
+    )
+    execute(triples, root / "triples")
+    return root
+
+
+def trained(road: Path, name: str, init: str = "", **changes: Any) -> Path:
+    module = DualEncoder(DualEncoderConfig(BERT, **changes), Runtime(dropout="hash"))
+    stage = Train(
+        objective=Finetune(module),
+        examples=str(road / "triples"),
+        init=init,
+        kind="triples",
+        settings={"n_passages": 2},
+        lengths=LENGTHS,
+        steps=1,
+        batch_size=8,
+        learning_rate=1e-3,
+    )
+    execute(stage, road / name)
+    return road / name
+
+
+def by_hand(module: Any, params: Any, rows: list[list[int]], side: str) -> np.ndarray:
+    """One text at a time, without padding."""
+    return np.concatenate(
+        [
+            module.apply({"params": params}, np.array([row]), np.array([len(row)]), side=side)
+            for row in rows
+        ]
+    )
+
+
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
+    retriever = trained(road, f"tied_{tied}", tied=tied, pooling="mean", normalize=True)
+    encoder = Encoder.load(retriever)
+    config = encoder.module.config
+    assert (config.pooling, config.normalize, config.tied) == ("mean", True, tied)
+    assert encoder.limits == {"query": 8, "passage": 14}
+
+    tokenizer = tokenizers.load()
+    passages = list(records.Records(artifacts.load(road / "passages")))[:2]
+    texts = {
+        "passage": ["passage: " + titles.text_of(tokenizer, p, "separate") for p in passages],
+        "query": ["query: river stone lamp", "query: " + "winter garden " * 9],
+    }
+    params = encoder.params
+    stage = Embed(model=str(retriever), passages=str(road / "passages"))
+    vectors = Vectors.of(execute(stage, road / f"vectors_{tied}"))
+    for side, limit in (("passage", 14), ("query", 8)):
+        rows = [
+            [tokenizer.cls_id, *tokenizer.encode(text)[: limit - 2], tokenizer.sep_id]
+            for text in texts[side]
+        ]
+        expected = by_hand(encoder.module, params, rows, side)
+        if side == "passage":
+            found = vectors.read(0, 2)
+        else:
+            questions = [text.removeprefix("query: ") for text in texts["query"]]
+            found = encoder.encode(questions, "query")
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert any(tokenizer.sep_id in tokenizer.encode(text) for text in texts["passage"])
+
+
+def test_its_index_mines_for_the_next_one(road: Path) -> None:
+    retriever = trained(road, "tied_True", tied=True, pooling="mean", normalize=True)
+    execute(Embed(encoder=str(retriever), passages=str(road / "passages")), road / "vectors_mine")
+    execute(Index(vectors=str(road / "vectors_mine")), road / "index")
+    mine = Mine(
+        passages=str(road / "passages"),
+        index=str(road / "index"),
+        queries=str(road / "data" / "queries.jsonl"),
+        qrels=str(road / "data" / "qrels" / "test.tsv"),
+        depth=5,
+    )
+    mined = execute(mine, road / "negatives")
+    assert all(len(r["negatives"]) == 5 for r in records.Records(mined))
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_it_in_its_own_shape(road: Path) -> None:
+    retriever = trained(road, "tied_True", tied=True, pooling="mean", normalize=True)
+    again = trained(road, "again", init=str(retriever))
+    assert Encoder.load(again).module.config.pooling == "mean"
