@@ -47,11 +47,21 @@ class EncoderSalience:
     def __call__(
         self, documents: Sequence[str], spans: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        vectors = self.encoder.encode(documents, "passage")
+        return self.compare(*self.vectors(documents, spans))
+
+    def vectors(
+        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Vectors of the documents, and of the spans of each."""
+        whole = self.encoder.encode(documents, "passage")
         flat = self.encoder.encode([span for of in spans for span in of], "query")
-        ends = np.cumsum([len(of) for of in spans])[:-1]
-        parts = np.split(flat, ends)
-        return [part @ vector for part, vector in zip(parts, vectors, strict=True)]
+        return whole, np.split(flat, np.cumsum([len(of) for of in spans])[:-1])
+
+    def compare(
+        self, documents: Sequence[np.ndarray] | np.ndarray, spans: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """span · document of vectors."""
+        return [part @ vector for part, vector in zip(spans, documents, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,130 @@
+"""`qac extract` on its road: prepare, extract, inspect, tokenize, train; resumed and sharded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qac_jax import artifacts
+from qac_jax.cli import main
+from qac_jax.data.loader import Loader
+from qac_jax.queries import extraction
+from qac_jax.stages import stage
+from qac_jax.stages.extract import Extract
+from qac_jax.text.records import Records
+
+
+WORDS = "river stone lamp winter garden copper violin harbour meadow signal ladder".split()
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("extract")
+    rng = np.random.default_rng(0)
+    corpus = folder / "corpus.jsonl"
+    with corpus.open("w") as file:
+        for number in range(30):
+            text = f"{WORDS[number % 11].capitalize()} works\n" + " ".join(rng.choice(WORDS, 40))
+            if number == 7:
+                text = "too short"
+            file.write(json.dumps({"id": f"d{number}", "text": text}) + "\n")
+    out = folder / "passages"
+    assert main(["prepare", "--input", str(corpus), "--cut", "none", "--out", str(out)]) == 0
+    return out
+
+
+def extracted(passages: Path, out: Path, *more: str) -> Records:
+    arguments = ["--passages", str(passages), "--out", str(out), "--workers", "1"]
+    assert main(["extract", *arguments, *more]) == 0
+    return Records(artifacts.load(out, "contexts"))
+
+
+def test_ranked_spans_can_be_looked_at(passages: Path, tmp_path: Path, capsys: Any) -> None:
+    found = extracted(passages, tmp_path / "bm25", "--keep", "16", "--shard_passages", "8")
+    texts = {record["_id"]: record["text"] for record in Records(artifacts.load(passages))}
+    assert [record["_id"] for record in found] == list(texts)
+    for record in found:
+        contexts = record["contexts"]
+        scores = [context["score"] for context in contexts]
+        assert scores == sorted(scores, reverse=True)
+        whole = " ".join(texts[record["_id"]].split())
+        assert all(c["text"] in whole and c["origin"] == "qext_bm25" for c in contexts)
+        assert bool(contexts) == (record["_id"] != "d7#0")
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "bm25"), "--spans", "--items", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "qext_bm25" in shown and f"{found[0]['contexts'][0]['score']:.3f}" in shown
+    assert main(["inspect", str(passages), "--spans"]) == 2
+    assert "kind 'passages'" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_goes_on(
+    passages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(out: str) -> Any:
+        settings = Extract(passages=str(passages), shard_passages=8, workers=1)
+        return stage.execute(settings, tmp_path / out)
+
+    whole, write, done = made("whole"), extraction.write_shard, []
+
+    def breaking(job: Any, *more: Any) -> Any:
+        if len(done) == 2:
+            raise RuntimeError("a crash")
+        done.append(job.start)
+        return write(job, *more)
+
+    monkeypatch.setattr(extraction, "write_shard", breaking)
+    with pytest.raises(RuntimeError, match="a crash"):
+        made("cut")
+    again: list[int] = []
+
+    def counting(job: Any, *more: Any) -> Any:
+        again.append(job.start)
+        return write(job, *more)
+
+    monkeypatch.setattr(extraction, "write_shard", counting)
+    assert made("cut").identity == whole.identity
+    assert (done, again) == ([0, 8], [16, 24])
+    monkeypatch.setattr(extraction, "write_shard", write)
+    spread = Extract(passages=str(passages), shard_passages=8, workers=2)
+    assert stage.execute(spread, tmp_path / "spread").identity == whole.identity
+
+
+def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: Any) -> None:
+    extracted(passages, tmp_path / "spans")
+    given = ("--contexts", str(tmp_path / "spans"))
+    found = extracted(passages, tmp_path / "both", "--method", "title", *given)
+    assert [c["origin"] for c in found[0]["contexts"]] == ["qext_bm25", "doc_title"]
+    assert found[0]["contexts"][1]["text"] == "River works"
+    again = ("--statistics", str(tmp_path / "spans"))
+    other = extracted(passages, tmp_path / "again", *again)
+    assert other[3] == Records(artifacts.load(tmp_path / "spans"))[3]
+
+    examples = tmp_path / "examples"
+    task = ["--task", "augtriever", "--contexts", str(tmp_path / "both"), "--out", str(examples)]
+    assert main(["tokenize", "--passages", str(passages), *task]) == 0
+    strategies = {"qext_bm25": 0.4, "doc_title": 0.3, "qext_self": 0.3}
+    with Loader(str(examples), batch_size=10, settings={"strategies": strategies}) as loader:
+        batch = next(loader)
+    assert batch["spans"].shape == (10, 16, 32) and set(batch["extract"]) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "plm"], "takes one of --model and --trained"),
+        (["--model", "."], "takes no model"),
+        (["--keep", "0"], "keep=0"),
+        (["--spans", "0"], "spans=0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    passages: Path, tmp_path: Path, capsys: Any, flags: list[str], message: str
+) -> None:
+    arguments = ["extract", "--passages", str(passages), "--out", str(tmp_path / "no"), *flags]
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
