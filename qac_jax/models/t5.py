@@ -92,7 +92,8 @@ class Cache:
     """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
 
     past and cross hold (keys, values) a layer: a tuple of pairs, or with `Runtime.scan` one pair
-    with a leading layer axis. past is [R, heads, M, d_kv], cross [B, heads, S, d_kv].
+    with a leading layer axis. past is [R, heads, M, d_kv]; cross' keys are [B, heads, d_kv, S],
+    its values [B, heads, S, d_kv].
     """
 
     past: Any
