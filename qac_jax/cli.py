@@ -39,10 +39,9 @@ STAGES = {
     "unite": "qac_jax.stages.unite:Unite",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
     "similarities": "qac_jax.stages.similarities:Similarities",
+    "report": "qac_jax.stages.report:Report",
     "export": "qac_jax.stages.export:Export",
 }
-# Verbs of the road that this version cannot go yet; they are named so that nobody searches.
-COMING = ("report",)
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
     "extract": "qac_jax.bench.extract:Extract",
@@ -71,6 +70,7 @@ _SUMMARIES = {
     "label": "rankings and a teacher -> pseudo-labels",
     "unite": "several judged collections -> one, some judgements hidden",
     "evaluate": "runs and judgements -> figures, and which differences are real",
+    "report": "everything in a run's folder -> a page to read, and a table",
     "export": "parameters -> a folder for transformers or sentence-transformers",
     "similarities": "passages beside their queries and negatives: PAIR's Figure 4",
     "run": "a recipe: all its stages, skipping what is done",
@@ -142,11 +142,7 @@ def _dispatch(arguments: list[str]) -> int:
         return others[verb](rest)
     if verb in STAGES:
         return _stage(verb, rest)
-    if verb in COMING:
-        raise UserError(
-            f"{verb} is not part of version {__version__} yet; see `qac --help` for what is"
-        )
-    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*STAGES, *others, *COMING])}")
+    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*STAGES, *others])}")
 
 
 def _overview() -> str:
@@ -156,10 +152,8 @@ def _overview() -> str:
         "Query-as-context pre-training, PAIR, AugTriever: documents in, a measured retriever out.",
         "",
     ]
-    lines += [f"  {verb:<10} {text}" for verb, text in _SUMMARIES.items()]
+    lines += [f"  {verb:<12} {text}" for verb, text in _SUMMARIES.items()]
     lines += [
-        "",
-        "  not in this version yet: " + ", ".join(COMING),
         "",
         "Flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,",
         "--gin.NAME=VALUE, --dry_run [--json], --overwrite. Flags beat --gin.X, which beats files.",
