@@ -55,12 +55,28 @@ class TitleRule:
 
 
 def anchors(passage: dict[str, Any]) -> list[str]:
-    """Labels of links, then emphasised words, then names it refers to; each once."""
+    """Labels of links, then emphasised words, then names it refers to; each once.
+
+    Only those that stand in the passage as whole words: a document tells its links for all of its
+    passages, and whom to "see also" besides.
+    """
+    text = " ".join(passage["text"].lower().split())
     found: dict[str, str] = {}
     for name in ("anchors", "phrases", "see_also"):
         for item in passage.get(name) or ():
             # Anchors are [target, label]; names and phrases are themselves.
             label = " ".join((item if isinstance(item, str) else item[-1]).split())
-            if label:
-                found.setdefault(label.lower(), label)
+            if label and label.lower() not in found and _stands(label.lower(), text):
+                found[label.lower()] = label
     return list(found.values())
+
+
+def _stands(label: str, text: str) -> bool:
+    """Whether a label is in a text, and not merely in the middle of a word."""
+    start = text.find(label)
+    while start >= 0:
+        around = text[start - 1 : start] + text[start + len(label) : start + len(label) + 1]
+        if not any(character.isalnum() for character in around):
+            return True
+        start = text.find(label, start + 1)
+    return False
