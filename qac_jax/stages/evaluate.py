@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.stages.relatedness import Relatedness
+from qac_jax.stages.stage import Inputs, artifact_input, option, source
 
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(Stage):
+class Evaluate(Relatedness):
     """Judges runs with relevance judgements, or by the answers of questions; or makes the runs
-    itself, with an encoder (or BM25) on collections in BEIR's layout.
+    itself, with an encoder (or BM25) on collections in BEIR's layout. With --pairs it judges how
+    related contexts are to their passages, instead.
 
     Several runs are compared pair by pair: paired t-test and randomisation test, corrected by
     Holm, with the queries won and lost.
@@ -75,6 +77,8 @@ class Evaluate(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
+        if self.about_pairs:
+            return self.plan_pairs()
         self._check()
         if self.suite:
             return {"table of": self.suite}
@@ -87,6 +91,9 @@ class Evaluate(Stage):
         from qac_jax.evaluation import results
         from qac_jax.retrieval import runs as run_files
 
+        if self.about_pairs:
+            self.run_pairs(inputs, out)
+            return
         self._check()
         if self.beir or self.suite:
             self._of_collections(out)
@@ -117,6 +124,8 @@ class Evaluate(Stage):
         from qac_jax.evaluation import results, suites, tables
         from qac_jax.evaluation.significance import Comparison
 
+        if self.about_pairs:
+            return self.summary_of_pairs(artifact)
         found, facts = results.read(artifact)
         what = "collection" if self.beir or self.suite else "run"
         text = tables.figures({result.name: result.mean for result in found}, what)

@@ -1,0 +1,247 @@
+"""How related are contexts to their passages? An estimate of what appendix A of QAC asks judges.
+
+Each passage is paired with contexts of several sorts: a query made for it, another passage of its
+document. A context that is about its passage leads back to it: BM25 ranks the passage high for it,
+an encoder puts the two close together, a cross-encoder scores them high. All sorts are measured on
+the same passages, so that their differences can be tested pair by pair.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError
+from qac_jax.evaluation.results import Result
+from qac_jax.retrieval import bm25
+from qac_jax.text.records import Records
+
+
+QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
+DEPTH = 100
+# As in the released code: a "random" passage is at most so many places away.
+_WINDOW = 100
+# The places of a passage in BM25's ranking, as the plot groups them.
+_GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
+_BEYOND = f"> {DEPTH}"
+_COLOURS = ("#1f5fa8", "#e08b27", "#4c9a63", "#9a5fb5")
+
+
+class Pair(NamedTuple):
+    """A passage and a context of some sort."""
+
+    passage: int  # its row in the texts
+    name: str  # its id
+    context: str
+    sort: str
+    itself: int = -1  # the context's own row, where it is one of the texts
+
+    def __repr__(self) -> str:
+        return f"Pair({self.name}, {self.sort}, {self.context[:40]!r})"
+
+
+def from_contexts(
+    passages: Records, contexts: Records, at_most: int, seed: int = 0
+) -> Iterable[Pair]:
+    """Pairs of every sort for the same passages, drawn at random: those that have all sorts."""
+    rng = random.Random(seed)
+    rows = list(range(len(contexts)))
+    rng.shuffle(rows)
+    found = 0
+    for row in rows:
+        record = contexts[row]
+        texts = [context["text"] for context in record["contexts"]]
+        (place,) = passages.positions([record["_id"]])
+        if not texts or place is None:
+            continue
+        near, siblings = _siblings(passages, place)
+        if not siblings:
+            continue
+        yield Pair(place, record["_id"], rng.choice(texts), QUERY)
+        for sort, others in ((RANDOM, siblings), (NEARBY, near)):
+            other = rng.choice(others)
+            yield Pair(place, record["_id"], passages[other]["text"], sort, other)
+        found += 1
+        if found == at_most:
+            return
+
+
+def _siblings(passages: Records, place: int) -> tuple[list[int], list[int]]:
+    """Rows of the passages just beside one, and of all around it, of the same document."""
+    document = passages[place]["doc"]
+    around = []
+    for step in (-1, 1):
+        row = place + step
+        while 0 <= row < len(passages) and abs(row - place) <= _WINDOW:
+            if passages[row]["doc"] != document:
+                break
+            around.append(row)
+            row += step
+    return [row for row in around if abs(row - place) == 1], sorted(around)
+
+
+def from_examples(
+    texts: Sequence[str],
+    records: Sequence[Mapping[str, Sequence[str]]],
+    at_most: int,
+    seed: int = 0,
+) -> Iterable[Pair]:
+    """The same of token examples: records of the features' texts, and all passages' texts.
+
+    Of the sorts that are stored; a passage that lacks one of them is passed over.
+    """
+    names = {"contexts": QUERY, "random": RANDOM, "nearby": NEARBY, "overlap": "overlapping text"}
+    rng = random.Random(seed)
+    rows = list(range(len(records)))
+    rng.shuffle(rows)
+    place_of = {text: row for row, text in enumerate(texts)}
+    found = 0
+    for row in rows:
+        if not all(records[row].values()):
+            continue
+        for feature, given in records[row].items():
+            context = rng.choice(given)
+            yield Pair(row, str(row), context, names[feature], place_of.get(context, -1))
+        found += 1
+        if found == at_most:
+            return
+
+
+def lexical(texts: Iterable[str], pairs: Sequence[Pair]) -> list[int | None]:
+    """BM25's place of each pair's passage for its context; None beyond DEPTH.
+
+    Where the context is one of the passages, its own place is left out.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        place = os.path.join(folder, "bm25")
+        with artifacts.create(place, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:
+            out.count = bm25.write(out, texts, bm25.Analyzer(), bm25.PRESETS["anserini"])
+        index = bm25.Bm25(artifacts.load(place))
+        _, rows = index.find([pair.context for pair in pairs], min(DEPTH + 1, len(index)))
+    found: list[int | None] = []
+    for pair, ranking in zip(pairs, rows, strict=True):
+        others = ranking[ranking != pair.itself][:DEPTH]
+        places = np.flatnonzero(others == pair.passage)
+        found.append(int(places[0]) + 1 if len(places) else None)
+    return found
+
+
+def measured(
+    pairs: Sequence[Pair],
+    places: Sequence[int | None],
+    cosine: Sequence[float] | np.ndarray = (),
+    odds: Sequence[float] | np.ndarray = (),
+) -> list[Result]:
+    """The figures of every sort, pair by pair; `cosine` of an encoder, `odds` of a cross-encoder
+    as probabilities."""
+    by_sort: dict[str, dict[str, dict[str, float]]] = {}
+    for number, (pair, place) in enumerate(zip(pairs, places, strict=True)):
+        values = {
+            "bm25 mrr": 1.0 / place if place else 0.0,
+            "bm25 hit@1": float(place == 1),
+            "bm25 hit@10": float(place is not None and place <= 10),
+        }
+        if len(cosine):
+            values["cosine"] = float(cosine[number])
+        if len(odds):
+            values["cross-encoder"] = float(odds[number])
+        by_sort.setdefault(pair.sort, {})[pair.name] = values
+    if not by_sort:
+        raise UserError(
+            "no passage has a context of every sort (a query, another passage of its document); "
+            "give contexts and passages of the same documents"
+        )
+    return [
+        Result(
+            sort,
+            {m: _mean(v[m] for v in of.values()) for m in next(iter(of.values()))},
+            of,
+            len(of),
+        )  # fmt: skip
+        for sort, of in by_sort.items()
+    ]
+
+
+def cosines(
+    encode: Callable[[Sequence[str], str], np.ndarray],
+    pairs: Sequence[Pair],
+    text: Callable[[int], str],
+) -> np.ndarray:
+    """The cosine of passage and context of each pair; `encode(texts, side)` gives vectors."""
+    rows = list(dict.fromkeys(pair.passage for pair in pairs))
+    place = {row: number for number, row in enumerate(rows)}
+    passages = _unit(encode([text(row) for row in rows], "passage"))
+    found = np.zeros(len(pairs), np.float32)
+    for side, wanted in (("query", True), ("passage", False)):
+        numbers = [n for n, pair in enumerate(pairs) if (pair.sort == QUERY) == wanted]
+        if numbers:
+            vectors = _unit(encode([pairs[n].context for n in numbers], side))
+            theirs = passages[[place[pairs[n].passage] for n in numbers]]
+            found[numbers] = np.sum(vectors * theirs, axis=1)
+    return found
+
+
+def groups(pairs: Sequence[Pair], places: Sequence[int | None]) -> dict[str, dict[str, float]]:
+    """Sort -> group of places -> share of its pairs."""
+    found: dict[str, dict[str, float]] = {}
+    for pair, place in zip(pairs, places, strict=True):
+        shares = found.setdefault(pair.sort, {**{n: 0.0 for _, n in _GROUPS}, _BEYOND: 0.0})
+        shares[next((n for last, n in _GROUPS if place and place <= last), _BEYOND)] += 1
+    return {
+        sort: {name: count / sum(shares.values()) for name, count in shares.items()}
+        for sort, shares in found.items()
+    }
+
+
+def plot(shares: Mapping[str, Mapping[str, float]]) -> str:
+    """The shares as bars, an SVG of its own."""
+    width, height, left, bottom, top = 640, 320, 48, 56, 40
+    names = list(next(iter(shares.values())))
+    room = (width - left - 16) / len(names)
+    bar = 0.8 * room / len(shares)
+    scale = height - bottom - top
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for tick in range(0, 101, 25):
+        y = height - bottom - scale * tick / 100
+        parts.append(f'<line x1="{left}" x2="{width - 16}" y1="{y}" y2="{y}" stroke="#e4e4e4"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{tick} %</text>')
+    for number, (sort, values) in enumerate(shares.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        for place, name in enumerate(names):
+            x = left + place * room + 0.1 * room + number * bar
+            tall = scale * values[name]
+            parts.append(
+                f'<rect x="{x:.1f}" y="{height - bottom - tall:.1f}" width="{bar:.1f}" '
+                f'height="{tall:.1f}" fill="{colour}"/>'
+            )
+        x = left + 10 + number * 150
+        parts.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 18}" y="22">{html.escape(sort)}</text>')
+    for place, name in enumerate(names):
+        x = left + (place + 0.5) * room
+        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">')
+        parts.append(f"{html.escape(name)}</text>")
+    parts.append(
+        f'<text x="{(width + left) / 2}" y="{height - 12}" text-anchor="middle">place of the '
+        "passage in BM25's ranking for its context</text></svg>"
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
