@@ -1,0 +1,100 @@
+"""`qac report`: what a recipe's run came to, as one HTML page and a Markdown table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.stages import fields
+from qac_jax.stages.stage import REFERENCE, Inputs, Stage, option, source
+
+
+if TYPE_CHECKING:
+    from qac_jax.evaluation.report import Content
+
+
+PAGE, TABLE = "report.html", "report.md"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report(Stage):
+    """Shows figures with their significance, wins and losses, training curves, the index, samples
+    of generated queries, settings, time and memory of everything in a run's folder."""
+
+    VERB: ClassVar[str] = "report"
+    KIND: ClassVar[str] = "report"
+    EXAMPLE: ClassVar[str] = "qac report --folder out/demo --out out/demo/report"
+
+    folder: str = option("", "the --out of a recipe's run (default: where the metrics lie)")
+    metrics: str = source("figures of qac evaluate, joined by commas (default: the folder's)", "")
+    after: str = source("in a recipe: other stages that must be done before", "")
+    title: str = option("", "of the page (default: the folder's name)")
+    queries: str = source("the questions' texts, where the runs do not say", "")
+    cases: int = option(5, "questions won, and lost, to show of each test")
+    samples: int = option(6, "passages to show with their generated queries")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        self._check()
+        return {"folder": self.folder or None}
+
+    def environment(self) -> dict[str, str]:
+        """The folder's artefacts, which are shown without being inputs."""
+        from qac_jax.evaluation import gathering
+
+        if not (self.folder or self.metrics) or REFERENCE in self.metrics:
+            return {}
+        found = gathering.found_in(self._folder())
+        return {"artefacts": fields.digest({name: a.identity for name, a in found.items()})}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import report
+
+        del inputs
+        content = self._content()
+        with out.open(PAGE) as file:
+            file.write(report.html(content))
+        with out.open(TABLE) as file:
+            file.write(report.markdown(content))
+        out.count = len(content.tests)
+
+    def summary(self, artifact: Artifact) -> str:
+        text = artifact.file(TABLE).read_text().rstrip()
+        return f"{text}\n\n{artifact.file(PAGE)}"
+
+    def _check(self) -> None:
+        if not (self.folder or self.metrics):
+            raise UserError(
+                "report needs something to show; pass --folder DIR (the --out of a run), or "
+                "--metrics DIR"
+            )
+
+    def _folder(self) -> str:
+        self._check()
+        first = self.metrics.split(",")[0].strip()
+        return self.folder or os.path.dirname(os.path.abspath(first))
+
+    def _content(self) -> Content:
+        from qac_jax import artifacts
+        from qac_jax.evaluation import gathering
+
+        folder = self._folder()
+        found = gathering.found_in(folder)
+        named = [part.strip() for part in self.metrics.split(",") if part.strip()]
+        metrics = {n: a for n, a in found.items() if a.kind == "metrics"}
+        if named:
+            opened = [artifacts.load(place, "metrics") for place in named]
+            metrics = {artifact.path.name: artifact for artifact in opened}
+        if not found and not metrics:
+            raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
+        choice = gathering.Choice(
+            self.title or os.path.basename(os.path.abspath(folder)),
+            self.cases,
+            self.samples,
+            self.queries,
+        )
+        return gathering.content({**found, **metrics}, metrics, choice)

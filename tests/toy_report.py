@@ -1,0 +1,120 @@
+"""A tiny run's folder of real artefacts: everything that a report shows is in it once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from toy_retrieval import WORDS, sentence
+
+from qac_jax import artifacts
+from qac_jax.retrieval.runs import Ranking, ranked, write_lines
+from qac_jax.retrieval.scann_index import Effort
+from qac_jax.retrieval.tuning import Point, Tuned
+from qac_jax.stages.evaluate import Evaluate
+from qac_jax.stages.stage import execute
+from qac_jax.text.records import write_records
+
+
+PASSAGES, QUERIES = 40, 24
+# How late the relevant passage comes at the most: the fewer, the better the system.
+SYSTEMS = {"bm25": 30, "retriever 1": 8, "retriever 2": 3}
+
+
+def build(folder: Path) -> Path:
+    """passages, contexts, encoder (with a history), index (tuned), runs and natural (metrics)."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    records = [
+        {"_id": f"p{n}", "title": f"About {WORDS[n % 20]} <{n}>", "text": sentence(rng, 20)}
+        for n in range(PASSAGES)
+    ]
+    with artifacts.create(folder / "passages", kind="passages", stage="prepare") as out:
+        write_records(out, records)
+        out.info["seconds"] = 12.5
+    contexts = [
+        {
+            "_id": record["_id"],
+            "contexts": [
+                {"text": f"what is {WORDS[n % 20]}?", "origin": "t5", "score": -1.25},
+                {"text": f"who likes a {WORDS[(n + 1) % 20]} & why?", "origin": "title"},
+            ],
+        }
+        for n, record in enumerate(records)
+    ]
+    with artifacts.create(folder / "queries", kind="contexts", stage="generate") as out:
+        write_records(out, contexts, "contexts")
+        out.info.update(seconds=75.0, peak_resident_bytes=2**30)
+    history(folder / "encoder")
+    tuned_index(folder / "index")
+    judged(folder, rng)
+    return folder
+
+
+def history(folder: Path) -> None:
+    with artifacts.create(
+        folder, kind="parameters", stage="pretrain", fields={"type": "x.Train", "steps": 1000}
+    ) as out:
+        with out.open("metrics.jsonl") as file:
+            for step in range(10, 1001, 10):
+                loss = 2 + 6 * float(np.exp(-step / 200))
+                row = {"step": step, "loss": loss, "learning_rate": 1e-3 * (1 - step / 1000)}
+                file.write(json.dumps({**row, "step_ms": 80.0}) + "\n")
+                if step % 250 == 0:
+                    file.write(json.dumps({"step": step, "validation/loss": loss + 0.4}) + "\n")
+        out.info.update(seconds=605.0, gin="train.Train.steps = 1000\n")
+
+
+def tuned_index(folder: Path) -> None:
+    points = tuple(
+        Point(leaves, 100 * leaves, 1 - 0.3 / leaves, 9000.0 / leaves)
+        for leaves in (1, 2, 4, 8, 16)
+    )
+    tuned = Tuned(points[3], 0.961, 0.96, 10, 400, points)
+    assert tuned.effort == Effort(8, 800)
+    with artifacts.create(folder, kind="index", stage="index") as out:
+        with out.open("index.json") as file:
+            file.write("{}")
+        out.info.update(tuning=dataclasses.asdict(tuned), seconds=3.0)
+
+
+def judged(folder: Path, rng: np.random.Generator) -> None:
+    sources = folder / "sources"
+    sources.mkdir()
+    truth = {f"q{n}": f"p{int(rng.integers(PASSAGES))}" for n in range(QUERIES)}
+    with open(sources / "queries.jsonl", "w") as file:
+        for name, passage in truth.items():
+            number = int(passage[1:])
+            text = f"where is the {WORDS[number % 20]} of {number}?"
+            file.write(json.dumps({"_id": name, "text": text}) + "\n")
+    lines = [f"{query}\t{passage}\t1" for query, passage in truth.items()]
+    (sources / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    for system, latest in SYSTEMS.items():
+        place = folder / system.replace(" ", "_")
+        with artifacts.create(
+            place,
+            kind="run",
+            stage="search",
+            fields={"queries": os.fspath(sources / "queries.jsonl")},
+        ) as out:
+            with out.open("run.trec") as file:
+                write_lines(file, {q: late(rng, p, latest) for q, p in truth.items()})
+            out.count = QUERIES
+            out.info["seconds"] = 1.0
+    runs = ",".join(os.fspath(folder / system.replace(" ", "_")) for system in SYSTEMS)
+    stage = Evaluate(
+        runs=runs,
+        qrels=os.fspath(sources / "test.tsv"),
+        measures=("ndcg@10", "mrr@10", "recall@20"),
+        permutations=999,
+    )
+    execute(stage, folder / "natural")
+
+
+def late(rng: np.random.Generator, relevant: str, latest: int) -> Ranking:
+    ids = [f"p{n}" for n in rng.permutation(PASSAGES) if f"p{n}" != relevant]
+    ids.insert(int(rng.integers(latest)), relevant)
+    return ranked(ids, 20 - np.arange(len(ids)) / 2)

@@ -1,0 +1,95 @@
+"""Plots: what is drawn stands where the numbers say."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from qac_jax.evaluation import plots
+from qac_jax.evaluation.plots import Series
+
+
+def svg(figure: str) -> ElementTree.Element:
+    found = ElementTree.fromstring(figure).find("svg")
+    assert found is not None
+    return found
+
+
+def points(element: ElementTree.Element) -> list[tuple[float, float]]:
+    pairs = (pair.split(",") for pair in element.attrib["points"].split())
+    return [(float(x), float(y)) for x, y in pairs]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.037, 0.041), (-3, 7.2), (12, 12), (0, 0), (1e-7, 3e-4), (5, 9e6)]
+)
+def test_ticks_are_round_and_enclose(low: float, high: float) -> None:
+    found = plots.ticks(low, high)
+    assert found[0] <= low and found[-1] >= high and 2 <= len(found) <= 9
+    steps = {round(b - a, 12) for a, b in zip(found, found[1:], strict=False)}
+    assert len(steps) == 1
+    step = steps.pop()
+    assert round(step / 10 ** math.floor(math.log10(step)), 6) in (1, 2, 2.5, 5)
+
+
+def test_lines_go_through_their_points() -> None:
+    drawing = svg(
+        plots.lines([Series("a", [0, 5, 10], [0, 1, 4]), Series("b", [0], [2])], "x", "y")
+    )
+    first, second = drawing.findall("polyline")
+    (x0, y0), (x1, y1), (x2, y2) = points(first)
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert (y0 - y2) == pytest.approx(4 * (y0 - y1), abs=0.5), "up is more"
+    assert "c0" in first.attrib["class"] and "c1" in second.attrib["class"]
+    assert len(drawing.findall("circle")) == 1, "a single point is a dot"
+    for x, y in points(first):
+        assert 0 <= x <= plots.WIDTH and 0 <= y <= plots.HEIGHT
+
+
+def test_a_logarithmic_axis() -> None:
+    drawing = svg(plots.lines([Series("a", [1, 10, 100], [1, 2, 3])], "ms", "y", log_x=True))
+    (polyline,) = drawing.findall("polyline")
+    (x0, _), (x1, _), (x2, _) = points(polyline)
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+
+
+def test_a_histogram_counts_shares() -> None:
+    figure = plots.histogram([("few", [0.05, 0.15, 0.15, 0.95]), ("one", [0.5])], "v", bins=10)
+    few, one = svg(figure).findall("polygon")
+    floor = max(y for _, y in points(few))
+    heights = [floor - y for _, y in points(few)]
+    (highest,) = {round(floor - y, 1) for _, y in points(one) if y < floor}
+    assert max(heights) == pytest.approx(highest / 2, abs=0.2), "two of four"
+    assert "<span><i" in figure and "few</span>" in figure
+
+
+def test_bars_and_names_are_escaped() -> None:
+    drawing = svg(plots.bars([("a <b> & c", 2.0, "2 s"), ("d" * 30, 1.0, "1 s")], "time"))
+    long, short = (float(bar.attrib["width"]) for bar in drawing.findall("rect"))
+    assert long == pytest.approx(2 * short, abs=0.2)
+    texts = [text.text for text in drawing.findall("text")]
+    assert texts[0] == "a <b> & c" and texts[2] == "d" * 17 + "…"
+
+
+def test_what_cannot_be_drawn_is_left_out() -> None:
+    assert plots.lines([], "x", "y") == "" == plots.histogram([("none", [])], "x")
+    assert plots.bars([], "x") == ""
+    drawing = plots.lines([Series("a", [0, 1, 2], [1.0, float("nan"), 3.0])], "x", "y")
+    assert "nan" not in drawing
+    assert len(points(svg(drawing).findall("polyline")[0])) == 2
+    assert plots.lines([Series("a", [0], [float("inf")])], "x", "y") == ""
+
+
+def test_long_lines_are_thinned() -> None:
+    steps = list(range(100_000))
+    drawing = plots.lines([Series("loss", steps, [s % 7 for s in steps])], "step", "loss")
+    assert len(points(svg(drawing).findall("polyline")[0])) <= 800
+
+
+def test_small_numbers_fit_beside_the_axis() -> None:
+    drawing = plots.lines([Series("lr", [0, 1], [0, 0.001])], "step", "learning rate")
+    labels = re.findall(r'class="end"[^>]*>([^<]*)<', drawing)
+    assert "2.5e-4" in labels and max(map(len, labels)) <= 7
