@@ -20,7 +20,7 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation.results import Result
-from qac_jax.retrieval import bm25
+from qac_jax.retrieval import bm25, ids
 from qac_jax.text.records import Records
 
 
@@ -123,6 +123,7 @@ def lexical(texts: Iterable[str], pairs: Sequence[Pair]) -> list[int | None]:
         place = os.path.join(folder, "bm25")
         with artifacts.create(place, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:
             out.count = bm25.write(out, texts, bm25.Analyzer(), bm25.PRESETS["anserini"])
+            ids.write(out, map(str, range(out.count)))
         index = bm25.Bm25(artifacts.load(place))
         _, rows = index.find([pair.context for pair in pairs], min(DEPTH + 1, len(index)))
     found: list[int | None] = []

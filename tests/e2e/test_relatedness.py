@@ -1,0 +1,194 @@
+"""`qac evaluate --pairs`, `--sheet` and `--votes`: figures, a blind sheet, agreement."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qac_jax import artifacts, cli
+from qac_jax.data import store
+from qac_jax.evaluation import relatedness, votes
+from qac_jax.evaluation.results import read
+from qac_jax.text import tokenizers
+from qac_jax.text.records import write_records
+
+
+DOCUMENTS, EACH = 8, 5
+
+
+def texts() -> list[list[str]]:
+    """Passages of documents: some words of the passage's own, some of its document's."""
+    return [
+        [
+            " ".join([f"own{d}x{p}y{w}" for w in range(4)] + [f"topic{d}z{w}" for w in range(2)])
+            for p in range(EACH)
+        ]
+        for d in range(DOCUMENTS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Passages, queries made of their own words, token examples of both, labels."""
+    root = tmp_path_factory.mktemp("pairs")
+    passages, contexts = [], []
+    for d, document in enumerate(texts()):
+        for p, text in enumerate(document):
+            name = f"d{d}-{p}"
+            title = f"title {d}"
+            passages.append({"_id": name, "doc": f"d{d}", "position": p, "title": title,
+                             "text": text})  # fmt: skip
+            query = {"text": f"what is own{d}x{p}y1", "origin": "text2query", "score": 0.0}
+            contexts.append({"_id": name, "contexts": [query]})
+    labels = [
+        {"_id": f"q{i}", "query": f"query {i}", "positives": [f"d{i}-0"], "negatives": [f"d{i}-1"]}
+        for i in range(4)
+    ]
+    for kind, records in (("passages", passages), ("contexts", contexts), ("negatives", labels)):
+        with artifacts.create(root / kind, kind=kind, schema=1, key=kind, stage="test") as out:
+            write_records(out, records, kind)
+    _write_examples(root / "examples")
+    return root
+
+
+def _write_examples(folder: Path) -> None:
+    tokenizer = tokenizers.load()
+    with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
+        tokenizer.save(str(out.path / "tokenizer"))
+        out.adopt("tokenizer")
+        encode = tokenizer.encode_batch
+        records = [
+            {
+                "passage": encode([text])[0],
+                "contexts": encode([f"about {text.split()[1]}"]),
+                "random": encode([document[(p + 2) % EACH]]),
+            }
+            for document in texts()
+            for p, text in enumerate(document)
+        ]
+        schema = store.schema_of(tokenizer.vocab_size, ["passage"], ["contexts", "random"])
+        with out.temporary(store.shard_name(0, 1)) as path:
+            store.write_shard(path, schema, records)
+        out.count = len(records)
+        out.info.update(task="mixed", schema=schema, shards=[len(records)], form={}, settings={})
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def evaluate(out: Path, *arguments: str) -> int:
+    return cli.main(["evaluate", *arguments, "--out", str(out)])
+
+
+def test_queries_lead_back_to_their_passages(folder, tmp_path, capsys):
+    inputs = ["--pairs", str(folder / "contexts"), "--passages", str(folder / "passages")]
+    assert evaluate(tmp_path / "out", *inputs) == 0
+    printed = capsys.readouterr().out
+    found, facts = read(artifacts.load(tmp_path / "out"))
+    means = {result.name: result.mean for result in found}
+    assert {result.queries for result in found} == {DOCUMENTS * EACH}
+    assert means[relatedness.QUERY]["bm25 mrr"] == 1.0
+    # A sibling shares the topic with all four others: it cannot tell them apart.
+    for sort in (relatedness.RANDOM, relatedness.NEARBY):
+        assert 0.2 < means[sort]["bm25 mrr"] < 0.9 and means[sort]["bm25 hit@10"] == 1.0
+    assert all(c["queries"] == DOCUMENTS * EACH for c in facts["comparisons"])
+    assert relatedness.QUERY in printed and "t-test" in printed
+    image = (tmp_path / "out" / "relatedness.svg").read_text()
+    assert xml.etree.ElementTree.fromstring(image).tag.endswith("svg")
+    assert facts["places"][relatedness.QUERY]["1"] == 1.0
+
+
+def test_examples_say_the_same(folder, tmp_path):
+    assert evaluate(tmp_path / "out", "--pairs", str(folder / "examples")) == 0
+    found, _ = read(artifacts.load(tmp_path / "out"))
+    means = {result.name: result.mean["bm25 mrr"] for result in found}
+    assert means[relatedness.QUERY] == 1.0 > means[relatedness.RANDOM] > 0.1
+
+
+def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
+    sheet = tmp_path / "sheet.csv"
+    arguments = ["--pairs", str(folder / "contexts"), "--passages", str(folder / "passages")]
+    asked = [*arguments, "--sheet", str(sheet), "--sheet_items", "6"]
+    assert evaluate(tmp_path / "out", *asked) == 0
+    rows = table(sheet)
+    assert len(rows) == 18 and set(rows[0]) == set(votes.SHEET)
+    assert not any(sort in sheet.read_text() for sort in (relatedness.QUERY + '"', "nearby"))
+    key = {int(r["number"]): r["sort"] for r in table(tmp_path / "out" / "key.csv")}
+    order = [key[int(row["number"])] for row in rows]
+    assert order != sorted(order)  # shuffled
+    # Three judges: queries are related to two of them, passages to one.
+    for judge in range(3):
+        with (tmp_path / f"judge{judge}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, votes.SHEET)
+            writer.writeheader()
+            for row in rows:
+                query = key[int(row["number"])] == relatedness.QUERY
+                row["vote"] = "yes" if judge == 0 or (query and judge == 1) else "0"
+                writer.writerow(row)
+    filled = ",".join(str(tmp_path / f"judge{judge}.csv") for judge in range(3))
+    counted = ["--votes", filled, "--key", str(tmp_path / "out" / "key.csv")]
+    assert evaluate(tmp_path / "votes", *counted) == 0
+    record = json.loads((tmp_path / "votes" / "metrics.json").read_text())
+    rates = {name: mean["highly related"] for name, mean in record["mean"].items()}
+    assert rates == {relatedness.QUERY: 1.0, relatedness.RANDOM: 0.0, relatedness.NEARBY: 0.0}
+    # By hand: every item has two alike of three, P = 1/3; yes is 4/9 of the votes.
+    chance = (4 / 9) ** 2 + (5 / 9) ** 2
+    assert record["kappa"] == pytest.approx((1 / 3 - chance) / (1 - chance))
+    assert "kappa" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("of", "sorts"),
+    [("labels", {"positives", "negatives"}), ("titles", {"own title", "title of another"})],
+)
+def test_sheets_of_labels_and_titles(folder, tmp_path, of, sorts):
+    sheet = tmp_path / "sheet.csv"
+    inputs = ["--passages", str(folder / "passages"), "--labels", str(folder / "negatives")]
+    given = inputs if of == "labels" else inputs[:2]
+    assert evaluate(tmp_path / "out", *given, "--sheet", str(sheet), "--sheet_of", of,
+                    "--sheet_items", "3") == 0  # fmt: skip
+    key = votes.read_key(tmp_path / "out" / "key.csv")
+    assert set(key.values()) == sorts and len(key) == 6
+    assert len(table(sheet)) == 6
+
+
+def test_kappa_of_always_and_of_chance():
+    agreed = [{1: True, 2: False}] * 3
+    assert votes.fleiss_kappa(agreed) == 1.0
+    assert votes.fleiss_kappa([{1: True}, {1: True}]) == 1.0
+    rng = np.random.default_rng(0)
+    random = [dict(enumerate(rng.random(4000) < 0.5)) for _ in range(4)]
+    assert abs(votes.fleiss_kappa(random)) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pairs", "{d}/contexts"], "needs --passages"),
+        (["--votes", "{d}/passages/offsets.npy"], "pass --key"),
+        (["--labels", "{d}/negatives"], "nothing to do with --labels alone"),
+        (["--pairs", "{d}/contexts", "--sheet", "x.csv", "--sheet_of", "labels"], "--labels"),
+    ],
+)
+def test_mistakes_are_told(folder, tmp_path, capsys, arguments, message):
+    given = [argument.format(d=folder) for argument in arguments]
+    assert evaluate(tmp_path / "out", *given) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_bad_vote_names_its_line(tmp_path):
+    key, sheet = tmp_path / "key.csv", tmp_path / "sheet.csv"
+    key.write_text("number,sort,name\n1,a,x\n2,b,y\n")
+    sheet.write_text("number,first,second,vote\n1,a,b,1\n2,a,b,perhaps\n")
+    with pytest.raises(Exception, match="sheet.csv.*3.*'perhaps' is neither"):
+        votes.read_votes(sheet, votes.read_key(key))
+    sheet.write_text("number,first,second,vote\n1,a,b,1\n")
+    with pytest.raises(Exception, match="votes on 1 of 2 numbers are missing"):
+        votes.read_votes(sheet, votes.read_key(key))
