@@ -10,6 +10,9 @@ import jax
 import pytest
 
 from qac_jax import config
+from qac_jax.objectives.cocondenser import CoCondenser
+from qac_jax.objectives.condenser import Condenser
+from qac_jax.objectives.cotmae import CotMae
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption
@@ -57,6 +60,9 @@ def test_sizes_differ() -> None:
     ("name", "objective", "kind"),
     [
         ("mlm", Mlm, "mlm"),
+        ("condenser", Condenser, "mlm"),
+        ("cocondenser", CoCondenser, "passage_query"),
+        ("cotmae", CotMae, "passage_query"),
         ("seq2seq", Seq2Seq, "seq2seq"),
         ("span_corruption", SpanCorruption, "mlm"),
     ],

@@ -1,0 +1,112 @@
+"""The recipes of query-as-context pre-training, with every overlay: what a dry run says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gin
+import pytest
+
+from qac_jax import cli, hardware
+from qac_jax.data.form import Form
+from qac_jax.data.kinds import settle
+from qac_jax.training import estimate
+
+
+GIN = Path(__file__).parents[2] / "gin_configs"
+RECIPES = ("cotmae", "cocondenser")
+
+
+@pytest.fixture(autouse=True)
+def no_bindings():
+    yield
+    gin.clear_config()
+
+
+def planned(capsys, recipe: str, *overlays: str) -> dict[str, dict[str, Any]]:
+    files = [part for name in overlays for part in ("--gin_file", f"overlays/{name}.gin")]
+    path = str(GIN / "recipes" / f"msmarco_qac_{recipe}.gin")
+    assert cli.main(["run", path, "--dry_run", "--json", *files]) == 0
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    return {stage["stage"]: stage for stage in stages}
+
+
+def test_the_papers_settings(capsys):
+    cotmae = planned(capsys, "cotmae")["encoder"]
+    fields, objective = cotmae["fields"], cotmae["fields"]["objective"]
+    assert (fields["steps"], fields["batch_size"]) == (50_000, 16_384)
+    assert cotmae["plan"]["learning_rate"] == fields["optimizer"]["learning_rate"] == 4e-4
+    assert fields["lengths"]["passage"] == 144 and fields["settings"] == {"queries": 5}
+    assert (objective["decoder"], objective["masking"]["rate"]) == ("mlm", 0.30)
+    assert objective["decoder_masking"]["rate"] == 0.45 and not objective["symmetric"]
+    cocondenser = planned(capsys, "cocondenser")["encoder"]
+    fields, objective = cocondenser["fields"], cocondenser["fields"]["objective"]
+    assert (fields["steps"], fields["batch_size"]) == (120_000, 2048)
+    assert cocondenser["plan"]["learning_rate"] == 1e-4
+    assert (objective["mlm_scale"], objective["pad_contexts"]) == (1.0, False)
+    assert fields["lengths"] == {"passage": 144, "context": 32}
+
+
+def test_as_released(capsys):
+    stages = planned(capsys, "cotmae", "released")
+    objective = stages["encoder"]["fields"]["objective"]
+    assert (objective["decoder"], objective["window"]) == ("causal", 3)
+    assert objective["causal_layers"] == 1 and stages["spans"]["fields"]["overshoot"]
+    objective = planned(capsys, "cocondenser", "released")["encoder"]["fields"]["objective"]
+    assert (objective["mlm_scale"], objective["mlm_group"]) == (2.0, 64)
+    assert objective["pad_contexts"] and objective["start_head"] == "random"
+
+
+@pytest.mark.parametrize("count", [1, 5, 10, 20])
+def test_numbers_of_queries(capsys, count):
+    stages = planned(capsys, RECIPES[count % 2], f"queries_{count}")
+    assert stages["encoder"]["fields"]["settings"] == {"queries": count}
+    assert stages["queries"]["fields"]["samples"] == count
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_other_contexts(capsys, recipe):
+    stages = planned(capsys, recipe, "queries_10", "mixed")
+    fields = stages["encoder"]["fields"]
+    assert fields["kind"] == stages["pairs"]["fields"]["task"] == "mixed"
+    weights = fields["settings"]["probabilities"]
+    assert weights["query"] == pytest.approx(sum(weights.values()) / 2, abs=1e-3)
+    assert fields["settings"]["queries"] == stages["queries"]["fields"]["samples"] == 10
+    stages = planned(capsys, recipe, "passage_pairs")
+    fields = stages["encoder"]["fields"]
+    assert fields["kind"] == stages["pairs"]["fields"]["task"] == "passage_passage"
+    assert fields["lengths"]["context"] == 144 and "queries" not in stages
+    for kind, settings in (("mixed", {"probabilities": weights}), ("passage_passage", {})):
+        settle(kind, Form(), settings=settings)  # what the loader will be asked for
+
+
+def test_hours_and_memory_of_every_device(capsys):
+    plan = planned(capsys, "cotmae")["encoder"]["plan"]
+    assert set(plan["devices"]) == set(hardware.DEVICES) and plan["mfu"] == estimate.MFU
+    for name, counts in plan["devices"].items():
+        assert [int(count) for count in counts] == list(estimate.DEVICE_COUNTS)
+        peak = hardware.DEVICES[name].peak_flops
+        hours = plan["flops"] / (peak * plan["mfu"]) / 3600
+        memory = [found["memory_bytes"] for found in counts.values()]
+        assert counts["4"]["hours"] == pytest.approx(hours / 4)
+        assert memory == sorted(memory, reverse=True) and memory[-1] > plan["state_bytes"]
+        assert counts["16"]["fits"]
+    # BERT-base at 144 tokens: about 6 FLOPs a parameter of the layers and token, forward and back.
+    flops = plan["step_flops"] / 16_384 / 144
+    assert 6 * 85e6 < flops < 1.3 * 6 * 85e6
+    lines = estimate.table(plan["devices"])
+    assert len(lines) == 1 + len(hardware.DEVICES) and "GiB" in lines[1]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_without_the_corpus_one_sentence(recipe, tmp_path, capsys):
+    path = str(GIN / "recipes" / f"msmarco_qac_{recipe}.gin")
+    for extra, expected in (
+        ([], "say where it is with --data_dir DIR"),
+        (["--data_dir", str(tmp_path / "nothing")], "msmarco-docs.tsv does not exist"),
+    ):
+        assert cli.main(["run", path, "--out", str(tmp_path / "out"), *extra]) == 2
+        last = capsys.readouterr().err.strip().split("\n")[-1]
+        assert last.startswith("qac: ") and expected in last
