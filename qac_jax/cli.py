@@ -242,8 +242,8 @@ def _build_recipe(
     return dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
 
 
-def _build_grid(options: argparse.Namespace, bindings: list[str]) -> Any:
-    """(grid, its cells) where the file describes one, else None.
+def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, list[Any]]:
+    """The grid that the file describes and its cells; (None, []) where it is a recipe.
 
     Bindings of the grid itself go to its file, all others to every cell.
     """
@@ -252,7 +252,7 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> Any:
     own = [binding for binding in bindings if binding.startswith(("grid.Grid.", "Grid."))]
     _apply(options, [options.recipe], own)
     if not config.binds(grid.Grid):
-        return None
+        return None, []
     found = config.build(grid.Grid)
     rest = [binding for binding in bindings if binding not in own]
 
@@ -289,8 +289,9 @@ def _run(arguments: list[str]) -> int:
     options = parser.parse_all(arguments)
     from qac_jax import config, recipe
 
-    if (gridded := _build_grid(options, bindings)) is not None:
-        return _run_grid(*gridded, options, recipe.command_line(whole))
+    found, cells = _build_grid(options, bindings)
+    if found is not None:
+        return _run_grid(found, cells, options, recipe.command_line(whole))
     built = _build_recipe(options, bindings)
     if options.dry_run:
         _show_plan(recipe.plan(built), options.json)
@@ -364,8 +365,9 @@ def _plan(arguments: list[str]) -> int:
     options = _recipe_parser("plan").parse_all(arguments)
     from qac_jax import recipe
 
-    if (gridded := _build_grid(options, bindings)) is not None:
-        return _show_grid(*gridded, options.json)
+    found, cells = _build_grid(options, bindings)
+    if found is not None:
+        return _show_grid(found, cells, options.json)
     _show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
     return 0
 

@@ -84,12 +84,14 @@ def with_reading(
     model = getattr(objective, "model", None)
     if not isinstance(model, DualEncoder) or not {"query", "passages"} <= lengths.keys():
         return objective
-    config = dataclasses.replace(
-        model.config,
-        query_length=lengths["query"],
-        passage_length=lengths["passages"],
-        **{**reading, **({"title": "segments"} if (settings or {}).get("title_types") else {})},
-    )
+    said: dict[str, Any] = {
+        **reading,
+        "query_length": lengths["query"],
+        "passage_length": lengths["passages"],
+    }
+    if (settings or {}).get("title_types"):
+        said["title"] = "segments"
+    config = dataclasses.replace(model.config, **said)
     return dataclasses.replace(objective, model=model.clone(config=config))
 
 
