@@ -17,7 +17,7 @@ from qac_jax.errors import UserError
 from qac_jax.stages.fields import option, source
 
 
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)

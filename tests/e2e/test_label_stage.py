@@ -1,0 +1,211 @@
+"""search --rerank and label: from a run to training examples, interrupted on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_cross_encoder
+import toy_retrieval
+
+from qac_jax import cli
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.retrieval import runs
+from qac_jax.retrieval.rerank import Reranker, Settings, probability
+from qac_jax.stages import label as label_stage
+from qac_jax.stages import labels, reranking
+from qac_jax.stages.bm25 import Bm25
+from qac_jax.stages.label import Label
+from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.search import Search
+from qac_jax.stages.stage import execute
+from qac_jax.stages.tokenize import Tokenize
+from qac_jax.text.queries import read_queries
+from qac_jax.text.records import Records
+
+
+@dataclasses.dataclass
+class Road:
+    folder: Path
+    data: Path
+    passages: Artifact
+    run: Artifact
+    model: Path
+    thresholds: tuple[float, float]
+
+    def label(self, name: str, **changes: Any) -> Artifact:
+        given = {
+            "passages": str(self.passages.path),
+            "queries": str(self.data / "queries.jsonl"),
+            "searched": str(self.run.path),
+            "model": str(self.model),
+            "positive": self.thresholds[1],
+            "negative": self.thresholds[0],
+            "depth": 10,
+            "max_length": 48,
+        }
+        stage = Label(**{**given, **changes})
+        return execute(stage, self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory) -> Road:
+    folder = tmp_path_factory.mktemp("label")
+    data = toy_retrieval.write_collection(folder / "data", passages=24, queries=12)
+    prepared = execute(
+        Prepare(input=str(data), format="beir", cut="none", workers=1), folder / "passages"
+    )
+    bm25 = execute(Bm25(passages=str(prepared.path)), folder / "bm25")
+    search = Search(index=str(bm25.path), queries=str(data / "queries.jsonl"), k=12)
+    run = execute(search, folder / "run")
+    model = toy_cross_encoder.save_cross_encoder(folder / "model", labels=2)
+    # A random model's scores lie anywhere: the thresholds part the best from the worst third.
+    texts = {r["_id"]: f"{r['title']} {r['text']}" for r in Records(prepared)}
+    asked = {q.id: q.text for q in read_queries(data / "queries.jsonl")}
+    ranked = runs.read_run(str(run.path / "run.trec"))
+    pairs = [(asked[q], texts[p]) for q, found in ranked.items() for p in found.ids[:10]]
+    odds = Reranker.load(model, Settings(max_length=48)).score(*zip(*pairs, strict=True))
+    low, high = np.quantile(probability(odds), (0.33, 0.66))
+    assert low < high
+    return Road(folder, data, prepared, run, model, (float(low), float(high)))
+
+
+def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
+    monkeypatch.setattr(reranking, "_PAIRS", 8 * 3)  # three queries a piece
+    original, calls = reranking.rerank, []
+
+    def counted(*given, **named):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("pulled the plug")
+        return original(*given, **named)
+
+    monkeypatch.setattr(reranking, "rerank", counted)
+    stage = Search(
+        searched=str(road.run.path),
+        queries=str(road.data / "queries.jsonl"),
+        passages=str(road.passages.path),
+        rerank=str(road.model),
+        k=12,
+        rerank_depth=8,
+        max_length=48,
+    )
+    with pytest.raises(RuntimeError, match="plug"):
+        execute(stage, road.folder / "reranked")
+    artifact = execute(stage, road.folder / "reranked")
+    assert len(calls) == 2 + 1 + 2 and artifact.count == 12
+    assert [p.name for p in Path(artifact.path).iterdir() if p.is_dir()] == []
+    before = runs.read_run(str(road.run.path / "run.trec"))
+    after = runs.read_run(str(artifact.path / "run.trec"))
+    assert any(before[q].ids[:8] != after[q].ids[:8] for q in before)
+    for query, ranking in before.items():
+        assert set(after[query].ids[:8]) == set(ranking.ids[:8])
+        assert after[query].ids[8:] == ranking.ids[8:]  # nobody read them: their order stays
+    # Its scores label the same run without the teacher.
+    told = road.label("scored", model="", scored=str(artifact.path), depth=8)
+    read = road.label("read", depth=8)
+    assert told.info["counts"] == read.info["counts"]
+    pairs = zip(Records(told), Records(read), strict=True)
+    assert all(a["negatives"] == b["negatives"] for a, b in pairs)
+
+
+def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
+    whole = road.label("whole")
+    monkeypatch.setattr(label_stage, "_TOGETHER", 4)
+    records, calls = labels.Work.records, []
+
+    def counted(self, queries, facts, advance):
+        calls.append(len(queries))
+        if len(calls) == 2:
+            raise RuntimeError("pulled the plug")
+        return records(self, queries, facts, advance)
+
+    monkeypatch.setattr(labels.Work, "records", counted)
+    with pytest.raises(RuntimeError, match="plug"):
+        road.label("cut")
+    cut = road.label("cut")
+    assert calls == [4, 4, 4, 4]
+    assert list(Records(cut)) == list(Records(whole))
+    assert cut.info["counts"] == whole.info["counts"]
+    assert cut.info["histogram"] == whole.info["histogram"]
+    assert sum(whole.info["histogram"]) == 10 * 12
+
+
+def test_labels_become_examples_with_their_scores(road: Road) -> None:
+    found = road.label("labels", lines="pair", qrels=str(road.data / "qrels" / "test.tsv"))
+    records = list(Records(found))
+    assert records and all(len(r["negatives"]) == len(r["positives"]) == 1 for r in records)
+    judged = {}
+    for line in (road.data / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, passage, _ = line.split("\t")
+        judged[query] = passage
+    assert all(r["positives"] == [judged[r["_id"]]] for r in records)
+    stage = Tokenize(
+        passages=str(road.passages.path),
+        negatives=str(found.path),
+        task="triples",
+        teacher=True,
+        workers=1,
+    )
+    assert execute(stage, road.folder / "triples").count == len(records)
+
+
+def test_queries_of_tests_are_left_out_and_counted(road: Road, tmp_path) -> None:
+    lines = (road.data / "queries.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    (tmp_path / "dev.txt").write_text(f"{texts[0].upper()} ?\n{texts[5]}\n")
+    truth = str(road.data / "qrels" / "test.tsv")
+    found = road.label("excluded", exclude=str(tmp_path / "dev.txt"), truth=truth)
+    assert found.info["counts"]["queries of a dev or test set"] == 2
+    assert found.info["counts"]["queries"] == 10
+    assert 0 <= found.info["accuracy"]["positives"] <= 1
+    assert {r["query"] for r in Records(found)}.isdisjoint({texts[0], texts[5]})
+
+
+def test_answers_say_what_is_right_without_a_teacher(road: Road, tmp_path) -> None:
+    questions = []
+    for line in (road.data / "queries.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        questions.append({**record, "metadata": {"answers": ["violin"]}})
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(q) + "\n" for q in questions))
+    found = road.label("answers", model="", answers=str(file))
+    texts = {r["_id"]: r["text"].lower() for r in Records(road.passages)}
+    run = runs.read_run(str(road.run.path / "run.trec"))
+    for record in Records(found):
+        (positive,) = record["positives"]
+        holding = [n for n in run[record["_id"]].ids[:10] if "violin" in texts[n]]
+        assert positive == holding[0]
+        assert not any("violin" in texts[name] for name in record["negatives"])
+    assert found.count > 3
+
+
+def test_what_does_not_fit_together_is_told(road: Road, tmp_path) -> None:
+    for changes, sentence in (
+        ({"model": ""}, "a teacher's scores"),
+        ({"searched": ""}, "candidates"),
+        ({"positive": road.thresholds[0]}, "thresholds"),
+        ({"positive": 1.0}, "none of 12 queries"),
+        ({"qrels": "a", "answers": "b"}, "does not exist|both say"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            road.label(f"wrong-{'-'.join(changes)}-{sentence[:4]}", **changes)
+    with pytest.raises(UserError, match="give --passages"):
+        Search(searched="x", queries="y", rerank="z")._check()
+
+
+def test_a_question_on_the_screen_in_the_new_order(road: Road, capsys) -> None:
+    question = json.loads((road.data / "queries.jsonl").read_text().splitlines()[0])["text"]
+    ask = ["search", "--index", str(road.folder / "bm25"), "--k", "3", "--json", question]
+    assert cli.main(ask) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert cli.main([*ask, "--rerank", str(road.model)]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert len(plain) == len(again) == 3
+    assert [h["score"] for h in again] == sorted((h["score"] for h in again), reverse=True)
+    assert plain != again

@@ -1,0 +1,117 @@
+"""PAIR's recipes say what the paper says, overlays turn one thing each, `released` its switches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qac_jax import config, recipe
+from qac_jax.objectives.cross_encoder import Pointwise
+from qac_jax.objectives.pair import Pair
+from qac_jax.stages import fields
+from qac_jax.stages.stage import Stage
+
+
+GIN = Path(__file__).parents[2] / "gin_configs"
+OVERLAYS = sorted(f"overlays/pair/{path.name}" for path in (GIN / "overlays/pair").glob("*.gin"))
+
+
+def stages(name: str, *overlays: str) -> dict[str, Any]:
+    config.register([recipe.Recipe])
+    config.apply(config.Settings(files=[f"recipes/{name}.gin", *overlays]))
+    try:
+        return recipe.ordered(config.build(recipe.Recipe))
+    finally:
+        config.apply(config.Settings())
+
+
+def different(a: dict[str, Stage], b: dict[str, Stage]) -> dict[str, set[str]]:
+    """Stage -> the fields in which two recipes differ."""
+    found = {}
+    for name in a.keys() | b.keys():
+        first, second = (fields.describe(s[name]) if name in s else {} for s in (a, b))
+        names = {n for n in first.keys() | second.keys() if first.get(n) != second.get(n)}
+        if names:
+            found[name] = names
+    return found
+
+
+def test_pair_on_ms_marco() -> None:
+    found = stages("pair_msmarco")
+    pretrained, pair, labels = (found[n] for n in ("pretrained", "pair", "labels"))
+    assert isinstance(pretrained.objective, Pair)
+    assert pretrained.batch_size == pair.batch_size == 8 * 512
+    assert pretrained.epochs == pair.epochs == 10
+    assert (pretrained.optimizer.name, pretrained.optimizer.learning_rate) == ("lamb", 3e-5)
+    assert pretrained.optimizer.schedule_name == "linear"
+    assert pretrained.optimizer.warmup_ratio == 0.1
+    assert (pretrained.objective.alpha, pair.objective.alpha) == (0.1, 0.0)
+    assert pretrained.objective.denominator == "paper_inbatch_and_hard"
+    assert pretrained.objective.negatives_group == 0
+    assert pretrained.objective.model.config.tied and not found["dpr"].objective.model.config.tied
+    assert pretrained.lengths == {"query": 32, "passages": 128}
+    assert (labels.positive, labels.negative, labels.count) == (0.9, 0.1, 4)
+    assert labels.positives == "all" and labels.exclude
+    teacher = found["teacher"]
+    assert isinstance(teacher.objective, Pointwise) and teacher.lengths == {"pair": 160}
+    assert teacher.objective.model.bert_config.num_layers == 24
+    assert found["teacher_examples"].negatives_per_query == 4
+    assert found["train_run"].k == found["teacher_examples"].depth == 1000
+    assert pair.init == "stage:pretrained"
+
+
+def test_pair_on_natural_questions() -> None:
+    found = stages("pair_nq")
+    for name in ("pretrained", "pair"):
+        assert found[name].objective.negatives_group == 512
+    assert (found["pretrained"].batch_size, found["pair"].batch_size) == (4096, 512)
+    assert found["labels"].count == 1 and found["labels"].answers
+    assert found["metrics"].queries and not found["metrics"].qrels
+
+
+def test_the_released_switches() -> None:
+    released = "overlays/released/pair.gin"
+    for name, optimizer in (("pair_msmarco", "lamb_paddle18"), ("pair_nq", "adamw")):
+        found = stages(name, released)
+        for stage in ("pretrained", "pair"):
+            assert found[stage].objective.denominator == "official_code"
+            assert found[stage].optimizer.schedule_name == "paddle_jump"
+            assert found[stage].optimizer.name == optimizer
+        assert found["labels"].positives == found["judged_labels"].positives == "best"
+        assert found["teacher"].objective.adversarial_step == 0.01
+        changed = different(stages(name), found)
+        assert "dpr" not in changed
+    decayed = stages("pair_msmarco", released)["pretrained"].optimizer
+    assert decayed.weight_decay == 0.01 and decayed.no_decay == ()
+
+
+@pytest.mark.parametrize("name", ["pair_msmarco", "pair_nq"])
+def test_overlays_touch_what_they_say(name: str) -> None:
+    plain = stages(name)
+    assert len(OVERLAYS) == 5 + 4 + 11
+    for overlay in OVERLAYS:
+        found = different(plain, stages(name, overlay))
+        stem = Path(overlay).stem
+        if stem.startswith("thresholds"):
+            expected = {} if stem == "thresholds_9_1" else {"labels", "judged_labels"}
+        elif stem.startswith("alpha"):
+            expected = {} if stem == "alpha_01" else {"pretrained"}
+        else:
+            expected = {
+                "without_passage_centric": {"pretrained"},
+                "without_pseudo_labels": {"labels", "judged_labels"},
+                "passage_centric_finetuning": {"pair"},
+                "without_shared_parameters": {"pretrained", "pair"},
+                "without_pretraining": {"pretrained", "pair"},
+            }[stem]
+        assert set(found) == set(expected), overlay
+
+
+def test_the_small_recipe_builds_with_every_overlay() -> None:
+    small = stages("pair_small")
+    assert small["teacher"].init == small["pretrained"].init == "stage:encoder"
+    assert small["metrics"].runs.count("stage:") == 3
+    for overlay in OVERLAYS:
+        stages("pair_small", overlay)

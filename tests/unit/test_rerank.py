@@ -1,0 +1,102 @@
+"""Scores of a cross-encoder: those of each pair by itself, whatever stands beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import toy_cross_encoder
+import toy_retrieval
+
+from qac_jax.errors import UserError
+from qac_jax.models import huggingface
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.retrieval.rerank import Reranker, Settings, probability, rerank
+from qac_jax.retrieval.runs import ranked
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return toy_cross_encoder.save_cross_encoder(tmp_path_factory.mktemp("rerank") / "model")
+
+
+@pytest.fixture(scope="module")
+def reranker(folder: Path) -> Reranker:
+    return Reranker.load(folder, Settings(max_length=32, truncation="longest_first"))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> tuple[list[str], list[str]]:
+    rng = np.random.default_rng(0)
+    queries = [toy_retrieval.sentence(rng, 4) for _ in range(3)]
+    passages = [toy_retrieval.sentence(rng, int(rng.integers(2, 40))) for _ in range(20)]
+    return [queries[i % 3] for i in range(20)], passages
+
+
+def test_sentence_transformers_gives_the_same(folder, reranker, pairs) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    torch = pytest.importorskip("torch")
+    model = st.CrossEncoder(
+        str(folder), device="cpu", max_length=32, activation_fn=torch.nn.Identity()
+    )
+    expected = model.predict(list(zip(*pairs, strict=True)), show_progress_bar=False)
+    assert np.std(expected) > 0.05
+    np.testing.assert_allclose(reranker.score(*pairs), expected, rtol=0, atol=2e-5)
+
+
+def test_order_and_neighbours_change_nothing(reranker, pairs) -> None:
+    queries, passages = pairs
+    heard: list[int] = []
+    scores = reranker.score(queries, passages, advance=heard.append)
+    assert sum(heard) == len(queries)
+    order = np.random.default_rng(1).permutation(len(queries))
+    again = reranker.score([queries[i] for i in order], [passages[i] for i in order])
+    np.testing.assert_allclose(again, scores[order], rtol=0, atol=1e-5)
+    assert reranker.score([], []).shape == (0,)
+
+
+def test_two_labels_are_log_odds(tmp_path, pairs) -> None:
+    model = toy_cross_encoder.save_cross_encoder(tmp_path / "two", labels=2)
+    two = Reranker.load(model, Settings(max_length=32))
+    odds = two.score(pairs[0][:4], pairs[1][:4])
+    logits = _alone(two, pairs[0][:4], pairs[1][:4])
+    softmax = np.exp(logits[:, 1]) / np.exp(logits).sum(-1)
+    assert np.std(softmax) > 0.01
+    np.testing.assert_allclose(probability(odds), softmax, atol=1e-6)
+
+
+def _alone(reranker: Reranker, queries: list[str], passages: list[str]) -> np.ndarray:
+    """The logits of pairs, padded by hand."""
+    rows = reranker.tokenize(queries, passages)
+    ids, types = (np.zeros((len(rows), 32), np.int32) for _ in range(2))
+    for row, pair in enumerate(rows):
+        ids[row, : len(pair[0])], types[row, : len(pair[1])] = pair
+    lengths = np.array([len(pair) for pair, _ in rows])
+    logits = jax.jit(reranker.module.apply)({"params": reranker.params}, ids, lengths, types)
+    return np.asarray(logits, np.float64)
+
+
+def test_a_run_keeps_its_passages_in_a_new_order(reranker, pairs) -> None:
+    queries, passages = pairs
+    texts = {f"p{i}": text for i, text in enumerate(passages)}
+    run = {"q": ranked(list(texts)[:8], np.arange(8)[::-1]), "r": ranked(["p9"], [1.0])}
+    asked = {"q": queries[0], "r": queries[1]}
+    found = rerank(run, asked, lambda ids: [texts[name] for name in ids], reranker)
+    assert set(found["q"].ids) == set(run["q"].ids) and found["r"].ids == ("p9",)
+    assert (np.diff(found["q"].scores) <= 0).all()
+    expected = reranker.score([queries[0]] * 8, [texts[name] for name in found["q"].ids])
+    np.testing.assert_allclose(found["q"].scores, expected, atol=1e-5)
+
+
+def test_what_is_no_cross_encoder_is_refused(tmp_path, folder) -> None:
+    with pytest.raises(UserError, match="max_length=2"):
+        Reranker.load(folder, Settings(max_length=2))
+    bert = Bert(BertConfig(64, 8, 1, 1, 8, 8))
+    shapes = jax.eval_shape(bert.init, jax.random.key(0), np.zeros((1, 2), np.int32))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), nn.unbox(shapes))
+    encoder = huggingface.save(tmp_path / "encoder", bert, zeros)
+    with pytest.raises(UserError, match="Bert, not a cross-encoder"):
+        Reranker.load(encoder)
