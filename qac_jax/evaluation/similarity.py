@@ -141,8 +141,8 @@ def svg(found: Mapping[str, Similarity]) -> str:
         colour = _COLOURS[place % len(_COLOURS)]
         line = " ".join(at(rank, value) for rank, value in points)
         parts.append(f'<polyline points="{line}" stroke="{colour}" stroke-width="2" fill="none"/>')
-        y = _TOP + 16 + 18 * place
+        below = _TOP + 16 + 18 * place
         parts.append(
-            f'<text x="{_WIDTH - _RIGHT + 10}" y="{y}" fill="{colour}">{escape(name)}</text>'
+            f'<text x="{_WIDTH - _RIGHT + 10}" y="{below}" fill="{colour}">{escape(name)}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -78,7 +78,7 @@ def vectors(
         types, passage_keys = part.get("passages_types"), None
         if given is not None:
             numbered = jax.vmap(fold, (None, 0), 1)(given, 1 + jnp.arange(per))
-            passage_keys = numbered.reshape(-1)
+            passage_keys = jnp.reshape(numbered, -1)  # type: ignore[arg-type]
         queries = model.apply(
             params, part["query"], part["query_length"], keys=fold(given, 0), side="query"
         )
@@ -90,7 +90,7 @@ def vectors(
             passage_keys,
             side="passage",
         )
-        return queries, passages.reshape(size, per, -1)  # type: ignore[return-value,union-attr]
+        return queries, passages.reshape(size, per, -1)
 
     names = ("query", "query_length", "passages", "passages_length", "passages_types")
     parts = {name: batch[name] for name in names if name in batch}

@@ -239,7 +239,7 @@ def _program(module: CrossEncoder) -> Callable[..., jax.Array]:
 
     def odds(params: Any, ids: jax.Array, types: jax.Array, lengths: jax.Array) -> jax.Array:
         logits = module.apply({"params": params}, ids, lengths, types)
-        return jnp.asarray(log_odds(logits), jnp.float32)  # type: ignore[arg-type]
+        return jnp.asarray(log_odds(logits), jnp.float32)
 
     return jax.jit(odds)
 
