@@ -4,7 +4,7 @@ A cell is the recipe with a system's overlays and one seed. Equal stages of diff
 a stage lies in `stages/KEY/NAME` of the output folder, where KEY is a hash of its settings and of
 those of all stages that it depends on; a cell's folder holds links to its stages. So a grid is
 resumed stage by stage, and a new system costs what is new about it. Cells run one after the other
-in one process; what JAX compiled for one is dropped before the next.
+in one process; what JAX compiled is dropped between cells when it has grown large.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import gc
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from qac_jax.stages.stage import REFERENCE, Stage
 
 STAGES, CELL, SUMMARY = "stages", "cell.json", "summary"
 _KEY = 12  # hexadecimal digits
+_SPARE = 4 << 30  # resident bytes that nobody minds
 
 # (gin files, bindings, seed) -> the recipe that they describe.
 Build = Callable[[Sequence[str], Sequence[str], int], Recipe]
@@ -235,10 +237,19 @@ def _refuse_foreign(root: epath.Path, grid: Grid) -> None:
 
 
 def _forget_compiled() -> None:
+    """Drops compiled programs where they take too much: those of encoders serve many cells."""
     jax = sys.modules.get("jax")
-    if jax is not None:
+    if jax is not None and _resident_bytes() > _SPARE:
         jax.clear_caches()
         gc.collect()
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux: never known to be small
+        return _SPARE + 1
 
 
 class _Clock:
