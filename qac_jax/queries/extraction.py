@@ -33,7 +33,9 @@ BLOCK = 128
 
 SALIENCES = ("bm25", "plm", "self")
 STRUCTURES = ("title", "anchor")
+RANDOM = "random"  # spans as they are drawn: what salience must be better than
 ORIGINS = {
+    RANDOM: "spans",
     **{name: f"qext_{name}" for name in SALIENCES},
     **{name: f"doc_{name}" for name in STRUCTURES},
 }
@@ -118,8 +120,13 @@ class Extraction:
                 )
                 yield [self._context(text, None) for text in texts if text]
             return
-        assert salience is not None
         drawn = [self.drawing.candidates(p["_id"], p["text"]) for p in passages]
+        if self.method == RANDOM:
+            for document in drawn:
+                some = list(dict.fromkeys(document.spans))[: self.keep]
+                yield [self._context(text, None) for text in some]
+            return
+        assert salience is not None
         scores = salience([d.text for d in drawn], [d.spans for d in drawn])
         for document, of_spans in zip(drawn, scores, strict=True):
             ranked = best(document.spans, of_spans, self.keep)

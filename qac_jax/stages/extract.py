@@ -48,7 +48,7 @@ class Extract(Stage):
     method: str = option(
         "bm25",
         "by what spans are ranked, or what else is taken",
-        choices=("bm25", "plm", "self", "title", "anchor"),
+        choices=("bm25", "plm", "self", "random", "title", "anchor"),
     )
     model: str = source("plm: a T5's folder; self: a dual encoder's", "")
     trained: str = artifact_input("or one trained here", kind="parameters", default="")
@@ -97,7 +97,7 @@ class Extract(Stage):
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         self._check()
         count = inputs.get("passages", {}).get("count")
-        spans = self.spans if self.method in ("bm25", "plm", "self") else None
+        spans = self.spans if self.method in ("bm25", "plm", "self", "random") else None
         return {"passages": count, "method": self.method, "spans a passage": spans}
 
     def run(self, inputs: Inputs, out: Writer) -> None:

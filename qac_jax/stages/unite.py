@@ -28,6 +28,12 @@ class Unite(Stage):
     EXAMPLE: ClassVar[str] = "qac unite --folders data/squad,data/tales --out out/union"
 
     folders: str = source("folders in BEIR's layout, separated by commas")
+    documents: str = option(
+        "all",
+        "whose passages: all, or unseen: of documents that only test questions are about; then "
+        "those questions are the ones that are judged or not, and none is left for a test",
+        choices=("all", "unseen"),
+    )
     judged: float = option(0.5, "share of the training questions whose judgements are known")
     train: int = option(0, "training questions of a folder (0: all)")
     test: int = option(0, "test questions of a folder (0: all)")
@@ -46,21 +52,30 @@ class Unite(Stage):
         names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
         if len(set(names)) < len(names):
             raise UserError(f"two folders of {self.folders} have one name; ids need different ones")
+        unseen = self.documents == "unseen"
         with out.open("corpus.jsonl") as file:
             for name, folder in zip(names, folders, strict=True):
+                kept = _only_tested(folder) if unseen else None
                 for record in read_passages(folder, "beir"):
+                    if kept is not None and record["_id"] not in kept:
+                        continue
                     _write(file, {**record, "_id": f"{name}/{record['_id']}"})
                     out.count += 1
         asked: dict[str, dict[str, str]] = {"judged": {}, "unjudged": {}, "test": {}}
         answered: dict[str, Mapping[str, int]] = {}
         for name, folder in zip(names, folders, strict=True):
             texts = {query.id: query.text for query in read_queries(folder)}
-            for split, most in (("train", self.train), ("test", self.test)):
+            splits = [("train", self.train), ("test", self.test)]
+            for split, most in splits[1:] if unseen else splits:
                 grades = by_query(read_judgements(judgements_file(folder, split)))
                 chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
                 for query in sorted(chosen):
                     known = self._place(query) < self.judged
-                    part = split if split == "test" else ("judged" if known else "unjudged")
+                    part = (
+                        split
+                        if split == "test" and not unseen
+                        else ("judged" if known else "unjudged")
+                    )
                     asked[part][f"{name}/{query}"] = texts[query]
                     answered[f"{name}/{query}"] = {
                         f"{name}/{passage}": grade for passage, grade in grades[query].items()
@@ -83,6 +98,25 @@ class Unite(Stage):
         """A number from 0 to 1 that belongs to the question and the seed."""
         digest = hashlib.blake2b(f"{self.seed} {query}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2.0**64
+
+
+def _only_tested(folder: str) -> frozenset[str]:
+    """Passages of documents that have test questions and no others."""
+    from qac_jax.text import documents
+    from qac_jax.text.judgements import judgements_file, read_judgements
+
+    below = os.path.join(folder, "qrels")
+    splits = [os.path.splitext(name)[0] for name in os.listdir(below)]
+    asked = {s: {j.passage for j in read_judgements(judgements_file(folder, s))} for s in splits}
+    if "test" not in asked:
+        raise UserError(f"{folder} has no qrels/test.tsv; documents='unseen' needs test questions")
+    others = set().union(*(passages for split, passages in asked.items() if split != "test"))
+    kept: set[str] = set()
+    for document in documents.read("beir", folder):
+        names = {passage.id for passage in document.passages}
+        if names & asked["test"] and not names & others:
+            kept |= names
+    return frozenset(kept)
 
 
 def _write(file: Any, record: Mapping[str, Any]) -> None:
