@@ -53,11 +53,11 @@ class Unite(Stage):
         if len(set(names)) < len(names):
             raise UserError(f"two folders of {self.folders} have one name; ids need different ones")
         unseen = self.documents == "unseen"
+        kept = {folder: _only_tested(folder) for folder in folders} if unseen else {}
         with out.open("corpus.jsonl") as file:
             for name, folder in zip(names, folders, strict=True):
-                kept = _only_tested(folder) if unseen else None
                 for record in read_passages(folder, "beir"):
-                    if kept is not None and record["_id"] not in kept:
+                    if unseen and record["_id"] not in kept[folder]:
                         continue
                     _write(file, {**record, "_id": f"{name}/{record['_id']}"})
                     out.count += 1
@@ -68,6 +68,8 @@ class Unite(Stage):
             splits = [("train", self.train), ("test", self.test)]
             for split, most in splits[1:] if unseen else splits:
                 grades = by_query(read_judgements(judgements_file(folder, split)))
+                if unseen:
+                    grades = {q: of for q, of in grades.items() if kept[folder].issuperset(of)}
                 chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
                 for query in sorted(chosen):
                     known = self._place(query) < self.judged
