@@ -1,0 +1,122 @@
+"""Recipes of fine-tuning say what the papers say; `released` turns its switches and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qac_jax import config, grid, recipe
+from qac_jax.errors import UserError
+from qac_jax.objectives.cocondenser import CoCondenser
+from qac_jax.objectives.cotmae import CotMae
+from qac_jax.objectives.finetune import Finetune
+
+
+MSMARCO = ("msmarco_qac_cotmae", "msmarco_qac_cocondenser")
+
+
+def built(files: list[str], bindings: tuple[str, ...] = ()) -> dict[str, Any]:
+    config.register([recipe.Recipe])
+    try:
+        config.apply(config.Settings(files=files, bindings=bindings))
+        return recipe.ordered(config.build(recipe.Recipe))
+    finally:
+        config.apply(config.Settings())
+
+
+@pytest.mark.parametrize("name", MSMARCO)
+def test_two_stages_on_ms_marco(name: str) -> None:
+    found = built([f"recipes/{name}.gin"])
+    for number in (1, 2):
+        train = found[f"retriever_{number}"]
+        assert isinstance(train.objective, Finetune)
+        assert train.init == "stage:encoder"  # both start from the pre-trained encoder
+        assert (train.epochs, train.batch_size, train.settings["n_passages"]) == (3.0, 64, 16)
+        assert train.lengths == {"query": 32, "passages": 144}
+        assert (train.optimizer.learning_rate, train.optimizer.weight_decay) == (2e-5, 0.01)
+        assert train.optimizer.warmup_ratio == 0.1 and train.microbatch == 0
+        assert train.objective.mask_duplicates and train.objective.temperature == 1.0
+        model = train.objective.model.config
+        assert (model.tied, model.pooling, model.normalize) == (True, "cls", False)
+    assert (found["negatives_2"].depth, found["negatives_2"].keep) == (200, 128)
+    assert found["negatives_2"].negatives == "mined+bm25"
+    assert found["triples_1"].negatives.startswith("data:")  # the official triples
+    assert found["triples_2"].negatives == "stage:negatives_2"
+    assert found["metrics"].protocol == "msmarco"
+    assert {found[s].protocol for s in ("dl19", "dl20")} == {"trec_dl"}
+
+
+@pytest.mark.parametrize("name", MSMARCO)
+def test_released_switches(name: str) -> None:
+    found = built([f"recipes/{name}.gin", "overlays/released.gin"])
+    first, second = found["retriever_1"], found["retriever_2"]
+    assert first.optimizer.weight_decay == second.optimizer.weight_decay == 0.0
+    assert not first.objective.mask_duplicates
+    assert found["negatives_2"].negatives == "mined"
+    assert (first.lengths["passages"], second.lengths["passages"]) == (130, 144)
+    assert found["vectors_2"].max_length == 130
+    assert first.optimizer.learning_rate == 2e-5
+
+
+def test_before_beir() -> None:
+    found = built(["recipes/msmarco_beir.gin"], ("ENCODER = 'out/encoder'",))
+    train = found["retriever"]
+    assert (train.batch_size, train.epochs, train.settings["n_passages"]) == (75, 10.0, 2)
+    assert train.lengths == {"query": 350, "passages": 350}
+    assert train.optimizer.warmup_steps == 1000
+    model = train.objective.model.config
+    assert (model.pooling, model.normalize) == ("mean", True)
+    assert train.objective.temperature == pytest.approx(1 / 20)
+    assert found["beir"].encoder == "stage:retriever"
+
+
+@pytest.mark.parametrize("budget", ["tiny", "small", "medium", "large"])
+def test_budgets(budget: str) -> None:
+    found = built(["recipes/own_corpus.gin"], (f"BUDGET = '{budget}'",))
+    smaller = built(["recipes/own_corpus.gin"], ("BUDGET = 'tiny'",))
+    for name in ("base", "encoder", "retriever_1", "retriever_2"):
+        assert found[name].steps >= smaller[name].steps > 0
+        assert not found[name].epochs
+    bert = found["base"].objective.model.config
+    assert bert.hidden_size % bert.num_heads == 0
+
+
+def test_the_claim_spends_the_same_on_every_system() -> None:
+    config.register([recipe.Recipe, grid.Grid])
+    config.apply(config.Settings(files=["recipes/claim_qac.gin"]))
+    try:
+        found = config.build(grid.Grid)
+    finally:
+        config.apply(config.Settings())
+    cells = {
+        cell.system: cell.stages
+        for cell in grid.cells(
+            found, lambda files, more, seed: _cell(files, (*more, f"SEED = {seed}"))
+        )
+        if cell.seed == 2
+    }
+    assert "encoder" not in cells["none"] and cells["none"]["retriever_1"].init == "stage:base"
+    trained = {name: stages["encoder"] for name, stages in cells.items() if name != "none"}
+    assert len(trained) == 6
+    spent = {(t.steps, t.batch_size, t.total_examples, t.optimizer, t.init, t.seed)
+             for t in trained.values()}  # fmt: skip
+    assert len(spent) == 1 and spent.pop()[-1] == 2
+    kinds = {"passages": "passage_passage", "queries": "passage_query", "mixed": "mixed"}
+    for name, train in trained.items():
+        context, objective = name.split("-")
+        assert train.kind == kinds[context] == cells[name]["pairs"].task
+        assert isinstance(train.objective, CotMae if objective == "cotmae" else CoCondenser)
+    tuned = {(s["retriever_1"].steps, s["retriever_2"].steps, s["retriever_1"].optimizer)
+             for s in cells.values()}  # fmt: skip
+    assert len(tuned) == 1
+
+
+def _cell(files: Any, bindings: tuple[str, ...]) -> recipe.Recipe:
+    config.apply(config.Settings(files=files, bindings=bindings))
+    return config.build(recipe.Recipe)
+
+
+def test_a_name_of_two_stages_is_told() -> None:
+    with pytest.raises(UserError, match="names the stage 'bm25' twice"):
+        built(["recipes/own_corpus.gin"], ("recipe.Recipe.parts = [%FINETUNING, %FINETUNING]",))
