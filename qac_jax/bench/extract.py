@@ -60,8 +60,12 @@ class Extract:
             raise UserError(f"methods: {min(unknown)!r} is not one of {', '.join(_METHODS)}")
         with tempfile.TemporaryDirectory() as folder:
             python = self.format == "python_docs"
-            corpus: dict[str, str] = {"packages" if python else "input": self.corpus}
-            made = execute(Prepare(format=self.format, **corpus), os.path.join(folder, "passages"))
+            prepare = Prepare(
+                format=self.format,
+                input="" if python else self.corpus,
+                packages=self.corpus if python else "",
+            )
+            made = execute(prepare, os.path.join(folder, "passages"))
             passages = Records(made)
             wanted = min(self.documents, len(passages))
             some = [passages[i * len(passages) // wanted] for i in range(wanted)]
@@ -105,14 +109,11 @@ class Extract:
     def _plm(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
         from qac_jax.queries.extraction_model import Likelihood
 
-        scorer = self.scorer or _random_t5()
-        if not self.scorer:
+        if self.scorer:
+            salience = Likelihood.load(self.scorer, kind=self.likelihood)
+        else:
             drawn = drawn[: self.scored]
-        salience = (
-            Likelihood.load(scorer, kind=self.likelihood)
-            if self.scorer
-            else Likelihood(scorer, self.likelihood)
-        )
+            salience = Likelihood(_random_t5(), self.likelihood)
         documents, spans = _texts(drawn)
         salience(documents[:_COMPILING], spans[:_COMPILING])
         began = time.perf_counter()

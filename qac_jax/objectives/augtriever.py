@@ -100,6 +100,10 @@ class InBatch(PseudoQueries):
         per = rest[0] if len(rest) > 1 else 1
         return self._flops(spec, True, (self.negatives_group or size) * per)
 
+    def activation_bytes(self, spec: Spec) -> float:
+        """Queries and texts are kept for the backward pass."""
+        return self._activation_bytes(spec, True)
+
 
 @dataclasses.dataclass(frozen=True)
 class MoCo(PseudoQueries):
@@ -235,6 +239,10 @@ class MoCo(PseudoQueries):
         """Model FLOPs of a training step over padded texts; keys have no backward pass."""
         own = spec["passage"].shape[0] if self.in_batch_negatives else 1
         return self._flops(spec, False, self.queue_size + own)
+
+    def activation_bytes(self, spec: Spec) -> float:
+        """Queries are kept for the backward pass."""
+        return self._activation_bytes(spec, False)
 
 
 def local_gradients(

@@ -10,6 +10,7 @@ scores span · document and the best one is the query, without a gradient throug
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops
+from qac_jax.models import flops, memory
+from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import DualEncoder, l2_normalize
 from qac_jax.models.layers import fold
 from qac_jax.objectives.objective import Batch, Spec, Variables, example_keys
@@ -134,10 +136,7 @@ class PseudoQueries:
     def _flops(self, spec: Spec, passages_learn: bool, candidates: int) -> float:
         """Model FLOPs of a step: what is only looked at has no backward pass."""
         config = self.model.config
-        query = spec["context"] if "context" in spec else spec["query"]
-        size, length = query.shape
-        *many, longest = (spec["passage"] if "passage" in spec else spec["passages"]).shape
-        texts = many[0] * (many[1] if len(many) > 1 else 1)
+        size, length, texts, longest = _shapes(spec)
         learned = flops.bert(config.bert, flops.Load.padded(size, length))
         read = flops.bert(config.bert, flops.Load.padded(texts, longest))
         total = (learned + flops.similarities(config.width, size, candidates)).training()
@@ -146,6 +145,13 @@ class PseudoQueries:
             _, count, span = spec["spans"].shape
             total += flops.bert(config.bert, flops.Load.padded(size * count, span)).forward
         return total
+
+    def _activation_bytes(self, spec: Spec, passages_learn: bool) -> float:
+        """What the backward pass keeps of the texts that learn."""
+        size, length, texts, longest = _shapes(spec)
+        bert = Bert(self.model.config.bert, self.model.runtime)
+        kept = memory.bert(bert, size, length)
+        return kept + (memory.bert(bert, texts, longest) if passages_learn else 0.0)
 
 
 def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
@@ -156,8 +162,16 @@ def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
     )
 
 
+def _shapes(spec: Spec) -> tuple[int, int, int, int]:
+    """Queries and their length, texts and theirs."""
+    size, length = (spec["context"] if "context" in spec else spec["query"]).shape
+    *many, longest = (spec["passage"] if "passage" in spec else spec["passages"]).shape
+    return size, length, math.prod(many), longest
+
+
 def _own_keys(keys: jax.Array | None, start: int, count: int) -> jax.Array | None:
     """Keys of `count` texts an example, numbered from `start`: [B * count]."""
     if keys is None:
         return None
-    return jax.vmap(fold, (None, 0), 1)(keys, start + jnp.arange(count)).reshape(-1)
+    numbered: Any = jax.vmap(fold, (None, 0), 1)(keys, start + jnp.arange(count))
+    return numbered.reshape(-1)

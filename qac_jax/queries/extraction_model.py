@@ -149,7 +149,7 @@ def _program(module: T5) -> Callable[..., jax.Array]:
         )
         logits = module.apply(variables, hidden, method="logits")
         flat = spans.reshape(size, count * width)
-        picked = jnp.take_along_axis(logits, flat[..., None], axis=-1)[..., 0]  # type: ignore[arg-type]
+        picked = jnp.take_along_axis(logits, flat[..., None], axis=-1)[..., 0]
         each = (picked - jax.nn.logsumexp(logits, axis=-1)).reshape(spans.shape)
         counted = jnp.arange(width) < limits[..., None]
         return jnp.sum(jnp.where(counted, each, 0.0), axis=-1)

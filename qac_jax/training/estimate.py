@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 
 from qac_jax import hardware
@@ -37,13 +38,17 @@ def plan(
     several devices are those of data parallelism: each holds the whole state, and computes its
     part of a microbatch in bf16 (on a V100, which has none, in fp16).
     """
-    parameters = report.count_parameters(start.abstract_params(objective))
+    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    parameters = report.count_parameters(variables["params"])
+    state = [x for n, part in variables.items() if n != "params" for x in jax.tree.leaves(part)]
     result: dict[str, Any] = {
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
-        # Parameters, gradients, two moments of the optimiser, and the running mean.
-        "state_bytes": parameters * _FLOAT * (5 if ema else 4),
+        # Parameters, gradients, two moments of the optimiser, the running mean, and what state the
+        # objective has beside them.
+        "state_bytes": parameters * _FLOAT * (5 if ema else 4)
+        + sum(x.size * x.dtype.itemsize for x in state),
     }
     if not kind:
         return result
