@@ -30,6 +30,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives import contrastive, towers
 from qac_jax.objectives.contrastive import Ranked
+from qac_jax.objectives.finetune import passage_numbers
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
 from qac_jax.objectives.token_loss import check_vocabulary
 
@@ -53,6 +54,7 @@ class Pair:
     model: DualEncoder
     alpha: float = 0.1
     denominator: str = "paper_inbatch_and_hard"
+    mask_duplicates: bool = True  # copies of a positive in the batch are no negatives
     negatives_group: int = 0
     chunk: int = 0
     rows: int = 0
@@ -85,7 +87,10 @@ class Pair:
         return towers.initial(self.model, key)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        return {**batch, "keys": example_keys(key, batch["query"].shape[0])}
+        prepared = {**batch, "keys": example_keys(key, batch["query"].shape[0])}
+        if self.mask_duplicates:
+            prepared["numbers"] = passage_numbers(batch["passages"], batch["passages_length"])
+        return prepared
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
@@ -93,15 +98,16 @@ class Pair:
         del key  # every example brings its own
         keys = batch["keys"] if train else None
         queries, passages = towers.vectors(self.model, variables, batch, keys, self.chunk)
-        by_query = query_centric(
-            queries, passages, self.denominator, group=self.negatives_group, rows=self.rows
-        )
+        seen: dict[str, Any] = {
+            "numbers": batch.get("numbers"),
+            "group": self.negatives_group,
+            "rows": self.rows,
+        }
+        by_query = query_centric(queries, passages, self.denominator, **seen)
         loss = by_query.loss.mean()
         aux = {"query_loss": loss, "accuracy": by_query.correct.mean()}
         if self.alpha:
-            by_passage = passage_centric(
-                queries, passages, self.denominator, group=self.negatives_group, rows=self.rows
-            )
+            by_passage = passage_centric(queries, passages, self.denominator, **seen)
             passage_loss = by_passage.loss.mean()
             loss = (1.0 - self.alpha) * loss + self.alpha * passage_loss
             aux |= {"passage_loss": passage_loss, "passage_accuracy": by_passage.correct.mean()}
@@ -116,48 +122,67 @@ class Pair:
 
 
 def query_centric(
-    queries: jax.Array, passages: jax.Array, denominator: str, *, group: int = 0, rows: int = 0
+    queries: jax.Array,
+    passages: jax.Array,
+    denominator: str,
+    *,
+    numbers: jax.Array | None = None,
+    group: int = 0,
+    rows: int = 0,
 ) -> Ranked:
-    """L_Q of each query: queries [B, D], passages [B, P, D] with the positive first."""
+    """L_Q of each query: queries [B, D], passages [B, P, D] with the positive first.
+
+    numbers [B, P] are the same for the same passage: copies of the positive are not its rivals.
+    """
     group = 1 if denominator == "own_hard_only" else group
-    return contrastive.in_batch(queries, passages, group=group, rows=rows)
+    return contrastive.in_batch(queries, passages, identities=numbers, group=group, rows=rows)
 
 
 def passage_centric(
-    queries: jax.Array, passages: jax.Array, denominator: str, *, group: int = 0, rows: int = 0
+    queries: jax.Array,
+    passages: jax.Array,
+    denominator: str,
+    *,
+    numbers: jax.Array | None = None,
+    group: int = 0,
+    rows: int = 0,
 ) -> Ranked:
-    """L_P of each positive passage, from the same vectors."""
+    """L_P of each positive passage, from the same vectors.
+
+    With numbers, queries that the anchor answers too are not its query's rivals either.
+    """
     if passages.shape[1] < 2 and denominator in ("hard_from_all_only", "own_hard_only"):
         raise UserError(
             f"the passage-centric loss of {denominator} is about hard negatives, and there are "
             "none in the batch; set n_passages to 2 or more, or alpha to 0"
         )
 
-    def one(queries: jax.Array, passages: jax.Array) -> Ranked:
-        own = jnp.arange(queries.shape[0])
-        positives = passages[:, 0]
-        hard = passages[:, 1:].reshape(-1, passages.shape[-1])
+    def one(queries: jax.Array, passages: jax.Array, numbers: jax.Array | None) -> Ranked:
+        size, per, width = passages.shape
+        own = jnp.arange(size)
+        if numbers is None:
+            numbers = jnp.arange(size * per).reshape(size, per)
+        hard = passages[:, 1:].reshape(-1, width)
         # The query is what is looked for; which of the others are seen is the reading's matter.
-        candidates = [queries, hard]
-        others = denominator == "paper_inbatch_and_hard"
-        if others:
-            candidates.insert(1, positives)
-        columns = jnp.concatenate([part.astype(queries.dtype) for part in candidates])
+        columns = [queries, hard]
+        if others := denominator == "paper_inbatch_and_hard":
+            columns.insert(1, passages[:, 0])
 
-        def unseen(anchors: jax.Array) -> jax.Array:
-            here = anchors[:, None] == own
-            parts = [~here] + [here] * others
-            seen = jnp.zeros((anchors.shape[0], hard.shape[0]), bool)
-            return jnp.concatenate([*parts, seen], axis=1)
+        def unseen(about: tuple[jax.Array, jax.Array]) -> jax.Array:
+            place, number = (x[:, None] for x in about)
+            copies = number == numbers[:, 0]
+            rivals = copies if denominator == "official_code" else place != own
+            parts = [rivals] + [copies] * others + [number == numbers[:, 1:].reshape(-1)]
+            return jnp.concatenate(parts, axis=1)
 
         return contrastive.softmax_loss(
-            positives,
-            columns,
+            passages[:, 0],
+            jnp.concatenate([part.astype(queries.dtype) for part in columns]),
             own,
-            excluded=None if denominator == "official_code" else unseen,
-            about=own,
+            excluded=unseen,
+            about=(own, numbers[:, 0]),
             rows=rows,
         )
 
     group = 1 if denominator == "own_hard_only" else group
-    return contrastive.in_groups(one, group, queries, passages)
+    return contrastive.in_groups(one, group, queries, passages, numbers)

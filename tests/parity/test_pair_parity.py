@@ -112,3 +112,38 @@ def test_groups_see_only_themselves_and_rows_change_nothing() -> None:
             )
             apart = np.abs(whole[denominator][which] - together).max()
             assert (apart > 1e-3) == (denominator != "own_hard_only")
+
+
+def test_copies_of_a_positive_are_as_if_they_were_not_there() -> None:
+    rng = np.random.default_rng(1)
+    queries = rng.normal(size=(6, 4)).astype(np.float32)
+    passages = rng.normal(size=(6, 2, 4)).astype(np.float32)
+    numbers = np.arange(12).reshape(6, 2)
+    passages[4, 0], numbers[4, 0] = passages[1, 0], numbers[1, 0]  # one passage answers two
+    passages[5, 1], numbers[5, 1] = passages[1, 0], numbers[1, 0]  # and is a third one's negative
+
+    @jax.jit
+    def both(queries: Any, passages: Any, numbers: Any) -> Any:
+        return {
+            d: [
+                loss(queries, passages, d, numbers=numbers).loss
+                for loss in (pair.query_centric, pair.passage_centric)
+            ]
+            for d in pair.DENOMINATORS
+        }
+
+    masked = jax.device_get(both(queries, passages, numbers))
+    plain = _losses(queries, passages)
+    scores = {"q": queries @ passages.reshape(12, 4).T, "p": passages[1, 0] @ queries.T}
+    seen = [i for i in range(12) if i not in (8, 11)]  # what query 1 sees: all but the two copies
+    expected = np.log(np.exp(scores["q"][1][seen]).sum()) - scores["q"][1][2]
+    for name in ("paper_inbatch_and_hard", "hard_from_all_only", "official_code"):
+        np.testing.assert_allclose(masked[name][0][1], expected, rtol=1e-5)
+        assert plain[name][0][1] > masked[name][0][1] + 1e-3
+    # The passage's own query stands against all but its other query and its copies.
+    to_passages = passages[1, 0] @ passages[:, 1].T
+    rivals = [scores["p"][j] for j in (0, 1, 2, 3, 5)] + [to_passages[j] for j in range(5)]
+    expected = np.log(np.exp(rivals).sum()) - scores["p"][1]
+    np.testing.assert_allclose(masked["official_code"][1][1], expected, rtol=1e-5)
+    for name in pair.DENOMINATORS:
+        assert (masked[name][1] <= plain[name][1] + 1e-6).all()

@@ -77,6 +77,7 @@ def test_the_released_switches() -> None:
         found = stages(name, released)
         for stage in ("pretrained", "pair"):
             assert found[stage].objective.denominator == "official_code"
+            assert not found[stage].objective.mask_duplicates
             assert found[stage].optimizer.schedule_name == "paddle_jump"
             assert found[stage].optimizer.name == optimizer
         assert found["labels"].positives == found["judged_labels"].positives == "best"
