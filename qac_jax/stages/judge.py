@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -40,7 +39,7 @@ class Judge(Stage):
 
         given = inputs["passages"]
         assert isinstance(given, Artifact)
-        asked = named_questions.read(os.fspath(inputs["questions"]))
+        asked = named_questions.read(str(inputs["questions"]))
         judged = named_questions.judge(asked, Records(given))
         answered = [question for question in asked if judged[question.id]]
         if not answered:
