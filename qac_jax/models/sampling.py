@@ -103,9 +103,12 @@ def largest(x: Array, count: int) -> tuple[Array, Array]:
 
 
 def _top_k(x: Array, count: int) -> tuple[Array, Array]:
-    """lax.top_k, behind a barrier: sliced, XLA's CPU code turns it into a sort of everything."""
-    values, places = lax.optimization_barrier(lax.top_k(x, count))
-    return values, places
+    """lax.top_k, behind a barrier: sliced, XLA's CPU code turns it into a sort of everything.
+
+    A barrier each, because XLA's partitioner dies of one around both.
+    """
+    values, places = lax.top_k(x, count)
+    return lax.optimization_barrier(values), lax.optimization_barrier(places)
 
 
 def _kept_of_largest(scaled: Array, values: Array, sampling: Sampling) -> tuple[Array, Array]:
