@@ -30,7 +30,8 @@ The arrays of a prepared batch have the examples first.
 
 - `model`: the field that holds the Linen module which is kept after training, or the property
   `encoder_module` where `encoder`'s variables belong to another one;
-- `with_tokenizer(tokenizer) -> Objective`: called once before a run;
+- `with_tokenizer(tokenizer) -> Objective`: called once before a run (a dual encoder in the field
+  `model` is told besides how its queries and passages are read: titles, prompts, limits);
 - `start_from(module, params) -> (Objective, params)`: the objective in the shape of a loaded
   module, and those of its own parameters that the loaded ones are (default: the same tree);
 - `stored_heads(folder) -> params`: its other parameters that lie in a Hugging Face folder;
