@@ -55,7 +55,8 @@ def test_documents_alone_become_a_retriever(
     """Folders with some questions are the matter of test_collect.py: later stages see no
     difference."""
     toy.write_collection(tmp_path / "made", 30, 12)
-    passages = [json.loads(line) for line in (tmp_path / "made" / "corpus.jsonl").open()]
+    corpus = (tmp_path / "made" / "corpus.jsonl").read_text()
+    passages = [json.loads(line) for line in corpus.splitlines()]
     documents = [
         {"_id": f"d{n}", "title": f"About {n}", "passages": passages[n : n + 3]}
         for n in range(0, 30, 3)
