@@ -1,4 +1,4 @@
-"""`qac unite`: collections as one, with hidden judgements, or only documents that tests ask about."""
+"""`qac unite`: collections as one, with hidden judgements, or only the documents of tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lines(path):
 
 @pytest.fixture(scope="module")
 def birds(tmp_path_factory):
-    """Three documents of two passages: d0 is asked about in training, d1 in the test, d2 in both."""
+    """Three documents: d0 is asked about in training, d1 in the test, d2 in both."""
     folder = tmp_path_factory.mktemp("data") / "birds"
     (folder / "qrels").mkdir(parents=True)
     documents = [
