@@ -1,0 +1,184 @@
+"""`qac generate` from outside: a T5 or a file of queries, and what SIGKILL leaves of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_generation import save_generator
+
+from qac_jax import artifacts, cli
+from qac_jax.errors import UserError
+from qac_jax.text.records import Records, write_records
+
+
+PASSAGES = 24
+SETTINGS = ["--samples", 2, "--max_tokens", 6, "--max_input", 16, "--shard_passages", 4]
+GIN = """
+from __gin__ import dynamic_registration
+from qac_jax.queries import prompts
+from qac_jax.stages import generate
+
+generate.Generate.prompts = {'topic': @topic/prompts.Prompt(), 'title': @title/prompts.Prompt()}
+topic/prompts.Prompt.after = ' What is the topic?'
+topic/prompts.Prompt.max_tokens = 2
+title/prompts.Prompt.after = ' What is the title?'
+title/prompts.Prompt.max_tokens = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with passages, a generator and what it said without an interruption."""
+    folder = tmp_path_factory.mktemp("generate")
+    records = [
+        {
+            "_id": f"p{number}",
+            "doc": f"d{number}",
+            "position": 0,
+            "title": f"Number {number}",
+            "text": f"Copper wire number {number} conducts heat. " * (1 + number % 3),
+            **({"held_out": True} if number % 4 == 0 else {}),
+        }
+        for number in range(PASSAGES)
+    ]
+    with artifacts.create(folder / "passages", kind="passages", key="k") as writer:
+        write_records(writer, records)
+    save_generator(folder / "t5")
+    assert qac(*words(folder), "--out", folder / "whole") == 0
+    return folder
+
+
+def words(folder: Path) -> list[Any]:
+    given = ["--passages", folder / "passages", "--model", folder / "t5"]
+    return ["generate", *given, *SETTINGS]
+
+
+def qac(*arguments: Any) -> int:
+    return cli.main([str(argument) for argument in arguments])
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    return list(Records(artifacts.load(folder, "contexts")))
+
+
+def test_every_passage_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = records_of(here / "whole")
+    assert [record["_id"] for record in found] == [f"p{n}" for n in range(PASSAGES)]
+    for record in found:
+        assert 1 <= len(record["contexts"]) <= 2
+        for context in record["contexts"]:
+            assert context["text"] and context["origin"] == "text2query" and context["score"] < 0
+    info = artifacts.load(here / "whole").info
+    assert info["texts"] == 2 * PASSAGES and info["kept"] == sum(
+        len(record["contexts"]) for record in found
+    )
+    assert qac("inspect", here / "whole") == 0
+    assert found[0]["contexts"][0]["text"] in capsys.readouterr().out
+
+
+def test_parts_prompts_and_seeds(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "asks.gin").write_text(GIN)
+    given = [*words(here), "--gin_file", tmp_path / "asks.gin", "--samples", 1]
+    assert qac(*given, "--part", "held_out", "--out", tmp_path / "one") == 0
+    found = records_of(tmp_path / "one")
+    assert [record["_id"] for record in found] == [f"p{n}" for n in range(0, PASSAGES, 4)]
+    assert {c["origin"] for r in found for c in r["contexts"]} == {"topic", "title"}
+    assert qac(*given, "--part", "held_out", "--seed", 1, "--out", tmp_path / "two") == 0
+    assert records_of(tmp_path / "two") != found
+
+
+def test_queries_made_elsewhere(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "made.jsonl", tmp_path / "out"
+    lines: list[dict[str, Any]] = [
+        {"_id": "p9", "queries": ["who is nine", "Who is nine?"]},
+        {"_id": "p2", "contexts": [{"text": "two", "origin": "llm", "score": 1}]},
+        {"_id": "p9", "query": "nine again"},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = ["generate", "--passages", here / "passages", "--shard_passages", 5]
+    assert qac(*given, "--import", file, "--out", out) == 0
+    found = {r["_id"]: r["contexts"] for r in records_of(out)}
+    assert len(found) == PASSAGES and [c["text"] for c in found["p9"]] == [
+        "who is nine",
+        "nine again",
+    ]
+    assert found["p2"] == [{"text": "two", "origin": "llm", "score": 1}] and not found["p0"]
+    assert not (out / ".generate").exists()
+    with file.open("a") as more:
+        more.write(json.dumps({"_id": "nobody", "queries": ["x"]}) + "\n")
+    assert qac(*given, "--import", file, "--out", tmp_path / "no") == 2
+    said = capsys.readouterr().err
+    assert f"{file}:4" in said and "'nobody' is not among the passages" in said
+    assert qac(*given, "--import", file, "--skip_bad", 1, "--out", tmp_path / "yes") == 0
+    assert records_of(tmp_path / "yes") == records_of(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "generate needs one of --model, --generator, --import, and none of them"),
+        (["--model", "x", "--import", "y"], "--model and --import"),
+        (["--model", "x", "--round_trip", "3"], "belong together"),
+        (["--model", "x", "--top_p", "0"], "top_p"),
+        (["--model", "x", "--method", "beem"], "beam"),
+    ],
+)
+def test_mistakes_are_told(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert qac("generate", "--passages", "p", *arguments, "--dry_run") == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_dry_run_says_how_much(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert qac(*words(here), "--dry_run") == 0
+    assert "texts a passage: 2" in capsys.readouterr().out
+
+
+def killed(here: Path, out: Path, shard: int) -> None:
+    """Starts the stage and kills it as soon as its file number `shard` is there."""
+    arguments = [*map(str, words(here)), "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qac_jax.cli", *arguments], stderr=subprocess.PIPE
+    )
+    sign = out / f"contexts-{shard:05d}-of-00006.jsonl"
+    deadline = time.monotonic() + 200
+    while not sign.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert process.poll() is None, process.communicate()[1]
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    "kills", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_killed_generation_completes_with_the_same_identity(
+    here: Path, tmp_path: Path, kills: int
+) -> None:
+    whole = artifacts.load(here / "whole")
+    partial = 0
+    for number in range(kills):
+        out = tmp_path / str(number)
+        killed(here, out, number % 5)
+        if not (out / artifacts.COMMIT).exists():
+            partial += 1
+            with pytest.raises(UserError, match="is unfinished"):
+                artifacts.load(out)
+        kept = {p.name: p.stat().st_mtime_ns for p in out.glob("contexts-*.jsonl")}
+        assert qac(*words(here), "--out", out) == 0
+        again = artifacts.load(out, "contexts")
+        again.verify()
+        assert again.identity == whole.identity
+        assert again.info["tokens"] == whole.info["tokens"]
+        # What was finished is not made again.
+        assert all((out / name).stat().st_mtime_ns == time for name, time in kept.items())
+    assert partial >= kills * 0.7

@@ -1,0 +1,101 @@
+"""What a passage is asked is the same whatever the batch, the bucket, the devices or the order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from toy_generation import model
+
+from qac_jax.models.decoding import Decoding
+from qac_jax.models.sampling import Sampling
+from qac_jax.queries.generation import Generator, Request, Said
+from qac_jax.text import tokenizers
+
+
+WORDS = "array of numbers sorted by key along the last axis with an optional dtype".split()
+
+
+def requests() -> list[Request]:
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 24))) for _ in range(16)]
+    caps = [0, 3, 0, 5]
+    return [
+        Request(f"p{number}", text, "ask: ", " ?", caps[number % 4])
+        for number, text in enumerate(texts)
+    ]
+
+
+def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[list[Said]]:
+    """Every request's continuations; `order` shuffles the requests on the way."""
+    module, params = model()
+    given = {"max_tokens": 8, "samples": 2, "sampling": Sampling(1.0, 25, 0.95), **settings}
+    generator = Generator.of(
+        module,
+        params,
+        tokenizers.load(),
+        Decoding(**given),
+        devices=jax.devices()[:devices],
+        max_input=32,
+        texts=texts,
+    )
+    places = list(range(16))
+    random.Random(order).shuffle(places)
+    asked = requests()
+    found = generator.generate([asked[place] for place in places])
+    return [found[places.index(place)] for place in range(16)]
+
+
+def texts_of(found: list[list[Said]]) -> list[list[str]]:
+    return [[one.text for one in each] for each in found]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[Said]]:
+    return said(16)
+
+
+@pytest.mark.parametrize(
+    ("texts", "devices"),
+    [
+        (3, 1),
+        (2, 8),
+        pytest.param(1, 1, marks=pytest.mark.slow),
+        pytest.param(1, 8, marks=pytest.mark.slow),
+    ],
+)
+def test_sampling_is_independent(expected: list[list[Said]], texts: int, devices: int) -> None:
+    found = said(texts, devices, order=texts + devices)
+    assert texts_of(found) == texts_of(expected)
+    scores = [[[one.score for one in each] for each in side] for side in (found, expected)]
+    np.testing.assert_allclose(*scores, atol=2e-4)
+
+
+def test_what_is_said_obeys_the_settings(expected: list[list[Said]]) -> None:
+    tokenizer = tokenizers.load()
+    for request, each in zip(requests(), expected, strict=True):
+        for one in each:
+            assert one.score < 0
+            if request.max_tokens:
+                assert len(tokenizer.encode(one.text)) <= 2 * request.max_tokens
+    flat = [one.text for each in expected for one in each]
+    assert len(set(flat)) > len(flat) // 2, "samples do not differ"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "greedy", "samples": 1},
+        {"method": "beam", "beams": 3},
+        {"sampling": Sampling(0.7, 0, 0.9)},
+        {"sampling": Sampling()},
+        {"no_repeat_ngram": 1, "min_tokens": 8},
+    ],
+    ids=["greedy", "beam", "nucleus", "all", "rules"],
+)
+def test_other_ways_are_independent(settings: dict[str, Any]) -> None:
+    assert texts_of(said(3, 1, 1, **settings)) == texts_of(said(2, 8, 2, **settings))

@@ -1,0 +1,48 @@
+"""A tiny T5 with random weights and the shipped vocabulary, for the tests of generation."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from qac_jax.models import backbones, huggingface
+from qac_jax.models.t5 import T5, T5Config
+from qac_jax.text import tokenizers
+
+
+@functools.cache
+def model() -> tuple[T5, Any]:
+    tokenizer = tokenizers.load()
+    config = T5Config(
+        vocab_size=tokenizer.vocab_size + 16,
+        d_model=16,
+        d_kv=8,
+        d_ff=24,
+        num_layers=1,
+        num_decoder_layers=1,
+        num_heads=2,
+        num_buckets=8,
+        max_distance=16,
+        start_id=tokenizer.cls_id,
+        eos_id=tokenizer.sep_id,
+    )
+    module = T5(config)
+    rng = np.random.default_rng(0)
+    shapes = backbones.new_parameters(module, abstract=True)
+    params = jax.tree.map(lambda x: rng.normal(0.0, 0.5, x.shape).astype(np.float32), shapes)
+    # Rows of no piece are the likeliest of all, and the end comes now and then.
+    table = params["shared"]["embedding"]
+    table[tokenizer.vocab_size :] *= 4.0
+    table[tokenizer.sep_id] *= 2.0
+    return module, params
+
+
+def save_generator(folder: Path) -> Path:
+    """The same as a Hugging Face folder."""
+    module, params = model()
+    tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
+    return huggingface.save(folder, module, {"params": params}, tokenizer=tokenizer)

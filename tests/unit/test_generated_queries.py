@@ -1,0 +1,132 @@
+"""Queries made elsewhere, and which queries are kept."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qac_jax.errors import DataError
+from qac_jax.queries import filtering
+from qac_jax.queries.filtering import Filter
+from qac_jax.queries.importing import read_contexts
+from qac_jax.text.bad_lines import BadLines
+
+
+PASSAGE = "Copper is a soft metal, and it conducts heat very well."
+
+
+def contexts(*texts: str) -> list[dict[str, Any]]:
+    return [{"text": text, "origin": "o", "score": -1.0} for text in texts]
+
+
+def kept(rules: Filter, *texts: str) -> tuple[list[str], dict[str, int]]:
+    dropped: collections.Counter[str] = collections.Counter()
+    found = rules(contexts(*texts), PASSAGE, dropped)
+    return [context["text"] for context in found], dict(dropped)
+
+
+def test_no_rule_keeps_everything() -> None:
+    texts = ["", "what is copper", "What is copper?", "is a soft metal and it conducts"]
+    assert kept(Filter(), *texts) == (texts, {})
+
+
+def test_each_rule() -> None:
+    assert kept(Filter(empty=True), "", " ?", "heat") == (["heat"], {"empty": 2})
+    assert kept(Filter(repeats=True), "What is it?", "what is  IT", "heat") == (
+        ["What is it?", "heat"],
+        {"repeated": 1},
+    )
+    copied = "a soft METAL and it"
+    assert kept(Filter(copies=5), copied, "soft metal", "is copper a soft metal") == (
+        ["soft metal", "is copper a soft metal"],
+        {"copied": 1},
+    )
+    assert kept(Filter(copies=6), copied)[0] == [copied]
+
+
+class Ranked:
+    """An index whose ranking of a query is what the query says."""
+
+    def __init__(self, rankings: dict[str, list[str]]):
+        self._rankings = rankings
+
+    def run(self, queries: dict[str, str], k: int) -> dict[str, Any]:
+        Found = collections.namedtuple("Found", "ids")
+        return {name: Found(self._rankings[text][:k]) for name, text in queries.items()}
+
+
+def test_round_trip() -> None:
+    index: Any = Ranked({"good": ["x", "p"], "bad": ["x", "y", "p"]})
+    dropped: collections.Counter[str] = collections.Counter()
+    records = [{"_id": "p", "contexts": contexts("good", "bad")}, {"_id": "x", "contexts": []}]
+    found = filtering.found_again(records, index, 2, dropped)
+    assert [[c["text"] for c in r["contexts"]] for r in found] == [["good"], []]
+    assert dropped == {"not found again": 1}
+
+
+def test_scores_decide() -> None:
+    dropped: collections.Counter[str] = collections.Counter()
+    records = [{"_id": "p", "contexts": contexts("heat", "of")}]
+
+    def score(pairs):
+        return [len(query) if text == PASSAGE else 0 for query, text in pairs]
+
+    found = filtering.scored_well(records, [PASSAGE], score, 3.0, dropped)
+    assert [c["text"] for c in found[0]["contexts"]] == ["heat"]
+    assert dropped == {"scored low": 1}
+
+
+def written(folder: Path, *lines: Any, name: str = "queries.jsonl") -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / name).write_text("".join(f"{text}\n" for text in texts))
+    return folder / name
+
+
+def test_all_forms(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"_id": "a", "queries": ["one", " two "]},
+        {"docid": 7, "query": "three"},
+        {"id": "b", "contexts": [{"text": "four", "origin": "llm", "score": -0.5}, "five"]},
+        {"id": "c", "text": "…", "outputs": {"T03B-topic": "six", "D2Q": ["seven"], "none": None}},
+        {"question": "eight", "answers": [{"passage_id": "a"}, {"passage_id": "a"}]},
+        "d\tnine",
+    )
+    found = [
+        (line.id, [(c["text"], c["origin"], c["score"]) for c in line.contexts])
+        for line in read_contexts(path, BadLines())
+    ]
+    assert found == [
+        ("a", [("one", "imported", None), ("two", "imported", None)]),
+        ("7", [("three", "imported", None)]),
+        ("b", [("four", "llm", -0.5), ("five", "imported", None)]),
+        ("c", [("six", "T03B-topic", None), ("seven", "D2Q", None)]),
+        ("a", [("eight", "imported", None)]),
+        ("d", [("nine", "imported", None)]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ({"queries": ["x"]}, "no id of a passage"),
+        ({"_id": "a"}, "no queries"),
+        ({"_id": "a", "queries": [1]}, "neither a text nor a list"),
+        ({"_id": "a", "contexts": "x"}, "is not a list"),
+        ({"_id": "a", "contexts": [{"origin": "x"}]}, "with a 'text'"),
+        ({"_id": "a", "contexts": [{"text": "x", "score": "high"}]}, "is not a number"),
+        ({"_id": "a", "outputs": ["x"]}, "not an object"),
+        ({"question": "x", "answers": ["a"]}, "with a 'passage_id'"),
+        ("a\tb\tc", "3 columns"),
+        ("{", "invalid JSON"),
+    ],
+)
+def test_bad_lines_have_file_and_line(tmp_path: Path, line: Any, complaint: str) -> None:
+    path = written(tmp_path, {"_id": "a", "queries": []}, line)
+    with pytest.raises(DataError, match=complaint) as error:
+        list(read_contexts(path, BadLines()))
+    assert f"{path}:2" in str(error.value)
