@@ -9,11 +9,11 @@ from html import escape
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2329; --soft: #5b6672; --ground: #ffffff;
-  --sheet: #f5f7f9; --edge: #d8dee4;
+  --sheet: #f5f7f9; --edge: #d8dee4; --shade: #00000040;
   --c0: #1f6fb4; --c1: #d9622b; --c2: #2f8f5b; --c3: #8d4fb0; --c4: #b8860b; --c5: #c03a5b;
   --c6: #3b8f97; --c7: #6b6f76; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #9aa5b1; --ground: #15191d;
-  --sheet: #1e2429; --edge: #37404a;
+  --sheet: #1e2429; --edge: #37404a; --shade: #000000c0;
   --c0: #63aef0; --c1: #f3905c; --c2: #62c98f; --c3: #c08be0; --c4: #e0b548; --c5: #f07c98;
   --c6: #6fcbd3; --c7: #a3a9b2; } }
 * { box-sizing: border-box; }
@@ -27,7 +27,12 @@ h3 { font-size: 1.02rem; margin: 1.2rem 0 .4rem; }
 h4 { font-size: .95rem; margin: .9rem 0 .3rem; color: var(--soft); }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .92rem; }
 a { color: var(--c0); }
-.scroll { overflow-x: auto; margin: .4rem 0; }
+/* A shadow at the side where more columns are: it scrolls away with the cover at the end. */
+.scroll { overflow-x: auto; margin: .4rem 0; background:
+  linear-gradient(to right, var(--ground) 40%, transparent) left / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--ground) 40%, transparent) right / 2rem 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / .8rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / .8rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .65rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--edge); }

@@ -108,8 +108,8 @@ def markdown(content: Content) -> str:
     for test in content.tests:
         header, rows = _figures(test)
         parts += [f"## {test.name}", _markdown_table(header, rows), _legend(test)]
-        if test.comparisons:
-            parts.append(_markdown_table(_COMPARED, _compared(test.comparisons)))
+        if chosen := [c for c in test.comparisons if _is_telling(c, test)]:
+            parts.append(_markdown_table(_COMPARED, _compared(chosen)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -121,6 +121,14 @@ _COMPARED = (
     "t-test p (Holm)",
     "randomis. p (Holm)",
 )
+
+
+def _is_telling(comparison: Comparison, test: Test) -> bool:
+    """Those of the best system, by the first measure: of twelve systems there are hundreds."""
+    pair = (comparison.first, comparison.second)
+    return comparison.measure == test.measures[0] and (
+        not test.compared[1] or test.compared[1] in pair
+    )
 
 
 def _figures(test: Test) -> tuple[list[str], list[list[str]]]:
@@ -221,6 +229,7 @@ def _curves(name: str, rows: Sequence[Mapping[str, float]]) -> str:
     speed = ("step_ms", "examples_per_second", "tokens_per_second", "skipped")
     names = list(dict.fromkeys(key for row in rows for key in row if key != "step"))
     shown = [n for n in names if "/" not in n and n not in speed]
+    shown.sort(key=lambda n: (n != "loss", n in ("grad_norm", "learning_rate")))
     shown += [n for n in names if "/" in n and n.rsplit("/", 1)[1] not in shown]
     drawn = ""
     for figure in shown:

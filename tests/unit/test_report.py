@@ -113,6 +113,12 @@ def test_figures_and_their_marks(made: artifacts.Artifact) -> None:
     assert "^" not in lines[0] and "^ab" in lines[2] and "**" in lines[2]
     assert "<sup>ab</sup>" in made.file(PAGE).read_text()
     assert "24 questions" in table
+    compared = [line.split(" | ")[:2] for line in table.splitlines() if " − " in line]
+    assert compared == [
+        ["| retriever_2 − bm25", "ndcg@10"],
+        ["| retriever_2 − retriever_1", "ndcg@10"],
+    ]
+    assert "All 9 comparisons" in made.file(PAGE).read_text()
 
 
 def test_marks_follow_the_test() -> None:
