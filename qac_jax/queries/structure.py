@@ -57,8 +57,9 @@ class TitleRule:
 def anchors(passage: dict[str, Any]) -> list[str]:
     """Labels of links, then emphasised words, then names it refers to; each once.
 
-    Only those that stand in the passage as whole words: a document tells its links for all of its
-    passages, and whom to "see also" besides.
+    What stands in the text must stand there as whole words: readers look for letters alone. Names
+    that a docstring refers to need not, for its "See Also" is no part of the text; but those of an
+    encyclopedia are the whole article's, so a paragraph has only those that it names.
     """
     text = " ".join(passage["text"].lower().split())
     found: dict[str, str] = {}
@@ -66,8 +67,10 @@ def anchors(passage: dict[str, Any]) -> list[str]:
         for item in passage.get(name) or ():
             # Anchors are [target, label]; names and phrases are themselves.
             label = " ".join((item if isinstance(item, str) else item[-1]).split())
-            if label and label.lower() not in found and _stands(label.lower(), text):
-                found[label.lower()] = label
+            key = label.lower()
+            elsewhere = name != "see_also" and key not in text
+            if label and key not in found and (elsewhere or _stands(key, text)):
+                found[key] = label
     return list(found.values())
 
 

@@ -126,14 +126,19 @@ def test_first_lines_as_titles(rule: structure.TitleRule, expected: str) -> None
 def test_anchors_are_told_once() -> None:
     passage = {
         "text": "Of graphs: trees, forests,\nand what (an edge\nset) is. See also scipy.forest.",
-        "anchors": [["Graph (mathematics)", "graphs"], ["Tree", "Trees"], ["Or", "or"]],
-        "phrases": ["Graphs", "edge  set", "matroid"],
+        "anchors": [
+            ["Graph (mathematics)", "graphs"],
+            ["Tree", "Trees"],
+            ["Or", "or"],
+            ["N", "n.x"],
+        ],
+        "phrases": ["Graphs", "edge  set"],
         "see_also": ["scipy.forest", "Forest theory"],
     }
-    assert structure.anchors(passage) == ["graphs", "Trees", "edge set", "scipy.forest"]
+    assert structure.anchors(passage) == ["graphs", "Trees", "n.x", "edge set", "scipy.forest"]
     extraction = Extraction("anchor")
     contexts = list(extraction.contexts([{"_id": "p", **passage}], None))
-    assert [c["origin"] for c in contexts[0]] == ["doc_anchor"] * 4
+    assert [c["origin"] for c in contexts[0]] == ["doc_anchor"] * 5
     assert contexts[0][0] == {"text": "graphs", "origin": "doc_anchor", "score": None}
 
 
