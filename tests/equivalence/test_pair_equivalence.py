@@ -115,7 +115,8 @@ def test_chunks_are_the_whole(name: str) -> None:
         assert_same(differentiated(dataclasses.replace(objective, **cut), batch), whole)
 
 
-@pytest.mark.parametrize("name", ["localized", pytest.param("pointwise", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["localized", "pointwise"])
 def test_microbatches_add_up(name: str) -> None:
     with jax.enable_x64(True):
         objective = objectives("float64")[name]
