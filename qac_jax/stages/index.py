@@ -36,6 +36,7 @@ class Index(Stage):
 
     VERB: ClassVar[str] = "index"
     KIND: ClassVar[str] = "index"
+    VERSION: ClassVar[int] = 2  # twice as many leaves by themselves
     EXAMPLE: ClassVar[str] = "qac index --vectors out/vectors --target_recall 0.99 --out out/index"
 
     vectors: str = artifact_input("what is searched", kind="vectors")
@@ -49,7 +50,9 @@ class Index(Stage):
     recall_at: int = option(100, "recall of so many passages")
     queries: str = source("queries to measure it on: a file, or vectors of queries", "")
     sample: int = option(1000, "how many of them (or of the vectors, where no queries are given)")
-    leaves: int = option(-1, "ScaNN's tree (-1: about the root of the number of vectors; 0: none)")
+    leaves: int = option(
+        -1, "ScaNN's tree (-1: about twice the root of the number of vectors; 0: none)"
+    )
     dims_per_block: int = option(2, "dimensions that ScaNN hashes together")
     reordering: str = option(
         "float32",

@@ -162,7 +162,7 @@ def test_mistakes_are_told(made, tmp_path, settings, told):
 
 
 @pytest.mark.parametrize(
-    ("rows", "leaves", "hashed"), [(19_999, 0, False), (20_000, 0, True), (1_000_000, 1000, True)]
+    ("rows", "leaves", "hashed"), [(19_999, 0, False), (20_000, 0, True), (1_000_000, 2000, True)]
 )
 def test_presets_by_size(rows, leaves, hashed):
     assert scann_index.preset_for(rows) == Preset(leaves, hashed)
