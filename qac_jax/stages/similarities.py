@@ -66,7 +66,7 @@ class Similarities(Stage):
         judged = by_query(read_judgements(self.qrels))
         records = Records(passages)
         found: dict[str, similarity.Similarity] = {}
-        for name, folder, file in zip(_names(folders), folders, files, strict=True):
+        for name, folder, file in zip(names_of(folders), folders, files, strict=True):
             run = runs.read_run(file, self.depth)
             found[name] = self._compared(folder, run, texts, judged, records)
             progress.say(
@@ -131,7 +131,13 @@ class Similarities(Stage):
         )
 
 
-def _names(folders: list[str]) -> list[str]:
-    """What encoders are called: their folder's name, or its path where two have one name."""
-    short = [os.path.basename(os.path.normpath(folder)) for folder in folders]
-    return short if len(set(short)) == len(short) else folders
+def names_of(folders: list[str]) -> list[str]:
+    """What encoders are called: by the part of their paths that tells them apart."""
+    paths = [os.path.normpath(folder).split(os.sep) for folder in folders]
+    if len({path[-1] for path in paths}) == len(paths):
+        return [path[-1] for path in paths]
+    while all(len(path) > 1 for path in paths) and len({path[-1] for path in paths}) == 1:
+        paths = [path[:-1] for path in paths]
+    while all(len(path) > 1 for path in paths) and len({path[0] for path in paths}) == 1:
+        paths = [path[1:] for path in paths]
+    return ["/".join(path) for path in paths]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qac_jax.evaluation import similarity
+from qac_jax.stages.similarities import names_of
 
 
 def _known() -> similarity.Similarity:
@@ -44,3 +45,10 @@ def test_the_plot_is_a_picture_with_a_line_each() -> None:
 def test_the_table_has_a_line_each() -> None:
     lines = similarity.table({"a": _known(), "b": _known()}).splitlines()
     assert len(lines) == 4 and lines[2].startswith("| a | 2 |") and "75.0%" in lines[2]
+
+
+def test_encoders_are_called_by_what_tells_them_apart() -> None:
+    assert names_of(["out/pair", "out/dpr/"]) == ["pair", "dpr"]
+    grid = ["g/complete/seed_0/pair", "g/without/seed_0/pair"]
+    assert names_of(grid) == ["complete", "without"]
+    assert names_of(["out/pair"]) == ["pair"]
