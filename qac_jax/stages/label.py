@@ -154,7 +154,9 @@ class Label(Stage):
         from qac_jax.retrieval.labelling import plain
         from qac_jax.text.queries import read_queries
 
-        barred = {plain(q.text) for q in read_queries(self.exclude)} if self.exclude else set()
+        # File by file: DPR's questions are numbered from 0 in each.
+        files = [part.strip() for part in self.exclude.split(",") if part.strip()]
+        barred = {plain(query.text) for file in files for query in read_queries(file)}
         found = []
         for query in read_queries(self.queries):
             if query.id not in run:

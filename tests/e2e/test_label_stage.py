@@ -158,9 +158,11 @@ def test_labels_become_examples_with_their_scores(road: Road) -> None:
 def test_queries_of_tests_are_left_out_and_counted(road: Road, tmp_path) -> None:
     lines = (road.data / "queries.jsonl").read_text().splitlines()
     texts = [json.loads(line)["text"] for line in lines]
-    (tmp_path / "dev.txt").write_text(f"{texts[0].upper()} ?\n{texts[5]}\n")
+    (tmp_path / "dev.txt").write_text(f"{texts[0].upper()} ?\n")
+    (tmp_path / "test.txt").write_text(f"{texts[5]}\n")
+    exclude = f"{tmp_path / 'dev.txt'},{tmp_path / 'test.txt'}"
     truth = str(road.data / "qrels" / "test.tsv")
-    found = road.label("excluded", exclude=str(tmp_path / "dev.txt"), truth=truth)
+    found = road.label("excluded", exclude=exclude, truth=truth)
     assert found.info["counts"]["queries of a dev or test set"] == 2
     assert found.info["counts"]["queries"] == 10
     assert 0 <= found.info["accuracy"]["positives"] <= 1
