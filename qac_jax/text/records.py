@@ -232,6 +232,8 @@ class _Files:
         return os.pread(self._open[number], size, start)
 
     def __del__(self) -> None:
+        if os is None:  # Python is ending: modules go before objects, and it closes files itself
+            return
         for descriptor in self._open.values():
             os.close(descriptor)
 
