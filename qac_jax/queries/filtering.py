@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -77,6 +78,19 @@ def found_again(
         run = index.run({str(n): text for n, (_, text) in enumerate(piece)}, depth)
         verdicts += [name in run[str(n)].ids for n, (name, _) in enumerate(piece)]
     return _with(records, verdicts, "not found again", dropped)
+
+
+def judge(cross_encoder: str | os.PathLike[str]) -> Scorer:
+    """Probabilities that a passage answers a query, by a cross-encoder's folder."""
+    from qac_jax.retrieval import rerank
+
+    reranker = rerank.Reranker.load(cross_encoder)
+
+    def score(pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
+        queries, passages = zip(*pairs, strict=True)
+        return rerank.probability(reranker.score(queries, passages)).tolist()
+
+    return score
 
 
 def scored_well(

@@ -14,11 +14,12 @@ from qac_jax import progress
 from qac_jax.data.building import text_of
 from qac_jax.errors import UserError
 from qac_jax.queries import filtering
-from qac_jax.queries.filtering import Filter
+from qac_jax.queries.filtering import Filter, Scorer
 from qac_jax.queries.generation import Generator, Request
 from qac_jax.queries.importing import read_contexts
 from qac_jax.queries.prompts import Prompt
 from qac_jax.retrieval.hits import Searchable
+from qac_jax.retrieval.texts import passage_text
 from qac_jax.text.bad_lines import BadLines
 from qac_jax.text.records import Records
 
@@ -40,6 +41,8 @@ class Rules:
     filter: Filter = Filter()
     index: Searchable | None = None
     depth: int = 0
+    judge: Scorer | None = None
+    least: float = 0.5
 
     def takes(self, passage: Mapping[str, Any]) -> bool:
         return self.part == "all" or bool(passage.get("held_out")) == (self.part == "held_out")
@@ -69,6 +72,10 @@ class Sources(abc.ABC):
         if self.rules.index is not None:
             depth = self.rules.depth
             records = filtering.found_again(records, self.rules.index, depth, dropped)
+        if self.rules.judge is not None:
+            texts = [passage_text(passage) for passage in taken]
+            judge, least = self.rules.judge, self.rules.least
+            records = filtering.scored_well(records, texts, judge, least, dropped)
         return records, {
             **facts,
             "texts": sum(map(len, made)),

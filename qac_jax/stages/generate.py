@@ -90,6 +90,8 @@ class Generate(Stage):
     )
     index: str = artifact_input("the round trip's index", kind=("index", "bm25"), default="")
     encoder: str = source("where the index's encoder is, if it was moved", "")
+    cross_encoder: str = source("a cross-encoder that judges each text with its passage", "")
+    min_probability: float = option(0.5, "leave out texts that it finds less probable")
     skip_bad: int = option(0, "leave out and list up to so many bad lines of --import")
 
     precision: str = option("auto", "of matrix products: auto, float32 or bfloat16")
@@ -186,6 +188,10 @@ class Generate(Stage):
                 f"round_trip={self.round_trip} and index={self.index!r} belong together; give "
                 "both, or none"
             )
+        if not 0.0 <= self.min_probability <= 1.0:
+            raise UserError(
+                f"min_probability={self.min_probability} is no probability; expected 0 to 1"
+            )
         if self.shard_passages < 0 or self.max_input < 8:
             raise UserError(
                 f"shard_passages={self.shard_passages}, max_input={self.max_input}; expected 0 or "
@@ -212,15 +218,16 @@ class Generate(Stage):
 
     def _sources(self, inputs: Inputs, out: Writer, passages: Any, size: int) -> Sources:
         """Where the texts of a shard come from, and what is kept of them."""
-        from qac_jax.queries import writing
-        from qac_jax.queries.filtering import Filter
+        from qac_jax.queries import filtering, writing
         from qac_jax.retrieval import search
 
         rules = writing.Rules(
             part=self.part,
-            filter=Filter(self.drop_empty, self.drop_repeats, self.drop_copies),
+            filter=filtering.Filter(self.drop_empty, self.drop_repeats, self.drop_copies),
             index=search.open_index(_path(inputs, "index"), self.encoder) if self.index else None,
             depth=self.round_trip,
+            judge=filtering.judge(_path(inputs, "cross_encoder")) if self.cross_encoder else None,
+            least=self.min_probability,
         )
         if self.imported:
             spool = writing.Spool(out.path / _STATE, size)

@@ -14,6 +14,10 @@ from toy_generation import save_generator
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
+from qac_jax.models import backbones, huggingface
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import CrossEncoder
+from qac_jax.text import tokenizers
 from qac_jax.text.records import Records, write_records
 
 
@@ -182,3 +186,35 @@ def test_killed_generation_completes_with_the_same_identity(
         # What was finished is not made again.
         assert all((out / name).stat().st_mtime_ns == time for name, time in kept.items())
     assert partial >= kills * 0.7
+
+
+def test_a_retriever_and_a_cross_encoder_judge(here: Path, tmp_path: Path) -> None:
+    """Queries that find their passage again stay; none is better than certain."""
+    file = tmp_path / "made.tsv"
+    file.write_text("p3\tcopper wire number 3\np4\tcopper wire number 3\n")
+    passages = ["--passages", here / "passages"]
+    assert qac("bm25", *passages, "--out", tmp_path / "bm25") == 0
+    given = ["generate", *passages, "--import", file]
+    asked = [*given, "--index", tmp_path / "bm25", "--round_trip", 1]
+    assert qac(*asked, "--out", tmp_path / "out") == 0
+    found = {r["_id"]: r["contexts"] for r in records_of(tmp_path / "out") if r["contexts"]}
+    assert list(found) == ["p3"]
+    assert artifacts.load(tmp_path / "out").info["dropped"] == {"not found again": 1}
+    config = BertConfig(
+        vocab_size=tokenizers.load().vocab_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=24,
+        max_positions=160,
+        pooler=True,
+    )
+    judge = CrossEncoder(config, labels=1)
+    variables = {"params": backbones.new_parameters(judge)}
+    shipped = tokenizers.ASSETS / tokenizers.SHIPPED
+    huggingface.save(tmp_path / "judge", judge, variables, tokenizer=shipped)
+    judged = [*given, "--cross_encoder", tmp_path / "judge", "--min_probability"]
+    assert qac(*judged, 1.0, "--out", tmp_path / "none") == 0
+    assert artifacts.load(tmp_path / "none").info["dropped"] == {"scored low": 2}
+    assert qac(*judged, 0.0, "--out", tmp_path / "all") == 0
+    assert artifacts.load(tmp_path / "all").info["kept"] == 2
