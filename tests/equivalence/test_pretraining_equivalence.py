@@ -108,7 +108,8 @@ def assert_same(a: Any, b: Any, limit: float) -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=limit * largest)
 
 
-@pytest.mark.parametrize("name", ["cocondenser", pytest.param("cotmae", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cocondenser", "cotmae"])
 def test_in_parts_and_on_eight_devices_it_is_the_direct_step(name: str) -> None:
     # coCondenser encodes chunks of the batch, CoT-MAE accumulates over them.
     direct = one_step(name, (1, 1, 1), 0, "float32")
@@ -116,12 +117,18 @@ def test_in_parts_and_on_eight_devices_it_is_the_direct_step(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cocondenser", "cotmae", "cotmae_symmetric", "condenser"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (1, 8, 1)])
-def test_every_way_in_float64(name: str, shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("cocondenser", (8, 1, 1)),
+        ("cotmae", (8, 1, 1)),
+        ("cotmae_symmetric", (1, 1, 1)),
+        ("condenser", (1, 1, 1)),
+    ],
+)
+def test_in_parts_it_is_the_direct_step_in_float64(name: str, shape: tuple[int, int, int]) -> None:
     direct = one_step(name, (1, 1, 1), 0, "float64")
-    for microbatch in (0, 8):
-        assert_same(one_step(name, shape, microbatch, "float64"), direct, 1e-9)
+    assert_same(one_step(name, shape, 8, "float64"), direct, 1e-9)
 
 
 def ready(name: str, dtype: str = "float64") -> tuple[Any, Any, Any]:

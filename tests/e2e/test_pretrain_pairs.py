@@ -1,0 +1,108 @@
+"""`qac pretrain` on pairs: heads stay with the checkpoint and are taken up again; the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import toy_mlm
+
+from qac_jax import artifacts, cli
+from qac_jax.bench.pretrain import Pretrain
+from qac_jax.data import store
+from qac_jax.models import parameters
+
+
+TINY = [
+    "--gin.VOCAB_SIZE=32",
+    "--gin.bert.BertConfig.hidden_size=16",
+    "--gin.bert.BertConfig.num_layers=2",
+    "--gin.bert.BertConfig.num_heads=2",
+    "--gin.bert.BertConfig.intermediate_size=32",
+    "--gin.layers.Runtime.dropout='hash'",
+    "--gin.PASSAGE_TOKENS=12",
+    "--gin.CONTEXT_TOKENS=8",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> Iterator[None]:
+    """Most of these tests' time is LLVM's; the program that it gets is the same."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory) -> Path:
+    """Pairs: a passage counts up, its query begins where the passage begins."""
+    folder = tmp_path_factory.mktemp("pairs") / "examples"
+    rng = np.random.default_rng(0)
+    first = len(toy_mlm.SPECIALS)
+    with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
+        tokenizer = toy_mlm.write_tokenizer(Path(out.path) / "tokenizer")
+        out.adopt("tokenizer")
+        starts = rng.integers(24, size=64)
+        passages = [first + (start + np.arange(9)) % 24 for start in starts]
+        records = [{"passage": passage, "contexts": [passage[:4]]} for passage in passages]
+        schema = store.schema_of(tokenizer.vocab_size, ["passage"], ["contexts"])
+        with out.temporary(store.shard_name(0, 1)) as path:
+            store.write_shard(path, schema, records)
+        out.count = len(records)
+        out.info.update(
+            task="passage_query",
+            schema=schema,
+            form={"before": [tokenizer.cls_id], "after": [tokenizer.sep_id], "pad": 0},
+            vocab_size=tokenizer.vocab_size,
+            tokenizer="toy",
+            shards=[len(records)],
+            settings={},
+        )
+    return folder
+
+
+def pretrain(objective: str, examples: Path, out: Path, *more: str) -> artifacts.Artifact:
+    command = ["pretrain", "--gin_file", f"objectives/{objective}.gin", *TINY]
+    command += ["--examples", str(examples), "--steps", "3", "--batch_size", "16"]
+    assert cli.main([*command, "--microbatch", "8", *more, "--out", str(out)]) == 0
+    return artifacts.load(out, "parameters")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "head"), [("cocondenser", "head"), ("cotmae", "mlm_decoder")]
+)
+def test_heads_stay_with_the_checkpoint(objective, head, examples, tmp_path, capsys):
+    first = pretrain(objective, examples, tmp_path / "first")
+    _, exported = parameters.load(first)
+    assert set(exported["params"]) == {"embeddings", "layers"}
+    whole = parameters.load_whole(first)
+    assert set(whole) == {"embeddings", "layers", "mlm_head", head}
+    capsys.readouterr()
+    held_out = ["--init", str(first.path), "--validation", str(examples)]
+    again = pretrain(objective, examples, tmp_path / "second", *held_out)
+    said = capsys.readouterr().err
+    assert "start anew" not in said and "are not used" not in said
+    measure = {"cocondenser": "pair_accuracy", "cotmae": "mlm_decoder_loss_other"}[objective]
+    assert f"validation/{measure}" in (again.path / "metrics.jsonl").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["cotmae", "cocondenser"])
+def test_the_benchmark_measures_all_sorts_of_contexts(objective):
+    settings = {"layers": 1, "hidden": 32, "vocabulary": 64, "pairs": 4, "passage": 16,
+                "context": 8, "repetitions": 1}  # fmt: skip
+    with_peer = objective == "cotmae"
+    if with_peer:
+        pytest.importorskip("transformers")
+        pytest.importorskip("torch")
+    figures = Pretrain(objective=objective, peer=with_peer, **settings).run()
+    found = figures[objective]
+    for sort in ("passage_query", "passage_passage", "passage_query_padded"):
+        assert found[sort]["examples_per_second"] > 0 and found[sort]["flops_per_example"] > 0
+    short, long = (found[s]["flops_per_example"] for s in ("passage_query", "passage_passage"))
+    assert short < long == found["passage_query_padded"]["flops_per_example"]
+    assert ("ratio" in found) == with_peer and ("pytorch" in figures) != with_peer
