@@ -129,7 +129,7 @@ class Pairs(Stage):
         if "passages" in inputs:
             artifact = inputs["passages"]
             assert isinstance(artifact, Artifact)
-            taken = [p for p in Records(artifact) if bool(p.get("held_out")) == held_out]
+            taken: Passages = [p for p in Records(artifact) if bool(p.get("held_out")) == held_out]
             yield "passages", taken, {}
         splits = tuple(self.splits) or (("test",) if held_out else ("train",))
         for folder in filter(None, self.collections.split(",")):
