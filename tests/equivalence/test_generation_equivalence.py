@@ -70,8 +70,8 @@ def expected() -> list[list[Said]]:
 def test_sampling_is_independent(expected: list[list[Said]], texts: int, devices: int) -> None:
     found = said(texts, devices, order=texts + devices)
     assert texts_of(found) == texts_of(expected)
-    scores = [[[one.score for one in each] for each in side] for side in (found, expected)]
-    np.testing.assert_allclose(*scores, atol=2e-4)
+    ours, theirs = ([[one.score for one in each] for each in side] for side in (found, expected))
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
 def test_what_is_said_obeys_the_settings(expected: list[list[Said]]) -> None:

@@ -37,7 +37,9 @@ def generations() -> list[Any]:
         for case in golden.cases(prefix) or [golden.root() / f"{prefix}-is-missing"]:
             names = golden.load(case)[0]["generation"] if case.is_dir() else ["missing"]
             for name in names:
-                quick = prefix == MODELS[0] and re.fullmatch(r"greedy\d+|.*(early|norepeat).*", name)
+                quick = prefix == MODELS[0] and re.fullmatch(
+                    r"greedy\d+|.*(early|norepeat).*", name
+                )
                 marks = () if quick else pytest.mark.slow
                 found.append(pytest.param(case, name, id=f"{case.name}-{name}", marks=marks))
     return found
@@ -74,7 +76,7 @@ def decoded(case: Path, name: str, precision: str) -> Decoded:
         run = jax.jit(functools.partial(decode, module, settings=settings))
         ids = arrays["input_ids"].astype(np.int32)
         found = run(variables, ids, golden.lengths(arrays["attention_mask"]))
-        return Decoded(*map(np.asarray, found))
+        return jax.device_get(found)
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -134,7 +136,9 @@ def test_draws_follow_the_filtered_distribution(case: Path) -> None:
     for name, sampling in filters(case).items():
         if f"probs_{name}" not in arrays:
             continue
-        run = jax.jit(lambda row, s=sampling: draw(jnp.tile(row, (draws, 1)), keys, 3, s))
+        run = jax.jit(
+            lambda row, s=sampling: draw(jnp.tile(row, (draws, 1)), keys, jnp.int32(3), s)
+        )
         for row, law in zip(logits, arrays[f"probs_{name}__f64"], strict=True):
             counts = np.bincount(run(row), minlength=len(law))
             assert not counts[law == 0].any()

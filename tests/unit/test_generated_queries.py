@@ -62,7 +62,10 @@ class Ranked:
 def test_round_trip() -> None:
     index: Any = Ranked({"good": ["x", "p"], "bad": ["x", "y", "p"]})
     dropped: collections.Counter[str] = collections.Counter()
-    records = [{"_id": "p", "contexts": contexts("good", "bad")}, {"_id": "x", "contexts": []}]
+    records: list[dict[str, Any]] = [
+        {"_id": "p", "contexts": contexts("good", "bad")},
+        {"_id": "x", "contexts": []},
+    ]
     found = filtering.found_again(records, index, 2, dropped)
     assert [[c["text"] for c in r["contexts"]] for r in found] == [["good"], []]
     assert dropped == {"not found again": 1}
