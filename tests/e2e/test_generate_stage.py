@@ -183,8 +183,9 @@ def test_killed_generation_completes_with_the_same_identity(
         again.verify()
         assert again.identity == whole.identity
         assert again.info["tokens"] == whole.info["tokens"]
-        # What was finished is not made again.
-        assert all((out / name).stat().st_mtime_ns == time for name, time in kept.items())
+        # What was finished is not made again, but for a file that was not in the journal yet.
+        again_made = [n for n, when in kept.items() if (out / n).stat().st_mtime_ns != when]
+        assert len(again_made) <= 1
     assert partial >= kills * 0.7
 
 
