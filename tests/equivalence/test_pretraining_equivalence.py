@@ -100,8 +100,8 @@ def one_step(name: str, shape: tuple[int, int, int], microbatch: int, dtype: str
         return float(metrics["loss"]), jax.device_get(state.opt_state.trace)
 
 
-def assert_same(a: Any, b: Any, limit: float) -> None:
-    assert abs(a[0] - b[0]) <= limit * abs(b[0])
+def assert_same(a: Any, b: Any, limit: float, of_loss: float | None = None) -> None:
+    assert abs(a[0] - b[0]) <= (of_loss or limit) * abs(b[0])
     largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(b[1]))
     assert largest > 1e-3, "the gradient vanished: nothing would be compared"
     for x, y in zip(jax.tree.leaves(a[1]), jax.tree.leaves(b[1]), strict=True):
@@ -128,7 +128,8 @@ def test_in_parts_and_on_eight_devices_it_is_the_direct_step(name: str) -> None:
 )
 def test_in_parts_it_is_the_direct_step_in_float64(name: str, shape: tuple[int, int, int]) -> None:
     direct = one_step(name, (1, 1, 1), 0, "float64")
-    assert_same(one_step(name, shape, 8, "float64"), direct, 1e-9)
+    # Parameters are float32 whatever is computed in, and so are their gradients.
+    assert_same(one_step(name, shape, 8, "float64"), direct, 1e-6, of_loss=1e-9)
 
 
 def ready(name: str, dtype: str = "float64") -> tuple[Any, Any, Any]:
