@@ -30,6 +30,9 @@ DESCRIPTION = "bm25.json"
 VOCABULARY = "vocabulary.txt"
 ARRAYS = ("data", "indices", "indptr")  # the columns of bm25s's sparse matrix, a word each
 
+# From so many rows on a query takes long enough to share the work with other threads.
+_MANY_ROWS = 20_000
+
 VARIANTS = ("lucene", "robertson", "atire")
 
 # Words of one letter are words: bm25s's own pattern passes over them, Lucene does not.
@@ -148,14 +151,22 @@ class Bm25(Searchable):
         rows = np.full((len(questions), k), -1, np.int64)
         searched = [self._columns(question) for question in questions]
 
-        def one(place: int) -> None:
-            if len(searched[place]):
-                found, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
-                gains[place, : len(best)], rows[place, : len(best)] = found, best
+        def some(places: range) -> None:
+            for place in places:
+                if len(searched[place]):
+                    found, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
+                    gains[place, : len(best)], rows[place, : len(best)] = found, best
 
         _ = self.scores  # opened before there are threads
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(one, range(len(questions))))
+        # Over few rows a query is done before another thread could take over from it.
+        threads = (os.cpu_count() or 1) if len(self) >= _MANY_ROWS else 1
+        each = max(1, -(-len(questions) // (4 * threads)))
+        blocks = [range(a, min(a + each, len(searched))) for a in range(0, len(searched), each)]
+        if threads == 1:
+            list(map(some, blocks))
+        else:
+            with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+                list(pool.map(some, blocks))
         return gains, rows
 
     def _columns(self, question: str) -> np.ndarray:
