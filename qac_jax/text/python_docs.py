@@ -32,6 +32,14 @@ DEFAULT_PACKAGES = "numpy,scipy,jax,flax,optax,nltk,stdlib"
 _MIN_WORDS = 5
 _HELD_OUT_SHARE = 5
 
+# What the format's options may be; the first is the default.
+CHOICES = {
+    "held_out": ("include", "exclude", "only"),
+    "sections": ("all", "first"),
+    "summary": ("keep", "drop"),
+}
+KINDS = ("module", "class", "method", "function")
+
 _SKIPPED_FOLDERS = {
     *("__pycache__", "tests", "test", "testdata", "site-packages", "dist-packages", "node_modules"),
     *("idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data", "encodings"),
@@ -40,10 +48,11 @@ _SKIPPED_FOLDERS = {
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
     """One package is one piece: its names can only be told from all of it."""
-    if options["held_out"] not in ("include", "exclude", "only"):
-        raise UserError(
-            f"option held_out={options['held_out']!r}: expected include, exclude or only"
-        )
+    for name, allowed in CHOICES.items():
+        if options[name] not in allowed:
+            raise UserError(f"option {name}={options[name]!r}: expected {' or '.join(allowed)}")
+    if unknown := [kind for kind in _kinds(options["kinds"]) if kind not in KINDS]:
+        raise UserError(f"option kinds={unknown[0]!r}: expected some of {','.join(KINDS)}")
     packages = list(dict.fromkeys(name.strip() for name in path.split(",") if name.strip()))
     if not packages:
         raise UserError(f"no packages are named; expected a list such as {DEFAULT_PACKAGES}")
@@ -61,13 +70,17 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """The documents of the packages of one shard, in the order of their names."""
     wanted = {"include": (False, True), "exclude": (False,), "only": (True,)}
     for piece in shard.pieces:
-        for document in _Package(piece.file, bad).documents():
+        for document in _Package(piece.file, bad, shard).documents():
             if document.meta["held_out"] not in wanted[shard.option("held_out")]:
                 continue
             try:
                 yield check(document)
             except BadRecord as error:
                 bad.add(error, Place(_root(piece.file)))
+
+
+def _kinds(option: str) -> list[str]:
+    return [kind.strip() for kind in option.split(",") if kind.strip()]
 
 
 def held_out(module: str) -> bool:
@@ -95,8 +108,11 @@ def versions(packages: str) -> dict[str, str]:
 class _Package:
     """One distribution: all its modules, and the documents made of them."""
 
-    def __init__(self, name: str, bad: BadLines):
+    def __init__(self, name: str, bad: BadLines, options: Shard):
         self.name = name
+        self.kinds = frozenset(_kinds(options.option("kinds")) or KINDS)
+        self.first_only = options.option("sections") == "first"
+        self.without_summary = options.option("summary") == "drop"
         self.modules = _modules(name, bad)
         self.names = Names(self.modules)
         self.public = self.names.public_names()
@@ -167,7 +183,7 @@ class _Package:
 
     def _add(self, parts: _Parts, module: Module, doc: str, about: dict[str, Any]) -> None:
         """The sections of one docstring; each knows the name and summary of the whole."""
-        if len(doc.split()) < _MIN_WORDS:
+        if about["kind"] not in self.kinds or len(doc.split()) < _MIN_WORDS:
             return
         fingerprint = hashlib.blake2b(" ".join(doc.split()).encode(), digest_size=16).digest()
         if fingerprint in self.seen:
@@ -178,9 +194,19 @@ class _Package:
         about = {**about, "summary": parsed.summary}
         if parsed.see_also:
             about["anchors"] = [[self._target(module, label), label] for label in parsed.see_also]
-        for text in parsed.sections:
+        for text in self._shown(parsed):
             parts.sections.append(Section("", text))
             parts.about.append({key: value for key, value in about.items() if value})
+
+    def _shown(self, parsed: docstrings.Docstring) -> list[str]:
+        """The sections that become text."""
+        texts = list(parsed.sections[:1] if self.first_only else parsed.sections)
+        if self.without_summary and parsed.summary:
+            before, _, after = texts[0].partition(parsed.summary)
+            texts[0] = f"{before.rstrip()} {after.lstrip()}".strip()
+            if len(texts[0].split()) < _MIN_WORDS:
+                del texts[0]
+        return texts
 
     def _target(self, module: Module, label: str) -> str:
         """The public name of what a "See Also" means, or the label as it is written."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -33,14 +32,6 @@ BERT = BertConfig(
     intermediate_size=32,
     max_positions=LENGTH,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly() -> Iterator[None]:
-    """Most of these tests' time is LLVM's; the program that it gets is the same."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def objectives(dtype: str) -> dict[str, Any]:

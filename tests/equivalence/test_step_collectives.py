@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,6 @@ CASES: dict[str, tuple[Any, tuple[int, int, int], int]] = {
         0,
     ),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly() -> Iterator[None]:
-    """Most of these tests' time is LLVM's; the program that it gets is the same."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def counted(objective: Any, shape: tuple[int, int, int], microbatch: int) -> dict[str, int]:

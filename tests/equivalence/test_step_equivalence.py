@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -28,14 +27,6 @@ SPY = optax.chain(optax.trace(decay=0.0), optax.scale(-0.1))
 
 MLM = toy.ToyMlm(toy.Net(dropout=0.2))
 CONTRASTIVE = toy.ToyContrastive(toy.Net(dropout=0.2))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly() -> Iterator[None]:
-    """Most of these tests' time is LLVM's; the program that it gets is the same."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def one_step(

@@ -18,7 +18,7 @@ from qac_jax.objectives import contrastive, towers
 from qac_jax.objectives.finetune import Finetune
 
 
-@pytest.fixture(params=golden.PRECISIONS)
+@pytest.fixture(params=[pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def precision(request):
     with golden.precision_context(request.param):
         yield request.param

@@ -134,3 +134,66 @@ def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.rmtree(data.parent / "out")
     with pytest.raises(UserError, match="ids are the same"):
         collect(made, data, contexts=False)
+
+
+@pytest.fixture(scope="module")
+def docstrings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Functions of a package, whole and without their summary lines, with a query for each."""
+    root = tmp_path_factory.mktemp("docstrings")
+    options = "kinds=function sections=first"
+    whole = Prepare(format="python_docs", packages="optax", options=options)
+    execute(whole, root / "passages")
+    known = Prepare(
+        format="python_docs", packages="optax", options=f"{options} held_out=only summary=drop"
+    )
+    execute(known, root / "known")
+    with artifacts.create(root / "contexts", kind="contexts") as writer:
+        found = (
+            {"_id": p["_id"], "contexts": [{"text": "a query", "origin": "g", "score": 0}]}
+            for p in records.Records(artifacts.load(root / "passages"))
+        )
+        records.write_records(writer, found, "contexts")
+    return root
+
+
+def test_summary_lines_ask_and_held_out_modules_are_only_tested(
+    docstrings: Path, tmp_path: Path
+) -> None:
+    passages = {p["_id"]: p for p in records.Records(artifacts.load(docstrings / "passages"))}
+    assert {p["kind"] for p in passages.values()} == {"function"}
+    stage = Collect(
+        passages=str(docstrings / "passages"),
+        contexts=str(docstrings / "contexts"),
+        summaries=True,
+    )
+    made = execute(stage, tmp_path / "out")
+    train, test = asked(made, "train"), asked(made, "test")
+    held = {name for name, p in passages.items() if p["held_out"]}
+    assert held and len(test[0]) and len(train[0])
+    assert all(set(of) <= held for of in test[1].values())
+    assert not any(held & set(of) for of in train[1].values())
+    assert "a query" in train[0].values() and "a query" not in test[0].values()
+
+
+def test_known_items_stand_without_their_summary(docstrings: Path, tmp_path: Path) -> None:
+    passages = {p["_id"]: p for p in records.Records(artifacts.load(docstrings / "known"))}
+    made = execute(
+        Collect(passages=str(docstrings / "known"), summaries=True, train="none"),
+        tmp_path / "out",
+    )
+    assert not asked(made, "train")[0]
+    texts, judged = asked(made, "test")
+    assert texts and all(passages[name]["held_out"] for of in judged.values() for name in of)
+    for name, text in texts.items():
+        for passage in judged[name]:
+            assert text not in " ".join(passages[passage]["text"].split())
+
+
+def test_questions_come_from_one_place(docstrings: Path, tmp_path: Path) -> None:
+    passages = str(docstrings / "passages")
+    with pytest.raises(UserError, match="no questions are named"):
+        execute(Collect(passages=passages), tmp_path / "out")
+    with pytest.raises(UserError, match="give one of them"):
+        execute(Collect(passages=passages, input="x", summaries=True), tmp_path / "out")
+    with pytest.raises(UserError, match="train='none'"):
+        execute(Collect(passages=passages, input="x", train="none"), tmp_path / "out")
