@@ -69,7 +69,8 @@ def test_an_interrupted_run_goes_on(
         settings = Extract(passages=str(passages), shard_passages=8, workers=1)
         return stage.execute(settings, tmp_path / out)
 
-    whole, write, done = made("whole"), extraction.write_shard, []
+    whole, write = made("whole"), extraction.write_shard
+    done: list[int] = []
 
     def breaking(job: Any, *more: Any) -> Any:
         if len(done) == 2:

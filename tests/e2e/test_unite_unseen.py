@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def birds(tmp_path_factory):
     """Three documents: d0 is asked about in training, d1 in the test, d2 in both."""
     folder = tmp_path_factory.mktemp("data") / "birds"
     (folder / "qrels").mkdir(parents=True)
-    documents = [
+    documents: list[dict[str, Any]] = [
         {
             "_id": f"d{d}",
             "title": f"Bird {d}",
@@ -34,14 +35,14 @@ def birds(tmp_path_factory):
     queries = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(40)]
     for name, rows in (("documents", documents), ("corpus", passages), ("queries", queries)):
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    asked = {"train": [], "test": []}
+    asked: dict[str, list[str]] = {"train": [], "test": []}
     for n in range(10):
         asked["train"].append(f"q{n}\td0p0\t1\n")
         asked["train"].append(f"q{n + 10}\td2p0\t1\n")
         asked["test"].append(f"q{n + 20}\td1p{n % 2}\t1\n")
         asked["test"].append(f"q{n + 30}\td2p1\t1\n")
-    for split, rows in asked.items():
-        (folder / "qrels" / f"{split}.tsv").write_text(HEAD + "".join(rows))
+    for split, judged in asked.items():
+        (folder / "qrels" / f"{split}.tsv").write_text(HEAD + "".join(judged))
     return folder
 
 

@@ -35,7 +35,7 @@ class Loader:
         lengths = {f"{n}_length": ((BATCH, *s[:-1]), np.dtype(np.int32)) for n, s in SPEC.items()}
         self.spec |= {**lengths, "extract": ((BATCH,), np.dtype(np.int32))}
         self.examples_per_epoch = 10 * BATCH
-        self.identity = {"data": "memory"}
+        self.identity = "memory"
         self._limit, self._next = limit, 0
 
     def __next__(self) -> dict[str, np.ndarray]:

@@ -167,14 +167,15 @@ def test_the_loss_is_the_weighted_sum_of_both() -> None:
 def test_the_objectives_keep_the_contract() -> None:
     batch = make_batch()
     spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
-    for name, objective in objectives("float32").items():
-        assert isinstance(objective, Objective), name
+    made = objectives("float32")
+    assert [n for n, found in made.items() if isinstance(found, Objective)] == list(made)
+    for name, objective in made.items():
         shapes = jax.eval_shape(objective.init, jax.random.key(0))
         params = nn.unbox(objective.encoder(shapes)["params"])
         matrices = sum(np.prod(x.shape) for x in jax.tree.leaves(params) if len(x.shape) == 2)
         count = SIZE * LENGTH * (1 if "query" not in name else 3)
         assert 0.5 < objective.flops(spec) / (count * matrices) < 40, name
-    plain, moved = (objectives("float32")[n].flops(spec) for n in ("pointwise", "adversarial"))
+    plain, moved = (made[n].flops(spec) for n in ("pointwise", "adversarial"))
     assert moved == pytest.approx(plain * 5 / 3)
     assert set(pair.DENOMINATORS) == {
         "paper_inbatch_and_hard",

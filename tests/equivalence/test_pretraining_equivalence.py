@@ -223,8 +223,8 @@ def test_validation_compares_own_and_other_vectors() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_objectives_keep_the_contract(name: str) -> None:
+    assert isinstance(objectives()[name], Objective)
     objective = objectives()[name]
-    assert isinstance(objective, Objective)
     assert objective.splittable == (name != "cocondenser")
     variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     bert = jax.eval_shape(objective.model.init, jax.random.key(0), jnp.zeros((1, 2), int))

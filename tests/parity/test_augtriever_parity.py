@@ -205,11 +205,12 @@ def test_moco(case: Path, name: str, flags: dict[str, Any], precision: str) -> N
     entered = (start + np.arange(count)) % run["queue_size"]
     untouched = np.setdiff1d(np.arange(run["queue_size"]), entered)
     np.testing.assert_array_equal(queue["keys"][untouched], before[untouched])
-    keys = golden.expected(arrays, f"{variant}__k", precision)
-    golden.assert_activation(queue["keys"][entered], keys, precision, what="keys")
+    expected = golden.expected(arrays, f"{variant}__k", precision)
+    golden.assert_activation(queue["keys"][entered], expected, precision, what="keys")
 
-    queries = golden.expected(arrays, f"{variant}__q", precision)
-    ranked = objective.rank(jnp.asarray(queries), jnp.asarray(keys), before)
+    keys = jnp.asarray(expected)
+    queries = jnp.asarray(golden.expected(arrays, f"{variant}__q", precision))
+    ranked = objective.rank(queries, keys, before)
     assert float(ranked.loss.mean()) == pytest.approx(
         float(dataclasses.replace(objective, rows=2).rank(queries, keys, before).loss.mean()),
         rel=1e-6,

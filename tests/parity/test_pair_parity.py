@@ -82,12 +82,12 @@ def test_vectors_of_zeros_count_the_candidates() -> None:
             np.testing.assert_allclose(loss, np.log(candidates), rtol=1e-6)
 
 
-def _losses(queries: Any, passages: Any, **options: int) -> Any:
+def _losses(queries: Any, passages: Any, group: int = 0, rows: int = 0) -> Any:
     @jax.jit
     def both(queries: Any, passages: Any) -> Any:
         return {
             d: [
-                loss(queries, passages, d, **options).loss
+                loss(queries, passages, d, group=group, rows=rows).loss
                 for loss in (pair.query_centric, pair.passage_centric)
             ]
             for d in pair.DENOMINATORS

@@ -6,7 +6,6 @@ targets) is made with its own functions.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 
 from qac_jax.models import huggingface, name_maps
+from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import cotmae
 from qac_jax.objectives.cocondenser import CoCondenser
@@ -320,5 +320,5 @@ def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
 
 def test_zero_vectors_know_nothing() -> None:
     nothing = jnp.zeros((6, 4))
-    objective = dataclasses.replace(CoCondenser(None), temperature=0.3)
+    objective = CoCondenser(Bert(BertConfig(8, 4, 1, 1, 4, 6)), temperature=0.3)
     np.testing.assert_allclose(objective.contrast(nothing, nothing).loss, np.log(11), rtol=1e-6)

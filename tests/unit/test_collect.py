@@ -52,8 +52,8 @@ def folder(made: Path, tmp_path: Path, *splits: str, asked: bool = True) -> Path
 
 
 def collect(made: Path, data: Path, *, contexts: bool = True, **options: Any) -> Any:
-    given = {"contexts": str(made / "contexts")} if contexts else {}
-    stage = Collect(input=str(data), passages=str(made / "passages"), **given, **options)
+    given = str(made / "contexts") if contexts else ""
+    stage = Collect(input=str(data), passages=str(made / "passages"), contexts=given, **options)
     return execute(stage, data.parent / "out")
 
 

@@ -184,13 +184,13 @@ def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> Non
     elif made == "bert":
         saved(place, huggingface.Bert(dataclasses.replace(tiny_bert(), pooler=False)))
     else:
-        changes: dict[str, Any] = {
+        changes: dict[str, dict[str, Any]] = {
             "mean": {},
             "cls": {"pooling": "cls", "normalize": False, "projection": 8},
             "two": {"tied": False},
             "prompts": {"query_prompt": "query: ", "passage_prompt": "passage: ", "scale": 20.0},
-        }[made]
-        save_encoder(place, **changes)
+        }
+        save_encoder(place, **changes[made])
     exported = export(tmp_path / "out", model=str(place), peers=True, **settings)
     found = exported.info["differences"]
     assert len(found) == 2, found

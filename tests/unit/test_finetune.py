@@ -91,14 +91,18 @@ def test_numbers_tell_passages_apart() -> None:
     rng = np.random.default_rng(1)
     ids = rng.integers(0, 30_000, (20_000, 12), dtype=np.int32)
     lengths = rng.integers(1, 13, 20_000, dtype=np.int32)
-    numbers = np.asarray(passage_numbers(ids, lengths))
+
+    def numbered(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return np.asarray(passage_numbers(jnp.asarray(ids), jnp.asarray(lengths)))
+
+    numbers = numbered(ids, lengths)
     real = {tuple(row[:n]) for row, n in zip(ids, lengths, strict=True)}
     assert len(set(numbers.tolist())) >= len(real) - 1
     # Padding does not count, order does.
     wider = np.pad(ids[:4], ((0, 0), (0, 3)), constant_values=7)
-    assert (np.asarray(passage_numbers(wider, lengths[:4])) == numbers[:4]).all()
-    swapped = passage_numbers(ids[:4, ::-1], np.full(4, 12))
-    assert (np.asarray(swapped) != np.asarray(passage_numbers(ids[:4], np.full(4, 12)))).all()
+    assert (numbered(wider, lengths[:4]) == numbers[:4]).all()
+    swapped = numbered(ids[:4, ::-1], np.full(4, 12))
+    assert (swapped != numbered(ids[:4], np.full(4, 12))).all()
 
 
 @pytest.mark.parametrize("name", ["margin_mse", "kl"])
@@ -163,6 +167,6 @@ def test_what_is_exported_knows_how_it_reads() -> None:
     reading = {"title": "separate", "query_prompt": "query: ", "passage_prompt": ""}
     objective = start.with_reading(Finetune(model()), {"query": 12, "passages": 16}, reading)
     module, _ = start.exported(objective, {"encoder": {}})
-    config = module.config  # type: ignore[attr-defined]
+    config = module.config
     assert (config.query_length, config.passage_length) == (12, 16)
     assert (config.title, config.query_prompt) == ("separate", "query: ")

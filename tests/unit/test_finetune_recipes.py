@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
         found = config.build(grid.Grid)
     finally:
         config.apply(config.Settings())
-    cells = {
+    cells: dict[str, Mapping[str, Any]] = {
         cell.system: cell.stages
         for cell in grid.cells(
             found, lambda files, more, seed: _cell(files, (*more, f"SEED = {seed}"))

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_their_names_are_those_of_the_installed_libraries() -> None:
 
 @pytest.fixture
 def passages(tmp_path: Path) -> Path:
-    records = [
+    records: list[dict[str, Any]] = [
         {"_id": "a#0", "title": "lib.stack", "text": "Stacks.", "aliases": ["lib.np.stack"]},
         {"_id": "a#1", "title": "lib.stack", "text": "Parameters."},
         {"_id": "b#0", "title": "lib.cut", "text": "Cuts."},

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -93,7 +94,7 @@ def test_values_that_mean_nothing() -> None:
     ):
         with pytest.raises(UserError, match=sentence):
             make()
-    vectors = np.zeros((2, 1, 4), np.float32)
+    vectors = jnp.zeros((2, 1, 4))
     for denominator in ("own_hard_only", "hard_from_all_only"):
         with pytest.raises(UserError, match="n_passages to 2"):
             pair.passage_centric(vectors[:, 0], vectors, denominator)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
 
 
 def test_without_a_network_pushing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
+    sent: list[tuple[str | list[str], dict[str, Any]]] = []
 
     class Hub:
         def __init__(self, token: str | None):
@@ -136,7 +137,7 @@ def test_without_a_network_pushing_says_so(folder: Path, monkeypatch: pytest.Mon
     assert sent[0] == ("me/bees", {"private": True, "exist_ok": True})
     files, settings = sent[1]
     assert {"README.md", "model.safetensors", "modules.json"} <= set(files)
-    assert "artifact.json" in settings["ignore_patterns"]  # type: ignore[call-overload]
+    assert "artifact.json" in settings["ignore_patterns"]
     monkeypatch.undo()
     with pytest.raises(UserError, match="the Hugging Face hub did not take me/bees"):
         Retriever.load(folder).push_to_hub("me/bees")

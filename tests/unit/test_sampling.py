@@ -64,9 +64,9 @@ def test_ties_and_wide_nuclei_take_the_long_road_to_the_same_draw() -> None:
     alone = drawn_by(jnp.asarray(LOGITS), keys(), 3, sampling)
     np.testing.assert_array_equal(drawn_by(jnp.asarray(tied), keys(), 3, sampling)[1:], alone[1:])
     flat, nucleus = LOGITS * 0.1, Sampling(1.0, 0, 0.9)
-    drawn = [np.asarray(drawn_by(jnp.asarray(flat), keys(), step, nucleus)) for step in range(20)]
+    several = [np.asarray(drawn_by(jnp.asarray(flat), keys(), step, nucleus)) for step in range(20)]
     inside = kept_by_sorting(flat, nucleus)
-    assert all(inside[np.arange(ROWS), tokens].all() for tokens in drawn)
+    assert all(inside[np.arange(ROWS), tokens].all() for tokens in several)
     assert inside.sum(-1).min() > 256, "the nuclei are not wide"
 
 
