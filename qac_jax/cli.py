@@ -189,7 +189,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
             flags={f"{cls.__name__}.{n}": v for n, v in flags.field_flags(options, cls).items()},
         )
     )
-    stage = config.build(cls)
+    stage = recipe.located(config.build(cls), {}, "")
     if options.dry_run:
         _show_plan([{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json)
         return 0

@@ -181,6 +181,8 @@ def _place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: s
     """Where one input lies."""
     if part.startswith(REFERENCE):
         name, _, file = part.removeprefix(REFERENCE).partition("/")
+        if name not in folders:
+            raise UserError(f"{label} = {part!r} names a stage of a recipe; give a folder here")
         return os.path.join(folders[name], file) if file else os.fspath(folders[name])
     if part.startswith(SHIPPED):
         try:

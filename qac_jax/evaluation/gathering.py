@@ -37,6 +37,7 @@ class Choice:
     cases: int = 5  # wins and losses of each test
     samples: int = 6  # passages with their generated queries, of each artefact
     queries: str = ""  # where the questions' texts are, if the runs do not say
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # to show, of tests and runs
 
 
 def found_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
@@ -62,7 +63,10 @@ def content(
     gins = [a.info["gin"] for a in ordered if a.info.get("gin")]
     return Content(
         title=choice.title,
-        tests=[_test(name, artifact, known, choice) for name, artifact in metrics.items()],
+        tests=[
+            _renamed(_test(name, artifact, known, choice), choice.names)
+            for name, artifact in metrics.items()
+        ],
         curves={n: _history(a) for n, a in found.items() if _HISTORY in a.files},
         indexes={n: a.info["tuning"] for n, a in found.items() if a.info.get("tuning")},
         samples={
@@ -203,6 +207,23 @@ def _test(name: str, artifact: Artifact, known: _Known, choice: Choice) -> Test:
         wins=[case(query) for query in won],
         losses=[case(query) for query in lost],
         scores=scores,
+    )
+
+
+def _renamed(test: Test, names: Mapping[str, str]) -> Test:
+    def called(name: str) -> str:
+        return names.get(name, name)
+
+    first, second = test.compared
+    return dataclasses.replace(
+        test,
+        name=called(test.name),
+        results=[dataclasses.replace(r, name=called(r.name)) for r in test.results],
+        comparisons=[
+            dataclasses.replace(c, first=called(c.first), second=called(c.second))
+            for c in test.comparisons
+        ],
+        compared=(called(first), called(second)),
     )
 
 

@@ -89,7 +89,7 @@ class Collect(Stage):
         from qac_jax.text.records import Records
 
         self._check()
-        if not os.path.isdir(self.input):
+        if self.input and not os.path.isdir(self.input):
             raise UserError(f"{self.input} is not a folder; give one with corpus.jsonl in it")
         passages = Records(_artifact(inputs, "passages"))
         contexts = Records(_artifact(inputs, "contexts")) if "contexts" in inputs else None

@@ -34,6 +34,7 @@ class Report(Stage):
     after: str = source("in a recipe: other stages that must be done before", "")
     title: str = option("", "of the page (default: the folder's name)")
     queries: str = source("the questions' texts, where the runs do not say", "")
+    names: Mapping[str, str] | None = option(None, "to show, of figures and of what they judge")
     cases: int = option(5, "questions won, and lost, to show of each test")
     samples: int = option(6, "passages to show with their generated queries")
 
@@ -96,5 +97,6 @@ class Report(Stage):
             self.cases,
             self.samples,
             self.queries,
+            self.names or {},
         )
         return gathering.content({**found, **metrics}, metrics, choice)

@@ -194,6 +194,7 @@ def test_questions_come_from_one_place(docstrings: Path, tmp_path: Path) -> None
     with pytest.raises(UserError, match="no questions are named"):
         execute(Collect(passages=passages), tmp_path / "out")
     with pytest.raises(UserError, match="give one of them"):
-        execute(Collect(passages=passages, input="x", summaries=True), tmp_path / "out")
+        both = Collect(passages=passages, input=str(tmp_path), summaries=True)
+        execute(both, tmp_path / "out")
     with pytest.raises(UserError, match="train='none'"):
-        execute(Collect(passages=passages, input="x", train="none"), tmp_path / "out")
+        execute(Collect(passages=passages, input=str(tmp_path), train="none"), tmp_path / "out")

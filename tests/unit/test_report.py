@@ -182,3 +182,10 @@ def test_a_report_of_nothing_is_empty() -> None:
     content = report.Content("nothing")
     assert "<h2>" not in report.html(content)
     assert report.markdown(content) == "# nothing\n"
+
+
+def test_systems_are_called_as_they_are_named(run: Path, tmp_path: Path) -> None:
+    stage = Report(folder=str(run), names={"bm25": "A baseline", "retriever_2": "Ours"})
+    text = execute(stage, tmp_path / "named").file(TABLE).read_text()
+    assert "A baseline" in text and "Ours" in text and "retriever_1" in text
+    assert "bm25" not in text and "retriever_2" not in text
