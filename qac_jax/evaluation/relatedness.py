@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import os
 import random
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -28,6 +29,7 @@ QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
 DEPTH = 100
 # As in the released code: a "random" passage is at most so many places away.
 _WINDOW = 100
+_WORD, _RUN = re.compile(r"\w+"), 3
 # The places of a passage in BM25's ranking, as the plot groups them.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
 _BEYOND = f"> {DEPTH}"
@@ -139,9 +141,10 @@ def measured(
     places: Sequence[int | None],
     cosine: Sequence[float] | np.ndarray = (),
     odds: Sequence[float] | np.ndarray = (),
+    copies: Sequence[float] = (),
 ) -> list[Result]:
     """The figures of every sort, pair by pair; `cosine` of an encoder, `odds` of a cross-encoder
-    as probabilities."""
+    as probabilities, `copies` as `copied` counts them."""
     by_sort: dict[str, dict[str, dict[str, float]]] = {}
     for number, (pair, place) in enumerate(zip(pairs, places, strict=True)):
         values = {
@@ -153,6 +156,8 @@ def measured(
             values["cosine"] = float(cosine[number])
         if len(odds):
             values["cross-encoder"] = float(odds[number])
+        if len(copies):
+            values["copied"] = copies[number]
         by_sort.setdefault(pair.sort, {})[pair.name] = values
     if not by_sort:
         raise UserError(
@@ -168,6 +173,17 @@ def measured(
         )  # fmt: skip
         for sort, of in by_sort.items()
     ]
+
+
+def copied(context: str, passage: str) -> float:
+    """The share of the context's runs of three words that stand in the passage just so."""
+    said, there = _runs(context), _runs(passage)
+    return sum(run in there for run in said) / len(said) if said else 0.0
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    words = _WORD.findall(text.lower())
+    return {tuple(words[place : place + _RUN]) for place in range(len(words) - _RUN + 1)}
 
 
 def cosines(

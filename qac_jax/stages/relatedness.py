@@ -154,7 +154,8 @@ class Relatedness(Stage):
             reranker = rerank.Reranker.load(self.cross_encoder)
             scores = reranker.score([p.context for p in pairs], [text(p.passage) for p in pairs])
             odds = rerank.probability(scores)
-        found = relatedness.measured(pairs, places, cosine, odds)
+        copies = [relatedness.copied(pair.context, text(pair.passage)) for pair in pairs]
+        found = relatedness.measured(pairs, places, cosine, odds, copies)
         compared = [
             dataclasses.asdict(comparison)
             for measure in found[0].mean

@@ -159,6 +159,14 @@ def test_sheets_of_labels_and_titles(folder, tmp_path, of, sorts):
     assert len(table(sheet)) == 6
 
 
+def test_copied_runs_of_words_are_counted():
+    passage = "The quick brown fox jumps over the lazy dog."
+    assert relatedness.copied("Quick brown fox?", passage) == 1.0
+    assert relatedness.copied("why does the quick brown fox jump", passage) == 2 / 5
+    assert relatedness.copied("brown quick fox", passage) == 0.0
+    assert relatedness.copied("a dog", passage) == 0.0
+
+
 def test_kappa_of_always_and_of_chance():
     agreed = [{1: True, 2: False}] * 3
     assert votes.fleiss_kappa(agreed) == 1.0
