@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 
 from qac_jax.errors import UserError
+from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 
@@ -55,6 +56,9 @@ def fitted(objective: Any, module: nn.Module, params: Nested) -> tuple[Any, Nest
     if hasattr(objective, "start_from"):
         return objective.start_from(module, params)
     model = getattr(objective, "model", None)
+    if isinstance(model, Bert) and isinstance(module, DualEncoder) and module.config.tied:
+        # Pre-training goes on from a retriever: its tower's BERT, whatever pooled its states.
+        module, params = Bert(module.config.bert, module.runtime), params["encoder"]["bert"]
     if type(model) is not type(module):
         raise UserError(
             f"{type(objective).__name__} trains a {type(model).__name__}, but the parameters to "

@@ -13,7 +13,6 @@ from qac_jax import artifacts, cli
 
 TINY = [
     "--gin.BUDGET='tiny'",
-    "--gin.GENERATOR=''",
     "--gin.MLM_STEPS=2",
     "--gin.QAC_STEPS=2",
     "--gin.FINE_STEPS=2",
@@ -42,6 +41,9 @@ def generated(folder: Path, count: int) -> str:
     return f"--gin.generate.Generate.imported='{file}'"
 
 
+GENERATED = ["--gin.CONTEXTS_STAGE=@generate.Generate()", "--gin.GENERATOR=''"]
+
+
 def run(data: Path, *more: str) -> int:
     recipe = "gin_configs/recipes/own_corpus.gin"
     return cli.main(["run", recipe, f"--data_dir={data}", *TINY, *more])
@@ -64,7 +66,7 @@ def test_documents_alone_become_a_retriever(
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     (data / "documents.jsonl").write_text("".join(json.dumps(d) + "\n" for d in documents))
-    assert run(data, generated(tmp_path, 30), f"--out={out}") == 0
+    assert run(data, *GENERATED, generated(tmp_path, 30), f"--out={out}") == 0
     assert "nobody judged" in capsys.readouterr().err
     questions = artifacts.load(out / "questions").info
     assert questions["train"]["from"] == questions["test"]["from"] == "generated"
@@ -91,7 +93,7 @@ def test_what_is_missing_is_one_sentence(
     data = toy.write_collection(tmp_path / "data", 8, 4)
     more = [f"--out={tmp_path / 'out'}"]
     if missing == "generator":
-        more.append("--gin.GENERATOR='shipped:no_such_model'")
+        more += [GENERATED[0], "--gin.GENERATOR='shipped:no_such_model'"]
     else:
         (data / missing).unlink()
     assert run(data, *more) == 2

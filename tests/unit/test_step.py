@@ -14,6 +14,7 @@ import toy
 
 from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.training import mesh as meshes
@@ -86,6 +87,16 @@ def test_an_objective_takes_the_shape_of_what_it_starts_from() -> None:
     assert loaded.model.config == TINY and params == {"x": 1}
     with pytest.raises(UserError, match="Mlm trains a Bert, .* those of a T5"):
         start.fitted(objective, T5(T5Config()), {})
+
+
+def test_pretraining_goes_on_from_a_retriever() -> None:
+    retriever = DualEncoder(DualEncoderConfig(TINY))
+    tower = {"encoder": {"bert": {"x": 1}}}
+    loaded, params = start.fitted(Mlm(Bert(BertConfig())), retriever, tower)
+    assert loaded.model.config == TINY and params == {"x": 1}
+    with pytest.raises(UserError, match="those of a DualEncoder"):  # which of the two towers?
+        untied = DualEncoder(DualEncoderConfig(TINY, tied=False))
+        start.fitted(Mlm(Bert(BertConfig())), untied, tower)
 
 
 def test_parameters_are_matched_by_name_and_shape() -> None:

@@ -1,0 +1,90 @@
+"""Every command of the README runs as it stands, in its order, on a small folder of documents."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import cli
+
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+# Fences marked so need other hardware, the network or minutes: the demo and CI run them.
+ELSEWHERE = "elsewhere"
+# Left out below: a command with a name in capitals, a glob or an ellipsis shows a form.
+_A_FORM = re.compile(r"…|\b[A-Z][A-Z_]{2,}\b(?!=)|\bFILE\b|\bO\b")
+
+
+def commands() -> Iterator[str]:
+    """The commands of fences and of table cells, in the order of the page."""
+    pattern = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```|`(qac [^`]*)`", re.M | re.S)
+    for found in pattern.finditer(README):
+        language, marks, fenced, inline = found.groups()
+        if inline:
+            yield inline
+        elif language == "bash" and ELSEWHERE not in marks:
+            yield from (line.strip() for line in fenced.splitlines() if line.strip())
+
+
+def is_form(command: str) -> bool:
+    bare = re.sub(r"--gin\.\w+=\S+", "", command)
+    named_only = len(command.split()) == 2 and command not in ("qac doctor", "qac --help")
+    return bool(_A_FORM.search(bare)) or named_only
+
+
+COMMANDS = [command for command in commands() if not is_form(command)]
+
+
+def test_the_page_has_its_commands() -> None:
+    verbs = {shlex.split(command)[1] for command in COMMANDS}
+    named = {line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")}
+    rest = {"label", "bench", "similarities", "unite", "collect", "pairs"}
+    assert named - verbs <= rest, named - verbs
+    assert len(COMMANDS) > 25
+    for path in re.findall(r"gin_configs/recipes/\w+\.gin", README):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "mine"
+    toy.write_collection(data, 60, 24)
+    lines = (data / "qrels" / "test.tsv").read_text().splitlines()
+    (data / "qrels" / "train.tsv").write_text("\n".join(lines[:13]) + "\n")
+    (data / "qrels" / "test.tsv").write_text("\n".join([lines[0], *lines[13:]]) + "\n")
+    for name in ("gin_configs", "qac_jax"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    # The demo itself is another test's; the page only wants its passages.
+    run(
+        "qac prepare --format python_docs --packages stdlib --options 'kinds=function "
+        "sections=first' --out out/demo/passages",
+        tmp_path,
+    )
+    for command in COMMANDS:
+        run(command, tmp_path)
+    shutil.rmtree(tmp_path / "out")
+
+
+def run(command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    assert words[0] == "qac", command
+    done = subprocess.run(
+        [sys.executable, "-m", "qac_jax.cli", *words[1:]],
+        cwd=folder,
+        env={**os.environ, "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
