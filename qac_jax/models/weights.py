@@ -93,3 +93,6 @@ def write_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) 
     """A safetensors file as transformers reads it; equal tensors give equal bytes."""
     whole = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}
     safetensors.numpy.save_file(whole, os.fspath(path), metadata={"format": "pt"})
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(path, 0o666 & ~mask)  # the library lets nobody else read what it writes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def test_a_folder_that_is_an_artefact_and_a_model(dual: Path, tmp_path: Path) ->
 
 def test_half_precision_halves_the_file(dual: Path, tmp_path: Path) -> None:
     exported = export(tmp_path / "out", model=str(dual), dtype="float16")
+    modes = {os.stat(exported.path / f).st_mode for f in ("model.safetensors", "config.json")}
+    assert len(modes) == 1  # whoever may read one may read the other
     size = exported.files["model.safetensors"]["size"]
     assert size < 0.52 * (dual / "model.safetensors").stat().st_size
     assert 0 < exported.info["differences"]["qac_jax"] < 0.02
