@@ -189,12 +189,13 @@ def _stage(verb: str, arguments: list[str]) -> int:
             flags={f"{cls.__name__}.{n}": v for n, v in flags.field_flags(options, cls).items()},
         )
     )
-    stage = recipe.located(config.build(cls), {}, "")
+    stage = config.build(cls)
     if options.dry_run:
         _show_plan([{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json)
         return 0
     if not options.out:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
+    stage = recipe.located(stage, {}, "")
     artifact = stage_lib.execute(
         stage, options.out, replace=options.overwrite, documentation=config.text()
     )

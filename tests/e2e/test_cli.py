@@ -213,3 +213,14 @@ def test_a_dry_run_imports_no_tensorflow(recipe_file):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_shipped_has_a_name_on_the_command_line(tmp_path, capsys):
+    questions = ["judge", "--questions", "shipped:demo/questions.jsonl", "--out", str(tmp_path)]
+    assert cli.main([*questions, "--passages", str(tmp_path / "none")]) == 2
+    assert "none" in capsys.readouterr().err  # the questions were found
+    assert cli.main([*questions, "--passages", "stage:passages"]) == 2
+    assert "names a stage of a recipe" in capsys.readouterr().err
+    nothing = ["judge", "--questions", "shipped:nothing", "--out", str(tmp_path)]
+    assert cli.main([*nothing, "--passages", str(tmp_path / "none")]) == 2
+    assert "does not come with this version" in capsys.readouterr().err
