@@ -327,6 +327,9 @@ def _run(arguments: list[str]) -> int:
                 f"{row['stage']:<16} {row['kind']:<12} {row['count']:>10,}  "
                 f"{row['identity'][:12]}  {row['folder']}"
             )
+        last = next(reversed(finished))  # what it came to, such as a table of figures
+        if text := recipe.ordered(built)[last].summary(finished[last]):
+            print(f"\n{text}")
     return 0
 
 
