@@ -23,7 +23,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Fences marked so need other hardware, the network or minutes: the demo and CI run them.
 ELSEWHERE = "elsewhere"
 # Left out below: a command with a name in capitals, a glob or an ellipsis shows a form.
-_A_FORM = re.compile(r"…|\b[A-Z][A-Z_]{2,}\b(?!=)|\bFILE\b|\bO\b")
+_A_FORM = re.compile(r"…|\b[A-Z][A-Z0-9_]{2,}\b(?!=)|\bFILE\b|\bO\b")
 
 
 def commands() -> Iterator[str]:
@@ -49,7 +49,7 @@ COMMANDS = [command for command in commands() if not is_form(command)]
 def test_the_page_has_its_commands() -> None:
     verbs = {shlex.split(command)[1] for command in COMMANDS}
     named = {line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")}
-    rest = {"label", "bench", "similarities", "unite", "collect", "pairs"}
+    rest = {"generate", "label", "bench", "similarities", "unite", "collect", "pairs"}
     assert named - verbs <= rest, named - verbs
     assert len(COMMANDS) > 25
     for path in re.findall(r"gin_configs/recipes/\w+\.gin", README):
