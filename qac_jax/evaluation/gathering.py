@@ -37,7 +37,7 @@ class Choice:
     cases: int = 5  # wins and losses of each test
     samples: int = 6  # passages with their generated queries, of each artefact
     queries: str = ""  # where the questions' texts are, if the runs do not say
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # to show, of tests and runs
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of tests, runs, trainings
 
 
 def found_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
@@ -67,7 +67,9 @@ def content(
             _renamed(_test(name, artifact, known, choice), choice.names)
             for name, artifact in metrics.items()
         ],
-        curves={n: _history(a) for n, a in found.items() if _HISTORY in a.files},
+        curves={
+            choice.names.get(n, n): _history(a) for n, a in found.items() if _HISTORY in a.files
+        },
         indexes={n: a.info["tuning"] for n, a in found.items() if a.info.get("tuning")},
         samples={
             n: _samples(a, known, choice.samples) for n, a in found.items() if a.kind == "contexts"

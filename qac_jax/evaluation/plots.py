@@ -16,7 +16,7 @@ from qac_jax.progress import human
 
 WIDTH, HEIGHT = 420, 250
 COLOURS = 8
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 10, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 10, 10, 42
 _MOST_POINTS = 400
 
 
@@ -38,7 +38,8 @@ class Axis(NamedTuple):
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers that enclose the values, about `count` steps apart."""
     if not high > low:
-        high = low + (abs(low) or 1.0)
+        room = 0.1 * abs(low) or 1.0
+        low, high = low - room, high + room
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough * (1 - 1e-9))

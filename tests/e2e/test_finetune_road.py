@@ -84,7 +84,8 @@ def by_hand(module: Any, params: Any, rows: list[list[int]], side: str) -> np.nd
     )
 
 
-@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
 def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
     retriever = trained(road, f"tied_{tied}", tied=tied, pooling="mean", normalize=True)
     encoder = Encoder.load(retriever)

@@ -120,6 +120,7 @@ def test_devices_and_chunks_change_nothing(kind: str, shape: Any, changes: dict[
         assert int(variables["queue"]["pointer"]) == 2 * BATCH
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_same_queue_bit_for_bit(tmp_path: Path) -> None:
     plan = loop.Plan(total_steps=5, log_every=0, save_every=2)
     made = engine("moco", (1, 1, 1))

@@ -68,7 +68,7 @@ def make_batch(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 # One of two that share their loss and their model is enough for a quick run.
-QUICK = ["mlm", pytest.param("seq2seq", marks=pytest.mark.slow), "span_corruption"]
+QUICK = ["mlm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("seq2seq", "span_corruption"))]
 QUICK_MLM = ["mlm", pytest.param("span_corruption", marks=pytest.mark.slow)]
 
 

@@ -116,7 +116,7 @@ SLOW = pytest.mark.slow  # each compiles two gradients
 @pytest.mark.parametrize(
     ("kind", "remat", "generator"),
     [
-        ("bert", "none", "hash"),
+        pytest.param("bert", "none", "hash", marks=SLOW),
         ("bert", "layer", "hash"),
         ("causal", "none", "hash"),
         pytest.param("bert", "attention", "hash", marks=SLOW),

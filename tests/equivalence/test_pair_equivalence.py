@@ -93,7 +93,8 @@ def assert_same(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * largest)
 
 
-@pytest.mark.parametrize("name", ["paper", pytest.param("adversarial", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["paper", "adversarial"])
 def test_chunks_are_the_whole(name: str) -> None:
     with jax.enable_x64(True):
         objective = objectives("float64")[name]

@@ -108,6 +108,7 @@ def assert_close(a: Path, b: Path) -> None:
         np.testing.assert_allclose(x[name], y[name], rtol=0, atol=2e-4 * np.abs(x[name]).max())
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(whole: Path, tmp_path: Path, compiled: Path) -> None:
     assert [code for code, _ in two_processes(tmp_path, compiled)] == [0, 0]
     assert_close(tmp_path, whole)

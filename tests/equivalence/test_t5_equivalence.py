@@ -99,13 +99,13 @@ def plain(name: str, dropout: float) -> tuple[Any, Any]:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "scan-remat-layer": {"scan": True, "remat": "layer"},
     "remat-attention": {"remat": "attention"},
 }
 
 
 SLOW_VARIANTS: dict[str, dict[str, Any]] = {
     "scan": {"scan": True},
+    "scan-remat-layer": {"scan": True, "remat": "layer"},
     "scan-remat-dots": {"scan": True, "remat": "dots"},
 }
 

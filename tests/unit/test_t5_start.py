@@ -44,6 +44,7 @@ def copied(objective: Seq2Seq, rank_below: int) -> float:
     return float(jnp.mean(rank < rank_below))
 
 
+@pytest.mark.slow
 def test_it_copies_where_a_random_start_does_not():
     model = T5(CONFIG)
     assert copied(Seq2Seq(model, start="copying"), 3) > 0.7
