@@ -29,6 +29,8 @@ QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
 DEPTH = 100
 # As in the released code: a "random" passage is at most so many places away.
 _WINDOW = 100
+# Passages without another one in their document, before documents are taken for single passages.
+_ENOUGH = 20
 _WORD, _RUN = re.compile(r"\w+"), 3
 # The places of a passage in BM25's ranking, as the plot groups them.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
@@ -52,27 +54,39 @@ class Pair(NamedTuple):
 def from_contexts(
     passages: Records, contexts: Records, at_most: int, seed: int = 0
 ) -> Iterable[Pair]:
-    """Pairs of every sort for the same passages, drawn at random: those that have all sorts."""
+    """Pairs of every sort for the same passages, drawn at random: those that have all sorts.
+
+    Where documents are single passages, and so none has, the passages' queries alone.
+    """
     rng = random.Random(seed)
     rows = list(range(len(contexts)))
     rng.shuffle(rows)
-    found = 0
+    alone: list[Pair] = []
+    found = passed = 0
     for row in rows:
         record = contexts[row]
         texts = [context["text"] for context in record["contexts"]]
         (place,) = passages.positions([record["_id"]])
         if not texts or place is None:
             continue
+        query = Pair(place, record["_id"], rng.choice(texts), QUERY)
         near, siblings = _siblings(passages, place)
         if not siblings:
+            passed += 1
+            if len(alone) < at_most:
+                alone.append(query)
+            if not found and passed == _ENOUGH * at_most:
+                break
             continue
-        yield Pair(place, record["_id"], rng.choice(texts), QUERY)
+        yield query
         for sort, others in ((RANDOM, siblings), (NEARBY, near)):
             other = rng.choice(others)
             yield Pair(place, record["_id"], passages[other]["text"], sort, other)
         found += 1
         if found == at_most:
             return
+    if not found:
+        yield from alone
 
 
 def _siblings(passages: Records, place: int) -> tuple[list[int], list[int]]:

@@ -105,6 +105,23 @@ def test_queries_lead_back_to_their_passages(folder, tmp_path, capsys):
     assert facts["places"][relatedness.QUERY]["1"] == 1.0
 
 
+def test_documents_of_one_passage_have_queries_alone(folder, tmp_path):
+    passages = [
+        {"_id": f"d{d}-{p}", "doc": f"d{d}-{p}", "position": 0, "title": "", "text": text}
+        for d, document in enumerate(texts())
+        for p, text in enumerate(document)
+    ]
+    with artifacts.create(
+        tmp_path / "single", kind="passages", schema=1, key="s", stage="t"
+    ) as out:
+        write_records(out, passages, "passages")
+    inputs = ["--pairs", str(folder / "contexts"), "--passages", str(tmp_path / "single")]
+    assert evaluate(tmp_path / "out", *inputs) == 0
+    (result,), facts = read(artifacts.load(tmp_path / "out"))
+    assert (result.name, result.queries) == (relatedness.QUERY, DOCUMENTS * EACH)
+    assert result.mean["bm25 mrr"] == 1.0 and not facts["comparisons"]
+
+
 def test_examples_say_the_same(folder, tmp_path):
     assert evaluate(tmp_path / "out", "--pairs", str(folder / "examples")) == 0
     found, _ = read(artifacts.load(tmp_path / "out"))
