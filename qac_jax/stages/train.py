@@ -28,6 +28,7 @@ class Train(Stage):
     VERB = "pretrain"
     KIND = "parameters"
     SHARED = True
+    VERSION = 2  # validation in shuffled batches
     EXAMPLE = (
         "qac pretrain --gin_file gin_configs/objectives/mlm.gin --examples out/examples "
         "--steps 1000 --out out/encoder"
@@ -127,7 +128,9 @@ class Train(Stage):
         if "validation" in inputs:
             held_out = _artifact(inputs, "validation")
             rows = meshes.largest_batch(mesh, min(held_out.count, self.batch_size))
-            validation = loader(held_out, rows, shuffle=False)
+            # Shuffled, and whatever the seed of this run the same: neighbours of one document
+            # would be far harder negatives of each other than any batch of the training has.
+            validation = loader(held_out, rows)
 
         total = self._total_steps(data.examples_per_epoch)
         optimizer = self._optimizer()
