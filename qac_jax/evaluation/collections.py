@@ -87,14 +87,16 @@ def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collect
 
 
 def evaluate_collection(
-    collection: Collection, search: Search, rules: Protocol | None = None
+    collection: Collection, search: Search, rules: Protocol | None = None, depth: int = 0
 ) -> tuple[Result, Run]:
-    """Searches and judges one collection; the run is what was judged."""
+    """Searches and judges one collection (`depth` passages a query); the run is what was judged."""
     rules = rules or benchmarks.protocol(collection.protocol)
+    if depth:
+        rules = dataclasses.replace(rules, depth=depth)
     judgements = collection.judgements()
     # One more, so that the depth is still reached when a query finds itself.
-    depth = rules.depth if rules.self_hits else rules.depth + 1
-    run = dict(search(collection.queries(judgements), depth))
+    wanted = rules.depth if rules.self_hits else rules.depth + 1
+    run = dict(search(collection.queries(judgements), wanted))
     if not rules.self_hits:
         run = benchmarks.without_self_hits(run)
     run = {query: ranking.top(rules.depth) for query, ranking in run.items()}
@@ -107,12 +109,13 @@ def evaluate_folder(
     *,
     split: str = "",
     rules: Protocol | None = None,
+    depth: int = 0,
     keep: Callable[[Collection, Run], None] | None = None,
 ) -> list[Result]:
     """All collections of a folder, one after the other; `keep` may store each run."""
     results = []
     for collection in collections(folder, split):
-        outcome, run = evaluate_collection(collection, searcher(collection), rules)
+        outcome, run = evaluate_collection(collection, searcher(collection), rules, depth)
         if keep is not None:
             keep(collection, run)
         results.append(outcome)

@@ -117,11 +117,15 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
             for system, seeds in figures.items()
         }
     for system, seeds in figures.items():
-        families[system] = {
+        members = {
             label: {seed: runs[run] for seed, runs in seeds.items()}
             for run, label in (*layout.baselines.items(), *layout.rows.items())
             if all(run in runs for runs in seeds.values())
         }
+        # Rows may be collections of their own: nothing pairs their questions.
+        asked = {frozenset(r.per_query) for of in members.values() for r in of.values()}
+        if len(asked) == 1:
+            families[system] = members
     measure, draws = layout.measures[0], layout.permutations
     found = []
     for family, members in families.items():

@@ -67,7 +67,7 @@ class Engine:
 
 
 def evaluate(
-    folder: str, engine: Engine, out: Writer, *, split: str, rules: Protocol | None
+    folder: str, engine: Engine, out: Writer, *, split: str, rules: Protocol | None, depth: int
 ) -> list[Result]:
     """Every collection below a folder; their runs become files of the artefact."""
 
@@ -78,7 +78,7 @@ def evaluate(
         with out.open(f"runs/{collection.name}.trec") as file:
             runs.write_lines(file, run)
 
-    results = evaluate_folder(folder, searcher, split=split, rules=rules, keep=keep)
+    results = evaluate_folder(folder, searcher, split=split, rules=rules, depth=depth, keep=keep)
     shutil.rmtree(os.fspath(out.path / _WORK))
     return results
 

@@ -173,7 +173,9 @@ class Evaluate(Relatedness):
             chosen = self.protocol != "own" or self.measures or self.level or self.over
             rules = self._rules() if chosen else None
             engine = self._engine()
-            found = collections.evaluate(self.beir, engine, out, split=self.split, rules=rules)
+            found = collections.evaluate(
+                self.beir, engine, out, split=self.split, rules=rules, depth=self.depth
+            )
         facts: dict[str, Any] = {"comparisons": []}
         if self.suite or suites.is_known(found):
             figures = suites.suite(found)

@@ -223,6 +223,8 @@ def test_single_collections(tmp_path):
     (own,) = collections.collections(tmp_path / "own", split="dev")
     outcome, run = evaluate_collection(own, searcher([])(own), protocol("beir"))
     assert outcome.queries == 2 and run["q1"].ids[0] == "d0"
+    _, short = evaluate_collection(own, searcher([])(own), protocol("beir"), depth=1)
+    assert {len(ranking.ids) for ranking in short.values()} == {1}
 
 
 def test_bad_folders(tmp_path):

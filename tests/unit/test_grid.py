@@ -175,6 +175,18 @@ def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
         run(toy(), tmp_path)
 
 
+def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
+    def judged(shift: float) -> dict[str, results.Result]:
+        forum = _result("forum", [shift, 1.0, 0.5])
+        tales = _result("tales", [shift, 0.0])
+        theirs = {f"t{i}": values for i, values in enumerate(tales.per_query.values())}
+        return {"forum": forum, "tales": dataclasses.replace(tales, per_query=theirs)}
+
+    figures = {"a": {0: judged(0.0)}, "b": {0: judged(1.0)}}
+    summary = grids.summarize(figures, grids.Layout({"forum": "forum", "tales": "tales"}))
+    assert [c["family"] for c in summary["comparisons"]] == ["forum", "tales"]
+
+
 def test_one_seed_has_no_deviation() -> None:
     figures = {"a": {0: {"dense": _result("dense", [0.5, 1.0])}}}
     summary = grids.summarize(figures, grids.Layout({"dense": "retriever"}))
