@@ -29,7 +29,7 @@ from qac_jax.stages import stage as stage_lib
 from qac_jax.stages.stage import REFERENCE, Stage
 
 
-STAGES, CELL, SUMMARY = "stages", "cell.json", "summary"
+STAGES, CELL, SUMMARY, HEATMAP = "stages", "cell.json", "summary", "heatmap.svg"
 _KEY = 12  # hexadecimal digits
 _SPARE = 4 << 30  # resident bytes that nobody minds
 
@@ -42,7 +42,8 @@ class Grid:
     """Systems are overlays of one recipe: gin files (`….gin`) and bindings (`NAME = VALUE`).
 
     metrics is the recipe's stage of kind "metrics"; of its runs, `rows` are every system's and
-    `baselines` nobody's: run -> what the table calls it. The first measure is tested.
+    `baselines` nobody's: run -> what the table calls it. The first measure is tested. heatmap:
+    rows are collections, and a picture shows nDCG@10 of systems by them.
     """
 
     recipe: str = ""
@@ -54,6 +55,7 @@ class Grid:
     measures: Sequence[str] = ("mrr@10",)
     permutations: int = 10_000
     title: str = ""
+    heatmap: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +218,8 @@ def _write_summary(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> 
         f"{SUMMARY}.json": json.dumps({"title": grid.title, **summary}, indent=1) + "\n",
         f"{SUMMARY}.md": grids.markdown(summary, grid.title),
     }
+    if grid.heatmap:
+        texts[HEATMAP] = grids.heatmap(summary).svg()
     for name, text in texts.items():
         part = root / f".{name}.part"
         part.write_text(text)

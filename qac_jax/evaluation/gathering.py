@@ -14,7 +14,8 @@ from typing import Any
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.evaluation import results
+from qac_jax.evaluation import results, suites
+from qac_jax.evaluation.heatmap import Heatmap
 from qac_jax.evaluation.report import Case, Content, StageRow, Test
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.retrieval.runs import Run, read_run, run_files
@@ -76,6 +77,7 @@ def content(
         },
         stages=[_stage_row(names[os.fspath(a.path)], a) for a in ordered],
         gin=max(gins, key=len, default=""),
+        heatmap=_heatmap({choice.names.get(n, n): a for n, a in metrics.items()}),
     )
 
 
@@ -171,6 +173,8 @@ def _test(name: str, artifact: Artifact, known: _Known, choice: Choice) -> Test:
     measure = plain.measures[0] if plain.measures else ""
     if not measure or not all(result.per_query for result in found):
         return plain
+    if _of_collections(artifact):  # each has questions of its own
+        return plain
     ranked = sorted(found, key=lambda result: result.mean.get(measure, 0.0), reverse=True)
     best = ranked[0]
     runs = _runs(artifact, known)
@@ -210,6 +214,23 @@ def _test(name: str, artifact: Artifact, known: _Known, choice: Choice) -> Test:
         losses=[case(query) for query in lost],
         scores=scores,
     )
+
+
+def _of_collections(artifact: Artifact) -> bool:
+    """Whether the rows of these figures are collections, and not runs on one."""
+    return bool(artifact.fields.get("beir") or artifact.fields.get("suite"))
+
+
+def _heatmap(metrics: Mapping[str, Artifact]) -> str:
+    """Systems by collections, where there are several of both."""
+    found = {
+        name: suites.suite(results.read(artifact)[0])
+        for name, artifact in metrics.items()
+        if _of_collections(artifact)
+    }
+    if len(found) < 2 or not any(suite.ndcg for suite in found.values()):
+        return ""
+    return Heatmap.from_suites(found).svg()
 
 
 def _renamed(test: Test, names: Mapping[str, str]) -> Test:

@@ -14,8 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qac_jax.errors import UserError
 from qac_jax.evaluation import significance
+from qac_jax.evaluation.benchmarks import Suite
+from qac_jax.evaluation.heatmap import Heatmap
 from qac_jax.evaluation.results import Result
+from qac_jax.evaluation.suites import NDCG
 from qac_jax.evaluation.tables import number, probability
 
 
@@ -52,6 +56,17 @@ def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[
         "rows": [row for row in rows if row["per_seed"]],
         "comparisons": _comparisons(figures, layout) if tested else [],
     }
+
+
+def heatmap(summary: Mapping[str, Any]) -> Heatmap:
+    """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
+    found: dict[str, dict[str, float]] = {}
+    for row in summary["rows"]:
+        if row["system"]:
+            if NDCG not in row["mean"]:
+                raise UserError(f"a heat map shows {NDCG}; add it to grid.Grid.measures")
+            found.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
+    return Heatmap.from_suites({system: Suite(figures) for system, figures in found.items()})
 
 
 def markdown(summary: Mapping[str, Any], title: str = "") -> str:

@@ -85,12 +85,14 @@ class Content:
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     stages: Sequence[StageRow] = ()
     gin: str = ""
+    heatmap: str = ""  # systems by collections, as SVG
 
 
 def html(content: Content) -> str:
     """The page."""
     sections = [
         ("Figures", "".join(map(_test, content.tests))),
+        ("Heat map", _heatmap(content.heatmap)),
         ("Wins and losses", "".join(map(_cases, content.tests))),
         ("Distributions", "".join(map(_distributions, content.tests))),
         ("Training", "".join(_curves(name, c) for name, c in content.curves.items())),
@@ -186,6 +188,15 @@ def _test(test: Test) -> str:
         compared = page.table(_COMPARED, _compared(test.comparisons))
         body += page.folded(f"All {len(test.comparisons)} comparisons", compared)
     return page.part(test.name, body)
+
+
+def _heatmap(drawn: str) -> str:
+    if not drawn:
+        return ""
+    told = (
+        "nDCG@10; the darker, the better in its column. A group has a figure where all members do."
+    )
+    return page.note(told) + f'<div class="scroll">{drawn}</div>'
 
 
 def _cases(test: Test) -> str:

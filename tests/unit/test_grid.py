@@ -185,6 +185,19 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     figures = {"a": {0: judged(0.0)}, "b": {0: judged(1.0)}}
     summary = grids.summarize(figures, grids.Layout({"forum": "forum", "tales": "tales"}))
     assert [c["family"] for c in summary["comparisons"]] == ["forum", "tales"]
+    with pytest.raises(UserError, match="a heat map shows ndcg@10"):
+        grids.heatmap(summary)
+
+
+def test_a_heat_map_of_collections() -> None:
+    figures = [{"ndcg@10": 0.2}, {"ndcg@10": 0.4}]
+    rows = [
+        {"system": system, "run": run, "mean": mean}
+        for system, mean in zip(("a", "b"), figures, strict=True)
+        for run in ("forum", "tales")
+    ]
+    drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
+    assert drawn.columns == ("forum", "tales") and drawn.figures["b"] == (0.4, 0.4)
 
 
 def test_one_seed_has_no_deviation() -> None:

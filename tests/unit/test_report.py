@@ -12,7 +12,7 @@ import toy_report
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.evaluation import page, report
+from qac_jax.evaluation import page, report, results
 from qac_jax.evaluation.report import Test as Measured
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
@@ -158,6 +158,31 @@ def test_a_list_of_metrics_is_enough(run: Path, tmp_path: Path) -> None:
     text = made.file(PAGE).read_text()
     assert made.count == 1 and text.count('class="case"') < 30
     assert "<h2>Training" in text, "what lies beside the metrics is shown too"
+
+
+def test_collections_become_a_heat_map(tmp_path: Path) -> None:
+    for name, figure in (("crops", 0.2), ("spans", 0.3)):
+        of = [
+            Result(c, {"ndcg@10": figure}, {f"{c}{i}": {"ndcg@10": figure} for i in "12"}, 2)
+            for c in ("forum", "tales")
+        ]
+        fields = {"beir": "data"}
+        with artifacts.create(
+            tmp_path / "run" / name,
+            kind="metrics",
+            schema=1,
+            key=name,
+            stage="evaluate",
+            fields=fields,
+        ) as out:
+            with out.open(results.FILE) as file:
+                results.write(file, of, {"comparisons": []})
+            out.count = 4
+    assert (
+        cli.main(["report", "--folder", str(tmp_path / "run"), "--out", str(tmp_path / "r")]) == 0
+    )
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert "Heat map" in page and "spans, tales" in page and "30.0" in page
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
