@@ -126,7 +126,8 @@ def _cell(
         f'<g><title>{html.escape(label)}: {number}</title><rect x="{x:.1f}" y="{y:.1f}" '
         f'width="{_WIDTH - 2}" height="{_HEIGHT - 2}" rx="3" fill="{fill}"/>',
         f'<text x="{x + _WIDTH / 2 - 1:.1f}" y="{y + 17:.1f}" text-anchor="middle" '
-        f'fill="{ink}">{number}</text></g>',
+        # As a style: a page's own rule for texts of drawings would beat the attribute.
+        f'style="fill:{ink}">{number}</text></g>',
     )
 
 

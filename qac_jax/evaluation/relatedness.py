@@ -61,6 +61,8 @@ def from_contexts(
     rng = random.Random(seed)
     rows = list(range(len(contexts)))
     rng.shuffle(rows)
+    # Drawn apart, so that what is drawn of longer documents does not depend on single passages.
+    apart = random.Random(seed)
     alone: list[Pair] = []
     found = passed = 0
     for row in rows:
@@ -69,16 +71,15 @@ def from_contexts(
         (place,) = passages.positions([record["_id"]])
         if not texts or place is None:
             continue
-        query = Pair(place, record["_id"], rng.choice(texts), QUERY)
         near, siblings = _siblings(passages, place)
         if not siblings:
             passed += 1
             if len(alone) < at_most:
-                alone.append(query)
+                alone.append(Pair(place, record["_id"], apart.choice(texts), QUERY))
             if not found and passed == _ENOUGH * at_most:
                 break
             continue
-        yield query
+        yield Pair(place, record["_id"], rng.choice(texts), QUERY)
         for sort, others in ((RANDOM, siblings), (NEARBY, near)):
             other = rng.choice(others)
             yield Pair(place, record["_id"], passages[other]["text"], sort, other)

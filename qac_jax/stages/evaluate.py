@@ -69,7 +69,10 @@ class Evaluate(Relatedness):
         "queries a mean is over: all judged, those of them retrieved, or those answerable",
         choices=("", "judged", "retrieved", "answerable"),
     )
-    depth: int = option(0, "look at this many passages of each ranking only (0: all)")
+    depth: int = option(
+        0,
+        "look at this many passages of each ranking only (0: all; of --beir the protocol's number)",
+    )
     answers: str = option(
         "text", "what answers are (CuratedTREC: regex)", choices=("text", "regex")
     )

@@ -181,8 +181,8 @@ def test_collections_become_a_heat_map(tmp_path: Path) -> None:
     assert (
         cli.main(["report", "--folder", str(tmp_path / "run"), "--out", str(tmp_path / "r")]) == 0
     )
-    page = (tmp_path / "r" / "report.html").read_text()
-    assert "Heat map" in page and "spans, tales" in page and "30.0" in page
+    text = (tmp_path / "r" / "report.html").read_text()
+    assert "Heat map" in text and "spans, tales" in text and "30.0" in text
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
