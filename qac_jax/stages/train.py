@@ -19,6 +19,7 @@ from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
 
 # What a run keeps while it goes; the dot keeps it through a restart (see artifacts).
 WORK = ".training"
+STARTS = ("init", "pretrained", "words")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class Train(Stage):
     validation: str = artifact_input("examples to measure on", kind="examples", default="")
     init: str = artifact_input("parameters to start from", kind="parameters", default="")
     pretrained: str = source("Hugging Face model folder to start from", default="")
+    words: str = source("model folder whose word vectors a new T5 starts with", default="")
 
     steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
     total_examples: int = option(0, "examples seen in all")
@@ -100,6 +102,8 @@ class Train(Stage):
         objective, given = self._start(objective, inputs)
         if hasattr(objective, "with_tokenizer"):
             objective = objective.with_tokenizer(tokenizers.load(os.fspath(tokenizer_folder)))
+        if "words" in inputs:
+            given = self._words(objective, str(inputs["words"]), tokenizer_folder)
         objective = step.chunk_of(objective, self.microbatch)
 
         def loader(artifact: Artifact, batch_size: int, **more: Any) -> Loader:
@@ -144,7 +148,9 @@ class Train(Stage):
             ema=self.ema,
             max_skips=self.max_skips,
         )
-        given = _report_start(start.matching(given, engine.abstract.params)) if given else None
+        if given is not None:
+            found = start.matching(given, engine.abstract.params)
+            given = found[0] if self.words else _report_start(found)
         plan = loop.Plan(
             total_steps=total,
             **{
@@ -170,9 +176,7 @@ class Train(Stage):
                         "ema": self.ema,
                         "precision": precision,
                         "start": {
-                            name: _identity(inputs[name])
-                            for name in ("init", "pretrained")
-                            if name in inputs
+                            name: _identity(inputs[name]) for name in STARTS if name in inputs
                         },
                     },
                 },
@@ -238,8 +242,9 @@ class Train(Stage):
         from qac_jax.models import huggingface, parameters
         from qac_jax.training import start
 
-        if "init" in inputs and "pretrained" in inputs:
-            raise UserError("init and pretrained are both given; start from one of them")
+        given = [name for name in STARTS if name in inputs]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given[:2])} are both given; start from one of them")
         runtime = start.runtime_of(objective)
         if "init" in inputs:
             artifact = _artifact(inputs, "init")
@@ -254,6 +259,29 @@ class Train(Stage):
             heads = getattr(objective, "stored_heads", None)
             return objective, {**params, **(heads(folder) if heads else {})}
         return objective, None
+
+    def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
+        """The one parameter of a new T5 that does not start at random."""
+        from qac_jax.models import word_vectors
+        from qac_jax.models.t5 import T5
+        from qac_jax.text import tokenizers
+
+        model = getattr(objective, "model", None)
+        if not isinstance(model, T5):
+            raise UserError(
+                f"words={self.words!r} is for a new T5, and this is a {type(model).__name__}; "
+                "leave words out"
+            )
+        config = model.config
+        embedding = word_vectors.table(
+            word_vectors.of_folder(folder),
+            tokenizers.load(folder),
+            tokenizers.load(os.fspath(tokenizer_folder)),
+            (config.vocab_size, config.d_model),
+            spread=config.initializer_factor,
+            seed=self.seed,
+        )
+        return {"shared": {"embedding": embedding}}
 
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
         """The artefact's files, from host arrays."""
