@@ -2,11 +2,13 @@
 
 What a generator of queries says are mostly words of the text it read. From the usual random start
 a small T5 finds out how to copy only after very many steps; until then it talks past the text.
-Here three places of the first layers start in the shape that such models are found to learn
+Here four places of the first layers start in the shape that such models are found to learn
 (induction heads, Olsson et al., 2022), everything else stays random but speaks more softly:
 
 - encoder, layer 0: half of the heads look at the token before and add it, rotated, to the state;
-- decoder, layer 0: cross attention looks for the place whose token before is the one just said;
+- decoder, layer 0: self-attention takes most of the token just said away, or the tied output
+  matrix would say it again (small T5s get into "the the the" by that);
+- cross attention looks for the place whose token before is the one just said;
 - and adds the token at that place to the state, which the tied output matrix then says.
 """
 
@@ -29,6 +31,8 @@ Array = jax.Array
 _OTHERS = 0.3  # how loud all other layers are
 _BEFORE = 5.0  # score of the token before, added to scores of about 1
 _SHARP = 0.35  # of the cross attention's queries
+_OWN = 0.25  # of the self-attention's queries: 8 for the token itself, 1 or so for others
+_AWAY = 0.8  # of the token just said: the rest tells the cross attention what it was
 _LOUD = 2.0  # how loud the copied token is, beside the one just said
 _AHEAD = 1  # the relative-position bucket of the token before
 
@@ -39,13 +43,17 @@ def copying(model: T5, params: Mapping[str, Any], key: Array) -> Any:
     _check(config)
     width, heads = config.d_model, config.num_heads // 2
     ahead = heads * config.d_kv
-    turn, place, said = (_rotation(k, width) for k in jax.random.split(key, 3))
+    turn, place, said, own = (_rotation(k, width) for k in jax.random.split(key, 4))
     # Every head of the decoder compares one head's share of the token before.
     shares = jnp.arange(config.num_heads * config.d_kv) % ahead
     first = {
         ("encoder", "attention", "query"): lambda x: x.at[:, :ahead].multiply(0.1),
         ("encoder", "attention", "value"): lambda x: x.at[:, :ahead].set(turn[:, :ahead]),
         ("encoder", "attention", "output"): lambda x: x.at[:ahead].set(place[:, :ahead].T),
+        ("decoder", "attention", "query"): lambda x: _OWN * own,
+        ("decoder", "attention", "key"): lambda x: own,
+        ("decoder", "attention", "value"): lambda x: own,
+        ("decoder", "attention", "output"): lambda x: -_AWAY * own.T,
         ("decoder", "cross_attention", "query"): lambda x: _SHARP * turn[:, shares],
         ("decoder", "cross_attention", "key"): lambda x: place[:, shares],
         ("decoder", "cross_attention", "value"): lambda x: said,

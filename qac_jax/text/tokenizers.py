@@ -207,7 +207,8 @@ def _load(folder: Path, name: str, written: int) -> Tokenizer:
 
 def shipped() -> list[str]:
     """The names of the vocabularies that come with the package."""
-    return sorted(path.parent.name for path in ASSETS.glob("*/tokenizer.json"))
+    folders = (path.parent for path in ASSETS.glob("*/tokenizer.json"))
+    return sorted(folder.name for folder in folders if not (folder / "config.json").exists())
 
 
 def wordpiece(vocab: dict[str, int], *, lowercase: bool = True) -> Any:
