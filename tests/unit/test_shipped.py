@@ -1,0 +1,98 @@
+"""The generators that ship: small, described, and talking of the text that they read."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from qac_jax import shipped
+from qac_jax.errors import UserError
+from qac_jax.models.decoding import Decoding
+from qac_jax.models.sampling import Sampling
+from qac_jax.queries.generation import Generator, Request
+from qac_jax.queries.prompts import PROMPTS
+
+
+# Written for this test: no generator has read them.
+TEXTS = {
+    "bees": "Honey bees keep the brood nest at thirty-five degrees. When the hive grows too warm, "
+    "workers carry water into it and fan with their wings until the drops have evaporated.",
+    "bridge": "The old iron bridge over the Weser was built in 1889 by the engineer Anton Lossow. "
+    "After the flood of 1946 it had to be closed, and a ferry took its place for six years.",
+    "merge": "Two sorted lists are merged by comparing their first elements and taking the smaller "
+    "one away, until one of the lists is empty; the rest of the other is then appended.",
+    "fox": "The fox promised the raven a share of the cheese if she would only sing for him. She "
+    "opened her beak, the cheese fell into the grass, and the fox ran off with it.",
+}
+SAMPLES = 8
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]{4,}", text.lower()))
+
+
+def shared(said: str, text: str) -> float:
+    """How many of the words that were said stand in the text."""
+    found = words(said)
+    return len(found & words(text)) / max(len(found), 1)
+
+
+def own_and_others(said: dict[str, list[str]]) -> tuple[float, float]:
+    own = [shared(s, TEXTS[name]) for name, texts in said.items() for s in texts]
+    others = [
+        shared(s, text)
+        for name, texts in said.items()
+        for s in texts
+        for other, text in TEXTS.items()
+        if other != name
+    ]
+    return sum(own) / len(own), sum(others) / len(others)
+
+
+def test_all_that_ships_fits_its_budget() -> None:
+    files = [f for f in Path(shipped.ASSETS).rglob("*") if f.is_file()]
+    assert sum(f.stat().st_size for f in files) <= 32 * 2**20
+    assert not [f for f in files if f.suffix in (".pkl", ".bin", ".pt", ".npz")]
+
+
+@pytest.mark.parametrize("name", ["qgen", "tqgen"])
+def test_the_card_names_data_licence_command_and_scores(name: str) -> None:
+    card = (Path(shipped.folder(name)) / "README.md").read_text()
+    for words_of_it in ("license:", "## Data", "| recipe | qac run", "perplexity", "## Licence"):
+        assert words_of_it in card
+
+
+def test_qgen_asks_about_the_text() -> None:
+    settings = Decoding(samples=SAMPLES, max_tokens=32, sampling=Sampling(1.0, 25, 0.8))
+    generator = Generator.load(shipped.folder("qgen"), settings)
+    said = generator.generate([Request(n, t, before="text2query: ") for n, t in TEXTS.items()])
+    asked = {n: [s.text for s in texts] for n, texts in zip(TEXTS, said, strict=True)}
+    own, others = own_and_others(asked)
+    assert own > 0.3 and own > 3 * others, asked
+    assert all(len(set(texts)) >= SAMPLES - 1 for texts in asked.values()), asked
+
+
+def test_tqgen_says_words_of_the_text() -> None:
+    settings = Decoding(samples=1, max_tokens=64, method="greedy", no_repeat_ngram=2)
+    generator = Generator.load(shipped.folder("tqgen"), settings)
+    requests = {
+        (kind, name): Request(name, text, after=prompt.after, max_tokens=prompt.max_tokens)
+        for kind, prompt in PROMPTS.items()
+        for name, text in TEXTS.items()
+    }
+    found = generator.generate(list(requests.values()))
+    said: dict[str, list[str]] = {name: [] for name in TEXTS}
+    for (_, name), texts in zip(requests, found, strict=True):
+        said[name].append(texts[0].text)
+    own, others = own_and_others(said)
+    assert own > 0.3 and own > 3 * others, said
+    assert not any("?" in text for texts in said.values() for text in texts), said
+    assert all(len(set(texts)) >= 3 for texts in said.values()), said  # each prompt its own answer
+
+
+def test_what_does_not_ship_is_told() -> None:
+    with pytest.raises(UserError, match="'t5-huge' does not come with this version"):
+        shipped.folder(os.path.join("t5-huge"))
