@@ -40,7 +40,7 @@ class Train(Stage):
     validation: str = artifact_input("examples to measure on", kind="examples", default="")
     init: str = artifact_input("parameters to start from", kind="parameters", default="")
     pretrained: str = source("Hugging Face model folder to start from", default="")
-    words: str = source("model folder whose word vectors a new T5 starts with", default="")
+    words: str = source("model folder whose word vectors a new model starts with", default="")
 
     steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
     total_examples: int = option(0, "examples seen in all")
@@ -261,27 +261,32 @@ class Train(Stage):
         return objective, None
 
     def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
-        """The one parameter of a new T5 that does not start at random."""
+        """The one parameter of a new model that does not start at random."""
         from qac_jax.models import word_vectors
+        from qac_jax.models.bert import Bert
         from qac_jax.models.t5 import T5
         from qac_jax.text import tokenizers
 
         model = getattr(objective, "model", None)
-        if not isinstance(model, T5):
+        if isinstance(model, Bert):
+            width, spread = model.config.hidden_size, model.config.initializer_range
+        elif isinstance(model, T5):
+            width, spread = model.config.d_model, model.config.initializer_factor
+        else:
             raise UserError(
-                f"words={self.words!r} is for a new T5, and this is a {type(model).__name__}; "
-                "leave words out"
+                f"words={self.words!r} is for a new BERT or T5, and this is a "
+                f"{type(model).__name__}; leave words out"
             )
-        config = model.config
         embedding = word_vectors.table(
             word_vectors.of_folder(folder),
             tokenizers.load(folder),
             tokenizers.load(os.fspath(tokenizer_folder)),
-            (config.vocab_size, config.d_model),
-            spread=config.initializer_factor,
+            (model.config.vocab_size, width),
+            spread=spread,
             seed=self.seed,
         )
-        return {"shared": {"embedding": embedding}}
+        named = {"embedding": embedding}
+        return {"embeddings": {"word": named}} if isinstance(model, Bert) else {"shared": named}
 
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
         """The artefact's files, from host arrays."""

@@ -1,4 +1,4 @@
-"""A new T5 starts with the word vectors of a larger model: told apart, neighbours kept."""
+"""A new model starts with the word vectors of a larger one: told apart, neighbours kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.models import parameters, weights, word_vectors
 from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.t5 import T5, T5Config
+from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.stages.stage import execute
@@ -126,21 +128,33 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 
 def test_training_starts_with_them(stage: Train, tmp_path: Path):
-    model = stage.objective.model
     artifact = execute(stage, tmp_path / "trained")
-    trained = parameters.load(artifact)[1]["params"]["shared"]["embedding"]
+    found = parameters.load(artifact)[1]["params"]["shared"]["embedding"]
+    np.testing.assert_allclose(found, expected(stage, artifact, 1.0), atol=1e-6)
+    assert artifact.record["inputs"].keys() == {"examples", "words"}
+
+
+def test_so_does_that_of_a_bert(stage: Train, tmp_path: Path):
+    words = toy_examples.tokenized(tmp_path, "mlm")
+    vocabulary = stage.objective.model.config.vocab_size
+    config = BertConfig(vocab_size=vocabulary, hidden_size=32, num_heads=2, num_layers=1)
+    objective = Mlm(Bert(config))
+    changed = dataclasses.replace(stage, objective=objective, examples=str(words.path), kind="mlm")
+    artifact = execute(changed, tmp_path / "trained")
+    found = parameters.load(artifact)[1]["params"]["embeddings"]["word"]["embedding"]
+    np.testing.assert_allclose(found, expected(stage, artifact, 0.02), atol=1e-6)
+
+
+def expected(stage: Train, artifact: artifacts.Artifact, spread: float) -> np.ndarray:
     own = tokenizers.load(str(artifact.path / "tokenizer"))
-    expected = word_vectors.table(
-        word_vectors.of_folder(stage.words), tokenizers.load(stage.words), own,
-        (model.config.vocab_size, model.config.d_model), 1.0, seed=0,
-    )  # fmt: skip
-    np.testing.assert_allclose(trained, expected, atol=1e-6)
-    assert artifacts.load(tmp_path / "trained").record["inputs"].keys() == {"examples", "words"}
+    theirs, vectors = tokenizers.load(stage.words), word_vectors.of_folder(stage.words)
+    shape = (stage.objective.model.config.vocab_size, 32)
+    return word_vectors.table(vectors, theirs, own, shape, spread, seed=0)
 
 
-def test_only_a_new_t5_takes_them(stage: Train, tmp_path: Path):
-    bert = Mlm(Bert(BertConfig(vocab_size=100)))
-    with pytest.raises(UserError, match="is for a new T5, and this is a Bert"):
-        execute(dataclasses.replace(stage, objective=bert, kind="mlm"), tmp_path / "refused")
+def test_only_a_new_model_takes_them(stage: Train, tmp_path: Path):
+    retriever = Finetune(DualEncoder(DualEncoderConfig(BertConfig(vocab_size=100))))
+    with pytest.raises(UserError, match="for a new BERT or T5, and this is a DualEncoder"):
+        execute(dataclasses.replace(stage, objective=retriever), tmp_path / "refused")
     with pytest.raises(UserError, match="pretrained and words are both given"):
         execute(dataclasses.replace(stage, pretrained=stage.words), tmp_path / "refused")
