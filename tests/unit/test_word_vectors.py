@@ -134,6 +134,7 @@ def test_training_starts_with_them(stage: Train, tmp_path: Path):
     assert artifact.record["inputs"].keys() == {"examples", "words"}
 
 
+@pytest.mark.slow
 def test_so_does_that_of_a_bert(stage: Train, tmp_path: Path):
     words = toy_examples.tokenized(tmp_path, "mlm")
     vocabulary = stage.objective.model.config.vocab_size
