@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -95,4 +94,4 @@ def test_tqgen_says_words_of_the_text() -> None:
 
 def test_what_does_not_ship_is_told() -> None:
     with pytest.raises(UserError, match="'t5-huge' does not come with this version"):
-        shipped.folder(os.path.join("t5-huge"))
+        shipped.folder("t5-huge")
