@@ -55,6 +55,7 @@ class Building:
     origins: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
     teacher: bool = False
+    scores: bool = False
     part: str = "all"
     input_tokens: int = 0  # seq2seq pairs: what is read, without special tokens (0: all)
     seed: int = 0

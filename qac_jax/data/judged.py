@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -59,6 +60,7 @@ class Choice:
     keep: int = 128
     random: int = 0  # so many uniformly random passages beside them
     seed: int = 42
+    scored: bool = False  # only positives to which the source of negatives gives a score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +164,13 @@ class _Drawer:
     def __call__(self, text: str, positives: Sequence[str], line: _Line) -> Iterator[Judged]:
         """The query with what is kept of its passages; nothing if no positive is there."""
         choice = self._choice
+        scores = dict(zip(line.negatives, line.negatives_scores, strict=False))
+        scores |= dict(zip(line.positives, line.positives_scores, strict=False))
+        if choice.scored:
+            known = [name for name in positives if name in scores]
+            if lost := len(positives) - len(known):
+                self._bad.leave_out("positives without a score", lost)
+            positives = known
         own = self._numbers(positives, _LOST_POSITIVES)
         if not own:
             self._bad.leave_out("queries without a positive passage")
@@ -172,13 +181,11 @@ class _Drawer:
         rng.shuffle(names)
         names = names[: choice.keep]
         others = self._others({*own.values(), *found.values()}, rng)
-        scores = dict(zip(line.negatives, line.negatives_scores, strict=False))
-        own_scores = dict(zip(line.positives, line.positives_scores, strict=False))
         yield Judged(
             text,
             np.array(list(own.values()), np.int32),
             np.array([found[name] for name in names] + others, np.int32),
-            np.array([own_scores.get(name, 0.0) for name in own], np.float32),
+            np.array([scores.get(name, 0.0) for name in own], np.float32),
             np.array([scores.get(name, 0.0) for name in names] + [0.0] * len(others), np.float32),
         )
 
@@ -225,7 +232,7 @@ def _lines(
     files = expand(path, (".jsonl", ".tsv", ".txt", ".trec", ".run", ".2"))
     format = _detect(files[0])
     if format == "run":
-        yield from _ranked(files, choice.depth, judged, bad)
+        yield from _ranked(files, choice, judged, bad)
         return
     found = (
         read_hard_negatives(path, bad=bad)
@@ -255,9 +262,10 @@ def _detect(file: str) -> str:
 
 
 def _ranked(
-    files: Sequence[str], depth: int, judged: Mapping[str, Mapping[str, int]], bad: BadLines
+    files: Sequence[str], choice: Choice, judged: Mapping[str, Mapping[str, int]], bad: BadLines
 ) -> Iterator[_Line]:
-    """The first `depth` passages of every query of a run that are not judged relevant."""
+    """The first `depth` passages of every query of a run that are not judged relevant; and those
+    that are, as far as the run has found them."""
     known = IdSet()
     rows = (row for file in files for row in _run_rows(file, bad))
     for query, group in itertools.groupby(rows, key=lambda row: row[1]):
@@ -266,18 +274,37 @@ def _ranked(
             bad.add(f"query {query!r} was there before; sort the run by query", lines[0][0].place)
             continue
         relevant = judged.get(query, {})
-        ranked = sorted((rank, name) for _, _, name, rank in lines if relevant.get(name, 0) <= 0)
-        yield _Line(query, [name for _, name in ranked[:depth]])
+        ranked = sorted((rank, name, score) for _, _, name, rank, score in lines)
+        found = [(name, score) for _, name, score in ranked if relevant.get(name, 0) > 0]
+        others = [(name, score) for _, name, score in ranked if relevant.get(name, 0) <= 0]
+        others = others[: choice.depth]
+        yield _Line(
+            query,
+            [name for name, _ in others],
+            positives=[name for name, _ in found],
+            positives_scores=[score for _, score in found],
+            negatives_scores=[score for _, score in others],
+        )
 
 
-def _run_rows(file: str, bad: BadLines) -> Iterator[tuple[Line, str, str, float]]:
+def _run_rows(file: str, bad: BadLines) -> Iterator[tuple[Line, str, str, float, float]]:
+    """(line, query, passage, rank, score)."""
     for line in text_lines(Piece(file), bad):
         fields = line.text.split()
         try:
             if len(fields) != 6:
                 raise BadRecord(f"{len(fields)} columns; a TREC run has 6")
-            yield line, fields[0], fields[2], float(fields[3])
-        except ValueError:
-            bad.add(f"the rank {fields[3]!r} is not a number", line.place)
+            rank, score = _number("rank", fields[3]), _number("score", fields[4])
+            yield line, fields[0], fields[2], rank, score
         except BadRecord as error:
             bad.add(error, line.place)
+
+
+def _number(what: str, field: str) -> float:
+    try:
+        value = float(field)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise BadRecord(f"the {what} {field!r} is not a number")
+    return value

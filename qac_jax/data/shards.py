@@ -14,6 +14,7 @@ from qac_jax.data import store
 from qac_jax.data.building import Building, Document, DocumentBuilder
 from qac_jax.data.judged import Judged
 from qac_jax.text import tokenizers
+from qac_jax.text.queries import with_score
 from qac_jax.text.records import Records
 from qac_jax.text.titles import text_of
 
@@ -173,10 +174,18 @@ def _groups(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
 
 def _pairs(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
     encoder = _PassageEncoder(job)
+    tokenizer, building = tokenizers.load(job.building.tokenizer), job.building
     for judged, query in _queries(job, encoder, left_out):
-        for label, passages in ((1, judged.positives), (0, judged.negatives)):
-            for ids in encoder.ids(passages):
-                yield {"query": query, "passage": ids, "label": [label]}
+        for label, passages, scores in (
+            (1, judged.positives, judged.positives_scores),
+            (0, judged.negatives, judged.negatives_scores),
+        ):
+            asked: Sequence[Sequence[int]] = [query] * len(passages)
+            if building.scores:
+                text = building.query_prompt + judged.query
+                asked = tokenizer.encode_batch([with_score(text, score) for score in scores])
+            for ids, passage in zip(asked, encoder.ids(passages), strict=True):
+                yield {"query": ids, "passage": passage, "label": [label]}
 
 
 def _queries(
@@ -204,7 +213,11 @@ def _fewer(judged: Judged, job: RankingJob) -> Judged:
     rng = random.Random(f"{job.building.seed} {judged.query}")
     wanted = min(job.negatives_per_query, len(judged.negatives))
     places = rng.sample(range(len(judged.negatives)), wanted)
-    return dataclasses.replace(judged, negatives=[judged.negatives[i] for i in places])
+    negatives = [judged.negatives[i] for i in places]
+    if not len(judged.negatives_scores):
+        return dataclasses.replace(judged, negatives=negatives)
+    scores = [float(judged.negatives_scores[i]) for i in places]
+    return dataclasses.replace(judged, negatives=negatives, negatives_scores=scores)
 
 
 def write_pairs(job: PairJob) -> dict[str, Any]:

@@ -43,6 +43,8 @@ _KNOWN = (
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
 )
 _WORDS = "embeddings.word_embeddings.weight"
+# In config.json of a cross-encoder: it was trained on queries behind a first ranking's score.
+READS_SCORES = "qac_reads_scores"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +166,8 @@ def _load_cross_encoder(folder: Path, options: Options) -> Loaded:
     bias = files.tensors.get(f"{files.model}classifier.bias")
     labels = len(files.raw.get("id2label") or "01") if bias is None else len(bias)
     rate = files.raw.get("classifier_dropout")
-    module = CrossEncoder(files.config, options.runtime, labels, rate)
+    scores = bool(files.raw.get(READS_SCORES))
+    module = CrossEncoder(files.config, options.runtime, labels, rate, scores)
     table = name_maps.cross_encoder(files.config, files.encoder, files.model)
     return module, fit(folder, module, table, files.tensors, options)
 

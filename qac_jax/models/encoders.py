@@ -189,13 +189,15 @@ class DualEncoder(nn.Module):
 class CrossEncoder(nn.Module):
     """[CLS] query [SEP] passage [SEP] -> 1 or 2 logits, in at least fp32.
 
-    With two labels the second is "relevant". bert must have its pooler.
+    With two labels the second is "relevant". bert must have its pooler. One that reads scores was
+    trained on queries that begin with what a first ranking gave the passage.
     """
 
     bert_config: BertConfig
     runtime: Runtime = Runtime()
     labels: int = 1
     classifier_dropout: float | None = None  # None: the BERT's hidden dropout
+    reads_scores: bool = False
 
     def setup(self) -> None:
         if not self.bert_config.pooler:

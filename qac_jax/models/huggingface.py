@@ -236,6 +236,8 @@ def _save_backbone(path: Path, module: nn.Module, params: Mapping) -> None:
     elif isinstance(module, CrossEncoder):
         raw = hf_config.from_bert(module.bert_config, module.labels)
         raw["classifier_dropout"] = module.classifier_dropout
+        if module.reads_scores:
+            raw[backbones.READS_SCORES] = True
         table = name_maps.cross_encoder(module.bert_config)
     elif isinstance(module, T5):
         raw, table = hf_config.from_t5(module.config), name_maps.t5(module.config)

@@ -221,6 +221,8 @@ def _facts(module: Any) -> dict[str, Any]:
         for side in ("query", "passage"):
             if prompt := getattr(config, f"{side}_prompt"):
                 facts[f"before each {side}"] = f"`{prompt}`"
+    if getattr(module, "reads_scores", False):
+        facts["before each query"] = "a first ranking's score, as a whole number"
     return facts
 
 

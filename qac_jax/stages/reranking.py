@@ -133,6 +133,8 @@ def hits(question: str, found: Sequence[Hit], model: str) -> list[Hit]:
     if not all(hit.text for hit in found):
         raise UserError("the cross-encoder reads texts, and they are not where they were")
     read = [texts.passage_text(dataclasses.asdict(hit)) for hit in found]
-    odds = Reranker.load(model, Settings(max_length=0)).score([question] * len(found), read)
+    scores = [hit.score for hit in found]
+    reranker = Reranker.load(model, Settings(max_length=0))
+    odds = reranker.score([question] * len(found), read, scores)
     order = sorted(range(len(found)), key=lambda i: -odds[i])
     return [dataclasses.replace(found[i], score=float(odds[i])) for i in order]

@@ -90,6 +90,9 @@ class Tokenize(Stage):
     random_negatives: int = option(0, "uniformly random passages added to a query's negatives")
     negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
     teacher: bool = option(False, "store the scores that the negatives' artefact holds")
+    scores: bool = option(
+        False, "cross_encoder: each query begins with the score that --negatives give its passage"
+    )
     skip_bad: int = option(0, "leave out and list up to this many bad records")
     shards: int = option(0, "files to write; 0: by the number of records")
     workers: int = option(0, "processes; 0: one a core", affects_result=False)
@@ -153,6 +156,8 @@ class Tokenize(Stage):
                 name: getattr(settings, name)
                 for name in ("title", "query_prompt", "passage_prompt")
             }
+        if self.scores:
+            out.info["reading"]["scores"] = True
         out.info.update(
             task=self.task,
             schema=schema,
@@ -198,6 +203,13 @@ class Tokenize(Stage):
             raise UserError("--queries does not say what answers them; give --qrels too")
         if self.part != "all" and not from_documents:
             raise UserError(f"--part {self.part} is for tasks made of passages, not {self.task}")
+        if self.scores and (self.task != "cross_encoder" or not self.negatives):
+            raise UserError(
+                f"--scores are for --task cross_encoder with --negatives that have some (a run); "
+                f"this is {self.task} {'with' if self.negatives else 'without'} negatives"
+            )
+        if self.scores and self.random_negatives:
+            raise UserError("random negatives have no score; leave them or --scores out")
         for sort in self.sorts:
             if sort not in ("random", "nearby", "overlap"):
                 raise UserError(
@@ -233,6 +245,7 @@ class Tokenize(Stage):
             origins=tuple(self.origins),
             strategies=tuple(strategies),
             teacher=self.teacher,
+            scores=self.scores,
             part=self.part,
             input_tokens=self.input_tokens,
             seed=self.seed,
@@ -362,7 +375,9 @@ class Tokenize(Stage):
             yield from judged.from_training_lines(self.training, self.training_format, bad)
             return
         assert passages is not None
-        choice = judged.Choice(self.depth, self.keep, self.random_negatives, self.seed)
+        choice = judged.Choice(
+            self.depth, self.keep, self.random_negatives, self.seed, scored=self.scores
+        )
         contexts = _artifact(inputs, "contexts")
         if contexts is not None and not self.queries:
             yield from judged.from_generated(

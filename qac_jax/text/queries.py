@@ -37,6 +37,12 @@ class Query:
     place: Place | None = field(default=None, compare=False)
 
 
+def with_score(query: str, score: float) -> str:
+    """What a cross-encoder reads that is told a first ranking's score of the passage: as a whole
+    number before the query (Askari et al. 2023)."""
+    return f"{round(score)} {query}"
+
+
 def read_queries(
     path: str | os.PathLike[str],
     format: str = "auto",

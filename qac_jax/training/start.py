@@ -16,7 +16,7 @@ import jax
 
 from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert
-from qac_jax.models.encoders import DualEncoder
+from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.layers import Runtime
 
 
@@ -80,12 +80,15 @@ def fuller(objective: Any, params: Nested, whole: Nested) -> Nested:
 def with_reading(
     objective: Any,
     lengths: Mapping[str, int],
-    reading: Mapping[str, str],
+    reading: Mapping[str, Any],
     settings: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A dual encoder that knows how its queries and passages were read: whoever uses it later
-    reads texts in the same way (titles, prompts, limits)."""
+    """A model that knows how its queries and passages were read: whoever uses it later reads texts
+    in the same way (titles, prompts, limits; a cross-encoder: scores)."""
     model = getattr(objective, "model", None)
+    if isinstance(model, CrossEncoder):
+        told = model.clone(reads_scores=bool(reading.get("scores")))
+        return dataclasses.replace(objective, model=told)
     if not isinstance(model, DualEncoder) or not {"query", "passages"} <= lengths.keys():
         return objective
     said: dict[str, Any] = {

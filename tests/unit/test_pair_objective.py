@@ -15,8 +15,10 @@ from qac_jax.data.building import form_of
 from qac_jax.data.form import Form
 from qac_jax.data.ranking import title_and_body
 from qac_jax.errors import UserError
+from qac_jax.models import parameters
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
 from qac_jax.objectives import pair, towers
 from qac_jax.objectives.cross_encoder import Localized, Pointwise
 from qac_jax.objectives.pair import Pair
@@ -109,6 +111,17 @@ def test_a_small_vocabulary_and_two_towers_are_told(capsys) -> None:
     assert "tied" not in capsys.readouterr().err
     Pair(UNTIED).with_tokenizer(TOKENIZER)
     assert "tied=False" in capsys.readouterr().err
+
+
+def test_a_cross_encoder_remembers_that_it_reads_scores() -> None:
+    objective = Pointwise(CROSS)
+    reading = {"title": "space", "query_prompt": "", "passage_prompt": "", "scores": True}
+    assert start.with_reading(objective, {"pair": 8}, reading).model.reads_scores
+    told = start.with_reading(objective, {"pair": 8}, reading)
+    assert parameters.build_module(parameters.describe_module(told.model), Runtime()).reads_scores
+    # One that goes on from it on pairs without scores reads none.
+    plain = {name: value for name, value in reading.items() if name != "scores"}
+    assert not start.with_reading(told, {"pair": 8}, plain).model.reads_scores
 
 
 def test_titles_are_read_as_in_training() -> None:

@@ -91,6 +91,28 @@ def test_a_run_keeps_its_passages_in_a_new_order(reranker, pairs) -> None:
     np.testing.assert_allclose(found["q"].scores, expected, atol=1e-5)
 
 
+def test_a_model_that_reads_scores_reads_them_before_the_query(tmp_path, folder, pairs) -> None:
+    queries, passages = pairs[0][:4], pairs[1][:4]
+    module, variables = huggingface.load(folder)
+    reading = module.clone(reads_scores=True)
+    saved = huggingface.save(tmp_path / "told", reading, variables, tokenizer=folder)
+    told = Reranker.load(saved, Settings(max_length=32))
+    plain = Reranker.load(folder, Settings(max_length=32))
+    expected = plain.score([f"{n} {query}" for n, query in enumerate(queries)], passages)
+    scores = [0.2, 1.4, 1.9, 3.0]
+    np.testing.assert_allclose(told.score(queries, passages, scores), expected, atol=1e-6)
+    assert np.abs(told.score(queries, passages, [9.0] * 4) - expected).max() > 1e-4
+    texts = {f"p{i}": text for i, text in enumerate(passages)}
+    run = {"q": ranked(list(texts), [30.2, 12.0, 7.0, 1.0])}
+    found = rerank(run, {"q": "why"}, lambda ids: [texts[name] for name in ids], told)
+    asked = [f"{n} why" for n in (30, 12, 7, 1)]
+    again = dict(zip(texts, plain.score(asked, passages), strict=True))
+    for name, score in zip(found["q"].ids, found["q"].scores, strict=True):
+        assert abs(score - again[name]) < 1e-5
+    with pytest.raises(UserError, match="reads the score that a first ranking gave"):
+        told.score(queries, passages)
+
+
 def test_what_is_no_cross_encoder_is_refused(tmp_path, folder) -> None:
     with pytest.raises(UserError, match="max_length=2"):
         Reranker.load(folder, Settings(max_length=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.stages.stage import execute
 from qac_jax.stages.tokenize import TASKS, Tokenize
 from qac_jax.text import engine, records, tokenizers
+from qac_jax.text.queries import read_queries
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +297,9 @@ def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> N
         first = [name for name in ranked if name not in truth[f"q{q}"]][:30]
         assert len(set(record["negatives"])) == 10 and set(record["negatives"]) <= set(first)
     bad = tmp_path / "bad.trec"
+    bad.write_text("q0 Q0 d0#0 1 nan x\n")
+    with pytest.raises(DataError, match=r"bad.trec:1: the score 'nan' is not a number"):
+        judged.made(**asked(folder), negatives=str(bad))
     bad.write_text("q0 Q0 d0#0 first 1.0 x\n")
     with pytest.raises(DataError, match=r"bad.trec:1: the rank 'first' is not a number"):
         judged.made(**asked(folder), negatives=str(bad))
@@ -408,6 +413,48 @@ def test_cross_encoder_labels(folder: Path, tmp_path: Path) -> None:
     truth = relevant(folder)
     assert labels.sum() == sum(map(len, truth.values()))
     assert (labels == 0).sum() == 4 * len(truth)
+
+
+def test_a_cross_encoder_is_told_the_scores_of_the_run(folder: Path, tmp_path: Path) -> None:
+    truth, names = relevant(folder), list(passages_of(folder).ids())
+    texts = {q.id: q.text for q in read_queries(folder / "queries.jsonl")}
+    tokenizer = tokenizers.load()  # which has digits
+    lost = sorted(truth["q1"])  # the run does not find what answers q1, but all of q0 and q2
+    run, scores = tmp_path / "run.trec", {}
+    with run.open("w") as file:
+        for query in ("q0", "q1", "q2"):
+            others = [name for name in names if name not in truth[query]][:6]
+            answers = [] if query == "q1" else sorted(truth[query])
+            for rank, name in enumerate([*others[:3], *answers, *others[3:]]):
+                scores[query, name] = 40.0 - 3.3 * rank
+                file.write(f"{query} Q0 {name} {rank + 1} {scores[query, name]} x\n")
+    stage = Tokenize(
+        passages=str(folder / "passages"),
+        workers=1,
+        task="cross_encoder",
+        negatives=str(run),
+        scores=True,
+        **asked(folder),
+    )
+    artifact = execute(stage, tmp_path / "made")
+    assert artifact.info["left_out"]["positives without a score"] == len(lost)
+    assert artifact.info["left_out"]["queries without a positive passage"] == 1
+    assert artifact.info["reading"]["scores"] is True
+    # Four of six negatives are drawn, every positive is there.
+    told: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
+    for (query, name), score in scores.items():
+        ids = tuple(tokenizer.encode(f"{round(score)} {texts[query]}"))
+        if query != "q1":
+            told[int(name in truth[query])].add(ids)
+    made: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
+    for record in stored(artifact.path):
+        made[record["label"][0]].add(tuple(record["query"]))
+    assert made[1] == told[1] and made[0] < told[0] and len(made[0]) == 8
+    refused = dataclasses.replace(stage, random_negatives=2)
+    with pytest.raises(UserError, match="random negatives have no score"):
+        execute(refused, tmp_path / "refused")
+    with pytest.raises(UserError, match="--scores are for --task cross_encoder"):
+        execute(dataclasses.replace(stage, task="triples"), tmp_path / "refused")
 
 
 def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
