@@ -36,6 +36,10 @@ _stamp() {
     cat "$QAC_ROOT/pyproject.toml" "$QAC_ROOT"/launch/constraints*.txt | cksum
 }
 
+_pip() {
+    "$QAC_VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$@"
+}
+
 # _install NAME CONSTRAINTS: one set of pins, unless its stamp is there already.
 _install() {
     local stamp="$QAC_VENV/.installed-$1"
@@ -43,11 +47,12 @@ _install() {
     [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] ||
         _fail "$(uname -s) on $(uname -m) is not supported; the pinned wheels are for Linux x86-64"
     _say "installing $(grep -c == "$2") packages of $(basename "$2") (a few minutes, once)"
-    "$QAC_VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$2" ||
+    # What packages that come as their source are built with goes first.
+    _pip $(grep -hE '^(setuptools|wheel|packaging)==' "$QAC_ROOT/launch/constraints.txt") &&
+        _pip -r "$2" ||
         _fail "the packages could not be installed; check the network and run this again"
     if [ "$1" = base ]; then
-        "$QAC_VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
-            --no-build-isolation --editable "$QAC_ROOT" ||
+        _pip --no-build-isolation --editable "$QAC_ROOT" ||
             _fail "the project itself could not be installed; see the lines above"
     fi
     _stamp >"$stamp"
