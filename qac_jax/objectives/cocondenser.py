@@ -14,8 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops
+from qac_jax.models.bert import BertOutput
+from qac_jax.models.encoders import POOLINGS, l2_normalize, mean_pool
+from qac_jax.models.layers import statistics_dtype
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.condenser import Condenser, Reading
@@ -33,7 +36,9 @@ class CoCondenser(Condenser):
     mlm_scale multiplies the MLM losses: 2 is what the released gradient cache amounts to, where
     mlm_group says how many sequences a mean is over (the reference notes A.7). negatives_group:
     so many consecutive pairs see one another (0: the whole batch). pad_contexts: to the passages'
-    length, as released, where they have their own. chunk: pairs encoded at a time.
+    length, as released, where they have their own. chunk: pairs encoded at a time. pooling and
+    normalize: of the vectors that are compared, the paper's [CLS] as it is, or those of the
+    sentence encoder that is trained on ("mean", True).
     """
 
     temperature: float = 1.0
@@ -43,12 +48,27 @@ class CoCondenser(Condenser):
     negatives_group: int = 0
     pad_contexts: bool = False
     chunk: int = 0
+    pooling: str = "cls"
+    normalize: bool = False
     splittable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.temperature <= 0:
             raise UserError(f"temperature={self.temperature} is not greater than 0")
+        if self.pooling not in POOLINGS:
+            raise UserError(
+                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
+            )
+
+    @property
+    def whole(self) -> bool:
+        return super().whole or self.pooling != "cls"
+
+    def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
+        hidden = out.last.astype(statistics_dtype(out.last.dtype))
+        vector = out.cls if self.pooling == "cls" else mean_pool(hidden, lengths)
+        return l2_normalize(vector) if self.normalize else vector
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         vocabulary, count = self.known_vocabulary, len(batch["passage"])
@@ -81,7 +101,7 @@ class CoCondenser(Condenser):
 
         found = chunked_encode(encode, batch, self.chunk)
         mlm, aux = self.mlm_terms(found)
-        ranked = self.contrast(*(reading.cls for reading in found))
+        ranked = self.contrast(*(reading.vector for reading in found))
         contrast = jnp.mean(ranked.loss)
         aux |= {"contrastive_loss": contrast, "pair_accuracy": jnp.mean(ranked.correct)}
         return self.mlm_scale * mlm + self.coefficient * contrast, aux

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.models import flops, huggingface, memory
+from qac_jax.models.bert import BertOutput
 from qac_jax.models.flops import Flops
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
@@ -34,7 +35,7 @@ _HEAD_SITE = 2 * OUTPUT_SITE
 class Reading(NamedTuple):
     """What the model says of texts: vectors [B, D], sums of each example [B]."""
 
-    cls: jax.Array
+    vector: jax.Array
     head: TokenLoss
     late: TokenLoss
 
@@ -64,6 +65,11 @@ class Condenser(Mlm):
     @property
     def head(self) -> BidirectionalHead:
         return BidirectionalHead(self.model.config, self.model.runtime, self.head_layers)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last layer is wanted at every token, or at [CLS] alone."""
+        return self.late_mlm or self.skip in (-1, self.model.config.num_layers)
 
     @property
     def skip(self) -> int:
@@ -99,15 +105,13 @@ class Condenser(Mlm):
         """The vectors of masked texts, and what head and BERT predict of them."""
         module, skip = self.module, self.skip
         bert = part(variables, (HEAD,), without=True)
-        # Without predictions of its own the last layer is only wanted at [CLS].
-        whole = self.late_mlm or skip in (-1, self.model.config.num_layers)
         out = module.apply(
             bert,
             text.ids,
             text.lengths,
             keys=keys,
             hidden_states=(skip,),
-            rows=None if whole else 1,
+            rows=None if self.whole else 1,
         )
         hidden = self.head.apply(
             part(variables, HEAD),
@@ -117,9 +121,17 @@ class Condenser(Mlm):
             fold(keys, _HEAD_SITE),
         )
         of_head = predicted(module, bert, hidden, text)
-        if self.late_mlm:
-            return Reading(out.cls, of_head, predicted(module, bert, out.last, text))
-        return Reading(out.cls, of_head, jax.tree.map(jnp.zeros_like, of_head))
+        late = (
+            predicted(module, bert, out.last, text)
+            if self.late_mlm
+            else jax.tree.map(jnp.zeros_like, of_head)
+        )
+        return Reading(self.vector(out, text.lengths), of_head, late)
+
+    def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
+        """What stands for a whole text."""
+        del lengths
+        return out.cls
 
     def mlm_terms(self, found: list[Reading]) -> tuple[jax.Array, Aux]:
         """The sum of both MLM losses over all texts, and each."""
@@ -152,11 +164,10 @@ class Condenser(Mlm):
     def _flops(self, texts: int, length: int) -> Flops:
         config, predictions = self.module.config, self.masking.max_predictions(length)
         load = flops.Load.padded(texts, length)
-        whole = self.late_mlm or self.skip in (-1, config.num_layers)
         of_bert = flops.bert(
             config,
             load,
-            rows=None if whole else 1,
+            rows=None if self.whole else 1,
             predictions=texts * predictions * self.late_mlm,
         )
         return of_bert + flops.bidirectional_head(

@@ -16,6 +16,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.models import huggingface
 from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
@@ -200,6 +201,20 @@ def test_contexts_keep_their_short_shape_unless_padded() -> None:
     assert padded.flops(spec) > 1.2 * objective.flops(spec)
 
 
+@pytest.mark.parametrize("late_mlm", [True, False])
+def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
+    objective = dataclasses.replace(
+        objectives()["cocondenser"], pooling="mean", normalize=True, late_mlm=late_mlm
+    )
+    variables = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    text = jax.jit(objective.prepare)(batch_for("cocondenser"), jax.random.key(1))["passage"]
+    found = jax.jit(objective.read)(variables, text, None).vector
+    tower = Tower(DualEncoderConfig(BERT, pooling="mean", normalize=True), Runtime())
+    bert = objective.encoder(variables)["params"]
+    expected = tower.apply({"params": {"bert": bert}}, text.ids, text.lengths)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_validation_compares_own_and_other_vectors() -> None:
     objective, variables, batch = ready("cotmae", "float32")
     # New weights are so small that a vector hardly matters.
@@ -246,11 +261,13 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
         ({"decoder": "casual"}, "decoder='casual' is not known; did you mean 'causal'"),
         ({"window": 0}, "window=0 shows nothing"),
         ({"mlm_layers": 0}, "mlm_layers=0"),
+        ({"pooling": "men"}, "pooling='men' is not known; did you mean 'mean'"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    name = "cocondenser" if "pooling" in change else "cotmae"
     with pytest.raises(UserError, match=message):
-        dataclasses.replace(objectives()["cotmae"], **change)
+        dataclasses.replace(objectives()[name], **change)
 
 
 def test_a_head_beside_the_weights_is_taken(tmp_path: Path) -> None:
