@@ -18,6 +18,8 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops, memory
+from qac_jax.models.bert import BertOutput
+from qac_jax.models.encoders import POOLINGS, mean_pool
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
@@ -51,6 +53,7 @@ class CotMae(Mlm):
     window: how many words the causal decoder sees, the present one included (-1: all before it);
     the vector it always sees. symmetric: each text is encoded, and decoded from the other's vector.
     encoder_mlm: whether the encoder's own predictions are trained. freeze: train decoders only.
+    pooling: what stands for a passage, the papers' [CLS] ("cls") or the mean of its tokens.
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
@@ -64,8 +67,13 @@ class CotMae(Mlm):
     symmetric: bool = False
     encoder_mlm: bool = True
     freeze: bool = False
+    pooling: str = "cls"
 
     def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise UserError(
+                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
+            )
         if self.decoder not in DECODERS:
             raise UserError(
                 f"decoder={self.decoder!r} is not known; {nearest(self.decoder, DECODERS)}"
@@ -136,20 +144,19 @@ class CotMae(Mlm):
 
         for way, text in enumerate(batch["encoded"]):
             keys = batch["keys"][way] if train else None
-            # Without predictions of its own the last layer is only wanted at [CLS].
-            rows = None if self.encoder_mlm else 1
-            out = module.apply(bert, text.ids, text.lengths, keys=keys, rows=rows)
+            out = module.apply(bert, text.ids, text.lengths, keys=keys, rows=self._rows)
+            vector = self.vector(out, text.lengths)
             if self.encoder_mlm:
                 found = predicted(module, bert, out.last, text)
                 add("encoder_mlm_loss", jnp.sum(found.loss))
                 add("masked_accuracy", jnp.sum(found.accuracy))
             for name, texts in batch["decoded"].items():
                 target = texts[way]
-                told = self.told(name, variables, bert, out.cls, target, keys)
+                told = self.told(name, variables, bert, vector, target, keys)
                 add(f"{name}_decoder_loss", jnp.sum(told.loss))
                 add(f"{name}_decoder_accuracy", jnp.sum(told.accuracy))
                 if not train:
-                    other = self.told(name, variables, bert, _others(out.cls), target, None)
+                    other = self.told(name, variables, bert, _others(vector), target, None)
                     for measure, value in compared(told, other, target.weights).items():
                         add(f"{name}_decoder_{measure}", value / len(self.ways))
         if self.encoder_mlm:
@@ -158,12 +165,21 @@ class CotMae(Mlm):
             loss = loss + coefficient * aux[f"{name}_decoder_loss"]
         return loss, aux
 
+    @property
+    def _rows(self) -> int | None:
+        """At how many tokens the last layer is wanted (None: all)."""
+        return None if self.encoder_mlm or self.pooling != "cls" else 1
+
+    def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
+        """What stands for a whole passage."""
+        return out.cls if self.pooling == "cls" else mean_pool(out.last, lengths)
+
     def told(
         self,
         name: str,
         variables: Variables,
         bert: Variables,
-        cls: jax.Array,
+        vector: jax.Array,
         text: MaskedText | SaidText,
         keys: jax.Array | None,
     ) -> TokenLoss:
@@ -172,7 +188,7 @@ class CotMae(Mlm):
         # Embeddings are the encoder's; the place of [CLS] is the vector's and has none.
         embedded = module.apply(bert, text.ids, keys=fold(keys, site), method="embed")
         hidden = self.decoders[name].apply(
-            part(variables, HEADS[name]), cls, embedded, text.lengths, fold(keys, site + 1)
+            part(variables, HEADS[name]), vector, embedded, text.lengths, fold(keys, site + 1)
         )
         if isinstance(text, MaskedText):
             return predicted(module, bert, hidden, text)
@@ -189,9 +205,8 @@ class CotMae(Mlm):
         for source, target in self.ways:
             texts, length = spec[source].shape
             load = flops.Load.padded(texts, length)
-            rows = None if self.encoder_mlm else 1
             count = texts * self.masking.max_predictions(length) * self.encoder_mlm
-            total += flops.bert(config, load, rows=rows, predictions=count)
+            total += flops.bert(config, load, rows=self._rows, predictions=count)
             texts, length = spec[target].shape
             load = flops.Load.padded(texts, length)
             for name in self.decoders:
