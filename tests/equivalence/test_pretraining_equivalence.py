@@ -20,8 +20,8 @@ from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
-from qac_jax.objectives.cotmae import CotMae
-from qac_jax.objectives.masked_text import shared
+from qac_jax.objectives.cotmae import HEADS, CotMae
+from qac_jax.objectives.masked_text import part, shared
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import mesh as meshes
@@ -201,7 +201,7 @@ def test_contexts_keep_their_short_shape_unless_padded() -> None:
     assert padded.flops(spec) > 1.2 * objective.flops(spec)
 
 
-@pytest.mark.parametrize("late_mlm", [True, False])
+@pytest.mark.parametrize("late_mlm", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
     objective = dataclasses.replace(
         objectives()["cocondenser"], pooling="mean", normalize=True, late_mlm=late_mlm
@@ -213,6 +213,27 @@ def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
     bert = objective.encoder(variables)["params"]
     expected = tower.apply({"params": {"bert": bert}}, text.ids, text.lengths)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoder_mlm", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> None:
+    objective, variables, batch = ready("cotmae", "float32")
+    objective = dataclasses.replace(objective, pooling="mean", encoder_mlm=encoder_mlm)
+    variables = jax.tree.map(lambda x: 10 * x, variables)  # or a vector hardly matters
+    found = jax.jit(lambda v, b: objective.loss(v, b, jax.random.key(2), False)[1])(
+        variables, batch
+    )
+    bert, text = part(variables, HEADS.values(), without=True), batch["encoded"][0]
+    tower = Tower(DualEncoderConfig(BERT, pooling="mean"), Runtime())
+    encoder = objective.encoder(variables)["params"]
+    vectors = tower.apply({"params": {"bert": encoder}}, text.ids, text.lengths)
+    plain = dataclasses.replace(objective, pooling="cls")
+    for name, texts in batch["decoded"].items():
+        told = plain.told(name, variables, bert, vectors, texts[0], None)
+        loss = found[f"{name}_decoder_loss"]
+        np.testing.assert_allclose(loss, jnp.sum(told.loss), rtol=1e-5)
+        of_others = plain.told(name, variables, bert, jnp.roll(vectors, 1, 0), texts[0], None)
+        assert abs(loss - jnp.sum(of_others.loss)) > 1e-3
 
 
 def test_validation_compares_own_and_other_vectors() -> None:
@@ -265,9 +286,10 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
-    name = "cocondenser" if "pooling" in change else "cotmae"
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(objectives()[name], **change)
+    names = ("cocondenser", "cotmae") if "pooling" in change else ("cotmae",)
+    for name in names:
+        with pytest.raises(UserError, match=message):
+            dataclasses.replace(objectives()[name], **change)
 
 
 def test_a_head_beside_the_weights_is_taken(tmp_path: Path) -> None:
