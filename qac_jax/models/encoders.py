@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.bert import Bert, BertConfig, BertOutput
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -79,6 +79,13 @@ def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     seen = jnp.arange(hidden.shape[1]) < lengths[:, None]
     total = jnp.where(seen[..., None], hidden, 0).sum(1)
     return total / jnp.maximum(lengths, 1)[:, None].astype(hidden.dtype)
+
+
+def pooled(out: BertOutput, lengths: Array | None, pooling: str) -> Array:
+    """What stands for whole texts: [CLS] as it is, or the mean of all tokens, in at least fp32."""
+    if pooling == "cls":
+        return out.cls
+    return mean_pool(out.last.astype(statistics_dtype(out.last.dtype)), lengths)
 
 
 def l2_normalize(x: Array) -> Array:

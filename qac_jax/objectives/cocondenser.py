@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops
 from qac_jax.models.bert import BertOutput
-from qac_jax.models.encoders import POOLINGS, l2_normalize, mean_pool
-from qac_jax.models.layers import statistics_dtype
+from qac_jax.models.encoders import POOLINGS, l2_normalize, pooled
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.condenser import Condenser, Reading
@@ -66,8 +65,7 @@ class CoCondenser(Condenser):
         return super().whole or self.pooling != "cls"
 
     def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
-        hidden = out.last.astype(statistics_dtype(out.last.dtype))
-        vector = out.cls if self.pooling == "cls" else mean_pool(hidden, lengths)
+        vector = pooled(out, lengths, self.pooling)
         return l2_normalize(vector) if self.normalize else vector
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops, memory
 from qac_jax.models.bert import BertOutput
-from qac_jax.models.encoders import POOLINGS, mean_pool
+from qac_jax.models.encoders import POOLINGS, pooled
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
@@ -172,7 +172,7 @@ class CotMae(Mlm):
 
     def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
         """What stands for a whole passage."""
-        return out.cls if self.pooling == "cls" else mean_pool(out.last, lengths)
+        return pooled(out, lengths, self.pooling).astype(out.last.dtype)
 
     def told(
         self,
