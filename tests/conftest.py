@@ -27,3 +27,9 @@ def golden_dir() -> Path:
     """The folder of golden cases: QAC_GOLDEN_DIR, or the one that is shipped."""
     assert GOLDEN.is_dir(), f"QAC_GOLDEN_DIR={GOLDEN} is not a folder"
     return GOLDEN
+
+
+@pytest.fixture(scope="session", autouse=True)
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is remembered between runs (hashes, compiled programs) stays out of the user's home."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -90,8 +93,7 @@ class Train(Stage):
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
-        if jax.default_backend() != "cpu":
-            _cache_compiled(jax)
+        _cache_compiled(jax)
         mesh = meshes.make_mesh(self.mesh)
         meshes.check_batch(self.batch_size, mesh)
         precision = start.precision_here(self.precision)
@@ -338,6 +340,24 @@ def _report_start(found: tuple[Any, list[str], list[str]]) -> Any:
 
 def _cache_compiled(jax: Any) -> None:
     """Compiled programs are kept between runs, unless JAX is told where itself."""
+    from jax.experimental.compilation_cache import compilation_cache
+
     if jax.config.jax_compilation_cache_dir is None:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(base, "qac_jax", "compiled"))
+        folder = os.path.join(base, "qac_jax", "compiled", _machine(jax.default_backend()))
+        jax.config.update("jax_compilation_cache_dir", folder)
+        # An earlier stage of this process has compiled without, and JAX looks only once.
+        compilation_cache.reset_cache()
+
+
+def _machine(backend: str) -> str:
+    """What compiled programs are tied to and JAX's keys for them do not say: a CPU's
+    instructions and how many cores share the work."""
+    if backend != "cpu":
+        return backend
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    told = [platform.machine(), platform.processor(), str(cores)]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        first = file.read().split("\n\n", 1)[0].splitlines()
+        told += [line for line in first if line.startswith(("model name", "flags", "Features"))]
+    return "cpu-" + hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
