@@ -13,8 +13,9 @@ as in the golden case 06. Of the batch, queries are q, positives p⁺ and hard n
     own_hard_only             own p⁻                     own p⁻
     official_code             all other p⁺, all p⁻       all other q, all p⁻ (the notes, E.2)
 
-Scores are dot products. With vectors of zeros both losses of `official_code` are the logarithm of
-the number of candidates: ln(2 B) with one hard negative each.
+Scores are dot products, over a `temperature` for vectors of length one (the paper has neither).
+With vectors of zeros both losses of `official_code` are the logarithm of the number of
+candidates: ln(2 B) with one hard negative each.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Pair:
     denominator: str = "paper_inbatch_and_hard"
     mask_duplicates: bool = True  # copies of a positive in the batch are no negatives
     negatives_group: int = 0
+    temperature: float = 1.0
     chunk: int = 0
     rows: int = 0
     splittable: bool = dataclasses.field(default=False, init=False)
@@ -68,6 +70,8 @@ class Pair:
                 f"denominator={self.denominator!r} is not known; "
                 + nearest(self.denominator, DENOMINATORS)
             )
+        if self.temperature <= 0.0:
+            raise UserError(f"temperature={self.temperature} divides scores; expected above 0")
 
     def with_tokenizer(self, tokenizer: Any) -> Pair:
         """The same; refuses a tokenizer that the model has no room for."""
@@ -102,6 +106,7 @@ class Pair:
             "numbers": batch.get("numbers"),
             "group": self.negatives_group,
             "rows": self.rows,
+            "temperature": self.temperature,
         }
         by_query = query_centric(queries, passages, self.denominator, **seen)
         loss = by_query.loss.mean()
@@ -129,13 +134,16 @@ def query_centric(
     numbers: jax.Array | None = None,
     group: int = 0,
     rows: int = 0,
+    temperature: float = 1.0,
 ) -> Ranked:
     """L_Q of each query: queries [B, D], passages [B, P, D] with the positive first.
 
     numbers [B, P] are the same for the same passage: copies of the positive are not its rivals.
     """
     group = 1 if denominator == "own_hard_only" else group
-    return contrastive.in_batch(queries, passages, identities=numbers, group=group, rows=rows)
+    return contrastive.in_batch(
+        queries, passages, identities=numbers, group=group, rows=rows, temperature=temperature
+    )
 
 
 def passage_centric(
@@ -146,6 +154,7 @@ def passage_centric(
     numbers: jax.Array | None = None,
     group: int = 0,
     rows: int = 0,
+    temperature: float = 1.0,
 ) -> Ranked:
     """L_P of each positive passage, from the same vectors.
 
@@ -182,6 +191,7 @@ def passage_centric(
             excluded=unseen,
             about=(own, numbers[:, 0]),
             rows=rows,
+            temperature=temperature,
         )
 
     group = 1 if denominator == "own_hard_only" else group

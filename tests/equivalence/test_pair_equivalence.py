@@ -15,7 +15,7 @@ import pytest
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
-from qac_jax.objectives import pair
+from qac_jax.objectives import pair, towers
 from qac_jax.objectives.cross_encoder import Localized, Pointwise
 from qac_jax.objectives.objective import Objective
 from qac_jax.objectives.pair import Pair
@@ -163,6 +163,25 @@ def test_the_loss_is_the_weighted_sum_of_both() -> None:
     assert set(query_aux) == {"query_loss", "accuracy"}
     np.testing.assert_allclose(query_loss, aux["query_loss"], rtol=1e-6)
     np.testing.assert_allclose(loss, 0.7 * aux["query_loss"] + 0.3 * aux["passage_loss"], rtol=1e-6)
+
+
+def test_both_losses_have_the_temperature() -> None:
+    objective = dataclasses.replace(objectives("float32")["paper"], temperature=0.5)
+    variables = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    batch = objective.prepare(make_batch(), jax.random.key(1))
+
+    @jax.jit
+    def run(variables: Any) -> Any:
+        aux = objective.loss(variables, batch, jax.random.key(2), False)[1]
+        queries, passages = towers.vectors(objective.model, variables, batch, None, 0)
+        given = {"numbers": batch.get("numbers"), "temperature": 0.5}
+        return aux, [
+            loss(queries, passages, objective.denominator, **given).loss.mean()
+            for loss in (pair.query_centric, pair.passage_centric)
+        ]
+
+    aux, alone = run(variables)
+    np.testing.assert_allclose([aux["query_loss"], aux["passage_loss"]], alone, rtol=1e-6)
 
 
 def test_the_objectives_keep_the_contract() -> None:

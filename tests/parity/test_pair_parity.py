@@ -82,12 +82,12 @@ def test_vectors_of_zeros_count_the_candidates() -> None:
             np.testing.assert_allclose(loss, np.log(candidates), rtol=1e-6)
 
 
-def _losses(queries: Any, passages: Any, group: int = 0, rows: int = 0) -> Any:
+def _losses(queries: Any, passages: Any, **options: Any) -> Any:
     @jax.jit
     def both(queries: Any, passages: Any) -> Any:
         return {
             d: [
-                loss(queries, passages, d, group=group, rows=rows).loss
+                loss(queries, passages, d, **options).loss
                 for loss in (pair.query_centric, pair.passage_centric)
             ]
             for d in pair.DENOMINATORS
@@ -112,6 +112,20 @@ def test_groups_see_only_themselves_and_rows_change_nothing() -> None:
             )
             apart = np.abs(whole[denominator][which] - together).max()
             assert (apart > 1e-3) == (denominator != "own_hard_only")
+
+
+def test_a_temperature_divides_all_scores() -> None:
+    rng = np.random.default_rng(2)
+    queries = rng.normal(size=(6, 4)).astype(np.float32)
+    passages = rng.normal(size=(6, 2, 4)).astype(np.float32)
+    divided = _losses(queries, passages, temperature=0.25)
+    # Scores are products of two vectors: twice the length of each is four times the score.
+    longer = _losses(2 * queries, 2 * passages)
+    for denominator in pair.DENOMINATORS:
+        for which in (0, 1):
+            np.testing.assert_allclose(
+                divided[denominator][which], longer[denominator][which], rtol=1e-6
+            )
 
 
 def test_copies_of_a_positive_are_as_if_they_were_not_there() -> None:
