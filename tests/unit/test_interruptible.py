@@ -1,0 +1,66 @@
+"""A signal ends a stage, wherever it lands."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+import weakref
+from typing import Any
+
+import pytest
+
+from qac_jax.errors import Interrupted
+from qac_jax.stages.stage import interruptible
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_block(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as stopped, interruptible():
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    assert stopped.value.exit_code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_also_within_a_callback_of_the_garbage_collector() -> None:
+    """JAX has one; what is raised in it is printed and forgotten."""
+    seen: list[str] = []
+
+    def collecting(phase: str, info: Any) -> None:
+        if phase == "start" and not seen:
+            seen.append(phase)
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(100):
+                pass
+
+    gc.callbacks.append(collecting)
+    try:
+        with pytest.raises(Interrupted), interruptible():
+            gc.collect()
+            assert seen
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                time.sleep(0.01)
+    finally:
+        gc.callbacks.remove(collecting)
+
+
+def test_other_ignored_exceptions_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: told.append(ignored.exc_value))
+
+    class Kept:
+        pass
+
+    def breaks(_: Any) -> None:
+        raise ValueError("in a callback")
+
+    with interruptible():
+        kept = Kept()
+        reference = weakref.ref(kept, breaks)
+        del kept
+    assert [str(error) for error in told] == ["in a callback"] and reference() is None
