@@ -294,14 +294,19 @@ def _hash_once(path: str) -> str:
     return known
 
 
+def user_cache() -> Path:
+    """Where things are remembered between runs that cost only time to lose."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "qac_jax"
+
+
 class _HashCache:
     """Hashes of large sources, in the user's cache folder; losing it costs time only."""
 
     SMALL = 1 << 24
 
     def __init__(self) -> None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        self._path = Path(base) / "qac_jax" / "source_hashes.jsonl"
+        self._path = user_cache() / "source_hashes.jsonl"
 
     def get(self, signature: str) -> str | None:
         if int(signature.split("\t")[1]) < self.SMALL:

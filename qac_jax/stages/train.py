@@ -17,7 +17,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.processes import Place
 from qac_jax.stages import fields
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source, user_cache
 
 
 # What a run keeps while it goes; the dot keeps it through a restart (see artifacts).
@@ -343,9 +343,8 @@ def _cache_compiled(jax: Any) -> None:
     from jax.experimental.compilation_cache import compilation_cache
 
     if jax.config.jax_compilation_cache_dir is None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        folder = os.path.join(base, "qac_jax", "compiled", _machine(jax.default_backend()))
-        jax.config.update("jax_compilation_cache_dir", folder)
+        folder = user_cache() / "compiled" / _machine(jax.default_backend())
+        jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
         # An earlier stage of this process has compiled without, and JAX looks only once.
         compilation_cache.reset_cache()
 
