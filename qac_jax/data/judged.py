@@ -28,7 +28,7 @@ from qac_jax.text.files import Line, Piece, expand, open_bytes, text_lines
 from qac_jax.text.identities import IdIndex, IdSet
 from qac_jax.text.judgements import by_query, read_judgements
 from qac_jax.text.negatives import read_hard_negatives, read_triples
-from qac_jax.text.queries import read_queries
+from qac_jax.text.queries import read_queries, shares
 from qac_jax.text.records import Records, write_records
 from qac_jax.text.training_lines import read_training_lines
 
@@ -167,6 +167,7 @@ class _Drawer:
         scores = dict(zip(line.negatives, line.negatives_scores, strict=False))
         scores |= dict(zip(line.positives, line.positives_scores, strict=False))
         if choice.scored:
+            scores = dict(zip(scores, shares([*scores.values()]).tolist(), strict=True))
             known = [name for name in positives if name in scores]
             if lost := len(positives) - len(known):
                 self._bad.leave_out("positives without a score", lost)

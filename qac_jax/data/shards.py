@@ -183,7 +183,7 @@ def _pairs(job: RankingJob, left_out: dict[str, int]) -> Iterator[Record]:
             asked: Sequence[Sequence[int]] = [query] * len(passages)
             if building.scores:
                 text = building.query_prompt + judged.query
-                asked = tokenizer.encode_batch([with_score(text, score) for score in scores])
+                asked = tokenizer.encode_batch([with_score(text, share) for share in scores])
             for ids, passage in zip(asked, encoder.ids(passages), strict=True):
                 yield {"query": ids, "passage": passage, "label": [label]}
 

@@ -31,7 +31,7 @@ from qac_jax.models.layers import Runtime
 from qac_jax.retrieval import buckets
 from qac_jax.retrieval.embed import tokenizer_of
 from qac_jax.retrieval.runs import Ranking, Run, ranked
-from qac_jax.text.queries import with_score
+from qac_jax.text.queries import shares, with_score
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -124,19 +124,20 @@ class Reranker:
         self,
         queries: Sequence[str],
         passages: Sequence[str],
-        scores: Sequence[float] | np.ndarray | None = None,
+        standing: Sequence[float] | np.ndarray | None = None,
         *,
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """Log-odds (float32) of pairs of texts, in order; `scores` are those of a first ranking,
-        for a model that reads them. `advance` hears how many are done."""
+        """Log-odds (float32) of pairs of texts, in order; `standing` is each passage's share of
+        a first ranking (`queries.shares`), for a model that reads it. `advance` hears how many are
+        done."""
         if self.module.reads_scores:
-            if scores is None:
+            if standing is None:
                 raise UserError(
                     "this cross-encoder reads the score that a first ranking gave each passage; "
                     "give it a run, or train one without scores"
                 )
-            queries = list(map(with_score, queries, scores))
+            queries = list(map(with_score, queries, standing))
         found = [
             self._scored(queries[i : i + _TOGETHER], passages[i : i + _TOGETHER], advance)
             for i in range(0, len(queries), _TOGETHER)
@@ -219,8 +220,10 @@ def rerank(
         asked += [queries[query]] * len(ranking.ids)
         names += ranking.ids
     found = dict(zip(known := list(dict.fromkeys(names)), texts(known), strict=True))
-    scores = [score for ranking in run.values() for score in ranking.scores.tolist()]
-    odds = reranker.score(asked, [found[name] for name in names], scores, advance=advance)
+    standing = None
+    if reranker.module.reads_scores and run:
+        standing = np.concatenate([shares(ranking.scores) for ranking in run.values()])
+    odds = reranker.score(asked, [found[name] for name in names], standing, advance=advance)
     result: Run = {}
     start = 0
     for query, ranking in run.items():

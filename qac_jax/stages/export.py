@@ -222,7 +222,9 @@ def _facts(module: Any) -> dict[str, Any]:
             if prompt := getattr(config, f"{side}_prompt"):
                 facts[f"before each {side}"] = f"`{prompt}`"
     if getattr(module, "reads_scores", False):
-        facts["before each query"] = "a first ranking's score, as a whole number"
+        facts["before each query"] = (
+            "the first ranking's score, in percent of the best other passage's"
+        )
     return facts
 
 

@@ -16,7 +16,7 @@ from qac_jax.retrieval import runs, texts
 from qac_jax.retrieval.hits import Hit
 from qac_jax.retrieval.rerank import Reranker, Settings, Texts, rerank
 from qac_jax.retrieval.runs import Ranking
-from qac_jax.text.queries import read_queries
+from qac_jax.text.queries import read_queries, shares
 from qac_jax.text.records import Records
 
 
@@ -133,8 +133,9 @@ def hits(question: str, found: Sequence[Hit], model: str) -> list[Hit]:
     if not all(hit.text for hit in found):
         raise UserError("the cross-encoder reads texts, and they are not where they were")
     read = [texts.passage_text(dataclasses.asdict(hit)) for hit in found]
-    scores = [hit.score for hit in found]
     reranker = Reranker.load(model, Settings(max_length=0))
-    odds = reranker.score([question] * len(found), read, scores)
+    told = reranker.module.reads_scores
+    standing = shares([hit.score for hit in found]) if told else None
+    odds = reranker.score([question] * len(found), read, standing)
     order = sorted(range(len(found)), key=lambda i: -odds[i])
     return [dataclasses.replace(found[i], score=float(odds[i])) for i in order]

@@ -91,7 +91,7 @@ class Tokenize(Stage):
     negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
     teacher: bool = option(False, "store the scores that the negatives' artefact holds")
     scores: bool = option(
-        False, "cross_encoder: each query begins with the score that --negatives give its passage"
+        False, "cross_encoder: each query begins with its passage's share of --negatives' scores"
     )
     skip_bad: int = option(0, "leave out and list up to this many bad records")
     shards: int = option(0, "files to write; 0: by the number of records")

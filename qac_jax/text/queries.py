@@ -11,9 +11,11 @@ import ast
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from qac_jax.errors import DataError, UserError, nearest
 from qac_jax.text.bad_lines import BadLines, BadRecord, Place
@@ -37,10 +39,29 @@ class Query:
     place: Place | None = field(default=None, compare=False)
 
 
-def with_score(query: str, score: float) -> str:
-    """What a cross-encoder reads that is told a first ranking's score of the passage: as a whole
-    number before the query (Askari et al. 2023)."""
-    return f"{round(score)} {query}"
+def with_score(query: str, share: float) -> str:
+    """What a cross-encoder reads that is told a first ranking's score of the passage, one of
+    `shares`: in percent, before the query (Askari et al. 2023)."""
+    return f"{round(100 * share)} {query}"
+
+
+def shares(scores: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Scores of a query's ranking as shares of the best other passage's: over 1 for the first.
+
+    A score alone says less, as 20 is much for a short query and little for a long one.
+    """
+    found = np.asarray(scores, np.float64)
+    if len(found) < 2:
+        return np.ones(len(found))
+    second, best = np.sort(found)[-2:]
+    if second <= 0:
+        raise UserError(
+            f"a passage's score is told as a share of the best other one's, which is {second:g} "
+            "here; expected scores above 0, such as BM25's"
+        )
+    result = found / best
+    result[np.argmax(found)] = best / second
+    return result
 
 
 def read_queries(

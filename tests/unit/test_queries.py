@@ -17,7 +17,7 @@ from qac_jax.text.documents import Passage
 from qac_jax.text.identities import IdSet
 from qac_jax.text.judgements import Judgement, read_judgements
 from qac_jax.text.negatives import Negatives, Scores, read_hard_negatives, read_triples
-from qac_jax.text.queries import read_queries
+from qac_jax.text.queries import read_queries, shares, with_score
 from qac_jax.text.training_lines import read_training_lines
 
 
@@ -174,6 +174,17 @@ def test_bad_queries_name_file_and_line(tmp_path, name, text, line, said):
         bad = BadLines(1)
         assert len(list(read_queries(path, bad=bad))) == 1
         assert [item.line for item in bad.items] == [line]
+
+
+def test_a_score_is_told_as_a_share_of_the_best_other_passages() -> None:
+    told = shares([5.0, 20.0, 8.0])
+    assert told.tolist() == [0.25, 2.5, 0.4]
+    assert [with_score("why", share) for share in told] == ["25 why", "250 why", "40 why"]
+    assert shares([7.0, 7.0]).tolist() == [1.0, 1.0] and shares([3.0]).tolist() == [1.0]
+    assert shares([-1.0, 4.0, 2.0]).tolist() == [-0.25, 2.0, 0.5]
+    assert shares([]).size == 0
+    with pytest.raises(UserError, match=r"best other one's, which is -2 here; expected .* above 0"):
+        shares([9.0, -2.0])
 
 
 def test_an_unknown_query_format_names_the_nearest(tmp_path):

@@ -98,14 +98,16 @@ def test_a_model_that_reads_scores_reads_them_before_the_query(tmp_path, folder,
     saved = huggingface.save(tmp_path / "told", reading, variables, tokenizer=folder)
     told = Reranker.load(saved, Settings(max_length=32))
     plain = Reranker.load(folder, Settings(max_length=32))
-    expected = plain.score([f"{n} {query}" for n, query in enumerate(queries)], passages)
-    scores = [0.2, 1.4, 1.9, 3.0]
-    np.testing.assert_allclose(told.score(queries, passages, scores), expected, atol=1e-6)
-    assert np.abs(told.score(queries, passages, [9.0] * 4) - expected).max() > 1e-4
+    expected = plain.score(
+        [f"{n} {query}" for n, query in zip((20, 140, 95, 3), queries, strict=True)], passages
+    )
+    standing = [0.2, 1.4, 0.949, 0.03]
+    np.testing.assert_allclose(told.score(queries, passages, standing), expected, atol=1e-6)
+    assert np.abs(told.score(queries, passages, [0.5] * 4) - expected).max() > 1e-5
     texts = {f"p{i}": text for i, text in enumerate(passages)}
-    run = {"q": ranked(list(texts), [30.2, 12.0, 7.0, 1.0])}
+    run = {"q": ranked(list(texts), [30.0, 12.0, 7.0, 1.0])}
     found = rerank(run, {"q": "why"}, lambda ids: [texts[name] for name in ids], told)
-    asked = [f"{n} why" for n in (30, 12, 7, 1)]
+    asked = [f"{n} why" for n in (250, 40, 23, 3)]
     again = dict(zip(texts, plain.score(asked, passages), strict=True))
     for name, score in zip(found["q"].ids, found["q"].scores, strict=True):
         assert abs(score - again[name]) < 1e-5

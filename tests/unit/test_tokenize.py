@@ -420,14 +420,15 @@ def test_a_cross_encoder_is_told_the_scores_of_the_run(folder: Path, tmp_path: P
     texts = {q.id: q.text for q in read_queries(folder / "queries.jsonl")}
     tokenizer = tokenizers.load()  # which has digits
     lost = sorted(truth["q1"])  # the run does not find what answers q1, but all of q0 and q2
-    run, scores = tmp_path / "run.trec", {}
+    run, percent = tmp_path / "run.trec", {}
     with run.open("w") as file:
         for query in ("q0", "q1", "q2"):
             others = [name for name in names if name not in truth[query]][:6]
             answers = [] if query == "q1" else sorted(truth[query])
             for rank, name in enumerate([*others[:3], *answers, *others[3:]]):
-                scores[query, name] = 40.0 - 3.3 * rank
-                file.write(f"{query} Q0 {name} {rank + 1} {scores[query, name]} x\n")
+                score = 40.0 - 3.2 * rank
+                percent[query, name] = round(100 * score / (40.0 if rank else 36.8))
+                file.write(f"{query} Q0 {name} {rank + 1} {score} x\n")
     stage = Tokenize(
         passages=str(folder / "passages"),
         workers=1,
@@ -442,8 +443,8 @@ def test_a_cross_encoder_is_told_the_scores_of_the_run(folder: Path, tmp_path: P
     assert artifact.info["reading"]["scores"] is True
     # Four of six negatives are drawn, every positive is there.
     told: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
-    for (query, name), score in scores.items():
-        ids = tuple(tokenizer.encode(f"{round(score)} {texts[query]}"))
+    for query, name in percent:
+        ids = tuple(tokenizer.encode(f"{percent[query, name]} {texts[query]}"))
         if query != "q1":
             told[int(name in truth[query])].add(ids)
     made: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
