@@ -135,7 +135,8 @@ class Reranker:
             if standing is None:
                 raise UserError(
                     "this cross-encoder reads the score that a first ranking gave each passage; "
-                    "give it a run, or train one without scores"
+                    "rerank a run with it (qac search --rerank, for labels qac label --scored), or "
+                    "train one without --scores"
                 )
             queries = list(map(with_score, queries, standing))
         found = [
