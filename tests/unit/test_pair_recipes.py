@@ -113,7 +113,7 @@ def test_overlays_touch_what_they_say(name: str) -> None:
 def test_the_small_recipe_builds_with_every_overlay() -> None:
     small = stages("pair_small")
     assert small["teacher"].pretrained == "shipped:minilm" and not small["teacher"].init
-    assert small["pretrained"].init == "stage:encoder"
+    assert small["pretrained"].init == "stage:start" and small["start"].init == "stage:encoder"
     assert small["metrics"].runs.count("stage:") == 3
     for overlay in OVERLAYS:
         stages("pair_small", overlay)
