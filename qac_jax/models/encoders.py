@@ -197,7 +197,7 @@ class CrossEncoder(nn.Module):
     """[CLS] query [SEP] passage [SEP] -> 1 or 2 logits, in at least fp32.
 
     With two labels the second is "relevant". bert must have its pooler. One that reads scores was
-    trained on queries that begin with how a first ranking stands to the passage.
+    trained on queries that begin with the passage's share of a first ranking's scores.
     """
 
     bert_config: BertConfig
