@@ -112,7 +112,14 @@ def test_overlays_touch_what_they_say(name: str) -> None:
 
 def test_the_small_recipe_builds_with_every_overlay() -> None:
     small = stages("pair_small")
-    assert small["teacher"].pretrained == "shipped:minilm" and not small["teacher"].init
+    reader, teacher = small["reader"], small["teacher"]
+    assert reader.pretrained == "shipped:minilm" and not reader.init
+    assert teacher.init == "stage:reader" and not teacher.pretrained
+    assert (reader.lengths, teacher.lengths) == ({"pair": 160}, {"pair": 256})
+    assert (reader.objective, reader.optimizer) == (teacher.objective, teacher.optimizer)
+    reads, told = small["reader_examples"], small["teacher_examples"]
+    assert told.scores and not reads.scores and told.negatives == reads.negatives
+    assert reader.examples == "stage:reader_examples"
     assert small["pretrained"].init == "stage:start" and small["start"].init == "stage:encoder"
     assert small["metrics"].runs.count("stage:") == 3
     for overlay in OVERLAYS:
