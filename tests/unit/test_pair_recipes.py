@@ -18,9 +18,9 @@ GIN = Path(__file__).parents[2] / "gin_configs"
 OVERLAYS = sorted(f"overlays/pair/{path.name}" for path in (GIN / "overlays/pair").glob("*.gin"))
 
 
-def stages(name: str, *overlays: str) -> dict[str, Any]:
+def stages(name: str, *overlays: str, **macros: Any) -> dict[str, Any]:
     config.register([recipe.Recipe])
-    config.apply(config.Settings(files=[f"recipes/{name}.gin", *overlays]))
+    config.apply(config.Settings(files=[f"recipes/{name}.gin", *overlays], macros=macros))
     try:
         return recipe.ordered(config.build(recipe.Recipe))
     finally:
@@ -124,3 +124,8 @@ def test_the_small_recipe_builds_with_every_overlay() -> None:
     assert small["metrics"].runs.count("stage:") == 3
     for overlay in OVERLAYS:
         stages("pair_small", overlay)
+
+
+def test_students_of_all_seeds_have_one_teacher() -> None:
+    found = different(stages("pair_small"), stages("pair_small", SEED=1))
+    assert found == {"pretrained": {"seed"}, "pair": {"seed"}}
