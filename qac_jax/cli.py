@@ -171,8 +171,9 @@ def _load(target: str) -> type:
 
 
 def _stage(verb: str, arguments: list[str]) -> int:
-    from qac_jax import config, recipe
-    from qac_jax.stages import stage as stage_lib
+    from qac_jax import config
+    from qac_jax.pipeline import recipe
+    from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
     cls = _load(STAGES[verb])
@@ -223,7 +224,8 @@ def _search(arguments: list[str]) -> int:
 
 def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
     """A recipe's files (or a grid's) and what the command line adds, into gin."""
-    from qac_jax import config, grid, recipe
+    from qac_jax import config
+    from qac_jax.pipeline import grid, recipe
 
     config.register([recipe.Recipe, grid.Grid])
     macros = {"DATA_DIR": options.data_dir} if options.data_dir else {}
@@ -237,7 +239,8 @@ def _build_recipe(
     options: argparse.Namespace, bindings: list[str], files: Sequence[str] = ()
 ) -> Any:
     """The recipe (or the grid) of a command line."""
-    from qac_jax import config, recipe
+    from qac_jax import config
+    from qac_jax.pipeline import recipe
 
     files = files or [options.recipe]
     _apply(options, [*files, *flags.flat(options.gin_file)], bindings)
@@ -250,7 +253,8 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
 
     Bindings of the grid itself go to its file, all others to every cell.
     """
-    from qac_jax import config, grid
+    from qac_jax import config
+    from qac_jax.pipeline import grid
 
     own = [binding for binding in bindings if binding.startswith(("grid.Grid.", "Grid."))]
     _apply(options, [options.recipe], own)
@@ -290,7 +294,8 @@ def _run(arguments: list[str]) -> int:
     )
     parser.add_argument("--only", metavar="STAGE", default="", help="redo this stage alone")
     options = parser.parse_all(arguments)
-    from qac_jax import config, recipe
+    from qac_jax import config
+    from qac_jax.pipeline import recipe
 
     found, cells = _build_grid(options, bindings)
     if found is not None:
@@ -334,8 +339,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _run_grid(found: Any, cells: list[Any], options: argparse.Namespace, command: str) -> int:
-    from qac_jax import grid
-    from qac_jax.evaluation import grids
+    from qac_jax.pipeline import grid
+    from qac_jax.report import grids
 
     if options.dry_run:
         return _show_grid(found, cells, options.json)
@@ -351,7 +356,7 @@ def _run_grid(found: Any, cells: list[Any], options: argparse.Namespace, command
 
 
 def _show_grid(found: Any, cells: list[Any], as_json: bool) -> int:
-    from qac_jax import grid
+    from qac_jax.pipeline import grid
 
     plan = grid.plan(cells)
     if as_json:
@@ -369,7 +374,7 @@ def _show_grid(found: Any, cells: list[Any], as_json: bool) -> int:
 def _plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     options = _recipe_parser("plan").parse_all(arguments)
-    from qac_jax import recipe
+    from qac_jax.pipeline import recipe
 
     found, cells = _build_grid(options, bindings)
     if found is not None:
@@ -464,7 +469,7 @@ def _bench(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     flags.add_field_flags(parser, cls)
     options = parser.parse_all(rest)
-    from qac_jax.stages import fields
+    from qac_jax.pipeline import fields
 
     benchmark = cls(**flags.field_flags(options, cls))
     fields.check(benchmark)

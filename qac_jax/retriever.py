@@ -26,15 +26,15 @@ import numpy as np
 
 from qac_jax import artifacts, progress
 from qac_jax.errors import UserError
-from qac_jax.models import huggingface
+from qac_jax.formats.records import Records
+from qac_jax.hub import huggingface
+from qac_jax.inference.embed import Encoder, Settings, tokenizer_of
 from qac_jax.models.encoders import DualEncoder
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import index as index_files
 from qac_jax.retrieval import texts as text_files
-from qac_jax.retrieval.embed import Encoder, Settings, tokenizer_of
 from qac_jax.retrieval.hits import Hit
 from qac_jax.stages import embed, export, index
-from qac_jax.stages.stage import execute
-from qac_jax.text.records import Records
 
 
 __all__ = ["Hit", "Passage", "Retriever"]

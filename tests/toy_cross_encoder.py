@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qac_jax.models import huggingface
+from qac_jax.hub import huggingface
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import CrossEncoder
 from qac_jax.text import tokenizers

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from qac_jax import artifacts
-from qac_jax.stages.stage import execute
+from qac_jax.formats import records
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
-from qac_jax.text import records, sentences, vocabularies
+from qac_jax.text import sentences, vocabularies
 
 
 KINDS: Mapping[str, Mapping[str, Any]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from qac_jax.models import backbones, huggingface
+from qac_jax.hub import backbones, huggingface
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.text import tokenizers
 

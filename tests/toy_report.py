@@ -11,12 +11,12 @@ import numpy as np
 from toy_retrieval import WORDS, sentence
 
 from qac_jax import artifacts
-from qac_jax.retrieval.runs import Ranking, ranked, write_lines
+from qac_jax.formats.records import write_records
+from qac_jax.formats.runs import Ranking, ranked, write_lines
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.scann_index import Effort
 from qac_jax.retrieval.tuning import Point, Tuned
 from qac_jax.stages.evaluate import Evaluate
-from qac_jax.stages.stage import execute
-from qac_jax.text.records import write_records
 
 
 PASSAGES, QUERIES = 40, 24

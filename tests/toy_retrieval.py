@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.models import huggingface
+from qac_jax.hub import huggingface
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.retrieval import ids

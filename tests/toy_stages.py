@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from etils import epath
 
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

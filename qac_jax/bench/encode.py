@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax import shipped
 from qac_jax.errors import UserError
-from qac_jax.stages.fields import option, source
+from qac_jax.hub import shipped
+from qac_jax.pipeline.fields import option, source
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from qac_jax.retrieval.embed import Encoder
+    from qac_jax.inference.embed import Encoder
 
 
 _TOLERANCE = 1e-4
@@ -82,7 +82,7 @@ class Encode:
         return figures | self._breakdown(encoder, texts)
 
     def _texts(self) -> list[str]:
-        from qac_jax.text import documents
+        from qac_jax.formats import documents
 
         found: list[str] = []
         for document in documents.read(self.format, self.corpus):
@@ -95,7 +95,7 @@ class Encode:
         return [found[i * len(found) // wanted] for i in range(wanted)]
 
     def _encoder(self, folder: Path) -> Encoder:
-        from qac_jax.retrieval.embed import Encoder, Settings
+        from qac_jax.inference.embed import Encoder, Settings
 
         return Encoder.load(folder, Settings(batch_tokens=self.tokens))
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax import shipped
 from qac_jax.errors import UserError
-from qac_jax.stages.fields import option, source
+from qac_jax.hub import shipped
+from qac_jax.pipeline.fields import option, source
 
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Extract:
     workers: int = option(0, "bm25: processes (0: one a core)")
 
     def run(self) -> dict[str, Any]:
+        from qac_jax.formats.records import Records
+        from qac_jax.pipeline.stage import execute
         from qac_jax.queries.extraction import Drawing
         from qac_jax.stages.prepare import Prepare
-        from qac_jax.stages.stage import execute
-        from qac_jax.text.records import Records
 
         if unknown := set(self.methods) - set(_METHODS):
             raise UserError(f"methods: {min(unknown)!r} is not one of {', '.join(_METHODS)}")
@@ -77,9 +77,9 @@ class Extract:
         return figures | {"cores": os.cpu_count()}
 
     def _bm25(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+        from qac_jax.pipeline.stage import execute
         from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
         from qac_jax.stages.extract import Extract as Stage
-        from qac_jax.stages.stage import execute
 
         began = time.perf_counter()
         stage = Stage(passages=str(made.path), method="bm25", workers=self.workers)
@@ -92,8 +92,8 @@ class Extract:
         return {**figures, **_won("bm25", own, other)}
 
     def _self(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
-        from qac_jax.queries.extraction_model import EncoderSalience
-        from qac_jax.retrieval.embed import Encoder
+        from qac_jax.inference.embed import Encoder
+        from qac_jax.inference.extraction_model import EncoderSalience
 
         salience = EncoderSalience(Encoder.load(self.model or shipped.minilm()))
         documents, spans = _texts(drawn)
@@ -106,7 +106,7 @@ class Extract:
         return {"self_documents_per_second": rate, **_won("self", own, other)}
 
     def _plm(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
-        from qac_jax.queries.extraction_model import Likelihood
+        from qac_jax.inference.extraction_model import Likelihood
 
         if self.scorer:
             salience = Likelihood.load(self.scorer, kind=self.likelihood)
@@ -163,10 +163,10 @@ def _random_t5() -> Any:
     import jax
     import jax.numpy as jnp
 
-    from qac_jax.models.decoding import Decoding
+    from qac_jax.inference.generation import Generator
+    from qac_jax.models.decoding.decode import Decoding
     from qac_jax.models.layers import Runtime
     from qac_jax.models.t5 import T5, T5Config
-    from qac_jax.queries.generation import Generator
     from qac_jax.text import tokenizers
 
     tokenizer = tokenizers.load()

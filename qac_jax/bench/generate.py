@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.stages.fields import option, source
+from qac_jax.pipeline.fields import option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.queries.generation import Batch, Generator, Request
+    from qac_jax.inference.generation import Batch, Generator, Request
 
 
 # (width, inner width, layers of encoder and decoder each, heads); 64 numbers a head.
@@ -100,12 +100,12 @@ class Generate:
         """A T5 with random weights whose texts are as long as they may be."""
         import jax
 
-        from qac_jax.models import backbones
+        from qac_jax.hub import backbones
+        from qac_jax.inference import generation
+        from qac_jax.models.decoding.rules import Decoding
+        from qac_jax.models.decoding.sampling import Sampling
         from qac_jax.models.layers import Runtime
-        from qac_jax.models.rules import Decoding
-        from qac_jax.models.sampling import Sampling
         from qac_jax.models.t5 import T5, T5Config
-        from qac_jax.queries import generation
         from qac_jax.text import tokenizers
 
         tokenizer = tokenizers.load()
@@ -135,8 +135,8 @@ class Generate:
         return dataclasses.replace(made, settings=settings), params
 
     def _requests(self, generator: Generator) -> list[Request]:
-        from qac_jax.queries.generation import Request
-        from qac_jax.text import documents
+        from qac_jax.formats import documents
+        from qac_jax.inference.generation import Request
 
         found: list[str] = []
         for document in documents.read(self.format, self.corpus):
@@ -165,7 +165,7 @@ class Generate:
                 f"the peer of this benchmark is missing ({error.name}); "
                 "pip install 'qac_jax[bench]', or --peer none"
             ) from error
-        from qac_jax.models import huggingface
+        from qac_jax.hub import huggingface
 
         torch.set_num_threads(self.threads or os.cpu_count() or 1)
         with tempfile.TemporaryDirectory() as folder:
@@ -204,8 +204,8 @@ class Generate:
         self, generator: Generator, rows: Any, batch: Batch, model: Any, inputs: dict[str, Any]
     ) -> None:
         """Both sides say the same when nothing is drawn."""
-        from qac_jax.models.rules import Decoding
-        from qac_jax.queries.generation import Request
+        from qac_jax.inference.generation import Request
+        from qac_jax.models.decoding.rules import Decoding
 
         few = Decoding(method="greedy", max_tokens=_CHECKED, min_tokens=_CHECKED)
         names = [Request("", "")] * len(rows)

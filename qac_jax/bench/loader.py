@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qac_jax.errors import UserError
-from qac_jax.stages.fields import option
+from qac_jax.pipeline.fields import option
 
 
 if TYPE_CHECKING:
@@ -121,10 +121,10 @@ class Loader:
 def _made(data_dir: str, folder: Path) -> str:
     """Passage-query examples of a collection, or of docstrings with their first words."""
     from qac_jax import artifacts
+    from qac_jax.formats.records import Records, write_records
+    from qac_jax.pipeline.stage import execute
     from qac_jax.stages.prepare import Prepare
-    from qac_jax.stages.stage import execute
     from qac_jax.stages.tokenize import Tokenize
-    from qac_jax.text.records import Records, write_records
 
     fields: dict[str, Any] = {"passages": str(folder / "passages")}
     if data_dir:

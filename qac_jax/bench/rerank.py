@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.stages.fields import option, source
+from qac_jax.pipeline.fields import option, source
 
 
 _TOLERANCE = 1e-5
@@ -84,7 +84,7 @@ class Rerank:
         }
 
     def _pairs(self) -> tuple[list[str], list[str]]:
-        from qac_jax.text import documents
+        from qac_jax.formats import documents
 
         texts: list[str] = []
         for document in documents.read(self.format, self.corpus):
@@ -110,7 +110,7 @@ class Rerank:
         import jax
         import jax.numpy as jnp
 
-        from qac_jax.models import huggingface
+        from qac_jax.hub import huggingface
         from qac_jax.models.bert import BertConfig
         from qac_jax.models.encoders import CrossEncoder
         from qac_jax.text import tokenizers
@@ -132,7 +132,7 @@ class Rerank:
     def _ours(
         self, folder: Path, queries: Sequence[str], passages: Sequence[str]
     ) -> Callable[[], np.ndarray]:
-        from qac_jax.retrieval.rerank import Reranker, Settings
+        from qac_jax.inference.rerank import Reranker, Settings
 
         # Truncated as Hugging Face does it, so that both sides read the same tokens.
         settings = Settings(self.max_length, "longest_first", batch_tokens=self.tokens)

@@ -17,7 +17,7 @@ import numpy as np
 
 from qac_jax.bench.search_data import Data, generated, real, stored
 from qac_jax.errors import UserError, nearest
-from qac_jax.stages.fields import option
+from qac_jax.pipeline.fields import option
 
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ class Search:
 
     def _bm25(self, data: Data, work: Path) -> dict[str, Any]:
         """From the text of questions to their best passages, on all cores."""
+        from qac_jax.pipeline import stage
         from qac_jax.retrieval.bm25 import Bm25
-        from qac_jax.stages import bm25, stage
+        from qac_jax.stages import bm25
 
         made = stage.execute(bm25.Bm25(input=str(data.corpus)), work / "bm25", replace=True)
         ours, theirs = Bm25(made), _bm25s(data.texts(), self.k)
@@ -207,8 +208,9 @@ class Search:
 
 def _scann(made: Artifact, work: Path, data: Data, bench: Search) -> Any:
     """An index by the preset, tuned as `qac index --target_recall` tunes."""
+    from qac_jax.pipeline import stage
     from qac_jax.retrieval.index import Index
-    from qac_jax.stages import index, stage
+    from qac_jax.stages import index
 
     queries = stored(work / "tuning", data.tuning, "query")
     wanted = index.Index(

@@ -64,10 +64,11 @@ def real(bench: Search, work: Path) -> Data:
     """Embeds folders in BEIR's layout, once for each `work`."""
     from qac_jax import artifacts
     from qac_jax.bench.encode import model_folder
-    from qac_jax.retrieval.embed import Encoder
+    from qac_jax.formats.queries import read_queries
+    from qac_jax.inference.embed import Encoder
+    from qac_jax.pipeline import stage
     from qac_jax.retrieval.vectors import KIND, Vectors
-    from qac_jax.stages import embed, stage
-    from qac_jax.text.queries import read_queries
+    from qac_jax.stages import embed
 
     model = str(model_folder(bench.model))
     corpus = work / "corpus.jsonl"

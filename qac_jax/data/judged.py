@@ -23,14 +23,14 @@ import numpy as np
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError
-from qac_jax.text.bad_lines import BadLines, BadRecord
-from qac_jax.text.files import Line, Piece, expand, open_bytes, text_lines
-from qac_jax.text.identities import IdIndex, IdSet
-from qac_jax.text.judgements import by_query, read_judgements
-from qac_jax.text.negatives import read_hard_negatives, read_triples
-from qac_jax.text.queries import read_queries, shares
-from qac_jax.text.records import Records, write_records
-from qac_jax.text.training_lines import read_training_lines
+from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.formats.files import Line, Piece, expand, open_bytes, text_lines
+from qac_jax.formats.identities import IdIndex, IdSet
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.negatives import read_hard_negatives, read_triples
+from qac_jax.formats.queries import read_queries, shares
+from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.training_lines import read_training_lines
 
 
 NEGATIVES = "negatives"  # the kind of an artefact of negatives

@@ -13,9 +13,9 @@ import numpy as np
 from qac_jax.data import store
 from qac_jax.data.building import Building, Document, DocumentBuilder
 from qac_jax.data.judged import Judged
+from qac_jax.formats.queries import with_score
+from qac_jax.formats.records import Records
 from qac_jax.text import tokenizers
-from qac_jax.text.queries import with_score
-from qac_jax.text.records import Records
 from qac_jax.text.titles import text_of
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.evaluation.metrics import Scores, depth_of
-from qac_jax.retrieval.runs import Ranking
-from qac_jax.text.queries import Query
+from qac_jax.formats.queries import Query
+from qac_jax.formats.runs import Ranking
 
 
 MEASURES = ("hit@5", "hit@20", "hit@100")

@@ -14,7 +14,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.evaluation import metrics
 from qac_jax.evaluation.metrics import Judgements
 from qac_jax.evaluation.results import Result
-from qac_jax.retrieval.runs import Ranking, Run
+from qac_jax.formats.runs import Ranking, Run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,10 +17,10 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import benchmarks
 from qac_jax.evaluation.benchmarks import CQADUPSTACK, FORUMS, MSMARCO, Protocol
 from qac_jax.evaluation.results import Result
-from qac_jax.retrieval.runs import Ranking, Run
-from qac_jax.text.files import find
-from qac_jax.text.judgements import by_query, judgements_file, read_judgements
-from qac_jax.text.queries import Query, read_queries
+from qac_jax.formats.files import find
+from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
+from qac_jax.formats.queries import Query, read_queries
+from qac_jax.formats.runs import Ranking, Run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.retrieval.runs import Ranking
+from qac_jax.formats.runs import Ranking
 
 
 Judgements = Mapping[str, Mapping[str, int]]

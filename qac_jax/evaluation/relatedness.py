@@ -21,8 +21,8 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation.results import Result
+from qac_jax.formats.records import Records
 from qac_jax.retrieval import bm25, ids
-from qac_jax.text.records import Records
 
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"

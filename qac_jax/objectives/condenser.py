@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops, huggingface, memory
+from qac_jax.hub import huggingface
+from qac_jax.models import flops, memory
 from qac_jax.models.bert import BertOutput
 from qac_jax.models.flops import Flops
 from qac_jax.models.heads import BidirectionalHead

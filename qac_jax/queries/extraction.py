@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.formats.records import Record, Records, write_lines
 from qac_jax.queries import structure
 from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
 from qac_jax.text import crops
-from qac_jax.text.records import Record, Records, write_lines
 
 
 # So many documents are scored together; the released likelihood pads over so many (a batch a GPU).

@@ -82,7 +82,7 @@ def found_again(
 
 def judge(cross_encoder: str | os.PathLike[str]) -> Scorer:
     """Probabilities that a passage answers a query, by a cross-encoder's folder."""
-    from qac_jax.retrieval import rerank
+    from qac_jax.inference import rerank
 
     reranker = rerank.Reranker.load(cross_encoder)
 

@@ -16,9 +16,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from qac_jax.text.bad_lines import BadLines, BadRecord, Place
-from qac_jax.text.files import Line, Piece, expand, text_lines
-from qac_jax.text.readers.lines import columns, json_object, string
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.files import Line, Piece, expand, text_lines
+from qac_jax.formats.lines import columns, json_object, string
 
 
 _IDS = ("_id", "id", "docid", "doc_id", "pid", "passage_id", "text_id")

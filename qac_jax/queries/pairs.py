@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
 from qac_jax.queries import targets
 from qac_jax.queries.prompts import PROMPTS, Prompt
-from qac_jax.text.judgements import by_query, read_judgements
-from qac_jax.text.queries import read_queries
 from qac_jax.text.sentences import Splitter
 
 

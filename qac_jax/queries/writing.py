@@ -13,15 +13,15 @@ from typing import Any
 from qac_jax import progress
 from qac_jax.data.building import text_of
 from qac_jax.errors import UserError
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.records import Records
+from qac_jax.inference.generation import Generator, Request
 from qac_jax.queries import filtering
 from qac_jax.queries.filtering import Filter, Scorer
-from qac_jax.queries.generation import Generator, Request
 from qac_jax.queries.importing import read_contexts
 from qac_jax.queries.prompts import Prompt
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.texts import passage_text
-from qac_jax.text.bad_lines import BadLines
-from qac_jax.text.records import Records
 
 
 Record = dict[str, Any]

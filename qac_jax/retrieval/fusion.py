@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.retrieval.runs import Ranking, Run, ranked
+from qac_jax.formats.runs import Ranking, Run, ranked
 
 
 def reciprocal_rank(

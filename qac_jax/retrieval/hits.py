@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from qac_jax.artifacts import Artifact
+from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.retrieval import texts
 from qac_jax.retrieval.ids import Ids
-from qac_jax.retrieval.runs import Ranking, Run, ranked
-from qac_jax.text.records import Records
 
 
 @dataclasses.dataclass(frozen=True)

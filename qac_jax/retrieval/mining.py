@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.formats.records import Records
 from qac_jax.retrieval.hits import Searchable
-from qac_jax.text.records import Records
 
 
 # Rankings are made a little deeper, since copies of positives drop out of them.

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 from qac_jax import artifacts
-from qac_jax.retrieval import bm25, index, runs
+from qac_jax.formats import runs
+from qac_jax.retrieval import bm25, index
 from qac_jax.retrieval.hits import Hit, Searchable
 
 

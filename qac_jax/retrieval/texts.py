@@ -16,12 +16,12 @@ from etils import epath
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.text import documents, files
-from qac_jax.text.bad_lines import BadLines, BadRecord
-from qac_jax.text.files import Piece, expand, open_bytes, plain_name, text_lines
-from qac_jax.text.queries import read_queries
-from qac_jax.text.readers.lines import json_object, string
-from qac_jax.text.records import write_records
+from qac_jax.formats import documents, files
+from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.formats.files import Piece, expand, open_bytes, plain_name, text_lines
+from qac_jax.formats.lines import json_object, string
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import write_records
 
 
 KIND = "passages"

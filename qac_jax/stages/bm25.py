@@ -10,12 +10,12 @@ from etils import epath
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
+    from qac_jax.formats.records import Records
     from qac_jax.retrieval.bm25 import Scoring
-    from qac_jax.text.records import Records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class Bm25(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax import artifacts, progress
+        from qac_jax.formats.records import Records
         from qac_jax.retrieval import bm25, ids, texts, vectors
-        from qac_jax.text.records import Records
 
         if bool(self.input) == bool(self.passages):
             raise UserError("bm25 needs passages; give one of --input and --passages")

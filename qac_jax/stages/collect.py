@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.text.records import Records
+    from qac_jax.formats.records import Records
 
 
 TEST_SPLITS = ("test", "dev", "validation")
@@ -86,7 +86,7 @@ class Collect(Stage):
         }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         self._check()
         if self.input and not os.path.isdir(self.input):
@@ -198,10 +198,10 @@ class Collect(Stage):
 
     def _judged(self, passages: Records) -> dict[str, Asked]:
         """The judged queries of every split; those whose passages are nowhere are left out."""
-        from qac_jax.text.files import find
-        from qac_jax.text.identities import IdSet
-        from qac_jax.text.judgements import by_query, read_judgements
-        from qac_jax.text.queries import read_queries
+        from qac_jax.formats.files import find
+        from qac_jax.formats.identities import IdSet
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
 
         files = {
             split: file

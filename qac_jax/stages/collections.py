@@ -18,12 +18,12 @@ from qac_jax.artifacts import Writer
 from qac_jax.evaluation.benchmarks import Protocol
 from qac_jax.evaluation.collections import Collection, Search, evaluate_folder
 from qac_jax.evaluation.results import Result
-from qac_jax.retrieval import runs
-from qac_jax.retrieval.runs import Ranking, Run
-from qac_jax.stages import stage as stage_lib
+from qac_jax.formats import runs
+from qac_jax.formats.queries import Query
+from qac_jax.formats.runs import Ranking, Run
+from qac_jax.pipeline import stage as stage_lib
 from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.embed import Embed
-from qac_jax.text.queries import Query
 
 
 _WORK = ".searched"
@@ -45,7 +45,7 @@ class Engine:
             made = stage_lib.execute(Bm25(input=corpus, preset=self.bm25), folder / "bm25")
             lexical = Index(made)
             return lambda queries, k: lexical.run(_texts(queries), k)
-        from qac_jax.retrieval.embed import Encoder
+        from qac_jax.inference.embed import Encoder
         from qac_jax.retrieval.exact import Exact
         from qac_jax.retrieval.hits import ranking
         from qac_jax.retrieval.ids import Ids

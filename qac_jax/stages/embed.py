@@ -14,12 +14,12 @@ from etils import epath
 from qac_jax import processes, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 from qac_jax.processes import Place
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.retrieval.embed import Encoder, Settings
+    from qac_jax.inference.embed import Encoder, Settings
 
 
 # What other processes than the first leave for it; the dot keeps it through a restart.
@@ -82,7 +82,7 @@ class Embed(Stage):
         import jax
 
         from qac_jax import artifacts
-        from qac_jax.retrieval.embed import Encoder
+        from qac_jax.inference.embed import Encoder
         from qac_jax.training import distributed
 
         self._check()
@@ -106,7 +106,7 @@ class Embed(Stage):
 
     def settings(self) -> Settings:
         """How the encoder's folder is used; searching must use it in the same way."""
-        from qac_jax.retrieval.embed import Settings
+        from qac_jax.inference.embed import Settings
 
         return Settings(
             title=self.title,
@@ -212,7 +212,7 @@ class _Work:
     """What is encoded, cut into shards."""
 
     def __init__(self, artifact: Artifact, encoder: Encoder, side: str, titles: bool, rows: int):
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         self.artifact, self.texts = artifact, Records(artifact)
         self.encoder, self.side = encoder, side

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline.stage import Inputs, artifact_input, option, source
 from qac_jax.stages.relatedness import Relatedness
-from qac_jax.stages.stage import Inputs, artifact_input, option, source
 
 
 if TYPE_CHECKING:
     from qac_jax.evaluation.benchmarks import Protocol
     from qac_jax.evaluation.results import Result
-    from qac_jax.retrieval.runs import Run
+    from qac_jax.formats.runs import Run
     from qac_jax.stages.collections import Engine
 
 
@@ -92,7 +92,7 @@ class Evaluate(Relatedness):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import results
-        from qac_jax.retrieval import runs as run_files
+        from qac_jax.formats import runs as run_files
 
         if self.about_pairs:
             self.run_pairs(inputs, out)
@@ -223,8 +223,8 @@ class Evaluate(Relatedness):
         """How one run is judged; what all runs need is read once."""
         from qac_jax.evaluation import answers, benchmarks
         from qac_jax.evaluation.results import MACRO, Result
-        from qac_jax.text.judgements import by_query, read_judgements
-        from qac_jax.text.queries import read_queries
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
 
         measures = self._measures()
         if self.qrels:
@@ -274,7 +274,7 @@ class Evaluate(Relatedness):
 
 def _texts(passages: Any) -> Callable[[Sequence[str]], list[str]]:
     """Ids -> texts of a passages artefact."""
-    from qac_jax.text.records import Records
+    from qac_jax.formats.records import Records
 
     records = Records(passages)
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.models.backbones import Loaded
+    from qac_jax.hub.backbones import Loaded
 
 
 # Where the folder is made and checked before it is shown; the dot keeps it from being listed.
@@ -72,10 +72,10 @@ class Export(Stage):
         return {"form": self.form, "stored as": self.dtype}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.models import huggingface
+        from qac_jax.hub import huggingface
+        from qac_jax.inference import loading_back
+        from qac_jax.inference.embed import tokenizer_of
         from qac_jax.models.layers import Runtime
-        from qac_jax.retrieval.embed import tokenizer_of
-        from qac_jax.stages import loading_back
 
         self._check()
         given = inputs["parameters" if self.parameters else "model"]
@@ -119,7 +119,7 @@ class Export(Stage):
 
     def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
         """The module that the asked form is made of."""
-        from qac_jax.models import huggingface
+        from qac_jax.hub import huggingface
         from qac_jax.models.bert import Bert
         from qac_jax.models.encoders import DualEncoder
 
@@ -154,7 +154,7 @@ class Export(Stage):
 
     def _card(self, module: Any, place: Path, inputs: Inputs, found: Any, out: Writer) -> str:
         from qac_jax.evaluation import results
-        from qac_jax.stages import model_card
+        from qac_jax.report import model_card
 
         figures = []
         if self.figures:
@@ -177,8 +177,8 @@ class Export(Stage):
 
 def tokenizer_folder(place: Path) -> Path:
     """Where a model's tokenizer lies: an artefact's own folder, a tower's, or the model's."""
-    from qac_jax.models.huggingface import TOKENIZER_FILES
-    from qac_jax.models.parameters import TOKENIZER
+    from qac_jax.hub.huggingface import TOKENIZER_FILES
+    from qac_jax.hub.parameters import TOKENIZER
 
     for name in (TOKENIZER, ".", "0_Transformer", "passage"):
         if any((place / name / file).is_file() for file in TOKENIZER_FILES):

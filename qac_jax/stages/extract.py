@@ -13,7 +13,7 @@ from etils import epath
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Extract(Stage):
         return {"passages": count, "method": self.method, "spans a passage": spans}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.records import Records, shard_name, write_offsets
         from qac_jax.queries.extraction import Job
-        from qac_jax.text.records import Records, shard_name, write_offsets
 
         extraction = self._check()
         passages = Records(_artifact(inputs, "passages"))
@@ -142,7 +142,7 @@ class Extract(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         """Some of the texts, so that one sees what was made."""
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         records = Records(artifact)
         lines = []
@@ -179,8 +179,8 @@ class Extract(Stage):
         """What needs a model, loaded once; on all devices of this process."""
         if self.method not in ("plm", "self"):
             return None
-        from qac_jax.queries import extraction_model
-        from qac_jax.retrieval.embed import Encoder, Settings
+        from qac_jax.inference import extraction_model
+        from qac_jax.inference.embed import Encoder, Settings
 
         place = _path(inputs, "trained" if self.trained else "model")
         if self.method == "self":
@@ -245,7 +245,7 @@ class Extract(Stage):
                 _publish(out, name, extraction.write_shard(job, salience, bar.advance))
 
     def _run(self, function: Any, jobs: Sequence[Any], out: Writer) -> Any:
-        from qac_jax.text import engine
+        from qac_jax.pipeline import engine
 
         return engine.run(
             function,

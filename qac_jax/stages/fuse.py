@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 from qac_jax.stages.search import RUN
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Fuse(Stage):
         return {"method": self.method}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats import runs as run_files
         from qac_jax.retrieval import fusion
-        from qac_jax.retrieval import runs as run_files
 
         self._check()
         named = [_path(inputs, name) for name in ("searched", "against") if name in inputs]

@@ -14,11 +14,11 @@ from etils import epath
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.models.decoding import Decoding
+    from qac_jax.models.decoding.decode import Decoding
     from qac_jax.queries.prompts import Prompt
     from qac_jax.queries.writing import Sources
 
@@ -113,7 +113,7 @@ class Generate(Stage):
         }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.text.records import Records, shard_name, write_lines, write_offsets
+        from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
 
         self._check()
         passages = Records(_artifact(inputs, "passages"))
@@ -147,7 +147,7 @@ class Generate(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         """Some of the texts, so that one sees what was made."""
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         records = Records(artifact)
         lines = []
@@ -159,8 +159,8 @@ class Generate(Stage):
 
     def decoding(self) -> Decoding:
         """How texts are continued."""
-        from qac_jax.models.decoding import Decoding
-        from qac_jax.models.sampling import Sampling
+        from qac_jax.models.decoding.decode import Decoding
+        from qac_jax.models.decoding.sampling import Sampling
 
         return Decoding(
             method=self.method,
@@ -233,7 +233,7 @@ class Generate(Stage):
             spool = writing.Spool(out.path / _STATE, size)
             spool.fill(self.imported, passages, self.origin or "imported", self.skip_bad)
             return writing.Import(passages, rules, spool)
-        from qac_jax.queries.generation import Generator
+        from qac_jax.inference.generation import Generator
 
         generator = Generator.load(
             _path(inputs, "generator" if self.generator else "model"),

@@ -16,8 +16,8 @@ from etils import epath
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages import fields
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline import fields
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ class Index(Stage):
 
 def _query_vectors(inputs: Inputs) -> np.ndarray:
     """Queries as vectors, encoded here where they are texts."""
-    from qac_jax.retrieval.embed import Encoder, Settings
+    from qac_jax.formats.queries import read_queries
+    from qac_jax.inference.embed import Encoder, Settings
     from qac_jax.retrieval.vectors import KIND, Vectors
-    from qac_jax.text.queries import read_queries
 
     place = _folder(inputs, "queries")
     if (place / artifacts.COMMIT).exists():
@@ -252,8 +252,8 @@ def _link(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> Non
 
 
 def _check_alike(base: Any, added: Artifact, vectors: Vectors) -> None:
+    from qac_jax.formats.identities import IdSet
     from qac_jax.retrieval.ids import Ids
-    from qac_jax.text.identities import IdSet
 
     if base.description["dimension"] != vectors.width or (
         base.artifact.info["encoder"]["identity"] != _encoder(added)["identity"]

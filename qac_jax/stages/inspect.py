@@ -15,8 +15,8 @@ from qac_jax.errors import UserError
 
 # Kind -> what shows its first items; heavy rooms are imported only when asked for.
 _READERS = {
-    "passages": "qac_jax.text.records:Records",
-    "contexts": "qac_jax.text.records:Records",
+    "passages": "qac_jax.formats.records:Records",
+    "contexts": "qac_jax.formats.records:Records",
 }
 _PREVIEWS = {"examples": "qac_jax.data.preview:preview"}
 _LONG = 400

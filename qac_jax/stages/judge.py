@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class Judge(Stage):
         return {"passages": inputs.get("passages", {}).get("count")}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.text import named_questions
-        from qac_jax.text.records import Records
+        from qac_jax.formats import named_questions
+        from qac_jax.formats.records import Records
 
         given = inputs["passages"]
         assert isinstance(given, Artifact)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.retrieval.runs import Run
+    from qac_jax.formats.queries import Query
+    from qac_jax.formats.runs import Run
     from qac_jax.stages.labels import Work
-    from qac_jax.text.queries import Query
 
 
 # Queries of one file: what an interruption loses at most.
@@ -91,8 +91,8 @@ class Label(Stage):
         return {"positive above": self.positive, "negative below": self.negative}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import runs
-        from qac_jax.text.records import shard_name, write_lines, write_offsets
+        from qac_jax.formats import runs
+        from qac_jax.formats.records import shard_name, write_lines, write_offsets
 
         self._check()
         (path,) = runs.run_files(self.ranked or self.searched).values()
@@ -151,8 +151,8 @@ class Label(Stage):
 
     def _asked(self, run: Run, removed: Counter[str]) -> list[Query]:
         """The queries of the run, without those that are asked in a test."""
+        from qac_jax.formats.queries import read_queries
         from qac_jax.retrieval.labelling import plain
-        from qac_jax.text.queries import read_queries
 
         # File by file: DPR's questions are numbered from 0 in each.
         files = [part.strip() for part in self.exclude.split(",") if part.strip()]
@@ -168,10 +168,10 @@ class Label(Stage):
         return found
 
     def _work(self, inputs: Inputs, run: Run) -> Work:
-        from qac_jax.retrieval import runs
-        from qac_jax.retrieval.rerank import Reranker, Settings
+        from qac_jax.formats import runs
+        from qac_jax.formats.records import Records
+        from qac_jax.inference.rerank import Reranker, Settings
         from qac_jax.stages.labels import Work, judgements, questions
-        from qac_jax.text.records import Records
 
         passages = inputs["passages"]
         assert isinstance(passages, Artifact)

@@ -10,13 +10,13 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.evaluation import answers as answering
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import Query, read_queries
+from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Run
+from qac_jax.inference.rerank import Reranker
 from qac_jax.retrieval.labelling import Accuracy, Candidates, Labeller, Rule, lines_of
-from qac_jax.retrieval.rerank import Reranker
-from qac_jax.retrieval.runs import Run
 from qac_jax.retrieval.texts import passage_text
-from qac_jax.text.judgements import by_query, read_judgements
-from qac_jax.text.queries import Query, read_queries
-from qac_jax.text.records import Records
 
 
 Judgements = dict[str, dict[str, int]]

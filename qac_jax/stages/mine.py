@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
+    from qac_jax.formats.records import Records
     from qac_jax.retrieval.hits import Searchable
     from qac_jax.retrieval.mining import Question
-    from qac_jax.text.records import Records
 
 
 # Queries of one file: what an interruption loses at most.
@@ -58,8 +58,8 @@ class Mine(Stage):
         return {"from": ", ".join(self._systems()), "passages with queries": count}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
         from qac_jax.retrieval import mining
-        from qac_jax.text.records import Records, shard_name, write_lines, write_offsets
 
         self._check()
         passages = Records(_artifact(inputs, "passages"))
@@ -113,10 +113,10 @@ class Mine(Stage):
 
     def _questions(self, inputs: Inputs, passages: Records) -> Sequence[Question]:
         from qac_jax.data.judged import generated_id
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.formats.records import Records
         from qac_jax.retrieval import mining
-        from qac_jax.text.judgements import by_query, read_judgements
-        from qac_jax.text.queries import read_queries
-        from qac_jax.text.records import Records
 
         if "contexts" in inputs:
             contexts = Records(_artifact(inputs, "contexts"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Pairs(Stage):
         return {"targets": self.targets, "part": self.part}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.text.records import write_records
+        from qac_jax.formats.records import write_records
 
         self._check()
         told: dict[str, int] = {}
@@ -122,8 +122,8 @@ class Pairs(Stage):
 
     def _parts(self, inputs: Inputs) -> Iterator[tuple[str, Passages, dict[str, list[str]]]]:
         """Every source: its name, its passages of the part, and their questions."""
+        from qac_jax.formats.records import Records
         from qac_jax.queries import pairs
-        from qac_jax.text.records import Records
 
         held_out = self.part == "held_out"
         if "passages" in inputs:
@@ -148,7 +148,7 @@ def _splits(folder: str) -> list[str]:
 
 
 def _read(folder: str) -> Passages:
-    from qac_jax.text import documents
+    from qac_jax.formats import documents
 
     return [
         {"_id": p.id, "doc": document.id, "title": p.title, "text": p.text}

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, option, source
-from qac_jax.text.formats import FORMATS
+from qac_jax.formats.registry import FORMATS
+from qac_jax.pipeline.stage import Inputs, Stage, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.text.documents import Document, Shard
+    from qac_jax.formats.documents import Document, Shard
     from qac_jax.text.preparing import Job
 
 
@@ -68,7 +68,8 @@ class Prepare(Stage):
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside fields and inputs."""
-        from qac_jax.text import python_docs, tokenizers
+        from qac_jax.formats.python import python_docs
+        from qac_jax.text import tokenizers
 
         self._check()
         found = {}
@@ -88,7 +89,7 @@ class Prepare(Stage):
         }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.text import documents
+        from qac_jax.formats import documents
 
         self._check()
         parts = documents.shards(
@@ -154,8 +155,8 @@ class Prepare(Stage):
         return tokenizer, splitter
 
     def _texts(self, parts: Sequence[Shard]) -> Callable[[], Iterator[str]]:
-        from qac_jax.text.bad_lines import BadLines
-        from qac_jax.text.documents import read_shard
+        from qac_jax.formats.bad_lines import BadLines
+        from qac_jax.formats.documents import read_shard
 
         def texts() -> Iterator[str]:
             bad = BadLines(self.skip_bad)
@@ -170,9 +171,9 @@ class Prepare(Stage):
     def _jobs(
         self, parts: Sequence[Shard], out: Writer, tokenizer: str, splitter: str
     ) -> list[Job]:
+        from qac_jax.formats.records import shard_name
         from qac_jax.text.passages import Cutting
         from qac_jax.text.preparing import Job
-        from qac_jax.text.records import shard_name
 
         cutting = Cutting(
             cut=self.cut,
@@ -210,7 +211,7 @@ class Prepare(Stage):
         return [known for known in told if known is not None]
 
     def _run(self, jobs: Sequence[Job], out: Writer) -> Iterator[dict[str, Any]]:
-        from qac_jax.text import engine
+        from qac_jax.pipeline import engine
         from qac_jax.text.preparing import prepare_shard
 
         return engine.run(
@@ -228,7 +229,7 @@ class Prepare(Stage):
         """A global step: ids that were there before are bad records of the shard they are in."""
         import numpy as np
 
-        from qac_jax.text.repeats import repeated_documents
+        from qac_jax.formats.repeats import repeated_documents
 
         stored = []
         for job in jobs:
@@ -249,9 +250,9 @@ class Prepare(Stage):
         tokenizer: str,
     ) -> None:
         """Counts, what was left out, and the offsets."""
+        from qac_jax.formats.bad_lines import BadLines
+        from qac_jax.formats.records import write_offsets
         from qac_jax.text import preparing, tokenizers
-        from qac_jax.text.bad_lines import BadLines
-        from qac_jax.text.records import write_offsets
 
         bad = BadLines(self.skip_bad)
         for answer in told:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Relatedness(Stage):
     ) -> tuple[list[Pair], Callable[[int], str], Callable[[], Iterator[str]]]:
         """(pairs, a passage's text by its row, all texts)."""
         from qac_jax.evaluation import relatedness
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         given = inputs["pairs"]
         assert isinstance(given, Artifact)
@@ -145,11 +145,11 @@ class Relatedness(Stage):
         odds: Any = ()
         encoder = getattr(self, "model", "") or getattr(self, "encoder", "")
         if encoder and pairs:
-            from qac_jax.retrieval.embed import Encoder
+            from qac_jax.inference.embed import Encoder
 
             cosine = relatedness.cosines(Encoder.load(encoder).encode, pairs, text)
         if self.cross_encoder and pairs:
-            from qac_jax.retrieval import rerank
+            from qac_jax.inference import rerank
 
             reranker = rerank.Reranker.load(self.cross_encoder)
             scores = reranker.score([p.context for p in pairs], [text(p.passage) for p in pairs])
@@ -173,7 +173,7 @@ class Relatedness(Stage):
     ) -> list[Item]:
         """What judges are asked about: so many of each sort."""
         from qac_jax.evaluation.votes import Item
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         items: Iterator[Item]
         if self.sheet_of == "pairs":
@@ -280,7 +280,7 @@ def _labelled(records: Any, inputs: Inputs, seed: int) -> Iterator[Item]:
     import random
 
     from qac_jax.evaluation.votes import Item
-    from qac_jax.text.records import Records
+    from qac_jax.formats.records import Records
 
     passages = Records(_artifact(inputs, "passages")) if "passages" in inputs else None
     if passages is None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages import fields
-from qac_jax.stages.stage import REFERENCE, Inputs, Stage, option, source
+from qac_jax.pipeline import fields
+from qac_jax.pipeline.stage import REFERENCE, Inputs, Stage, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.evaluation.report import Content
+    from qac_jax.report.report import Content
 
 
 PAGE, TABLE = "report.html", "report.md"
@@ -45,7 +45,7 @@ class Report(Stage):
 
     def environment(self) -> dict[str, str]:
         """The folder's artefacts, which are shown without being inputs."""
-        from qac_jax.evaluation import gathering
+        from qac_jax.report import gathering
 
         if not (self.folder or self.metrics) or REFERENCE in self.metrics:
             return {}
@@ -53,7 +53,7 @@ class Report(Stage):
         return {"artefacts": fields.digest({name: a.identity for name, a in found.items()})}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import report
+        from qac_jax.report import report
 
         del inputs
         content = self._content()
@@ -81,7 +81,7 @@ class Report(Stage):
 
     def _content(self) -> Content:
         from qac_jax import artifacts
-        from qac_jax.evaluation import gathering
+        from qac_jax.report import gathering
 
         folder = self._folder()
         found = gathering.found_in(folder)

@@ -12,12 +12,13 @@ from etils import epath
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.retrieval import runs, texts
+from qac_jax.formats import runs
+from qac_jax.formats.queries import read_queries, shares
+from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Ranking
+from qac_jax.inference.rerank import Reranker, Settings, Texts, rerank
+from qac_jax.retrieval import texts
 from qac_jax.retrieval.hits import Hit
-from qac_jax.retrieval.rerank import Reranker, Settings, Texts, rerank
-from qac_jax.retrieval.runs import Ranking
-from qac_jax.text.queries import read_queries, shares
-from qac_jax.text.records import Records
 
 
 # What an interrupted stage goes on from; the dot keeps it through a restart.

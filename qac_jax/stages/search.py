@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 RUN = "run.trec"
@@ -63,7 +63,7 @@ class Search(Stage):
             with out.open(RUN) as file:
                 out.count = to_run(file, self.index, self.queries, self.k, self.model)
             return
-        from qac_jax.retrieval.rerank import Settings
+        from qac_jax.inference.rerank import Settings
         from qac_jax.stages import reranking
 
         out.count = reranking.write(
@@ -102,7 +102,7 @@ class Search(Stage):
 
     def _candidates(self, out: Writer) -> str:
         """A run file: the given one, or what the index finds, kept while this stage runs."""
-        from qac_jax.retrieval import runs
+        from qac_jax.formats import runs
         from qac_jax.stages import reranking
 
         if not self.index:
@@ -118,8 +118,8 @@ class Search(Stage):
 
 def to_run(file: Any, index: str, queries: str, k: int, model: str = "") -> int:
     """Writes the run of all queries; returns how many there were."""
+    from qac_jax.formats.queries import read_queries
     from qac_jax.retrieval import search
-    from qac_jax.text.queries import read_queries
 
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage a query")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
     from qac_jax.evaluation.similarity import Similarity
-    from qac_jax.retrieval.runs import Run
-    from qac_jax.text.records import Records
+    from qac_jax.formats.records import Records
+    from qac_jax.formats.runs import Run
 
 
 FIGURES, PLOT, TABLE = "similarities.json", "similarities.svg", "similarities.md"
@@ -48,10 +48,10 @@ class Similarities(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import similarity
-        from qac_jax.retrieval import runs
-        from qac_jax.text.judgements import by_query, read_judgements
-        from qac_jax.text.queries import read_queries
-        from qac_jax.text.records import Records
+        from qac_jax.formats import runs
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.formats.records import Records
 
         passages = inputs["passages"]
         assert isinstance(passages, Artifact)
@@ -98,7 +98,7 @@ class Similarities(Stage):
         import numpy as np
 
         from qac_jax.evaluation.similarity import compare
-        from qac_jax.retrieval.embed import Encoder
+        from qac_jax.inference.embed import Encoder
 
         chosen: list[tuple[str, str, dict[str, int]]] = []
         for query, ranking in run.items():

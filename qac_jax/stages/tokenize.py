@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
     from qac_jax.data.building import Building
     from qac_jax.data.judged import Judged
-    from qac_jax.text.bad_lines import BadLines
-    from qac_jax.text.records import Records
+    from qac_jax.formats.bad_lines import BadLines
+    from qac_jax.formats.records import Records
 
 
 TASKS = (
@@ -117,8 +117,8 @@ class Tokenize(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data import building, store
+        from qac_jax.formats.bad_lines import BadLines
         from qac_jax.text import tokenizers
-        from qac_jax.text.bad_lines import BadLines
 
         self._check(inputs)
         tokenizer = tokenizers.load(self.tokenizer)
@@ -261,7 +261,7 @@ class Tokenize(Stage):
     ) -> list[int]:
         """Examples of a generator."""
         from qac_jax.data import shards
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         artifact = _artifact(inputs, "pairs")
         assert artifact is not None
@@ -295,7 +295,7 @@ class Tokenize(Stage):
 
         from qac_jax.data import judged, shards
         from qac_jax.data.examples import DOCUMENTS
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         artifact = _artifact(inputs, "passages")
         assert artifact is not None
@@ -346,7 +346,7 @@ class Tokenize(Stage):
     ) -> list[int]:
         """Examples made of queries with judged passages."""
         from qac_jax.data import shards
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         artifact = _artifact(inputs, "passages")
         passages = None if artifact is None else Records(artifact)
@@ -369,7 +369,7 @@ class Tokenize(Stage):
 
     def _judged(self, inputs: Inputs, passages: Records | None, bad: BadLines) -> Iterator[Judged]:
         from qac_jax.data import judged
-        from qac_jax.text.records import Records
+        from qac_jax.formats.records import Records
 
         if self.training:
             yield from judged.from_training_lines(self.training, self.training_format, bad)
@@ -398,7 +398,7 @@ class Tokenize(Stage):
         bad: BadLines,
     ) -> list[int]:
         """Runs the jobs whose shards an interrupted run had not finished; records in each."""
-        from qac_jax.text import engine
+        from qac_jax.pipeline import engine
 
         done = [
             name in out.done and (not sides or os.path.exists(sides[number]))
@@ -452,7 +452,7 @@ def _aligned(passages: Records, contexts: Records) -> bool:
 
 def _strategies(contexts: Artifact | None) -> tuple[str, ...]:
     """What passages tell themselves, and every origin of the contexts."""
-    from qac_jax.text.records import Records
+    from qac_jax.formats.records import Records
 
     origins: dict[str, None] = dict.fromkeys(("anchor", "phrase", "title"))
     if contexts is not None:

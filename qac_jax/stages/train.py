@@ -15,9 +15,9 @@ from typing import Any
 from qac_jax import processes
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline import fields
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source, user_cache
 from qac_jax.processes import Place
-from qac_jax.stages import fields
-from qac_jax.stages.stage import Inputs, Stage, artifact_input, option, source, user_cache
 
 
 # What a run keeps while it goes; the dot keeps it through a restart (see artifacts).
@@ -87,7 +87,7 @@ class Train(Stage):
         import jax
 
         from qac_jax.data.loader import Loader
-        from qac_jax.models import parameters
+        from qac_jax.hub import parameters
         from qac_jax.text import tokenizers
         from qac_jax.training import distributed, loop, start, step
         from qac_jax.training import mesh as meshes
@@ -241,7 +241,7 @@ class Train(Stage):
 
     def _start(self, objective: Any, inputs: Inputs) -> tuple[Any, Any]:
         """The objective in the shape of what it starts from, and the parameters to start from."""
-        from qac_jax.models import huggingface, parameters
+        from qac_jax.hub import huggingface, parameters
         from qac_jax.training import start
 
         given = [name for name in STARTS if name in inputs]
@@ -264,7 +264,7 @@ class Train(Stage):
 
     def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
         """The one parameter of a new model that does not start at random."""
-        from qac_jax.models import word_vectors
+        from qac_jax.hub import word_vectors
         from qac_jax.models.bert import Bert
         from qac_jax.models.t5 import T5
         from qac_jax.text import tokenizers
@@ -292,7 +292,7 @@ class Train(Stage):
 
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
         """The artefact's files, from host arrays."""
-        from qac_jax.models import parameters
+        from qac_jax.hub import parameters
         from qac_jax.training import report, start
 
         module, kept = start.exported(objective, params)
@@ -321,7 +321,7 @@ def _artifact(inputs: Inputs, name: str) -> Artifact:
 
 
 def _identity(value: Any) -> str:
-    from qac_jax.stages.stage import source_identity
+    from qac_jax.pipeline.stage import source_identity
 
     return value.identity if isinstance(value, Artifact) else source_identity(os.fspath(value))
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import Inputs, Stage, option, source
+from qac_jax.pipeline.stage import Inputs, Stage, option, source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class Unite(Stage):
     test: int = option(0, "test questions of a folder (0: all)")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
+        from qac_jax.formats.queries import read_queries
         from qac_jax.retrieval.texts import read_passages
-        from qac_jax.text.judgements import by_query, judgements_file, read_judgements
-        from qac_jax.text.queries import read_queries
 
         del inputs
         if not 0.0 < self.judged < 1.0:
@@ -104,8 +104,8 @@ class Unite(Stage):
 
 def _only_tested(folder: str) -> frozenset[str]:
     """Passages of documents that have test questions and no others."""
-    from qac_jax.text import documents
-    from qac_jax.text.judgements import judgements_file, read_judgements
+    from qac_jax.formats import documents
+    from qac_jax.formats.judgements import judgements_file, read_judgements
 
     below = os.path.join(folder, "qrels")
     splits = [os.path.splitext(name)[0] for name in os.listdir(below)]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qac_jax.formats.documents import Document
+from qac_jax.formats.records import Record
 from qac_jax.text import sentences, spans
-from qac_jax.text.documents import Document
-from qac_jax.text.records import Record
 from qac_jax.text.sentences import Span, Splitter
 from qac_jax.text.tokenizers import Tokenizer
 

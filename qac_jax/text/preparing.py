@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax.formats.bad_lines import BadLine, BadLines
+from qac_jax.formats.documents import Document, Shard, read_shard
+from qac_jax.formats.records import Record, write_lines
+from qac_jax.formats.repeats import ShardIds
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.bad_lines import BadLine, BadLines
-from qac_jax.text.documents import Document, Shard, read_shard
 from qac_jax.text.passages import Cutter, Cutting
-from qac_jax.text.records import Record, write_lines
-from qac_jax.text.repeats import ShardIds
 
 
 @dataclass(frozen=True)

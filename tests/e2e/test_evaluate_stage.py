@@ -9,8 +9,8 @@ import pytest
 
 from qac_jax import artifacts, cli
 from qac_jax.evaluation import results
-from qac_jax.retrieval.runs import ranked, read_run, write_run
-from qac_jax.text.records import write_records
+from qac_jax.formats.records import write_records
+from qac_jax.formats.runs import ranked, read_run, write_run
 
 
 QUERIES = 30

@@ -12,10 +12,10 @@ import pytest
 from qac_jax import artifacts
 from qac_jax.cli import main
 from qac_jax.data.loader import Loader
+from qac_jax.formats.records import Records
+from qac_jax.pipeline import stage
 from qac_jax.queries import extraction
-from qac_jax.stages import stage
 from qac_jax.stages.extract import Extract
-from qac_jax.text.records import Records
 
 
 WORDS = "river stone lamp winter garden copper violin harbour meadow signal ladder".split()

@@ -10,20 +10,21 @@ import pytest
 import toy_retrieval as toy
 
 from qac_jax import artifacts
+from qac_jax.formats import records
+from qac_jax.inference.embed import Encoder
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.finetune import Finetune
-from qac_jax.retrieval.embed import Encoder
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.vectors import Vectors
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.index import Index
 from qac_jax.stages.mine import Mine
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.stage import execute
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
-from qac_jax.text import records, titles, tokenizers
+from qac_jax.text import titles, tokenizers
 
 
 LENGTHS = {"query": 8, "passages": 14}

@@ -14,11 +14,11 @@ from toy_generation import save_generator
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.models import backbones, huggingface
+from qac_jax.formats.records import Records, write_records
+from qac_jax.hub import backbones, huggingface
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import CrossEncoder
 from qac_jax.text import tokenizers
-from qac_jax.text.records import Records, write_records
 
 
 PASSAGES = 24

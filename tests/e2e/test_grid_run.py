@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import toy_retrieval as toy
 
-from qac_jax import cli, grid
+from qac_jax import cli
+from qac_jax.pipeline import grid
 
 
 CELL = """

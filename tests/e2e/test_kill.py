@@ -11,7 +11,7 @@ from toy_stages import Numbers
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.stages import stage
+from qac_jax.pipeline import stage
 
 
 KILLS = 20

@@ -15,18 +15,18 @@ import toy_retrieval
 from qac_jax import cli
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.retrieval import runs
-from qac_jax.retrieval.rerank import Reranker, Settings, probability
+from qac_jax.formats import runs
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records
+from qac_jax.inference.rerank import Reranker, Settings, probability
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages import label as label_stage
 from qac_jax.stages import labels, reranking
 from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.label import Label
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
-from qac_jax.stages.stage import execute
 from qac_jax.stages.tokenize import Tokenize
-from qac_jax.text.queries import read_queries
-from qac_jax.text.records import Records
 
 
 @dataclasses.dataclass

@@ -13,8 +13,8 @@ import pytest
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import Interrupted
+from qac_jax.formats.records import Records
 from qac_jax.text import preparing, tokenizers
-from qac_jax.text.records import Records
 
 
 WORDS = (

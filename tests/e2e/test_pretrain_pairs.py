@@ -13,7 +13,7 @@ import toy_mlm
 from qac_jax import artifacts, cli
 from qac_jax.bench.pretrain import Pretrain
 from qac_jax.data import store
-from qac_jax.models import parameters
+from qac_jax.hub import parameters
 
 
 TINY = [

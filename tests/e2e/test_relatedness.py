@@ -14,8 +14,8 @@ from qac_jax import artifacts, cli
 from qac_jax.data import store
 from qac_jax.evaluation import relatedness, votes
 from qac_jax.evaluation.results import read
+from qac_jax.formats.records import write_records
 from qac_jax.text import tokenizers
-from qac_jax.text.records import write_records
 
 
 DOCUMENTS, EACH = 8, 5

@@ -17,7 +17,7 @@ import toy_retrieval as toy
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
-from qac_jax.retrieval.runs import read_run
+from qac_jax.formats.runs import read_run
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ STREAM = """
 import sys
 from qac_jax import artifacts
 from qac_jax.text import documents
-from qac_jax.text.records import Records, write_records
+from qac_jax.formats.records import Records, write_records
 
 format, source, out = sys.argv[1:]
 with artifacts.create(out, kind="passages") as writer:

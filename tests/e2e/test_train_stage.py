@@ -20,7 +20,8 @@ import pytest
 import toy_mlm
 
 from qac_jax import artifacts, cli
-from qac_jax.models import bert, huggingface, parameters
+from qac_jax.hub import huggingface, parameters
+from qac_jax.models import bert
 from qac_jax.objectives import mlm
 from qac_jax.stages import train
 

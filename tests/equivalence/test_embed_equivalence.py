@@ -16,12 +16,13 @@ import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.retrieval import buckets
-from qac_jax.retrieval.embed import Encoder, Settings
+from qac_jax.formats.records import Records
+from qac_jax.inference import buckets
+from qac_jax.inference.embed import Encoder, Settings
+from qac_jax.pipeline import stage
 from qac_jax.retrieval.ids import Ids
 from qac_jax.retrieval.vectors import Vectors
-from qac_jax.stages import embed, stage
-from qac_jax.text.records import Records
+from qac_jax.stages import embed
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_eight_devices_are_one(encoder, texts):
 
 
 def _batch(encoder: Encoder, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    from qac_jax.retrieval.embed import padded
+    from qac_jax.inference.embed import padded
 
     rows = encoder.tokenize(texts)
     return padded(rows, encoder.batches(rows)[0], encoder.tokenizer.pad_id)

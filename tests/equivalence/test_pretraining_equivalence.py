@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models import huggingface
+from qac_jax.hub import huggingface
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import backbones, name_maps
+from qac_jax.hub import backbones, name_maps
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Config
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import backbones
+from qac_jax.hub import backbones
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.training import mesh as meshes

@@ -12,7 +12,7 @@ import pytest
 import pytrec_eval
 
 from qac_jax.evaluation import metrics
-from qac_jax.retrieval.runs import ranked, read_run, write_run
+from qac_jax.formats.runs import ranked, read_run, write_run
 
 
 RUNS = 1000

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import huggingface
+from qac_jax.hub import huggingface
 from qac_jax.models.bert import Bert
 from qac_jax.models.layers import Runtime
 

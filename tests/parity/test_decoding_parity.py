@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import huggingface
-from qac_jax.models.decoding import Decoded, Decoding, decode
+from qac_jax.hub import huggingface
+from qac_jax.models.decoding.decode import Decoded, Decoding, decode
+from qac_jax.models.decoding.sampling import Sampling, draw, kept, row_keys
 from qac_jax.models.layers import Runtime
-from qac_jax.models.sampling import Sampling, draw, kept, row_keys
 
 
 MODELS = ("08a_", "08b_")

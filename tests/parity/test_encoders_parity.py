@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import huggingface
+from qac_jax.hub import huggingface
 from qac_jax.models.encoders import CrossEncoder
 from qac_jax.models.layers import Runtime
 

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from qac_jax.models import huggingface, sentence_transformers, weights
-from qac_jax.models.backbones import Options
+from qac_jax.hub import huggingface, sentence_transformers, weights
+from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime

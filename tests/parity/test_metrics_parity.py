@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from qac_jax.evaluation import benchmarks, metrics
-from qac_jax.retrieval.runs import read_run
-from qac_jax.text.judgements import by_query, read_judgements
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.runs import read_run
 
 
 TOLERANCE = 1e-6

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import pytest
 
-from qac_jax.models import huggingface, sentence_transformers
+from qac_jax.hub import huggingface, sentence_transformers
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import huggingface, name_maps
+from qac_jax.hub import huggingface, name_maps
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import cotmae

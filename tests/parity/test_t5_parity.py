@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from toy_decoding import greedy
 
-from qac_jax.models import huggingface, name_maps
+from qac_jax.hub import huggingface, name_maps
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, shift_right
 from qac_jax.models.t5_layers import relative_buckets

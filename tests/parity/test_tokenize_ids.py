@@ -15,7 +15,7 @@ import toy_examples
 
 from qac_jax.data.building import form_of
 from qac_jax.data.loader import Loader
-from qac_jax.stages.stage import execute
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.text import tokenizers
 

@@ -10,8 +10,8 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.evaluation import answers
-from qac_jax.retrieval.runs import ranked
-from qac_jax.text.queries import Query
+from qac_jax.formats.queries import Query
+from qac_jax.formats.runs import ranked
 
 
 # (answer, passage, whether the passage holds the answer, why)

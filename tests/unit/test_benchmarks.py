@@ -11,7 +11,7 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import benchmarks, collections, metrics, suites, tables
 from qac_jax.evaluation.benchmarks import BEIR14, FORUMS, PROTOCOLS, Suite, judge, protocol
 from qac_jax.evaluation.collections import Collection, evaluate_collection, evaluate_folder
-from qac_jax.retrieval.runs import ranked
+from qac_jax.formats.runs import ranked
 
 
 # AugTriever, Table 6, as printed: MS MARCO, the 14 BEIR sets, R@5/20/100 of six question sets.

@@ -12,10 +12,10 @@ import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
+from qac_jax.formats import judgements, queries, records
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.collect import Collect
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.stage import execute
-from qac_jax.text import judgements, queries, records
 
 
 PASSAGES = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qac_jax.text import docstrings
+from qac_jax.formats.python import docstrings
 
 
 NUMPY = """Stack arrays in sequence

@@ -18,14 +18,14 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
 from qac_jax.evaluation.results import Result
-from qac_jax.models import huggingface, weights
+from qac_jax.hub import huggingface, weights
+from qac_jax.inference import loading_back
+from qac_jax.inference.embed import Encoder
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.t5 import T5, T5Config
-from qac_jax.retrieval.embed import Encoder
-from qac_jax.stages import loading_back
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.export import Export
-from qac_jax.stages.stage import execute
 from qac_jax.text import tokenizers
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from qac_jax import config, grid, recipe
+from qac_jax import config
 from qac_jax.errors import UserError
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.cotmae import CotMae
 from qac_jax.objectives.finetune import Finetune
+from qac_jax.pipeline import grid, recipe
 
 
 MSMARCO = ("msmarco_qac_cotmae", "msmarco_qac_cocondenser")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError
+from qac_jax.formats.bad_lines import BadLines
 from qac_jax.queries import filtering
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.importing import read_contexts
-from qac_jax.text.bad_lines import BadLines
 
 
 PASSAGE = "Copper is a soft metal, and it conducts heat very well."

@@ -11,10 +11,10 @@ from qac_jax import cli
 from qac_jax.artifacts import load
 from qac_jax.data.examples import Examples
 from qac_jax.errors import UserError
+from qac_jax.formats.records import Records
 from qac_jax.queries import pairs, targets
 from qac_jax.queries.prompts import PROMPTS, Prompt
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.records import Records
 
 
 LEAD = "The kestrel is a small falcon that hovers over open fields."

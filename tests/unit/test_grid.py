@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import pytest
 from toy_stages import Doubled, Numbers, values
 
-from qac_jax import grid
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.evaluation import grids, results
-from qac_jax.grid import Grid
-from qac_jax.recipe import Recipe
-from qac_jax.stages.stage import Inputs, Stage, artifact_input
+from qac_jax.evaluation import results
+from qac_jax.pipeline import grid
+from qac_jax.pipeline.grid import Grid
+from qac_jax.pipeline.recipe import Recipe
+from qac_jax.pipeline.stage import Inputs, Stage, artifact_input
+from qac_jax.report import grids
 
 
 RAN: list[str] = []

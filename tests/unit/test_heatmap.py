@@ -8,7 +8,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
-from qac_jax.evaluation.heatmap import Heatmap
+from qac_jax.report.heatmap import Heatmap
 
 
 def whole(offset: float) -> Suite:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models import backbones, hf_config, huggingface, name_maps, weights
-from qac_jax.models.backbones import Options
+from qac_jax.hub import backbones, hf_config, huggingface, name_maps, weights
+from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.heads import BidirectionalHead

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qac_jax.text import identities
-from qac_jax.text.identities import IdIndex, IdSet, id_hashes, repeated
+from qac_jax.formats import identities
+from qac_jax.formats.identities import IdIndex, IdSet, id_hashes, repeated
 
 
 IDS = st.lists(st.text(max_size=3))

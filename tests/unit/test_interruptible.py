@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import Interrupted
-from qac_jax.stages.stage import interruptible
+from qac_jax.pipeline.stage import interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

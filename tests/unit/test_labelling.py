@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
+from qac_jax.inference.rerank import probability
 from qac_jax.retrieval.labelling import (
     Accuracy,
     Candidates,
@@ -17,7 +18,6 @@ from qac_jax.retrieval.labelling import (
     plain,
     shares,
 )
-from qac_jax.retrieval.rerank import probability
 
 
 IDS = tuple("abcdefgh")

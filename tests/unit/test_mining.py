@@ -12,12 +12,13 @@ import pytest
 from qac_jax import artifacts
 from qac_jax.data import judged
 from qac_jax.errors import UserError
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.records import Records, write_records
+from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.mining import Choice, Miner, Question
-from qac_jax.stages import bm25, mine, stage
-from qac_jax.text.bad_lines import BadLines
-from qac_jax.text.records import Records, write_records
+from qac_jax.stages import bm25, mine
 
 
 COUNT = 30

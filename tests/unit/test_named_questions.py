@@ -14,10 +14,10 @@ import pytest
 import qac_jax
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
+from qac_jax.formats import documents, named_questions
+from qac_jax.formats.records import write_records
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.judge import Judge
-from qac_jax.stages.stage import execute
-from qac_jax.text import documents, named_questions
-from qac_jax.text.records import write_records
 
 
 SHIPPED = Path(qac_jax.__file__).parent / "assets" / "demo" / "questions.jsonl"

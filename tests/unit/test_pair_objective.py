@@ -15,14 +15,14 @@ from qac_jax.data.building import form_of
 from qac_jax.data.form import Form
 from qac_jax.data.ranking import title_and_body
 from qac_jax.errors import UserError
-from qac_jax.models import parameters
+from qac_jax.hub import parameters
+from qac_jax.inference.embed import Encoder
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import pair, towers
 from qac_jax.objectives.cross_encoder import Localized, Pointwise
 from qac_jax.objectives.pair import Pair
-from qac_jax.retrieval.embed import Encoder
 from qac_jax.text import tokenizers
 from qac_jax.training import start
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from qac_jax import config, recipe
+from qac_jax import config
 from qac_jax.objectives.cross_encoder import Pointwise
 from qac_jax.objectives.pair import Pair
-from qac_jax.stages import fields
-from qac_jax.stages.stage import Stage
+from qac_jax.pipeline import fields, recipe
+from qac_jax.pipeline.stage import Stage
 
 
 GIN = Path(__file__).parents[2] / "gin_configs"

@@ -9,8 +9,8 @@ import tokenizers as hf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from qac_jax.formats.documents import Document, Passage, Section
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.documents import Document, Passage, Section
 from qac_jax.text.passages import Cutter, Cutting
 
 

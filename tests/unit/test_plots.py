@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qac_jax.evaluation import plots
-from qac_jax.evaluation.plots import Series
+from qac_jax.report import plots
+from qac_jax.report.plots import Series
 
 
 def svg(figure: str) -> ElementTree.Element:

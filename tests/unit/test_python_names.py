@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qac_jax.text.python_names import Definition, Names, is_public
-from qac_jax.text.python_source import parse
+from qac_jax.formats.python.python_names import Definition, Names, is_public
+from qac_jax.formats.python.python_source import parse
 
 
 def names_of(sources: dict[str, str], packages: tuple[str, ...] = ("p",)) -> dict[str, list[str]]:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.text import documents, judgements, training_lines
-from qac_jax.text.bad_lines import BadLines
-from qac_jax.text.documents import Passage
-from qac_jax.text.identities import IdSet
-from qac_jax.text.judgements import Judgement, read_judgements
-from qac_jax.text.negatives import Negatives, Scores, read_hard_negatives, read_triples
-from qac_jax.text.queries import read_queries, shares, with_score
-from qac_jax.text.training_lines import read_training_lines
+from qac_jax.formats import documents, judgements, training_lines
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Passage
+from qac_jax.formats.identities import IdSet
+from qac_jax.formats.judgements import Judgement, read_judgements
+from qac_jax.formats.negatives import Negatives, Scores, read_hard_negatives, read_triples
+from qac_jax.formats.queries import read_queries, shares, with_score
+from qac_jax.formats.training_lines import read_training_lines
 
 
 def _write(path: Path, text: str) -> Path:

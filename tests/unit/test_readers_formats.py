@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.text import documents
-from qac_jax.text.bad_lines import BadLines
-from qac_jax.text.documents import Document, Passage, Section
+from qac_jax.formats import documents
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Document, Passage, Section
 
 
 def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.text import documents
-from qac_jax.text.documents import Passage, Section
-from qac_jax.text.readers import named
+from qac_jax.formats import documents
+from qac_jax.formats.documents import Passage, Section
+from qac_jax.formats.readers import named
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from xml.sax.saxutils import escape
 import pytest
 
 from qac_jax.errors import DataError
-from qac_jax.text import documents
-from qac_jax.text.bad_lines import BadLines
-from qac_jax.text.readers import wikitext
+from qac_jax.formats import documents
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.readers import wikitext
 
 
 def _page(number: int, title: str, text: str, ns: int = 0, redirect: bool = False) -> str:

@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 from toy_stages import Doubled, Numbers, Summed
 
-from qac_jax import artifacts, recipe
+from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.recipe import Recipe
+from qac_jax.pipeline import recipe
+from qac_jax.pipeline.recipe import Recipe
 
 
 def three(count: int = 10, factor: int = 2, **options) -> Recipe:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
-from qac_jax.text import records
-from qac_jax.text.records import Records, encode, write_lines, write_offsets, write_records
+from qac_jax.formats import records
+from qac_jax.formats.records import Records, encode, write_lines, write_offsets, write_records
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30)

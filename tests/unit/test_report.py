@@ -12,12 +12,13 @@ import toy_report
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.evaluation import page, report, results
-from qac_jax.evaluation.report import Test as Measured
+from qac_jax.evaluation import results
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
+from qac_jax.pipeline.stage import execute
+from qac_jax.report import page, report
+from qac_jax.report.report import Test as Measured
 from qac_jax.stages.report import PAGE, TABLE, Report
-from qac_jax.stages.stage import execute
 
 
 VOID = {"meta", "path", "circle", "polyline", "polygon", "rect"}

@@ -12,10 +12,10 @@ import toy_cross_encoder
 import toy_retrieval
 
 from qac_jax.errors import UserError
-from qac_jax.models import huggingface
+from qac_jax.formats.runs import ranked
+from qac_jax.hub import huggingface
+from qac_jax.inference.rerank import Reranker, Settings, probability, rerank
 from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.retrieval.rerank import Reranker, Settings, probability, rerank
-from qac_jax.retrieval.runs import ranked
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.retrieval import fusion, runs
-from qac_jax.retrieval.runs import Ranking, ranked, read_run, run_files, write_run
+from qac_jax.formats import runs
+from qac_jax.formats.runs import Ranking, ranked, read_run, run_files, write_run
+from qac_jax.retrieval import fusion
 
 
 def _write(path: Path, *lines: str) -> Path:

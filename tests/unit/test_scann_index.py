@@ -13,11 +13,11 @@ import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
+from qac_jax.pipeline import stage
 from qac_jax.retrieval import scann_index, tuning
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.scann_index import Effort, Preset, Scann
 from qac_jax.stages import index as stages
-from qac_jax.stages import stage
 
 
 ROWS, WIDTH, TARGET, K = 4000, 32, 0.95, 10

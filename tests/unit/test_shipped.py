@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from qac_jax import shipped
 from qac_jax.errors import UserError
-from qac_jax.models.decoding import Decoding
-from qac_jax.models.sampling import Sampling
-from qac_jax.queries.generation import Generator, Request
+from qac_jax.hub import shipped
+from qac_jax.inference.generation import Generator, Request
+from qac_jax.models.decoding.decode import Decoding
+from qac_jax.models.decoding.sampling import Sampling
 from qac_jax.queries.prompts import PROMPTS
 
 

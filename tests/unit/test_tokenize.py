@@ -18,10 +18,12 @@ from qac_jax.data.preview import preview
 from qac_jax.data.shards import documents
 from qac_jax.data.wire import Rows
 from qac_jax.errors import DataError, UserError
-from qac_jax.stages.stage import execute
+from qac_jax.formats import records
+from qac_jax.formats.queries import read_queries
+from qac_jax.pipeline import engine
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import TASKS, Tokenize
-from qac_jax.text import engine, records, tokenizers
-from qac_jax.text.queries import read_queries
+from qac_jax.text import tokenizers
 
 
 @pytest.fixture(scope="module")

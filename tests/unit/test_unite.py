@@ -10,10 +10,10 @@ import pytest
 import toy_retrieval
 
 from qac_jax.errors import UserError
-from qac_jax.stages.stage import execute
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.unite import Unite
-from qac_jax.text.judgements import by_query, read_judgements
-from qac_jax.text.queries import read_queries
 
 
 @pytest.fixture(scope="module")

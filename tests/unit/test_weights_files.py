@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 from qac_jax.errors import UserError
-from qac_jax.models import torch_files, weights
+from qac_jax.hub import torch_files, weights
 
 
 def archive(path: Path, description: bytes, storages: dict[str, bytes], **options) -> Path:

@@ -11,14 +11,14 @@ import toy_examples
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.models import parameters, weights, word_vectors
+from qac_jax.hub import parameters, weights, word_vectors
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.seq2seq import Seq2Seq
-from qac_jax.stages.stage import execute
+from qac_jax.pipeline.stage import execute
 from qac_jax.stages.train import Train
 from qac_jax.text import tokenizers
 

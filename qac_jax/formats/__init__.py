@@ -1,0 +1,1 @@
+"""Readers and writers of corpora, queries, judgements, runs and negatives."""

@@ -1,0 +1,169 @@
+"""The front door: documents from files of any known format, as a stream or in shards.
+
+    for document in documents.read("msmarco_docs", "msmarco-docs.tsv.gz"): …
+
+For many processes: `shards(format, path, count)` cuts the corpus, `read_shard(shard, bad)` reads
+one part anywhere, and `repeats.repeated_documents` finds ids that occur twice over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.files import Piece, total_size
+from qac_jax.formats.identities import IdSet
+from qac_jax.formats.registry import checked_options, get_format
+
+
+# One shard's share of text when nobody says how many shards there should be. It depends on the
+# data only, never on the machine, so that the same corpus always gives the same files.
+SHARD_BYTES = 64 << 20
+
+
+class Section(NamedTuple):
+    heading: str
+    text: str
+
+
+class Passage(NamedTuple):
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document: either sections that are still to be cut, or passages that are fixed.
+
+    `meta` holds what the source tells beside the text, JSON-able: "url", "summary", "aliases"
+    (other names), "anchors" [[target, label], …], "phrases" (emphasised words), "see_also",
+    "categories", or keys of the source's own.
+    """
+
+    id: str
+    title: str = ""
+    sections: tuple[Section, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    source: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def text(self) -> str:
+        """All of it, sections or passages divided by a line end."""
+        parts = self.passages or self.sections
+        return "\n".join(part.text for part in parts if part.text)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a corpus that one process reads; can be sent anywhere."""
+
+    format: str
+    path: str
+    pieces: tuple[Piece, ...]
+    index: int = 0
+    count: int = 1
+    options: tuple[tuple[str, str], ...] = ()
+
+    def option(self, name: str) -> str:
+        return dict(self.options)[name]
+
+    def flag(self, name: str) -> bool:
+        return self.option(name) == "true"
+
+
+def shards(
+    format: str,
+    path: str | os.PathLike[str],
+    count: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> list[Shard]:
+    """The corpus in at most `count` parts of nearly equal size, in its own order.
+
+    Without a count: one part for every 64 MB. What the parts hold does not depend on the machine.
+    """
+    spec = get_format(format)
+    chosen = tuple(sorted(checked_options(spec, options or {}).items()))
+    pieces = getattr(spec.load(), spec.share)(os.fspath(path), count, dict(chosen))
+    return [
+        Shard(format, os.fspath(path), part, index, len(pieces), chosen)
+        for index, part in enumerate(pieces)
+    ]
+
+
+def default_count(files: Sequence[str]) -> int:
+    return max(1, math.ceil(total_size(files) / SHARD_BYTES))
+
+
+def read_shard(
+    shard: Shard, bad: BadLines | None = None, drop: Collection[int] = frozenset()
+) -> Iterator[Document]:
+    """The documents of one part. Those numbered in `drop` are repeated: told as bad records."""
+    bad = BadLines() if bad is None else bad
+    spec = get_format(shard.format)
+    stream: Iterator[Document] = getattr(spec.load(), spec.read)(shard, bad)
+    for number, document in enumerate(stream):
+        if number in drop:
+            bad.add(f"the id of {_told(document)} was there before", _place(document, shard))
+        else:
+            yield document
+
+
+def read(
+    format: str,
+    path: str | os.PathLike[str],
+    *,
+    skip_bad: int = 0,
+    bad: BadLines | None = None,
+    **options: Any,
+) -> Iterator[Document]:
+    """All documents, one after the other. Give `bad` to see afterwards what was skipped."""
+    bad = BadLines(skip_bad) if bad is None else bad
+    parts = shards(format, path, options=options)
+    known = IdSet()
+    for shard in parts:
+        for document in read_shard(shard, bad):
+            repeats = [i for i in ids_of(document) if not known.add(i)]
+            if repeats:
+                bad.add(f"the id of {_told(document)} was there before", _place(document, shard))
+            else:
+                yield document
+
+
+def check(document: Document) -> Document:
+    """The document itself, or BadRecord: no id, or nothing to read.
+
+    A document that is still to be cut needs a body; a fixed passage may be a title alone.
+    """
+    if not document.id.strip():
+        raise BadRecord("the id is missing or empty")
+    if document.passages:
+        for passage in document.passages:
+            if not passage.id.strip():
+                raise BadRecord(f"a passage of {document.id!r} has no id")
+            if not (passage.text.strip() or passage.title.strip()):
+                raise BadRecord(f"the text of {passage.id!r} is empty")
+    elif not any(section.text.strip() for section in document.sections):
+        raise BadRecord(f"the text of {document.id!r} is empty")
+    return document
+
+
+def ids_of(document: Document) -> list[str]:
+    """Documents and passages have names of their own; fixed passages are what is judged."""
+    if document.passages:
+        return [f"p {passage.id}" for passage in document.passages]
+    return [f"d {document.id}"]
+
+
+def _told(document: Document) -> str:
+    return f"document {document.id!r}"
+
+
+def _place(document: Document, shard: Shard) -> Place:
+    return document.place or Place(shard.path)

@@ -1,0 +1,1 @@
+"""Docstrings of Python packages as documents."""

@@ -1,0 +1,310 @@
+"""The docstrings of installed Python packages as documents, without importing anything.
+
+Modules and classes are documents; what they define is their parts, under its public name. A
+docstring that stands at several places counts once. Modules in a fixed fifth (by the hash of
+their names) are marked `held_out`: nothing is trained on them, known-item tests come from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import Document, Section, Shard, check
+from qac_jax.formats.files import Piece
+from qac_jax.formats.python import docstrings
+from qac_jax.formats.python.python_names import Definition, Names, is_public
+from qac_jax.formats.python.python_source import Member, Module, parse
+
+
+STDLIB = "stdlib"
+DEFAULT_PACKAGES = "numpy,scipy,jax,flax,optax,nltk,stdlib"
+
+# Shorter docstrings ("See base class.") say nothing a passage could be about.
+_MIN_WORDS = 5
+_HELD_OUT_SHARE = 5
+
+# What the format's options may be; the first is the default.
+CHOICES = {
+    "held_out": ("include", "exclude", "only"),
+    "sections": ("all", "first"),
+    "summary": ("keep", "drop"),
+}
+KINDS = ("module", "class", "method", "function")
+
+_SKIPPED_FOLDERS = {
+    *("__pycache__", "tests", "test", "testdata", "site-packages", "dist-packages", "node_modules"),
+    *("idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data", "encodings"),
+}
+
+
+def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+    """One package is one piece: its names can only be told from all of it."""
+    for name, allowed in CHOICES.items():
+        if options[name] not in allowed:
+            raise UserError(f"option {name}={options[name]!r}: expected {' or '.join(allowed)}")
+    if unknown := [kind for kind in _kinds(options["kinds"]) if kind not in KINDS]:
+        raise UserError(f"option kinds={unknown[0]!r}: expected some of {','.join(KINDS)}")
+    packages = list(dict.fromkeys(name.strip() for name in path.split(",") if name.strip()))
+    if not packages:
+        raise UserError(f"no packages are named; expected a list such as {DEFAULT_PACKAGES}")
+    for package in packages:
+        _root(package)
+    shards = min(count or len(packages), len(packages))
+    bounds = [len(packages) * i // shards for i in range(shards + 1)]
+    return [
+        tuple(Piece(name) for name in packages[low:high])
+        for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    """The documents of the packages of one shard, in the order of their names."""
+    wanted = {"include": (False, True), "exclude": (False,), "only": (True,)}
+    for piece in shard.pieces:
+        for document in _Package(piece.file, bad, shard).documents():
+            if document.meta["held_out"] not in wanted[shard.option("held_out")]:
+                continue
+            try:
+                yield check(document)
+            except BadRecord as error:
+                bad.add(error, Place(_root(piece.file)))
+
+
+def _kinds(option: str) -> list[str]:
+    return [kind.strip() for kind in option.split(",") if kind.strip()]
+
+
+def held_out(module: str) -> bool:
+    """Whether a module belongs to the fifth that is kept for testing."""
+    digest = hashlib.blake2b(module.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % _HELD_OUT_SHARE == 0
+
+
+def versions(packages: str) -> dict[str, str]:
+    """What is installed, for the key of a stage: the same names may mean other texts tomorrow."""
+    import importlib.metadata as metadata
+
+    found = {}
+    for package in map(str.strip, packages.split(",")):
+        try:
+            found[package] = metadata.version(package)
+        except (metadata.PackageNotFoundError, ValueError):
+            # Imported under another name than it is installed by (sklearn), or built in.
+            owners = sorted(set(metadata.packages_distributions().get(package, ())))
+            python = "python " + ".".join(map(str, sys.version_info[:3]))
+            found[package] = " ".join(f"{o} {metadata.version(o)}" for o in owners) or python
+    return found
+
+
+class _Package:
+    """One distribution: all its modules, and the documents made of them."""
+
+    def __init__(self, name: str, bad: BadLines, options: Shard):
+        self.name = name
+        self.kinds = frozenset(_kinds(options.option("kinds")) or KINDS)
+        self.first_only = options.option("sections") == "first"
+        self.without_summary = options.option("summary") == "drop"
+        self.modules = _modules(name, bad)
+        self.names = Names(self.modules)
+        self.public = self.names.public_names()
+        self.bad = bad
+        self.seen: set[bytes] = set()
+
+    def documents(self) -> Iterator[Document]:
+        for name in sorted(self.modules):
+            yield from self._module_documents(self.modules[name])
+        compiled = self.names.undocumented()
+        if compiled:
+            example = f"such as {compiled[0]}"
+            self.bad.leave_out(
+                f"names of {self.name} that are compiled or another package's, {example}",
+                len(compiled),
+            )
+
+    def _module_documents(self, module: Module) -> Iterator[Document]:
+        classes = []
+        parts = _Parts()
+        title = self._module_title(module)
+        if title and is_public(module.name):
+            self._add(parts, module, module.doc, {"title": title, "kind": "module"})
+        for name in sorted(module.members):
+            member = module.members[name]
+            titles = self.public.get(Definition(module.name, name))
+            if not titles:
+                continue
+            about = {"title": titles[0], "kind": member.kind, "aliases": titles[1:]}
+            if member.kind == "class":
+                classes.append(self._class_document(module, member, about))
+            else:
+                self._add(parts, module, member.doc, about)
+        yield from self._document(module.name, title, module, "module", parts)
+        for document in classes:
+            yield from document
+
+    def _class_document(
+        self, module: Module, member: Member, about: dict[str, Any]
+    ) -> Iterator[Document]:
+        parts = _Parts()
+        self._add(parts, module, member.doc, about)
+        for name, method in sorted(member.methods.items()):
+            if name == "__init__" or not name.startswith("_"):
+                own = about["title"] if name == "__init__" else f"{about['title']}.{name}"
+                definition = Definition(module.name, f"{member.name}.{name}")
+                titles = [*self.public.get(definition, ()), own]
+                named = {"title": titles[0], "kind": "method", "aliases": titles[1:]}
+                self._add(parts, module, method.doc, named)
+        yield from self._document(
+            f"{module.name}:{member.name}", about["title"], module, "class", parts
+        )
+
+    def _document(
+        self, key: str, title: str, module: Module, kind: str, parts: _Parts
+    ) -> Iterator[Document]:
+        if parts.sections:
+            meta = {
+                "package": self.name,
+                "module": module.name,
+                "kind": kind,
+                "held_out": held_out(module.name),
+                "parts": tuple(parts.about),
+            }
+            yield Document(
+                id=key, title=title, sections=tuple(parts.sections), source=self.name, meta=meta
+            )
+
+    def _add(self, parts: _Parts, module: Module, doc: str, about: dict[str, Any]) -> None:
+        """The sections of one docstring; each knows the name and summary of the whole."""
+        if about["kind"] not in self.kinds or len(doc.split()) < _MIN_WORDS:
+            return
+        fingerprint = hashlib.blake2b(" ".join(doc.split()).encode(), digest_size=16).digest()
+        if fingerprint in self.seen:
+            self.bad.leave_out("docstrings that stand elsewhere too")
+            return
+        self.seen.add(fingerprint)
+        parsed = docstrings.parse(doc)
+        about = {**about, "summary": parsed.summary}
+        if parsed.see_also:
+            about["anchors"] = [[self._target(module, label), label] for label in parsed.see_also]
+        for text in self._shown(parsed):
+            parts.sections.append(Section("", text))
+            parts.about.append({key: value for key, value in about.items() if value})
+
+    def _shown(self, parsed: docstrings.Docstring) -> list[str]:
+        """The sections that become text."""
+        texts = list(parsed.sections[:1] if self.first_only else parsed.sections)
+        if self.without_summary and parsed.summary:
+            before, _, after = texts[0].partition(parsed.summary)
+            texts[0] = f"{before.rstrip()} {after.lstrip()}".strip()
+            if len(texts[0].split()) < _MIN_WORDS:
+                del texts[0]
+        return texts
+
+    def _target(self, module: Module, label: str) -> str:
+        """The public name of what a "See Also" means, or the label as it is written."""
+        for start in (module.name, self.name):
+            found = self.names.resolve_dotted(start, label.removeprefix(f"{self.name}."))
+            if found is not None and self.public.get(found):
+                return self.public[found][0]
+        return label
+
+    def _module_title(self, module: Module) -> str:
+        """The module's own name, or for a private one where most of its content is shown."""
+        if is_public(module.name):
+            return module.name
+        homes = Counter(
+            self.public[definition][0].rpartition(".")[0]
+            for name in module.members
+            if self.public.get(definition := Definition(module.name, name))
+        )
+        return min(homes, key=lambda home: (-homes[home], home), default="")
+
+
+class _Parts:
+    """Sections of a document and, beside each, what it says about itself."""
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+        self.about: list[dict[str, Any]] = []
+
+
+def _root(package: str) -> str:
+    """The folder or file of a package, found without importing it."""
+    if package == STDLIB:
+        return sysconfig.get_path("stdlib")
+    if not package.isidentifier():
+        raise UserError(f"{package!r} is no top-level package; name packages such as numpy")
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        known = {STDLIB, *DEFAULT_PACKAGES.split(",")}
+        raise UserError(
+            f"package {package!r} is not installed; pip install it, or leave it out "
+            f"({nearest(package, known)})"
+        )
+    if spec.submodule_search_locations:
+        return list(spec.submodule_search_locations)[0]
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        raise UserError(f"package {package!r} has no Python source to read docstrings from")
+    return spec.origin
+
+
+def _modules(package: str, bad: BadLines) -> dict[str, Module]:
+    root = _root(package)
+    modules: dict[str, Module] = {}
+    for path in sorted(_sources(root)):
+        name = _module_name(package, root, path)
+        is_package = os.path.basename(path).startswith("__init__.")
+        with open(path, "rb") as file:
+            source = file.read()
+        stub = path.endswith(".pyi")
+        if stub and (name in modules or b'"""' not in source):
+            continue  # stubs matter only for compiled modules, and only with docstrings
+        try:
+            modules[name] = parse(source, name, is_package)
+        except (SyntaxError, ValueError) as error:
+            if package != STDLIB:
+                bad.add(f"not Python: {error}", Place(path, getattr(error, "lineno", None)))
+    _add_docs(modules)
+    return modules
+
+
+def _sources(root: str) -> Iterator[str]:
+    if os.path.isfile(root):
+        yield root
+        return
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f.isidentifier())
+        # ".py" sorts before ".pyi": a stub is seen after the source it belongs to.
+        yield from (os.path.join(folder, f) for f in files if f.endswith((".py", ".pyi")))
+
+
+def _module_name(package: str, root: str, path: str) -> str:
+    if os.path.isfile(root):
+        return package
+    parts = os.path.splitext(os.path.relpath(path, root))[0].split(os.sep)
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts if package == STDLIB else [package, *parts])
+
+
+def _add_docs(modules: dict[str, Module]) -> None:
+    """Puts what add_newdoc says where it says it belongs."""
+    for module in list(modules.values()):
+        for added in module.added_docs:
+            place = added.place or module.name.rpartition(".")[0]
+            home = modules.setdefault(place, Module(place, is_package=False))
+            member = home.members.setdefault(added.name, Member(added.name, "function"))
+            if added.method:
+                member.kind = "class"
+                method = member.methods.setdefault(added.method, Member(added.method, "function"))
+                method.doc = method.doc or added.doc
+            else:
+                member.doc = member.doc or added.doc

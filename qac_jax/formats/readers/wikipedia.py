@@ -1,0 +1,142 @@
+"""Wikipedia's XML dumps (pages-articles), read as a stream: articles only.
+
+Redirects and pages outside the article namespace are left out and counted. A dump that comes in
+many files is shared out file by file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from xml.parsers import expat
+
+from qac_jax.errors import DataError
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import Document, Section, Shard, check, default_count
+from qac_jax.formats.files import Piece, expand, open_bytes, share_out
+from qac_jax.formats.readers import wikitext
+
+
+_BLOCK = 1 << 18
+_FILE, _CATEGORY = "6", "14"
+_WANTED = {"title", "ns", "id", "text", "namespace"}
+
+
+def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+    files = expand(path, (".xml",))
+    return share_out(files, count or default_count(files), cut=False)
+
+
+def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    for piece in shard.pieces:
+        dump = _Dump()
+        for page in dump.pages(piece.file):
+            place = Place(piece.file, page.line)
+            if page.redirect:
+                bad.leave_out("redirects")
+            elif page.fields.get("ns", "0") != "0":
+                bad.leave_out("pages that are no articles")
+            else:
+                try:
+                    document = _document(page, dump.namespaces, place)
+                except BadRecord as error:
+                    bad.add(error, place)
+                    continue
+                if document is None:
+                    bad.leave_out("articles without prose")
+                else:
+                    yield document
+
+
+def _document(page: _Page, namespaces: Mapping[str, str], place: Place) -> Document | None:
+    fields = page.fields
+    parsed = wikitext.parse(
+        fields.get("text", ""),
+        files={namespaces.get(_FILE, "").lower()} - {""},
+        categories={namespaces.get(_CATEGORY, "").lower()} - {""},
+    )
+    found: dict[str, Any] = {
+        "anchors": [list(anchor) for anchor in parsed.anchors],
+        "links": parsed.links,
+        "phrases": parsed.phrases,
+        "categories": parsed.categories,
+        "see_also": parsed.see_also,
+    }
+    document = Document(
+        id=fields.get("id", ""),
+        title=fields.get("title", ""),
+        sections=tuple(Section(*section) for section in parsed.sections),
+        source="wikipedia",
+        meta={key: value for key, value in found.items() if value},
+        place=place,
+    )
+    if document.id and fields.get("text", "").strip() and not document.sections:
+        return None
+    return check(document)
+
+
+@dataclass
+class _Page:
+    line: int
+    fields: dict[str, str] = field(default_factory=dict)
+    redirect: bool = False
+
+
+class _Dump:
+    """Pages of a dump, one at a time."""
+
+    def __init__(self) -> None:
+        self.namespaces: dict[str, str] = {}
+        self._parser = expat.ParserCreate()
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._data
+        self._path: list[str] = []
+        self._page: _Page | None = None
+        self._ready: list[_Page] = []
+        self._text: list[str] | None = None
+        self._key = ""
+
+    def pages(self, path: str) -> Iterator[_Page]:
+        try:
+            with open_bytes(path) as file:
+                while block := file.read(_BLOCK):
+                    self._parser.Parse(block)
+                    yield from self._ready
+                    self._ready.clear()
+                self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            reason = expat.ErrorString(error.code)
+            raise DataError(
+                f"not a whole XML dump: {reason}; fetch the file again",
+                file=path,
+                line=error.lineno,
+            ) from error
+        yield from self._ready
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._path.append(name)
+        if name == "page":
+            self._page = _Page(self._parser.CurrentLineNumber)
+        elif name == "redirect" and self._page:
+            self._page.redirect = True
+        elif name in _WANTED:
+            self._text, self._key = [], attributes.get("key", "")
+
+    def _data(self, data: str) -> None:
+        if self._text is not None:
+            self._text.append(data)
+
+    def _end(self, name: str) -> None:
+        self._path.pop()
+        text, self._text = "".join(self._text or ()), None
+        if name == "page" and self._page:
+            self._ready.append(self._page)
+            self._page = None
+        elif name == "namespace":
+            self.namespaces[self._key] = text
+        elif name in _WANTED and self._page:
+            # Revisions and contributors have ids too; the page's comes first.
+            self._page.fields.setdefault(name, text)

@@ -1,0 +1,248 @@
+"""Text artefacts: JSON lines in shards, and `offsets.npy` for random access.
+
+An artefact of kind "passages" holds records {"_id", "doc", "position", "title", "text", …}, one of
+kind "contexts" {"_id", "contexts": [{"text", "origin", "score"}, …]}. The files are called
+`passages-00000-of-00004.jsonl`; their order is the order of the records. `offsets.npy` counts
+bytes through the shards as if they were one file: record i is bytes offsets[i] to offsets[i + 1].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, cast, overload
+
+import numpy as np
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats.identities import IdIndex
+
+
+Record = dict[str, Any]
+
+OFFSETS = "offsets.npy"
+
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.jsonl")
+_BLOCK = 1 << 22
+_FIRST_ID = re.compile(rb'\{"_id":\s?"([^"\\]*)"')
+
+
+def shard_name(name: str, index: int, count: int) -> str:
+    return f"{name}-{index:05d}-of-{count:05d}.jsonl"
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """One line. `_id` should come first: ids are then found without parsing the whole line."""
+    line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return line.encode() + b"\n"
+
+
+def write_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> Record:
+    """Writes one file in any process (a pool's worker): {"records": count, "sha256": hash}.
+
+    The parent publishes it: `writer.keep(name, sha256=…, facts={"records": count})` for the
+    file `writer.part(name)`.
+    """
+    digest, count = hashlib.sha256(), 0
+    with open(path, "wb", buffering=1 << 20) as file:
+        for record in records:
+            line = encode(record)
+            digest.update(line)
+            file.write(line)
+            count += 1
+    return {"records": count, "sha256": digest.hexdigest()}
+
+
+def write_records(
+    writer: Writer,
+    records: Iterable[Mapping[str, Any]],
+    name: str = "passages",
+    *,
+    shards: int = 1,
+    total: int | None = None,
+) -> int:
+    """Writes all records in order, their offsets and the artefact's count.
+
+    More than one shard needs the number of records (`total`, or an iterable with a length),
+    because the shards hold contiguous pieces of nearly equal size.
+    """
+    if shards > 1 and total is None:
+        if not isinstance(records, Sized):
+            raise ValueError("write_records: shards > 1 needs total= for an unsized iterable")
+        total = len(records)
+    stream = iter(records)
+    for index in range(shards):
+        piece: Iterable[Mapping[str, Any]] = stream
+        if index < shards - 1 and total is not None:
+            size = total * (index + 1) // shards - total * index // shards
+            piece = itertools.islice(stream, size)
+        facts: Record = {"records": 0}
+        with writer.open(shard_name(name, index, shards), "wb", facts=facts) as file:
+            for record in piece:
+                file.write(encode(record))
+                facts["records"] += 1
+    return write_offsets(writer, name, shards)
+
+
+def write_offsets(writer: Writer, name: str, shards: int) -> int:
+    """The last, global step when the shards were written one by one; sets the writer's count."""
+    pieces = [np.zeros(1, np.uint64)]
+    start = 0
+    for index in range(shards):
+        path = os.fspath(writer.path / shard_name(name, index, shards))
+        pieces.extend(ends + np.uint64(start) for ends in _line_ends(path))
+        start += os.path.getsize(path)
+    offsets = np.concatenate(pieces)
+    with writer.temporary(OFFSETS) as path:
+        np.save(os.fspath(path), offsets)
+    writer.count = len(offsets) - 1
+    return writer.count
+
+
+class Records(Sequence[Record]):
+    """The records of a finished artefact: random access by number, cheap iteration in order.
+
+    Holds no record in memory. Can be sent to other processes.
+    """
+
+    def __init__(self, artifact: Artifact, name: str | None = None):
+        shards = sorted(m.groups() for m in map(_SHARD.fullmatch, artifact.files) if m)
+        names = {shard[0] for shard in shards}
+        if name is None and len(names) != 1:
+            found = ", ".join(sorted(names)) or "none"
+            raise UserError(f"{artifact.path} does not hold one kind of text records ({found})")
+        self.name = name or names.pop()
+        self._paths = [
+            os.fspath(artifact.path / shard_name(base, int(index), int(count)))
+            for base, index, count in shards
+            if base == self.name
+        ]
+        self._offsets_path = os.fspath(artifact.file(OFFSETS))
+        self._open()
+
+    def _open(self) -> None:
+        self._files = _Files(self._paths)
+        sizes = [os.path.getsize(path) for path in self._paths]
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
+        self._offsets = np.load(self._offsets_path, mmap_mode="r")
+        self._index: IdIndex | None = None
+        if int(self._offsets[-1]) != int(self._starts[-1]):
+            raise UserError(
+                f"{self._offsets_path} does not fit its shards ({int(self._offsets[-1])} bytes "
+                f"against {int(self._starts[-1])}); make the artefact again"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "_paths": self._paths, "_offsets_path": self._offsets_path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, item: int) -> Record: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Record]: ...
+    def __getitem__(self, item: int | slice) -> Record | list[Record]:
+        if isinstance(item, slice):
+            start, stop, step = item.indices(len(self))
+            if step == 1:
+                return list(self.range(start, stop))
+            return [self[i] for i in range(start, stop, step)]
+        index = int(item)
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {item} of {len(self)}")
+        begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
+        shard = int(np.searchsorted(self._starts, begin, side="right")) - 1
+        line = self._files.read(shard, begin - int(self._starts[shard]), end - begin)
+        return self._parse(line, index)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.range(0, len(self))
+
+    def range(self, start: int, stop: int) -> Iterator[Record]:
+        """Records start to stop - 1, read one after the other: a worker's part."""
+        for index, line in zip(range(start, stop), self._lines(start), strict=False):
+            yield self._parse(line, index)
+
+    def ids(self) -> Iterator[str]:
+        """The `_id` of every record, in order, without parsing the rest of the line."""
+        for index, line in enumerate(self._lines(0)):
+            match = _FIRST_ID.match(line)
+            yield match[1].decode() if match else self._parse(line, index)["_id"]
+
+    def positions(self, ids: Iterable[str]) -> list[int | None]:
+        """Where these ids are (None: nowhere). The first call reads all ids: 16 bytes each."""
+        if self._index is None:
+            self._index = IdIndex(self.ids())
+        return [self._position(i) for i in ids]
+
+    def _position(self, wanted: str) -> int | None:
+        for candidate in cast(IdIndex, self._index).candidates(wanted):
+            if self[candidate]["_id"] == wanted:
+                return candidate
+        return None
+
+    def _lines(self, start: int) -> Iterator[bytes]:
+        if start >= len(self):
+            return
+        begin = int(self._offsets[start])
+        first = int(np.searchsorted(self._starts, begin, side="right")) - 1
+        for shard in range(first, len(self._paths)):
+            with open(self._paths[shard], "rb") as file:
+                file.seek(max(0, begin - int(self._starts[shard])))
+                yield from file
+
+    def _parse(self, line: bytes, index: int) -> Record:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            shard = int(np.searchsorted(self._starts, int(self._offsets[index]), "right")) - 1
+            first = int(np.searchsorted(self._offsets, self._starts[shard]))
+            raise DataError(
+                f"not a JSON record ({error}); the artefact is damaged, make it again",
+                file=self._paths[shard],
+                line=index - first + 1,
+            ) from error
+
+
+class _Files:
+    """Files read at given places, opened when first needed and closed with their owner."""
+
+    def __init__(self, paths: Sequence[str]):
+        self._paths = paths
+        self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def read(self, number: int, start: int, size: int) -> bytes:
+        with self._lock:
+            if number not in self._open:
+                self._open[number] = os.open(self._paths[number], os.O_RDONLY)
+        return os.pread(self._open[number], size, start)
+
+    def __del__(self) -> None:
+        if os is None:  # Python is ending: modules go before objects, and it closes files itself
+            return
+        for descriptor in self._open.values():
+            os.close(descriptor)
+
+
+def _line_ends(path: str) -> Iterator[np.ndarray]:
+    """Offsets just behind every line of a file, block by block."""
+    position = 0
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
+            yield (ends + (position + 1)).astype(np.uint64)
+            position += len(block)

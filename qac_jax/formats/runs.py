@@ -1,0 +1,245 @@
+"""Runs: for every query its ranked passages, and TREC's files of them.
+
+    run = read_run("bm25.trec")
+    run["156493"].ids[:10], run["156493"].scores[:10]
+
+There is one order, trec_eval's: scores descending, equal scores by id descending, and scores are
+equal when they are so in single precision, which is all that trec_eval keeps. The rank column of
+a file is not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats.files import open_bytes
+
+
+TAG = "qac_jax"
+
+
+class Ranking(NamedTuple):
+    """Ids and scores (float32), best first. Make it with `ranked`."""
+
+    ids: tuple[str, ...]
+    scores: np.ndarray
+
+    def top(self, depth: int) -> Ranking:
+        return Ranking(self.ids[:depth], self.scores[:depth])
+
+    def without(self, unwanted: str) -> Ranking:
+        """The same without one id (a query that finds itself)."""
+        if unwanted not in self.ids:
+            return self
+        place = self.ids.index(unwanted)
+        ids = self.ids[:place] + self.ids[place + 1 :]
+        return Ranking(ids, np.delete(self.scores, place))
+
+
+Run = dict[str, Ranking]
+
+
+def ranked(ids: Sequence[str], scores: Sequence[float] | np.ndarray) -> Ranking:
+    """Puts passages into trec_eval's order."""
+    with np.errstate(over="ignore"):  # beyond single precision all are equally far away
+        single = np.asarray(scores, np.float64).astype(np.float32)
+    if len(ids) != len(single):
+        raise ValueError(f"{len(ids)} ids and {len(single)} scores")
+    if (single[:-1] > single[1:]).all():
+        return Ranking(tuple(ids), single)
+    pairs = sorted(zip(single.tolist(), ids, strict=True), reverse=True)
+    ordered = np.fromiter((score for score, _ in pairs), np.float32, len(pairs))
+    return Ranking(tuple(name for _, name in pairs), ordered)
+
+
+def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
+    """A file of six columns (TREC: query, Q0, passage, rank, score, tag), four (query, passage,
+    rank, score) or three (MS MARCO: query, passage, rank); plain or compressed.
+    """
+    path = os.fspath(path)
+    ids: dict[str, list[str]] = {}
+    scores: dict[str, list[float]] = {}
+    # Passages are found by many queries: their ids are kept once.
+    known: dict[bytes, str] = {}
+    for number, query, passage, score in _lines(path):
+        if (name := known.get(query)) is None:
+            name = known[query] = _decoded(query, path, number)
+        if (text := known.get(passage)) is None:
+            text = known[passage] = _decoded(passage, path, number)
+        if name not in ids:
+            ids[name], scores[name] = [], []
+        ids[name].append(text)
+        scores[name].append(score)
+        if not math.isfinite(score):
+            raise DataError(f"the score {score} is not a finite number", file=path, line=number)
+    if not ids:
+        raise DataError("no line in it; expected a run of one passage a line", file=path)
+    run = {}
+    for name in ids:
+        if len(set(ids[name])) < len(ids[name]):
+            raise _repeated(path, name)
+        ranking = ranked(ids[name], scores.pop(name))
+        run[name] = ranking if depth is None else ranking.top(depth)
+    return run
+
+
+def write_run(path: str | os.PathLike[str], run: Mapping[str, Ranking], tag: str = TAG) -> None:
+    """Writes a whole file or none; the old one stays until the new one is complete."""
+    path = os.fspath(path)
+    part = f"{path}.part"
+    with open(part, "w", encoding="utf-8", newline="\n") as file:
+        write_lines(file, run, tag)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def write_lines(file: IO[str], run: Mapping[str, Ranking], tag: str = TAG) -> None:
+    """Writes a run's lines, ranks from 1, scores so that they read back as the same number.
+
+    Columns stand apart by blanks, or by tabs where an id holds a blank.
+    """
+    blank = "\t" if any([_needs_tabs((q, *ranking.ids)) for q, ranking in run.items()]) else " "
+    for query, ranking in run.items():
+        before, after = f"{query}{blank}Q0{blank}", f"{blank}{tag}\n"
+        pairs = zip(ranking.ids, ranking.scores.tolist(), strict=True)
+        # Nine digits tell all numbers of single precision apart.
+        file.writelines(
+            f"{before}{name}{blank}{rank}{blank}{score:.9g}{after}"
+            for rank, (name, score) in enumerate(pairs, 1)
+        )
+
+
+def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
+    """Name -> path for a run's file, a folder that holds one, or several joined by commas.
+
+    A run is called after its file, or after its folder where that tells more.
+    """
+    paths = [_run_file(part.strip()) for part in os.fspath(source).split(",") if part.strip()]
+    if repeated := {path for path in paths if paths.count(path) > 1}:
+        raise UserError(f"the run {min(repeated)} is named twice; give each run once")
+    for naming in (_stem, _folder_stem, str):
+        names = [naming(path) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, paths, strict=True))
+
+
+def _run_file(path: str) -> str:
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise UserError(f"the run {path} does not exist; give a TREC run file")
+        return path
+    inside = sorted(n for n in os.listdir(path) if n.endswith((".trec", ".run", ".trec.gz")))
+    if len(inside) != 1:
+        found = ", ".join(inside) or "none"
+        raise UserError(f"{path} holds {found} of the name *.trec or *.run; expected one run")
+    return os.path.join(path, inside[0])
+
+
+def _stem(path: str) -> str:
+    name = os.path.basename(path).removesuffix(".gz").rsplit(".", 1)[0]
+    return name if name not in ("run", "") else _folder_stem(path).split("/")[0]
+
+
+def _folder_stem(path: str) -> str:
+    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    return f"{folder}/{os.path.basename(path).rsplit('.', 1)[0]}"
+
+
+def _lines(path: str) -> Iterator[tuple[int, bytes, bytes, float]]:
+    """(line number, query, passage, score); millions of lines, so nothing is done twice."""
+    width, sign = 0, 1
+    pick = itemgetter(0, 0, 0)
+    with open_bytes(path) as file:
+        for number, raw in enumerate(file, 1):
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            fields = raw.rstrip(b"\r\n").split(b"\t") if b"\t" in raw else raw.split()
+            if len(fields) != (width or 6):
+                if not raw.strip():
+                    continue
+                if len(fields) not in _LAYOUTS or width:
+                    raise _wrong_width(fields, width, path, number)
+            if not width:
+                width = len(fields)
+                columns, sign = _LAYOUTS[width]
+                pick = itemgetter(*columns)
+            query, passage, figure = pick(fields)
+            try:
+                yield number, query, passage, sign * float(figure)
+            except ValueError:
+                what = "score" if sign > 0 else "rank"
+                shown = figure.decode(errors="replace")
+                raise DataError(
+                    f"the {what} {shown!r} is not a number", file=path, line=number
+                ) from None
+
+
+# Number of columns -> where query, passage and figure stand, and whether a larger one is better.
+_LAYOUTS: dict[int, tuple[tuple[int, int, int], int]] = {
+    6: ((0, 2, 4), 1),
+    4: ((0, 1, 3), 1),
+    3: ((0, 1, 2), -1),
+}
+
+
+def _decoded(name: bytes, path: str, line: int) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"the id {name!r} is not UTF-8", file=path, line=line) from error
+
+
+def _wrong_width(fields: Sequence[bytes], width: int, path: str, line: int) -> DataError:
+    return DataError(
+        f"{len(fields)} columns"
+        + (
+            f", but {width} on the lines before"
+            if width
+            else "; expected 6 (query, Q0, passage, rank, score, tag), 4 (query, passage, rank, "
+            "score) or 3 (query, passage, rank)"
+        ),
+        file=path,
+        line=line,
+    )
+
+
+def _repeated(path: str, query: str) -> DataError:
+    """Where a query has a passage for the second time: read again, as this is rare."""
+    seen = set()
+    line, again = 0, b""
+    for number, name, passage, _ in _lines(path):
+        if name.decode() == query:
+            if passage in seen:
+                line, again = number, passage
+                break
+            seen.add(passage)
+    return DataError(
+        f"passage {again.decode()!r} was ranked for query {query!r} before; "
+        f"every passage may stand once a query",
+        file=path,
+        line=line,
+    )
+
+
+def _needs_tabs(names: Iterable[str]) -> bool:
+    """Whether an id holds a blank; refuses what no file can hold."""
+    names = list(names)
+    together = "".join(names)
+    if "" not in names and together.split() == [together]:
+        return False
+    for name in names:
+        if not name.strip() or "\t" in name or len(name.splitlines()) > 1:
+            raise UserError(
+                f"the id {name!r} is empty or holds a tab or a line's end, which no run file can "
+                f"hold; rename it"
+            )
+    return True

@@ -1,0 +1,1 @@
+"""Model folders of other libraries, in and out."""

@@ -1,0 +1,93 @@
+"""Pre-training heads as files beside a BERT: Condenser's `c_head`, CoT-MAE's `d_head`.
+
+The official codes keep them in `model.pt`; here they are safetensors with the same names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import flax.linen as nn
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, name_maps, weights
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.heads import BidirectionalHead, CausalDecoder
+
+
+FILE = "heads.safetensors"
+BIDIRECTIONAL, CAUSAL = "c_head", "d_head"
+# Where heads may lie in a folder, first found first taken.
+_FILES = (FILE, "c_head.safetensors", "model.pt", weights.SAFETENSORS, weights.PYTORCH)
+_LAYER = re.compile(rf"(?P<prefix>.*?)(?P<head>{BIDIRECTIONAL}|{CAUSAL})\.(?P<layer>\d+)\.")
+
+
+def load(
+    path: Path, config: BertConfig, window: int, options: backbones.Options
+) -> dict[str, backbones.Loaded]:
+    """The heads of a file, or of a folder that has them in one of the usual files.
+
+    config is the shape of the BERT that they belong to; window is how far a causal decoder looks
+    back, which no file says.
+    """
+    path, tensors = _find(path)
+    heads: dict[str, backbones.Loaded] = {}
+    for name, (prefix, count) in _layers(tensors).items():
+        module: nn.Module
+        if name == BIDIRECTIONAL:
+            module = BidirectionalHead(config, options.runtime, count)
+        else:
+            module = CausalDecoder(config, options.runtime, count, window)
+        own = {n: t for n, t in tensors.items() if n.startswith((f"{prefix}{name}", name))}
+        heads[name] = module, backbones.fit(path, module, _table(name, count, prefix), own, options)
+    return heads
+
+
+def save(path: Path, heads: Mapping[str, backbones.Loaded]) -> None:
+    """Writes heads into one safetensors file."""
+    tensors: dict = {}
+    for name, (module, variables) in heads.items():
+        if name not in (BIDIRECTIONAL, CAUSAL):
+            raise UserError(f"there is no head {name!r}; expected {BIDIRECTIONAL} or {CAUSAL}")
+        table = _table(name, module.num_layers, "")
+        tensors |= name_maps.write(table, backbones.loop_params(variables))
+    weights.write_file(path, tensors)
+
+
+def _table(name: str, count: int, prefix: str) -> name_maps.Table:
+    if name == BIDIRECTIONAL:
+        return name_maps.bert_layers(count, f"{prefix}{name}.")
+    table = name_maps.gpt2_layers(count, f"{prefix}{name}.")
+    return table | name_maps.norm("norm", f"{prefix}{name}_ln_f")
+
+
+def there(path: Path) -> bool:
+    """Whether a file, or a folder in one of its usual files, holds any head."""
+    return any(_layers(weights.read_file(file)) for file in _candidates(path))
+
+
+def _candidates(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [path / f for f in _FILES if (path / f).is_file()]
+
+
+def _find(path: Path) -> tuple[Path, weights.Tensors]:
+    files = _candidates(path)
+    for file in files:
+        tensors = weights.read_file(file)
+        if _layers(tensors):
+            return file, tensors
+    looked = ", ".join(file.name for file in files) or "none of the usual files is there"
+    raise UserError(
+        f"{path} holds no pre-training head ({BIDIRECTIONAL}.*, {CAUSAL}.*; looked into: {looked})"
+    )
+
+
+def _layers(tensors: Mapping[str, object]) -> dict[str, tuple[str, int]]:
+    """Head -> (what its names begin with, number of layers)."""
+    found: dict[str, tuple[str, int]] = {}
+    for match in filter(None, map(_LAYER.match, sorted(tensors))):
+        prefix, count = found.get(match["head"], (match["prefix"], 0))
+        found[match["head"]] = prefix, max(count, int(match["layer"]) + 1)
+    return found

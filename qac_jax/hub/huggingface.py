@@ -1,0 +1,292 @@
+"""The bridge to Hugging Face folders: models, pre-training heads and dual encoders, both ways.
+
+    module, variables = huggingface.load("path/to/bert-base-uncased")
+    huggingface.save("out/model", module, variables, tokenizer="path/to/bert-base-uncased")
+
+What is saved, transformers and sentence-transformers load with the same results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError, nearest
+from qac_jax.hub import (
+    backbones,
+    dpr,
+    head_files,
+    hf_config,
+    name_maps,
+    parameters,
+    sentence_transformers,
+    weights,
+)
+from qac_jax.hub.backbones import Loaded, Options
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5
+
+
+Place = str | os.PathLike[str]
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "spiece.model",
+)
+DEFAULT = Options()
+# The kind of artefact that is a Hugging Face folder as well (`qac export`).
+EXPORTED = "model"
+FORMS = ("sentence_transformers", "dpr")
+DTYPES = ("float32", "float16")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def resolve(place: Place) -> Path:
+    """A folder as it is; any other name is looked up at the Hugging Face hub."""
+    path = Path(place)
+    if path.is_dir():
+        return path
+    name = os.fspath(place)
+    if path.exists() or not _HUB_NAME.fullmatch(name):
+        raise UserError(f"there is no folder {name}; pass the path of a Hugging Face model folder")
+    try:
+        import huggingface_hub
+
+        described = ["*.json", "*.txt", "*.model"]
+        found = huggingface_hub.snapshot_download(
+            name, allow_patterns=[*described, "*.safetensors"]
+        )
+        if not any(Path(found).rglob("*.safetensors")):
+            found = huggingface_hub.snapshot_download(name, allow_patterns=[*described, "*.bin"])
+    except Exception as error:  # offline, unknown, private, gated …: many types, one meaning
+        raise UserError(
+            f"there is no folder {name}, and the Hugging Face hub does not give a model of that "
+            f"name ({type(error).__name__}); pass the path of a folder that holds it"
+        ) from None
+    return Path(found)
+
+
+def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAULT) -> Loaded:
+    """(module, variables) of a folder, by what its files say.
+
+    A BERT (ERNIE, Contriever …) gives a Bert, a sequence classifier a CrossEncoder, a T5 a T5, a
+    sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was trained. Heads
+    beside a BERT: `load_heads`. With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT
+    without that part gets a new one.
+    """
+    folder, options = resolve(place), _with(runtime, options)
+    if artifacts.peek(folder) is not None:
+        artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
+        if artifact.kind == parameters.KIND:
+            return parameters.load(artifact, options.runtime)
+    if sentence_transformers.is_folder(folder):
+        return sentence_transformers.load(folder, options)
+    if dpr.is_pair(folder):
+        query, passage = (backbones.load(folder / side, options) for side in SIDES)
+        return sentence_transformers.pair(query, passage)
+    return backbones.load(folder, options)
+
+
+def load_dual_encoder(
+    query: Place,
+    passage: Place | None = None,
+    runtime: Runtime | None = None,
+    options: Options = DEFAULT,
+    *,
+    pooling: str | None = None,
+    normalize: bool | None = None,
+) -> Loaded:
+    """A DualEncoder from any encoder's folder, or from two (`passage`: another one's).
+
+    A sentence-transformers folder says how it makes vectors, and so does a DPR; a bare BERT does
+    not, so that `pooling` must say it. pooling and normalize replace what a folder says.
+    """
+    loaded = [
+        as_dual_encoder(load(place, runtime, options), place, pooling, normalize)
+        for place in (query, passage)
+        if place is not None
+    ]
+    return loaded[0] if len(loaded) == 1 else sentence_transformers.pair(*loaded)
+
+
+def as_dual_encoder(
+    loaded: Loaded, place: Place, pooling: str | None = None, normalize: bool | None = None
+) -> Loaded:
+    """A loaded encoder as a DualEncoder; `place` is only spoken of."""
+    module, variables = loaded
+    if isinstance(module, Bert):
+        if pooling is None:
+            raise UserError(
+                f"{place} does not say how it makes a vector of a text; choose pooling='cls' or "
+                "'mean'"
+            )
+        config = DualEncoderConfig(module.config, pooling=pooling, normalize=bool(normalize))
+        params = {"encoder": {"bert": variables["params"]}}
+        return DualEncoder(config, module.runtime), {"params": params}
+    if not isinstance(module, DualEncoder):
+        raise UserError(f"{place} is a {type(module).__name__}, not an encoder of texts")
+    config = dataclasses.replace(
+        module.config,
+        pooling=pooling or module.config.pooling,
+        normalize=module.config.normalize if normalize is None else normalize,
+    )
+    return DualEncoder(config, module.runtime), variables
+
+
+def load_heads(
+    place: Place,
+    config: BertConfig,
+    runtime: Runtime | None = None,
+    options: Options = DEFAULT,
+    *,
+    window: int = -1,
+) -> dict[str, Loaded]:
+    """Pre-training heads "c_head" and "d_head" of a file, or of a folder that holds one."""
+    path = Path(place)
+    return head_files.load(
+        path if path.exists() else resolve(place), config, window, _with(runtime, options)
+    )
+
+
+def has_heads(place: Place) -> bool:
+    """Whether a folder or file holds any pre-training head."""
+    path = Path(place)
+    return head_files.there(path if path.exists() else resolve(place))
+
+
+def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:
+    """Writes heads, as `load_heads` gives them, into a safetensors file."""
+    path = Path(file)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    head_files.save(part, heads)
+    os.replace(part, path)
+
+
+def _with(runtime: Runtime | None, options: Options) -> Options:
+    return options if runtime is None else dataclasses.replace(options, runtime=runtime)
+
+
+def save(
+    folder: Place,
+    module: nn.Module,
+    variables: Mapping,
+    *,
+    tokenizer: Place | None = None,
+    max_length: int | None = None,
+    heads: Mapping[str, Loaded] | None = None,
+    form: str = "sentence_transformers",
+    dtype: str = "float32",
+    overwrite: bool = False,
+) -> Path:
+    """Writes a model folder that transformers loads, whole or not at all.
+
+    tokenizer: a folder whose tokenizer files are copied. max_length: where sentence-transformers
+    is to cut texts (DualEncoder). heads: written beside the model. A DualEncoder with two towers
+    becomes two folders, `query` and `passage`; so does every one in the form "dpr". dtype
+    "float16" halves the files; whoever loads them computes in float32 all the same.
+    """
+    for name, value, valid in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
+        if value not in valid:
+            raise UserError(f"{name}={value!r} is not known; {nearest(value, valid)}")
+    sources = None if tokenizer is None else _tokenizer_files(resolve(tokenizer))
+    params = backbones.loop_params(variables)
+    if dtype == "float16":
+        params = jax.tree.map(weights.halved, params)
+    with _new_folder(Path(folder), overwrite) as path:
+        if isinstance(module, DualEncoder):
+            config = module.config
+            if form == "dpr":
+                dpr.check(config)
+            sides = (".",) if config.tied and form != "dpr" else SIDES
+            for side in sides:
+                place = path / side
+                place.mkdir(exist_ok=True)
+                tower = params["encoder" if config.tied else side]
+                if form == "dpr":
+                    dpr.save_side(place, config, tower, side)
+                else:
+                    sentence_transformers.save_tied(place, config, tower, max_length)
+                _copy(sources, place)
+        else:
+            _save_backbone(path, module, params)
+            _copy(sources, path)
+        if heads:
+            head_files.save(path / head_files.FILE, heads)
+    return Path(folder)
+
+
+def _save_backbone(path: Path, module: nn.Module, params: Mapping) -> None:
+    if isinstance(module, Bert):
+        raw, table = hf_config.from_bert(module.config), backbones.bert_table(module.config)
+    elif isinstance(module, CrossEncoder):
+        raw = hf_config.from_bert(module.bert_config, module.labels)
+        raw["classifier_dropout"] = module.classifier_dropout
+        if module.reads_scores:
+            raw[backbones.READS_SCORES] = True
+        table = name_maps.cross_encoder(module.bert_config)
+    elif isinstance(module, T5):
+        raw, table = hf_config.from_t5(module.config), name_maps.t5(module.config)
+        tokens = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        hf_config.write_json(path / "generation_config.json", {name: raw[name] for name in tokens})
+    else:
+        raise UserError(f"a {type(module).__name__} has no Hugging Face form")
+    weights.write_file(path / weights.SAFETENSORS, name_maps.write(table, params))
+    hf_config.write_json(path / "config.json", raw)
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not files:
+        raise UserError(
+            f"{folder} holds no tokenizer; expected at least one of {', '.join(TOKENIZER_FILES)}"
+        )
+    return files
+
+
+def _copy(files: list[Path] | None, folder: Path) -> None:
+    for file in files or ():
+        shutil.copyfile(file, folder / file.name)
+
+
+@contextlib.contextmanager
+def _new_folder(target: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder beside the target that takes its place when all went well."""
+    exists = target.exists() and not (target.is_dir() and not any(target.iterdir()))
+    if exists and not (overwrite and _is_model(target)):
+        advice = ", or pass overwrite=True" if _is_model(target) else ""
+        raise UserError(f"{target} exists and is not empty; choose another folder{advice}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+        if exists:
+            old = target.with_name(f".{target.name}.{os.getpid()}.old")
+            target.rename(old)
+            part.rename(target)
+            shutil.rmtree(old)
+        else:
+            part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder is a model's, so that overwriting it loses nothing else."""
+    return (folder / "config.json").is_file() or sentence_transformers.is_folder(folder)

@@ -1,0 +1,1 @@
+"""Models that are only applied: encoders, rerankers, generators, likelihoods."""

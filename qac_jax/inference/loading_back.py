@@ -1,0 +1,241 @@
+"""What a written model folder computes, compared with the model it was written from.
+
+It is loaded back by ourselves, and by the library it was written for where that is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.hub import dpr, huggingface
+from qac_jax.inference.embed import tokenizer_of
+from qac_jax.models.bert import Bert
+from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder
+from qac_jax.text.tokenizers import Tokenizer
+
+
+TEXTS = (
+    "How do plants turn sunlight into sugar?",
+    "Photosynthesis",
+    "Chlorophyll absorbs light, mostly blue and red, and its energy splits water: "
+    + "the oxygen escapes, the hydrogen helps to bind carbon. " * 8,
+    "naïve café №5: 1,234.5 km²",
+)
+# As a share of the largest value that the model gives. A wrong weight shows as a multiple.
+TOLERANCES = {"float32": 2e-3, "float16": 5e-2}
+
+_LONGEST = 64
+Outputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The greatest one, and the largest value that it has to be seen against."""
+
+    by: str
+    greatest: float
+    largest: float
+
+
+def differences(
+    folder: Path, module: nn.Module, variables: Mapping[str, Any], tokenizer: Tokenizer, peers: bool
+) -> list[Difference]:
+    """How far the folder's model is from the given one, by each library that loads it."""
+    with jax.default_matmul_precision("highest"):
+        given = _outputs(module, variables, tokenizer)
+        own, loaded = huggingface.load(folder, module.runtime)
+        found = {"qac_jax": _outputs(own, loaded, tokenizer_of(folder))}
+    if peers:
+        found |= _peers(folder, module, tokenizer)
+    return [_difference(by, given, outputs) for by, outputs in found.items()]
+
+
+def check(found: list[Difference], dtype: str) -> None:
+    """Refuses a folder that does not compute what it should."""
+    for difference in found:
+        # Not "greater than": a difference that is no number must not pass.
+        if not difference.greatest <= TOLERANCES[dtype] * difference.largest:
+            raise UserError(
+                f"loaded back by {difference.by}, the exported model differs by up to "
+                f"{difference.greatest:.3g} where values reach {difference.largest:.3g}; "
+                + (
+                    "keep --dtype float32"
+                    if dtype != "float32"
+                    else "the folder is not written; please report this model's configuration"
+                )
+            )
+
+
+def _difference(by: str, given: Outputs, found: Outputs) -> Difference:
+    gaps, sizes = [], []
+    for name, expected in given.items():
+        if found[name].shape != expected.shape:
+            return Difference(by, float("inf"), float(np.abs(expected).max()))
+        gaps.append(float(np.abs(found[name] - expected).max()))
+        sizes.append(float(np.abs(expected).max()))
+    return Difference(by, max(gaps), max(sizes))
+
+
+def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) -> Outputs:
+    """What a model says of the texts."""
+    if isinstance(module, DualEncoder):
+        # Vectors are compared, not scores: other libraries know no scale.
+        module = module.clone(config=dataclasses.replace(module.config, scale=1.0))
+        return {side: _vectors(module, variables, tokenizer, side) for side in SIDES}
+    ids, lengths, types = _batch(module, tokenizer)
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    if isinstance(module, Bert):
+        states = jax.jit(lambda v, i, n: module.apply(v, i, n).last)(variables, ids, lengths)
+        return {"states": np.where(real[..., None], np.asarray(states, np.float32), 0)}
+    if isinstance(module, CrossEncoder):
+        logits = jax.jit(module.apply)(variables, ids, lengths, types)
+        return {"logits": np.asarray(logits, np.float32)}
+    logits = jax.jit(module.apply)(variables, ids, lengths, ids[:, :8])
+    return {"logits": np.asarray(logits, np.float32)}
+
+
+def _vectors(module: Any, variables: Any, tokenizer: Tokenizer, side: str) -> np.ndarray:
+    """The texts as one side of a dual encoder reads them, in one batch."""
+    prompt = getattr(module.config, f"{side}_prompt")
+    most = min(_LONGEST, module.config.bert.max_positions) - 2
+    found = tokenizer.encode_batch([prompt + text for text in TEXTS])
+    rows = [[tokenizer.cls_id, *ids[:most], tokenizer.sep_id] for ids in found]
+    ids, lengths = _padded(rows, tokenizer.pad_id)
+    return np.asarray(_program(module, side)(variables, ids, lengths), np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(module: Any, side: str) -> Any:
+    """Compiled once: the model and what is loaded back are of one shape."""
+    return jax.jit(functools.partial(module.apply, side=side))
+
+
+def _padded(rows: list[list[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ids = np.full((len(rows), lengths.max()), pad, np.int32)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    return ids, lengths
+
+
+def _batch(module: Any, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(ids, lengths, token types); pairs for a model of pairs."""
+    pairs = isinstance(module, CrossEncoder)
+    encoded = [
+        tokenizer.backend.encode(text, TEXTS[row - 1]) if pairs else tokenizer.backend.encode(text)
+        for row, text in enumerate(TEXTS)
+    ]
+    limit = min(_LONGEST, _positions(module))
+    # Cut bluntly: the last special token may be lost, for both sides of the comparison.
+    ids, lengths = _padded([found.ids[:limit] for found in encoded], tokenizer.pad_id)
+    return ids, lengths, _padded([found.type_ids[:limit] for found in encoded], 0)[0]
+
+
+def _positions(module: Any) -> int:
+    config = getattr(module, "bert_config", None) or module.config
+    return getattr(config, "max_positions", _LONGEST)
+
+
+def _peers(folder: Path, module: Any, tokenizer: Tokenizer) -> dict[str, Outputs]:
+    """The same of the libraries that the folder is for, with their own tokenizers."""
+    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return {}
+    with _quiet():
+        if isinstance(module, DualEncoder) and not dpr.is_pair(folder):
+            if not importlib.util.find_spec("sentence_transformers"):
+                return {}
+            return {"sentence_transformers": _sentence_transformers(folder, module)}
+        if isinstance(module, DualEncoder):
+            return {"transformers": _dpr(folder, module)}
+        return {"transformers": _transformers(folder, module, tokenizer)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Without the bars and advice of transformers."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+
+
+def _sentence_transformers(folder: Path, module: DualEncoder) -> Outputs:
+    import sentence_transformers
+
+    found = {}
+    limit = min(_LONGEST, module.config.bert.max_positions)
+    for side in SIDES:
+        place = folder if module.config.tied else folder / side
+        theirs: Any = sentence_transformers.SentenceTransformer(os.fspath(place), device="cpu")
+        theirs.max_seq_length = limit
+        encode = theirs.encode_query if side == "query" else theirs.encode_document
+        found[side] = np.asarray(encode(list(TEXTS), show_progress_bar=False), np.float32)
+    return found
+
+
+def _dpr(folder: Path, module: DualEncoder) -> Outputs:
+    import torch
+    import transformers
+
+    found = {}
+    limit = min(_LONGEST, module.config.bert.max_positions)
+    for side, (cls, _) in dpr.CLASSES.items():
+        place = folder / side
+        theirs = getattr(transformers, cls).from_pretrained(place, dtype=torch.float32)
+        read = transformers.AutoTokenizer.from_pretrained(place)
+        batch = read(
+            list(TEXTS), padding=True, truncation=True, max_length=limit, return_tensors="pt"
+        )
+        with torch.no_grad():
+            found[side] = theirs.eval()(**batch).pooler_output.numpy()
+    return found
+
+
+def _transformers(folder: Path, module: Any, tokenizer: Tokenizer) -> Outputs:
+    import torch
+    import transformers
+
+    ids, lengths, types = _batch(module, tokenizer)
+    read = transformers.AutoTokenizer.from_pretrained(folder)
+    pairs = isinstance(module, CrossEncoder)
+    others = [TEXTS[row - 1] for row in range(len(TEXTS))]
+    theirs_read = read(list(TEXTS), others) if pairs else read(list(TEXTS))
+    for row, theirs_ids in enumerate(theirs_read["input_ids"]):
+        if theirs_ids[: lengths[row]] != ids[row, : lengths[row]].tolist():
+            raise UserError(
+                f"transformers reads {TEXTS[row][:40]!r} as other tokens than we do; give the "
+                "model a tokenizer folder that its AutoTokenizer knows"
+            )
+    mask = torch.tensor(np.arange(ids.shape[1]) < lengths[:, None]).long()
+    given = {"input_ids": torch.tensor(ids).long(), "attention_mask": mask}
+    auto = transformers.AutoModel
+    if pairs:
+        auto = transformers.AutoModelForSequenceClassification
+        given["token_type_ids"] = torch.tensor(types).long()
+    elif not isinstance(module, Bert):
+        auto = transformers.AutoModelForSeq2SeqLM
+        given["decoder_input_ids"] = torch.tensor(ids[:, :8]).long()
+    theirs = auto.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        found = theirs(**given)
+    if isinstance(module, Bert):
+        return {"states": np.where(mask.numpy()[..., None], found.last_hidden_state.numpy(), 0)}
+    return {"logits": found.logits.numpy()}

@@ -1,0 +1,1 @@
+"""Texts out of a T5: sampling, beam search, and their rules."""

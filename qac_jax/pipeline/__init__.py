@@ -1,0 +1,1 @@
+"""What every verb stands on: stages, typed inputs, settings, recipes, grids."""

@@ -1,0 +1,277 @@
+"""Grids: one recipe, several systems and seeds, and a table of which of them is better.
+
+A cell is the recipe with a system's overlays and one seed. Equal stages of different cells are one:
+a stage lies in `stages/KEY/NAME` of the output folder, where KEY is a hash of its settings and of
+those of all stages that it depends on; a cell's folder holds links to its stages. So a grid is
+resumed stage by stage, and a new system costs what is new about it. Cells run one after the other
+in one process; what JAX compiled is dropped between cells when it has grown large.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from qac_jax import artifacts, progress
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import Interrupted, UserError, nearest
+from qac_jax.pipeline import fields, recipe
+from qac_jax.pipeline import stage as stage_lib
+from qac_jax.pipeline.recipe import Recipe
+from qac_jax.pipeline.stage import REFERENCE, Stage
+
+
+STAGES, CELL, SUMMARY, HEATMAP = "stages", "cell.json", "summary", "heatmap.svg"
+_KEY = 12  # hexadecimal digits
+_SPARE = 4 << 30  # resident bytes that nobody minds
+
+# (gin files, bindings, seed) -> the recipe that they describe.
+Build = Callable[[Sequence[str], Sequence[str], int], Recipe]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Systems are overlays of one recipe: gin files (`….gin`) and bindings (`NAME = VALUE`).
+
+    metrics is the recipe's stage of kind "metrics"; of its runs, `rows` are every system's and
+    `baselines` nobody's: run -> what the table calls it. The first measure is tested. heatmap:
+    rows are collections, and a picture shows nDCG@10 of systems by them.
+    """
+
+    recipe: str = ""
+    systems: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    seeds: Sequence[int] = (0,)
+    metrics: str = "metrics"
+    rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measures: Sequence[str] = ("mrr@10",)
+    permutations: int = 10_000
+    title: str = ""
+    heatmap: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One system with one seed: its stages in order, and where each lies below the grid."""
+
+    system: str
+    seed: int
+    stages: Mapping[str, Stage]
+    places: Mapping[str, str]
+    data_dir: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.system}/seed_{self.seed}"
+
+
+def cells(grid: Grid, build: Build) -> list[Cell]:
+    """All cells, seed by seed, so that an early stop leaves whole comparisons."""
+    for name, given in (("recipe", grid.recipe), ("systems", grid.systems), ("rows", grid.rows)):
+        if not given:
+            raise UserError(f"the grid has no {name}; bind grid.Grid.{name}")
+    found = []
+    for seed in grid.seeds:
+        for system, overlays in grid.systems.items():
+            if not system or system.startswith(".") or "/" in system or system == STAGES:
+                raise UserError(f"{system!r} cannot be the name of a system's folder; change it")
+            files = [part for part in overlays if part.endswith(".gin")]
+            bindings = [part for part in overlays if not part.endswith(".gin")]
+            built = build([grid.recipe, *files], bindings, seed)
+            stages = recipe.ordered(built)
+            if grid.metrics not in stages:
+                raise UserError(
+                    f"{grid.recipe} has no stage {grid.metrics!r} with the figures of a cell; "
+                    f"{nearest(grid.metrics, stages)}"
+                )
+            found.append(Cell(system, seed, stages, _places(stages), built.data_dir))
+    return found
+
+
+def run(
+    grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str, documentation: str = ""
+) -> dict[str, Any]:
+    """Runs what is not done yet; returns the summary, which also lies in the folder."""
+    root = epath.Path(out)
+    _refuse_foreign(root, grid)
+    finished: dict[str, Artifact] = {}
+    clock = _Clock(todo)
+    for number, cell in enumerate(todo, start=1):
+        label = f"[cell {number}/{len(todo)}] {cell.name}"
+        folders = {name: root / place for name, place in cell.places.items()}
+        for name, declared in cell.stages.items():
+            place = cell.places[name]
+            if place in finished:
+                continue
+            progress.say(f"{label}: {name}{clock.left(finished)}")
+            stage = recipe.located(declared, folders, cell.data_dir)
+            try:
+                finished[place] = stage_lib.execute(
+                    stage, folders[name], replace=True, documentation=documentation
+                )
+            except UserError as error:
+                raise UserError(
+                    f"{cell.name}, stage {name} failed: {error} [what is finished is kept; "
+                    f"continue with: {command}]"
+                ) from error
+            except Interrupted:
+                progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
+                raise
+            clock.took(name, finished[place])
+        _link(cell, root)
+        last = number == len(todo)
+        summary = _summarized(grid, todo[:number], finished, tested=last)
+        _write_summary(root, grid, summary)
+        _forget_compiled()
+    return summary
+
+
+def plan(todo: Sequence[Cell]) -> dict[str, Any]:
+    """What a dry run shows: the cells, which stages each adds, and the first cell in full."""
+    seen: set[str] = set()
+    rows = []
+    for cell in todo:
+        new = [name for name, place in cell.places.items() if place not in seen]
+        seen |= set(cell.places.values())
+        rows.append(
+            {
+                "cell": cell.name,
+                "system": cell.system,
+                "seed": cell.seed,
+                "stages": len(cell.stages),
+                "new": new,
+                "places": dict(cell.places),
+            }
+        )
+    first = Recipe(stages=todo[0].stages)
+    return {"cells": rows, "distinct_stages": len(seen), "first_cell": recipe.plan(first)}
+
+
+def _places(stages: Mapping[str, Stage]) -> dict[str, str]:
+    """Name -> `stages/KEY/NAME`; equal for equal stages with equal inputs, whatever the cell."""
+    places: dict[str, str] = {}
+    for name, stage in stages.items():
+        described = fields.describe(stage)
+        for role in ("artifact", "source"):
+            for field in stage_lib.input_fields(stage, role):
+                described[field.name] = [
+                    _meant(part, places) for part in stage_lib.parts_of(stage, field)
+                ]
+        key = fields.digest({"fields": described, "version": stage.VERSION})[:_KEY]
+        places[name] = f"{STAGES}/{key}/{name}"
+    return places
+
+
+def _meant(part: str, places: Mapping[str, str]) -> str:
+    if not part.startswith(REFERENCE):
+        return part
+    name, _, file = part.removeprefix(REFERENCE).partition("/")
+    return f"{places[name]}/{file}"
+
+
+def _link(cell: Cell, root: epath.Path) -> None:
+    """The cell's folder: what it is, and its stages under their names."""
+    folder = root / cell.system / f"seed_{cell.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"system": cell.system, "seed": cell.seed, "stages": dict(cell.places)}
+    (folder / CELL).write_text(json.dumps(record, indent=1) + "\n")
+    for name, place in cell.places.items():
+        link = os.path.join(folder, name)
+        target = os.path.join("..", "..", place)
+        if os.path.islink(link) and os.readlink(link) != target:
+            os.unlink(link)
+        if not os.path.lexists(link):
+            os.symlink(target, link)
+
+
+def _summarized(
+    grid: Grid, done: Sequence[Cell], finished: Mapping[str, Artifact], *, tested: bool
+) -> dict[str, Any]:
+    from qac_jax.evaluation import results
+    from qac_jax.report import grids
+
+    figures: dict[str, dict[int, dict[str, Any]]] = {}
+    for cell in done:
+        found, _ = results.read(finished[cell.places[grid.metrics]])
+        by_run = {result.name: result for result in found}
+        if absent := [run for run in grid.rows if run not in by_run]:
+            raise UserError(
+                f"stage {grid.metrics} of {cell.name} judged no run {absent[0]!r}; "
+                f"{nearest(absent[0], by_run)}"
+            )
+        figures.setdefault(cell.system, {})[cell.seed] = by_run
+    layout = grids.Layout(grid.rows, grid.baselines, grid.measures, grid.permutations)
+    return grids.summarize(figures, layout, tested=tested)
+
+
+def _write_summary(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
+    from qac_jax.report import grids
+
+    texts = {
+        f"{SUMMARY}.json": json.dumps({"title": grid.title, **summary}, indent=1) + "\n",
+        f"{SUMMARY}.md": grids.markdown(summary, grid.title),
+    }
+    if grid.heatmap:
+        texts[HEATMAP] = grids.heatmap(summary).svg()
+    for name, text in texts.items():
+        part = root / f".{name}.part"
+        part.write_text(text)
+        part.replace(root / name)
+
+
+def _refuse_foreign(root: epath.Path, grid: Grid) -> None:
+    if not root.exists():
+        return
+    if not root.is_dir():
+        raise UserError(f"{root} is a file; give a folder to write to")
+    known = {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *grid.systems}
+    names = [path.name for path in root.iterdir() if not path.name.startswith(".")]
+    if names and not known & set(names):
+        raise UserError(
+            f"{root} is not empty and not a folder of this grid (it holds {names[0]}); "
+            "choose another --out or empty it"
+        )
+
+
+def _forget_compiled() -> None:
+    """Drops compiled programs where they take too much: those of encoders serve many cells."""
+    jax = sys.modules.get("jax")
+    if jax is not None and _resident_bytes() > _SPARE:
+        jax.clear_caches()
+        gc.collect()
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux: never known to be small
+        return _SPARE + 1
+
+
+class _Clock:
+    """How long the rest takes, by what stages of the same name took."""
+
+    def __init__(self, todo: Sequence[Cell]):
+        self._all = {place: name for cell in todo for name, place in cell.places.items()}
+        self._seconds: dict[str, list[float]] = {}
+
+    def took(self, name: str, artifact: Artifact) -> None:
+        self._seconds.setdefault(name, []).append(float(artifact.info.get("seconds", 0.0)))
+
+    def left(self, finished: Mapping[str, artifacts.Artifact]) -> str:
+        left = [name for place, name in self._all.items() if place not in finished]
+        here = f" (stage {len(self._all) - len(left) + 1} of {len(self._all)}"
+        known = [sum(self._seconds[n]) / len(self._seconds[n]) for n in left if n in self._seconds]
+        if len(known) * 2 < len(left):
+            return f"{here})"
+        rest = sum(known) / len(known) * len(left)
+        return f"{here}, about {progress.human_seconds(rest)} left)"

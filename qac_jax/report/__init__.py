@@ -1,0 +1,1 @@
+"""Figures into tables, plots, pages and model cards."""

@@ -1,0 +1,198 @@
+"""Many systems, several seeds: one table of figures, and which differences are real.
+
+A run of a system has one result a seed. Its figure is their mean, with the standard deviation over
+seeds. Tests are paired over queries, of each query's mean over the seeds: seeds ask the same
+queries, so that counting them apart would claim more evidence than there is. Each seed is tested by
+itself too. Two families of comparisons are corrected by Holm, each by itself: all systems on one
+run, and all runs (and baselines) of one system.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qac_jax.errors import UserError
+from qac_jax.evaluation import significance
+from qac_jax.evaluation.benchmarks import Suite
+from qac_jax.evaluation.results import Result
+from qac_jax.evaluation.suites import NDCG
+from qac_jax.evaluation.tables import number, probability
+from qac_jax.report.heatmap import Heatmap
+
+
+# system -> seed -> run -> what it scored.
+Figures = Mapping[str, Mapping[int, Mapping[str, Result]]]
+Values = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Which runs are rows: those of every system and those that are no system's, with labels."""
+
+    rows: Mapping[str, str]
+    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measures: Sequence[str] = ("mrr@10",)  # the first one is tested
+    permutations: int = 10_000
+
+
+def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[str, Any]:
+    """All rows, and where asked for the comparisons, as JSON."""
+    first = next(iter(figures.values()))
+    rows = [
+        _row("", label, {seed: runs[run] for seed, runs in first.items() if run in runs}, layout)
+        for run, label in layout.baselines.items()
+    ]
+    rows += [
+        _row(system, label, {seed: runs[run] for seed, runs in seeds.items()}, layout)
+        for run, label in layout.rows.items()
+        for system, seeds in figures.items()
+    ]
+    return {
+        "measures": list(layout.measures),
+        "seeds": sorted({seed for seeds in figures.values() for seed in seeds}),
+        "rows": [row for row in rows if row["per_seed"]],
+        "comparisons": _comparisons(figures, layout) if tested else [],
+    }
+
+
+def heatmap(summary: Mapping[str, Any]) -> Heatmap:
+    """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
+    found: dict[str, dict[str, float]] = {}
+    for row in summary["rows"]:
+        if row["system"]:
+            if NDCG not in row["mean"]:
+                raise UserError(f"a heat map shows {NDCG}; add it to grid.Grid.measures")
+            found.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
+    return Heatmap.from_suites({system: Suite(figures) for system, figures in found.items()})
+
+
+def markdown(summary: Mapping[str, Any], title: str = "") -> str:
+    """The same for people: figures, then the families of comparisons."""
+    measures, seeds = summary["measures"], summary["seeds"]
+    first = measures[0]
+    header = ["system", "run", *measures, *(f"{first}, seed {seed}" for seed in seeds)]
+    lines = [f"# {title}", ""] if title else []
+    lines += _table(
+        header,
+        [
+            [
+                row["system"] or "–",
+                row["run"],
+                *(_spread(row, measure) for measure in measures),
+                *(number(row["per_seed"].get(str(seed), {}).get(first)) for seed in seeds),
+            ]
+            for row in summary["rows"]
+        ],
+    )
+    families = dict.fromkeys(found["family"] for found in summary["comparisons"])
+    for family in families:
+        lines += ["", f"## {family}: differences in {first}, paired over queries", ""]
+        lines += _table(
+            ["difference", "mean", "won/lost/tied", "t-test, Holm", "randomisation, Holm", "seeds"],
+            [
+                [
+                    f"{found['second']} − {found['first']}",
+                    f"{found['difference']:+.4f}",
+                    f"{found['wins']}/{found['losses']}/{found['ties']}",
+                    probability(found["t_test_holm"]),
+                    probability(found["randomization_holm"]),
+                    " ".join(f"{of['difference']:+.4f}" for of in found["per_seed"].values()),
+                ]
+                for found in summary["comparisons"]
+                if found["family"] == family
+            ],
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout) -> dict[str, Any]:
+    per_seed = {
+        str(seed): {measure: result.mean[measure] for measure in layout.measures}
+        for seed, result in results.items()
+    }
+    columns = {m: [values[m] for values in per_seed.values()] for m in layout.measures}
+    return {
+        "system": system,
+        "run": label,
+        "mean": {m: sum(values) / max(len(values), 1) for m, values in columns.items()},
+        "deviation": {m: _deviation(values) for m, values in columns.items()},
+        "per_seed": per_seed,
+    }
+
+
+def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
+    """Every family, pooled over seeds, with each seed beside it."""
+    families: dict[str, dict[str, dict[int, Result]]] = {}
+    for run, label in layout.rows.items():
+        families[label] = {
+            system: {seed: runs[run] for seed, runs in seeds.items()}
+            for system, seeds in figures.items()
+        }
+    for system, seeds in figures.items():
+        members = {
+            label: {seed: runs[run] for seed, runs in seeds.items()}
+            for run, label in (*layout.baselines.items(), *layout.rows.items())
+            if all(run in runs for runs in seeds.values())
+        }
+        # Rows may be collections of their own: nothing pairs their questions.
+        asked = {frozenset(r.per_query) for of in members.values() for r in of.values()}
+        if len(asked) == 1:
+            families[system] = members
+    measure, draws = layout.measures[0], layout.permutations
+    found = []
+    for family, members in families.items():
+        pooled = {name: _mean_by_query(of, measure) for name, of in members.items()}
+        common = set.intersection(*(set(of) for of in members.values())) if members else set()
+        by_seed = {
+            seed: _index(
+                significance.compare(
+                    {name: of[seed].values(measure) for name, of in members.items()},
+                    measure,
+                    permutations=draws,
+                )
+            )
+            for seed in sorted(common)
+            if len(common) > 1
+        }
+        for comparison in significance.compare(pooled, measure, permutations=draws):
+            pair = (comparison.first, comparison.second)
+            per_seed = {str(seed): dataclasses.asdict(of[pair]) for seed, of in by_seed.items()}
+            found.append({"family": family, **dataclasses.asdict(comparison), "per_seed": per_seed})
+    return found
+
+
+def _index(
+    comparisons: Sequence[significance.Comparison],
+) -> dict[tuple[str, str], significance.Comparison]:
+    return {(found.first, found.second): found for found in comparisons}
+
+
+def _mean_by_query(results: Mapping[int, Result], measure: str) -> Values:
+    columns = [result.values(measure) for result in results.values()]
+    return {query: sum(c[query] for c in columns) / len(columns) for query in columns[0]}
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _spread(row: Mapping[str, Any], measure: str) -> str:
+    deviation = row["deviation"][measure]
+    return number(row["mean"][measure]) + ("" if deviation is None else f" ± {deviation:.4f}")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown's, with columns as wide as they must be."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    shown = [
+        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    return [shown[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *shown[1:]]
