@@ -228,7 +228,7 @@ class DocumentBuilder:
         return found
 
     def _overlaps(self, documents: Sequence[Document]) -> list[list[list[Ids]]]:
-        """Texts that share sentences with each passage and go on after it (B.3)."""
+        """Texts that share sentences with each passage and go on after it (CoT-MAE's `overlap`)."""
         if self._splitter is None:
             self._splitter = sentences.load(self.building.splitter)
         split = [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]

@@ -21,8 +21,8 @@ class Form:
     """Special tokens of a vocabulary and the rule for texts that are too long.
 
     BERT: `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`; T5: `a </s>`. `crop` is "random" (a random
-    window: the reference notes, A.3; pre-training) or "right" (the end is cut off, as Hugging
-    Face does).
+    window, as Condenser's released code cuts; pre-training) or "right" (the end is cut off, as
+    Hugging Face does).
     """
 
     before: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ def pair_lengths(a: int, b: int, room: int, truncation: str) -> tuple[int, int]:
     """How many tokens of two texts are kept where there is room for `room` in all.
 
     "pop_longer": one token at a time is taken from the longer one, from the second on a tie
-    (RocketQA; the reference notes, E.1). "longest_first": what Hugging Face's fast tokenisers
+    (RocketQA's released code). "longest_first": what Hugging Face's fast tokenisers
     do, which differs by one token: the text that was longer at first keeps the odd one.
     "only_second": the first is never cut, unless it alone is too long.
     """

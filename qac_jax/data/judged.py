@@ -121,7 +121,7 @@ def from_queries(
         judged = by_query(read_judgements(qrels, queries=texts, passages=known, bad=bad))
     draw = _Drawer(passages, choice, bad)
     lines: Iterable[_Line] = map(_Line, judged)
-    if negatives:  # then only queries that have some are of use (the notes, D.1)
+    if negatives:  # then only queries that have some are of use (Tevatron's scripts)
         lines = _lines(negatives, judged, choice, bad)
     seen = 0
     for line in lines:

@@ -82,7 +82,7 @@ def mixed(
 
 
 def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
-    """Two different spans of a document (coCondenser; the reference notes, A.5)."""
+    """Two different spans of a document (coCondenser; Gao & Callan, 2022, §3.2)."""
     spans = record["spans"]
     first = below(rng, len(spans))
     second = below(rng, len(spans) - 1)
@@ -109,7 +109,7 @@ def augtriever(
     """AugTriever's pair: a damaged crop of a document, and a pseudo-query of a drawn strategy.
 
     The document is always cropped (5 to 50 % of at most `context_words` words) and loses each word
-    with the probability `delete`; the query is never damaged (the reference notes, F.2).
+    with the probability `delete`; the query is never damaged (the released code).
     "random_crop" is another crop of the same words; every other strategy takes one of the record's
     texts of that name whole, those in `phrases` up to `max_phrases` of them joined by `separator`.
     A share of all examples is crops whatever was drawn.

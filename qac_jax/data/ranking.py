@@ -24,14 +24,14 @@ def triples(
     title_types: bool = False,
     teacher: bool = False,
 ) -> Example:
-    """A query, one positive and n_passages - 1 negatives (the reference notes, D.2).
+    """A query, one positive and n_passages - 1 negatives (Tevatron's sampling).
 
     The positive rotates with the epoch. Negatives are put in an order that belongs to the example
     and taken in windows that move on by their number each epoch, so that epochs see different
     ones; where there are too few, they are drawn with replacement.
 
     `title_types` treats `title [SEP] body` as a pair: cut by turns from the longer, with token
-    types (RocketQA and PAIR, E.1). `teacher` adds the stored scores of the passages.
+    types (RocketQA and PAIR). `teacher` adds the stored scores of the passages.
     """
     positives, negatives = record["positives"], record["negatives"]
     place = (rng.seed + rng.index + rng.epoch) % len(positives) if rotate_positives else 0

@@ -4,7 +4,7 @@
 
 **Likelihood** (QExt-PLM): how probable the span is for a T5 that read the document, as the sum
 ("sum") or mean ("mean") of its tokens' log-probabilities; padding never counts. "released" is what
-the code of the paper computes (the reference notes, trap 14): the sum counts padding up to the
+the code of the paper computes: the sum counts padding up to the
 longest span of its batch as words that are said, so short spans pay for their brevity.
 """
 

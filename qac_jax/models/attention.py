@@ -22,7 +22,7 @@ from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
 def causal_window(length: int, window: int = -1) -> Array:
     """[L, L]: row i sees columns j <= i; with a window W > 0, only column 0 and i-W < j <= i.
 
-    Column 0 holds the passage's vector and stays visible to every row (notes, B.2).
+    Column 0 holds the passage's vector and stays visible to every row (QAC's released code).
     """
     if window == 0 or window < -1:
         raise UserError(f"attn_window={window} is not valid; expected -1 (all) or at least 1")

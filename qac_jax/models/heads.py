@@ -1,8 +1,8 @@
 """Heads that pre-training puts on a BERT's [CLS] vector, so that it must hold the text.
 
 All read a sequence whose first position is that vector and whose other positions are something
-weaker: early hidden states (Condenser, notes A.1) or the embeddings of another text (CoT-MAE,
-notes B.1 and B.2). All give hidden states for the BERT's own MLM head.
+weaker: early hidden states (Condenser) or the embeddings of another text (CoT-MAE). All give
+hidden states for the BERT's own MLM head.
 
 Parameters: {"layers": as in transformer.py} and, for the causal decoder, {"norm"}.
 """

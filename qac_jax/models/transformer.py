@@ -152,7 +152,7 @@ class EncoderLayer(nn.Module):
 
 
 class CausalLayer(nn.Module):
-    """GPT-2's block: normalise first, add after; the MLP is 4 × hidden (notes, B.2).
+    """GPT-2's block: normalise first, add after; the MLP is 4 × hidden (QAC's released code).
 
     The two projections that are added to the stream start at N(0, 0.02 / sqrt(2 n)), n layers.
     """

@@ -7,7 +7,7 @@
 One step in the order of the released code: the momentum encoder moves, keys are encoded with it,
 logits are [own key | queue] / τ, then the keys enter the queue. Queue and momentum parameters are
 collections of the objective's variables, so checkpoints hold them (the released code loses the
-queue; the reference notes, F.7).
+queue).
 
 Both start from a BERT or a dual encoder, and leave a dual encoder.
 """

@@ -2,7 +2,7 @@
 
 Both texts of a pair are masked and read by BERT and head. Of the 2N vectors of the batch each
 looks for its partner among all others: raw dot products, both directions, no vector sees itself
-(the reference notes A.2). In query-as-context pre-training the pair is a passage and a generated
+(the paper, §3.2). In query-as-context pre-training the pair is a passage and a generated
 query (Wu et al., 2023); each text keeps its own short shape.
 """
 
@@ -33,7 +33,7 @@ class CoCondenser(Condenser):
     """Condenser's losses on `passage` and `context`, and the contrastive one between them.
 
     mlm_scale multiplies the MLM losses: 2 is what the released gradient cache amounts to, where
-    mlm_group says how many sequences a mean is over (the reference notes A.7). negatives_group:
+    mlm_group says how many sequences a mean is over (a chunk of that cache). negatives_group:
     so many consecutive pairs see one another (0: the whole batch). pad_contexts: to the passages'
     length, as released, where they have their own. chunk: pairs encoded at a time. pooling and
     normalize: of the vectors that are compared, the paper's [CLS] as it is, or those of the

@@ -2,7 +2,7 @@
 
 A few layers on top read the last layer's [CLS] vector and, of all other tokens, only the hidden
 states of an early layer. They predict the masked words with the BERT's own MLM head, and can do
-so only if the vector brought along what the upper layers found out (the reference notes A.1, A.2).
+so only if the vector brought along what the upper layers found out (the paper, §3.3).
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The encoder reads a masked passage; a small decoder reads the passage's [CLS] ve
 context, what little is left: masked at a high rate (`mlm`, the papers), or only the last few words
 said so far (`causal`, the released recipe). Whatever else it predicts, the vector had to hold. In
 query-as-context pre-training the context is a generated query; in the original it is a passage of
-the same document, and both are encoded and both decoded (`symmetric`). See the reference notes,
-B.1 and B.2.
+the same document, and both are encoded and both decoded (`symmetric`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cross-encoders: a query and a passage in one sequence, and how sure it is that they belong.
 
-Two losses. `Pointwise` is RocketQA's teacher: every pair is relevant or not (two-way softmax; the
-reference notes, E.6). `Localized` is Reranker's contrastive loss: the positive against the
+Two losses. `Pointwise` is RocketQA's teacher: every pair is relevant or not (two-way softmax;
+Qu et al., 2021). `Localized` is Reranker's contrastive loss: the positive against the
 negatives of its own query. Both work with one logit (a log-odd) and with two.
 
 The adversarial step moves the word embeddings a little along the normalised gradient of the loss,
@@ -200,7 +200,7 @@ class Localized(_Scorer):
 
 
 def adversarial(gradient: jax.Array, step: float) -> jax.Array:
-    """The step along a gradient, normalised over the whole table (E.6)."""
+    """The step along a gradient, normalised over the whole table (RocketQA's released code)."""
     return step * gradient * jax.lax.rsqrt(jnp.sum(jnp.square(gradient)) + _EPSILON)
 
 

@@ -1,7 +1,7 @@
 """Fine-tuning a dual encoder: queries find their passage among all passages of the batch.
 
-InfoNCE with hard negatives in the global view (DPR, coCondenser, CoT-MAE and QAC fine-tune so; the
-reference notes §D.3): every query sees the positives and the negatives of its whole group of
+InfoNCE with hard negatives in the global view (DPR, coCondenser, CoT-MAE and QAC fine-tune so,
+with Tevatron): every query sees the positives and the negatives of its whole group of
 queries. Where a teacher scored the passages (kind `triples`, setting `teacher`), a distillation
 loss over each query's own passages may stand beside it or in its place:
 

@@ -42,9 +42,9 @@ def masked(
 def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
     """The same texts with weights that sum to one over all of them: one mean over all tokens.
 
-    group: means over so many sequences at a time, and then their mean, as a gradient cache takes
-    it (the reference notes A.7). Sequences are counted example by example: the first example's
-    texts, then the second's.
+    group: means over so many sequences at a time, and then their mean, as the gradient cache of
+    Condenser's released code takes it (one mean a chunk). Sequences are counted example by
+    example: the first example's texts, then the second's.
     """
     wanted = [text.weights > 0 for text in texts]
     counts = jnp.stack([jnp.sum(each, axis=1, dtype=float) for each in wanted], axis=1)

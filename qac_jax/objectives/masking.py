@@ -1,4 +1,4 @@
-"""Whole-word masking on the device (the reference notes §A.3).
+"""Whole-word masking on the device (BERT's, as Condenser's released code draws it).
 
 A word is a WordPiece token and the continuation pieces (`##…`) after it. Each row may mask
 `min(512, max(1, round(rate * tokens)))` tokens, [CLS] and [SEP] not counted. Words are visited

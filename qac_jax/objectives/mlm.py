@@ -2,7 +2,7 @@
 
 Words are masked on the device, anew every step (`qac_jax.objectives.masking`); logits are computed
 at the masked positions only. The loss is the mean over all masked tokens of the whole batch, where
-the papers' code takes the mean of each device's mean (the reference notes §I).
+the papers' code takes the mean of each device's mean.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ as in the golden case 06. Of the batch, queries are q, positives p⁺ and hard n
     paper_inbatch_and_hard    all other p⁺, all p⁻       all other p⁺, all p⁻
     hard_from_all_only        all other p⁺, all p⁻       all p⁻
     own_hard_only             own p⁻                     own p⁻
-    official_code             all other p⁺, all p⁻       all other q, all p⁻ (the notes, E.2)
+    official_code             all other p⁺, all p⁻       all other q, all p⁻
 
 Scores are dot products, over a `temperature` for vectors of length one (the paper has neither).
 With vectors of zeros both losses of `official_code` are the logarithm of the number of

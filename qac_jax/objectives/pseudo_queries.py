@@ -2,7 +2,7 @@
 
 The features are those of the kind `augtriever` (`context`, the pseudo-query, and `passage`) or, for
 fine-tuning, of `triples` (`query` and `passages`, the positive first). Where a strategy extracts
-queries by the encoder itself (QExt-Self; the reference notes, F.3), the candidates come along as
+queries by the encoder itself (AugTriever's QExt-Self), the candidates come along as
 `spans` [B, S, L], and `extract` [B] says which examples take theirs: every step the current encoder
 scores span · document and the best one is the query, without a gradient through the choice.
 """

@@ -1,6 +1,6 @@
 """QExt: the span of a document that says most about it becomes its pseudo-query (AugTriever).
 
-Of every document a few spans are drawn at random (16 of 4 to 16 words; the reference notes, F.3)
+Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et al., 2022)
 and ranked by a measure of salience, which is one callable: documents and their spans in, one score
 a span out, higher is better.
 

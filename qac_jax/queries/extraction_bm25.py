@@ -1,6 +1,6 @@
 """Salience by BM25: a span is a query to its document, with the corpus's word statistics.
 
-Okapi BM25 as the released code takes it from rank_bm25 (the reference notes, F.3): k1 1.2, b 0.75;
+Okapi BM25 as the released code takes it from rank_bm25 : k1 1.2, b 0.75;
 a word in more than half of the documents gets a quarter of the mean inverse document frequency
 instead of a negative one; a span's repeated words count each time. Lengths are in words, where the
 released code divides a length in characters by a mean length in words.

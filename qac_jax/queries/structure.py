@@ -1,6 +1,6 @@
 """Pseudo-queries that a document brings along: its title, its anchors and emphasised words.
 
-Doc-Title and Doc-Anchor of AugTriever (the reference notes, F.5). The readers collect what a source
+Doc-Title and Doc-Anchor of AugTriever (Meng et al., 2022). The readers collect what a source
 says: links, bold and italic of Wikipedia's XML and of HTML, "See Also" and linked names of
 docstrings (`anchors`, `phrases` and `see_also` of a passage). Documents are cut by line breaks
 (Wikipedia: `prepare --cut lines`) or stay whole (Common Crawl: `--cut none`).

@@ -1,8 +1,8 @@
 """Pseudo-labels: what a teacher says of a retriever's candidates becomes training data.
 
-PAIR and RocketQA (the reference notes, E.5): a candidate that the teacher is sure of (s_pos) is a
-positive, one that it is sure is none (s_neg) a negative. Candidates come in the retriever's order.
-Queries may be judged already (their negatives are then denoised, and where asked for their
+PAIR (Ren et al., 2021) and RocketQA (Qu et al., 2021): a candidate that the teacher scores above
+s_pos is a positive, one below s_neg a negative. Candidates come in the retriever's order. Queries
+may be judged already (their negatives are then denoised, and where asked for their
 positives extended), or have no label at all.
 """
 

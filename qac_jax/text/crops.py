@@ -1,4 +1,4 @@
-"""Random pieces of a text, counted in words: AugTriever's crops (the reference notes, F.2 and F.3).
+"""Random pieces of a text, counted in words: AugTriever's crops (Meng et al., 2022).
 
 Everything works on word numbers, so the same functions serve texts and token ids.
 """

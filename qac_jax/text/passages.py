@@ -32,7 +32,7 @@ class Cutting:
     """How documents are cut.
 
     "auto" cuts into sentences but leaves passages alone that come as such (judged collections).
-    `overshoot` closes a span after the sentence that makes it too long (reference notes §B.3);
+    `overshoot` closes a span after the sentence that makes it too long (QAC's released code);
     else no passage is over `max_tokens`, and longer sentences are cut.
     """
 

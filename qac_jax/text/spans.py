@@ -3,7 +3,7 @@
 Pure functions on token counts; texts, tokenisers and seeds live in `passages.py`. What is
 random is an argument: an iterator of target lengths, or a `random.Random`.
 
-The two rules (reference notes §A.4 and §B.3):
+The two rules, from the released codes of CoT-MAE and QAC and of Condenser:
 
 - *overshooting* (query-as-context): add the sentence, then close the span if it is longer
   than the target, so that most spans are longer than the target by part of a sentence;

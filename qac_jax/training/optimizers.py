@@ -4,7 +4,7 @@
     adamw_hf        transformers' own AdamW, the Trainer's before: epsilon before the bias
                     correction, decay after the update
     lamb            LAMB with bias correction: the paper, and Paddle 2 and later
-    lamb_paddle18   Paddle 1.8's, without bias correction (PAIR, RocketQA; the notes §E.3)
+    lamb_paddle18   Paddle 1.8's, without bias correction (PAIR's and RocketQA's released codes)
 
 Which parameters are not decayed and which do not move is said by regular expressions, searched in
 the parameter's path ("encoder/layers/0/attention/query/kernel"). Where layers are stacked along a

@@ -47,7 +47,7 @@ def make(name: str, peak: float, total: int, warmup: int, floor: float = 0.0) ->
         if name == "cosine":
             return floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
         if name == "paddle_jump":
-            # Counted from step 0: the rate jumps where the warm-up ends (the notes, trap 15).
+            # Counted from step 0: the rate jumps where the warm-up ends (Paddle's decay).
             return 1.0 - jnp.minimum(step, total) / total
         return jnp.ones_like(done)
 

@@ -1,4 +1,4 @@
-"""Pair functions: what an example is made of, and the invariants of the reference notes, §I."""
+"""Pair functions: what an example is made of, and the papers' invariants."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def passages(found: dict[str, Any]) -> list[int]:
 
 
 def test_negative_windows_of_epochs_are_disjoint() -> None:
-    """§I: epochs 0..k give disjoint slices where there are at least 15 (k + 1) negatives."""
+    """Epochs 0..k give disjoint slices where there are at least 15 (k + 1) negatives."""
     recipe, rng = settle("triples", FORM, settings={"n_passages": 16}), ExampleRng()
     for epochs, available in ((3, 45), (2, 44), (4, 128)):
         seen: list[int] = []

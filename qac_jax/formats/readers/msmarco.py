@@ -32,8 +32,8 @@ def share_documents(
 def read_documents(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """`released`: as the released code reads them, title and body merged into one line.
 
-    Its awk keeps the blank-separated fields from the third to the last (the reference notes
-    §B.3), so the title is no title any more and runs of blanks are one.
+    Its awk keeps the blank-separated fields from the third to the last, so the title is part
+    of the text and runs of blanks are one.
     """
     released = shard.flag("released")
 

@@ -1,8 +1,8 @@
 """Wikitext to text: sections, link anchors, emphasised phrases, categories.
 
 Templates, tables, references, files and markup go; what a reader of the page would read stays.
-Anchors and phrases are those of the reference notes §F.5: labels of [[target|label]], and bold,
-italic or doubly quoted words.
+Anchors and phrases are what AugTriever's Doc-Anchor reads (Meng et al., 2022): labels of
+[[target|label]], and bold, italic or doubly quoted words.
 """
 
 from __future__ import annotations
