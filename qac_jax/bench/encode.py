@@ -42,7 +42,7 @@ class Encode:
     tokens: int = option(0, "of a batch, padding included (0: as `qac embed` does)")
     repetitions: int = option(7, "of each side")
     threads: int = option(0, "of PyTorch (0: as many as cores)")
-    profile: str = option("", "folder to record one of our repetitions in (look with xprof)")
+    profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
         texts = self._texts()

@@ -53,7 +53,7 @@ class Generate:
     repetitions: int = option(3, "of each side")
     threads: int = option(0, "of PyTorch (0: as many as cores)")
     peer: str = option("transformers", "what to compare with", choices=("transformers", "none"))
-    profile: str = option("", "folder to record one of our repetitions in (look with xprof)")
+    profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
         generator, params = self._generator()
