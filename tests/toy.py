@@ -14,7 +14,7 @@ import numpy as np
 
 from qac_jax.models.layers import dropout
 from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.objective import example_keys, global_weights
+from qac_jax.objectives.objective import Objective, example_keys, global_weights
 
 
 class Net(nn.Module):
@@ -49,16 +49,16 @@ class Net(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class ToyMlm:
+class ToyMlm(Objective):
     """Predicts tokens that were replaced by 1."""
 
-    net: Net = Net()
+    model: Net = Net()
     rate: float = 0.3
     splittable: bool = True
     explode_at: int = -1  # a token id whose presence makes the loss infinite
 
     def init(self, key: jax.Array) -> Any:
-        return self.net.init(key, jnp.zeros((1, 4), jnp.int32), jnp.ones((1,), jnp.int32))
+        return self.model.init(key, jnp.zeros((1, 4), jnp.int32), jnp.ones((1,), jnp.int32))
 
     def prepare(self, batch: Any, key: jax.Array) -> Any:
         ids, lengths = batch["tokens"], batch["tokens_length"]
@@ -76,8 +76,8 @@ class ToyMlm:
 
     def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
         keys = batch["keys"] if train else None
-        x = self.net.apply(variables, batch["ids"], batch["lengths"], keys)
-        logits = self.net.logits(variables, x)
+        x = self.model.apply(variables, batch["ids"], batch["lengths"], keys)
+        logits = self.model.logits(variables, x)
         weights = batch["weights"].astype(logits.dtype)
         losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["labels"][..., None], 2)
         loss = jnp.sum(losses[..., 0] * weights)
@@ -86,19 +86,16 @@ class ToyMlm:
         right = jnp.argmax(logits, -1) == batch["labels"]
         return loss, {"accuracy": jnp.sum(right * weights)}
 
-    def encoder(self, variables: Any) -> Any:
-        return {"params": variables["params"]}
-
     def flops(self, spec: Any) -> float:
         size, length = spec["tokens"].shape
-        return 6.0 * size * length * 2 * self.net.embed * self.net.mlp
+        return 6.0 * size * length * 2 * self.model.embed * self.model.mlp
 
 
 @dataclasses.dataclass(frozen=True)
-class ToyContrastive:
+class ToyContrastive(Objective):
     """Every query against all passages; a queue-like counter as state."""
 
-    net: Net = Net()
+    model: Net = Net()
     chunk: int = 0
     gather: bool = False
     stateful: bool = False
@@ -106,11 +103,14 @@ class ToyContrastive:
 
     def init(self, key: jax.Array) -> Any:
         variables = dict(
-            self.net.init(key, jnp.zeros((1, 4), jnp.int32), jnp.ones((1,), jnp.int32))
+            self.model.init(key, jnp.zeros((1, 4), jnp.int32), jnp.ones((1,), jnp.int32))
         )
         if self.stateful:
             variables["queue"] = {"seen": jnp.zeros((), jnp.int32)}
         return variables
+
+    def with_chunk(self, examples: int) -> ToyContrastive:
+        return dataclasses.replace(self, chunk=examples)
 
     def prepare(self, batch: Any, key: jax.Array) -> Any:
         return {**batch, "keys": example_keys(key, batch["query"].shape[0])}
@@ -122,7 +122,7 @@ class ToyContrastive:
         def encode(part: Any) -> Any:
             def vectors(name: str) -> jax.Array:
                 keys = part["keys"] if train else None
-                return self.net.apply(params, part[name], part[f"{name}_length"], keys)[:, 0]
+                return self.model.apply(params, part[name], part[f"{name}_length"], keys)[:, 0]
 
             return vectors("query"), vectors("passage")
 
@@ -133,9 +133,6 @@ class ToyContrastive:
         if self.stateful:
             aux["state"] = {"queue": {"seen": variables["queue"]["seen"] + len(q)}}
         return loss, aux
-
-    def encoder(self, variables: Any) -> Any:
-        return {"params": variables["params"]}
 
 
 def texts(rng: np.random.Generator, size: int, length: int, vocab: int = 32) -> tuple[Any, Any]:

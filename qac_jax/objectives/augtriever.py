@@ -24,7 +24,7 @@ from jax import lax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models.encoders import l2_normalize
-from qac_jax.objectives import contrastive, towers
+from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables
@@ -43,7 +43,7 @@ class InBatch(PseudoQueries):
     device had (128 in the paper's runs).
     """
 
-    negatives_group: int = 0  # so many consecutive examples see one another (0: all)
+    negatives_group: int = 0  # how many consecutive examples see one another (0: all)
     remote_key_grad: bool = True
     device_group: int = 0
 
@@ -55,18 +55,9 @@ class InBatch(PseudoQueries):
                 "the examples of one device, such as 128"
             )
 
-    def init(self, key: jax.Array) -> Variables:
-        return towers.initial(self.model, key)
-
-    def start_from(self, module: Any, params: Any) -> tuple[InBatch, Any]:
-        """From a BERT, or on from a dual encoder."""
-        model, params = towers.started(self.model, module, params)
-        return dataclasses.replace(self, model=model), params
-
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         params = variables["params"]
         params = gathered(params) if self.chunk else params
 
@@ -142,7 +133,7 @@ class MoCo(PseudoQueries):
 
     def init(self, key: jax.Array) -> Variables:
         model_key, queue_key = jax.random.split(key)
-        variables = towers.initial(self.model, model_key)
+        variables = super().init(model_key)
         # As in the released code: unit vectors, though real keys are longer.
         shape = (self.queue_size, self.model.config.width)
         keys = l2_normalize(jax.random.normal(queue_key, shape))
@@ -160,15 +151,9 @@ class MoCo(PseudoQueries):
         """The second encoder begins as a copy of the first."""
         return {"momentum": jax.tree.map(jnp.copy, params)}
 
-    def start_from(self, module: Any, params: Any) -> tuple[MoCo, Any]:
-        """From a BERT, or on from a dual encoder."""
-        model, params = towers.started(self.model, module, params)
-        return dataclasses.replace(self, model=model), params
-
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         params, slow = variables["params"], variables["momentum"]
         if train:
             slow = self.moved(slow, params)

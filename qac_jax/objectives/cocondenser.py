@@ -9,7 +9,7 @@ query (Wu et al., 2023); each text keeps its own short shape.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,6 @@ class CoCondenser(Condenser):
     chunk: int = 0
     pooling: str = "cls"
     normalize: bool = False
-    splittable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +58,14 @@ class CoCondenser(Condenser):
             raise UserError(
                 f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
             )
+
+    @property
+    def splittable(self) -> bool:
+        """Vectors of the whole batch see one another."""
+        return False
+
+    def with_chunk(self, examples: int) -> Self:
+        return dataclasses.replace(self, chunk=examples)
 
     @property
     def whole(self) -> bool:
@@ -87,7 +94,6 @@ class CoCondenser(Condenser):
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         if self.chunk:
             variables = gathered(variables)
 

@@ -98,7 +98,6 @@ class Condenser(Mlm):
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         found = self.read(variables, batch["text"], batch["keys"] if train else None)
         return self.mlm_terms([found])
 
@@ -131,7 +130,6 @@ class Condenser(Mlm):
 
     def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
         """What stands for a whole text."""
-        del lengths
         return out.cls
 
     def mlm_terms(self, found: list[Reading]) -> tuple[jax.Array, Aux]:

@@ -131,7 +131,6 @@ class CotMae(Mlm):
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         module = self.module
         bert = part(variables, HEADS.values(), without=True)
         if self.freeze:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,15 @@ from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, log_odds
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import (
+    Aux,
+    Batch,
+    Objective,
+    Spec,
+    Variables,
+    example_keys,
+    global_weights,
+)
 from qac_jax.objectives.token_loss import check_vocabulary
 
 
@@ -32,8 +41,11 @@ _EPSILON = 1e-8  # under the root of the norm
 
 
 @dataclasses.dataclass(frozen=True)
-class _Scorer(abc.ABC):
-    """What both losses share: scores of pairs, the adversarial step, what training starts from."""
+class _Scorer(Objective):
+    """What both losses share: scores of pairs, the adversarial step, what training starts from.
+
+    Their `prepare` gives texts under "ids", "types" and "lengths", and one key a text.
+    """
 
     model: CrossEncoder
     adversarial_step: float = 0.0  # RocketQA: 0.01
@@ -58,12 +70,24 @@ class _Scorer(abc.ABC):
         config = dataclasses.replace(self.model.bert_config, pooler=True, mlm_head=False)
         return self.model.clone(bert_config=config)
 
-    def with_tokenizer(self, tokenizer: Any) -> _Scorer:
-        """The same; refuses a tokenizer that the model has no room for."""
+    def with_chunk(self, examples: int) -> Self:
+        return dataclasses.replace(self, chunk=examples)
+
+    def with_reading(
+        self,
+        lengths: Mapping[str, int],
+        reading: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The model records whether its passages come with a first ranking's score."""
+        model = self.model.clone(reads_scores=bool(reading.get("scores")))
+        return dataclasses.replace(self, model=model)
+
+    def with_tokenizer(self, tokenizer: Any) -> Self:
         check_vocabulary(tokenizer.vocab_size, self.model.bert_config.vocab_size)
         return self
 
-    def start_from(self, module: Any, params: Any) -> tuple[_Scorer, Any]:
+    def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
         """From a cross-encoder, or from the BERT of anything else; the output then starts anew."""
         if isinstance(module, CrossEncoder):
             config, start = module.bert_config, dict(params)
@@ -87,17 +111,12 @@ class _Scorer(abc.ABC):
         return self.encoder_module.init(key, ids, lengths)
 
     @abc.abstractmethod
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        """Texts under "ids", "types" and "lengths", and one key a text."""
-
-    @abc.abstractmethod
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The loss of each example [B] by the log-odds of its texts, and whether it is right."""
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         params = variables["params"]
 
         def total(change: jax.Array | None, keys: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -135,9 +154,6 @@ class _Scorer(abc.ABC):
         if keys is not None:
             parts["keys"] = keys
         return chunked_encode(some, parts, self.chunk)
-
-    def encoder(self, variables: Variables) -> Variables:
-        return {"params": variables["params"]}
 
     def _flops(self, texts: int, length: int) -> float:
         config = self.encoder_module.bert_config
@@ -189,7 +205,6 @@ class Localized(_Scorer):
         }
 
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        del batch
         losses = jax.nn.logsumexp(odds, axis=-1) - odds[:, 0]
         return losses, odds[:, 0] >= jnp.max(odds, axis=-1)
 

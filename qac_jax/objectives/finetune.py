@@ -14,7 +14,6 @@ A dual encoder without negatives in its examples (n_passages=1) is trained on in
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +21,9 @@ from jax import lax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops
-from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives import contrastive, towers
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
-from qac_jax.objectives.token_loss import check_vocabulary
+from qac_jax.objectives.towers import DualEncoderObjective
 
 
 DISTILLATIONS = ("none", "margin_mse", "kl")
@@ -35,11 +33,9 @@ _TOKEN, _PLACE = 0x9E3779B1, 0x85EBCA77
 
 
 @dataclasses.dataclass(frozen=True)
-class Finetune:
+class Finetune(DualEncoderObjective):
     """Query vectors near the vectors of their passages, far from all others."""
 
-    model: DualEncoder
-    temperature: float = 1.0
     smoothing: float = 0.0
     mask_duplicates: bool = True  # copies of a query's positive in the batch are no negatives
     negatives_group: int = 0  # so many consecutive queries see each other's passages (0: all)
@@ -47,38 +43,23 @@ class Finetune:
     distillation_weight: float = 1.0
     contrastive_weight: float = 1.0
     teacher_temperature: float = 1.0
-    rows: int = 0  # queries whose scores are in memory together (0: all)
-    chunk: int = 0  # queries (with their passages) encoded at a time (0: all)
-    splittable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.distillation not in DISTILLATIONS:
             raise UserError(
                 f"distillation={self.distillation!r} is not known; "
                 + nearest(self.distillation, DISTILLATIONS)
             )
-        if self.temperature <= 0 or self.teacher_temperature <= 0:
+        if self.teacher_temperature <= 0:
             raise UserError(
-                f"temperature={self.temperature} and teacher_temperature="
-                f"{self.teacher_temperature}; expected numbers above 0"
+                f"teacher_temperature={self.teacher_temperature} divides the teacher's scores; "
+                "expected a number above 0, such as 1.0"
             )
         if self.distillation == "none" and not self.contrastive_weight:
             raise UserError(
                 "contrastive_weight=0 leaves nothing to learn from; choose a distillation too"
             )
-
-    def with_tokenizer(self, tokenizer: Any) -> Finetune:
-        """This objective for texts of that tokenizer."""
-        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
-        return self
-
-    def start_from(self, module: Any, params: Any) -> tuple[Finetune, Any]:
-        """From a BERT (both towers start as it), or on from a dual encoder."""
-        model, params = towers.started(self.model, module, params)
-        return dataclasses.replace(self, model=model), params
-
-    def init(self, key: jax.Array) -> Variables:
-        return towers.initial(self.model, key)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same texts with keys of dropout, and numbers that tell equal passages."""
@@ -99,7 +80,6 @@ class Finetune:
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         keys = batch["keys"] if train else None
         queries, passages = towers.vectors(self.model, variables, batch, keys, self.chunk)
         ranked = contrastive.in_batch(
@@ -130,10 +110,6 @@ class Finetune:
         teacher = jax.nn.log_softmax(scores / self.teacher_temperature)
         student = jax.nn.log_softmax(own / self.temperature)
         return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
-
-    def encoder(self, variables: Variables) -> Variables:
-        """The whole dual encoder."""
-        return {"params": variables["params"]}
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""

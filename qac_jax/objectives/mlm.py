@@ -8,7 +8,7 @@ the papers' code takes the mean of each device's mean.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +16,27 @@ import jax.numpy as jnp
 from qac_jax.errors import UserError
 from qac_jax.models import flops, memory
 from qac_jax.models.bert import Bert
+from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives.masking import Masking, Vocabulary
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import (
+    Aux,
+    Batch,
+    Objective,
+    Spec,
+    Variables,
+    example_keys,
+    global_weights,
+)
 from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
 @dataclasses.dataclass(frozen=True)
-class Mlm:
+class Mlm(Objective):
     """Predict the masked tokens of the feature `tokens`."""
 
     model: Bert
     masking: Masking = Masking()
     vocabulary: Vocabulary | None = None  # bound by `with_tokenizer` when a run starts
-    splittable: bool = dataclasses.field(default=True, init=False)
 
     @property
     def module(self) -> Bert:
@@ -36,8 +44,7 @@ class Mlm:
         config = dataclasses.replace(self.model.config, mlm_head=True, pooler=False)
         return self.model.clone(config=config)
 
-    def with_tokenizer(self, tokenizer: Any) -> Mlm:
-        """This objective for texts of that tokenizer."""
+    def with_tokenizer(self, tokenizer: Any) -> Self:
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         check_vocabulary(vocabulary.size, self.model.config.vocab_size)
         return dataclasses.replace(self, vocabulary=vocabulary)
@@ -51,6 +58,12 @@ class Mlm:
                 "with_tokenizer(tokenizer)"
             )
         return self.vocabulary
+
+    def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
+        """From a BERT, or on from a retriever of one tower, whatever pooled its states."""
+        if isinstance(module, DualEncoder) and module.config.tied:
+            module, params = Bert(module.config.bert, module.runtime), params["encoder"]["bert"]
+        return super().start_from(module, params)
 
     def init(self, key: jax.Array) -> Variables:
         return self.module.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
@@ -71,7 +84,6 @@ class Mlm:
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         module, keys = self.module, batch["keys"] if train else None
         output = module.apply(variables, batch["tokens"], batch["tokens_length"], keys=keys)
         logits = module.apply(

@@ -1,54 +1,47 @@
-"""What the trainer knows of a paper: the Objective protocol and the conventions of its parts.
+"""What the trainer knows of a paper: the base class of objectives and the conventions of its hooks.
 
-An objective is a frozen dataclass: a Linen module (or its configuration) and hyper-parameters as
-fields, pure methods. Its conventions:
+An objective is a frozen dataclass: a Linen module in the field `model`, hyper-parameters in other
+fields, and pure methods. `Objective` declares every method that the trainer calls; those that are
+not abstract have a default that suits most objectives. The conventions:
 
 **Variables** are a dict of collections. "params" is what the optimiser changes; any other
 collection ("momentum", "queue") is state of the objective.
 
-**Randomness.** `prepare` sees the whole batch and makes whatever is random about its tokens.
-Everything random is drawn from one key an example (`example_keys`), and travels in the batch, so
-that splitting or sharding the batch changes nothing. The key given to `loss` is the same for all
-microbatches of a step: use it for nothing that belongs to an example.
+**Randomness.** `prepare` sees the whole batch and draws whatever is random about its tokens.
+Every draw comes from a key of its own example (`example_keys`), and these keys travel in the batch,
+so that splitting or sharding the batch changes nothing. The key given to `loss` is the same for all
+microbatches of a step: use it for nothing that belongs to one example. Most losses ignore it.
 
 **Sums.** When `splittable`, the loss and every scalar of the auxiliary dict *add up* over
 microbatches: a mean over masked tokens is a sum of weights times losses, with weights that
-`prepare` normalised over the whole batch (`global_weights`). So accumulated gradients equal the
-direct ones whatever the lengths.
+`prepare` normalised over the whole batch (`global_weights`). So accumulated gradients equal those
+of the whole batch, whatever the lengths.
 
-**Not splittable** (examples see one another): `loss` gets the whole batch. Such an objective has a
-field `chunk`: how many examples it encodes at a time (0: all at once), through
-`qac_jax.objectives.chunked`; the trainer sets it from its microbatch option.
+**Not splittable** (examples see one another): `loss` receives the whole batch. Such an objective
+may encode it a chunk of examples at a time (`qac_jax.objectives.chunked`); it then overrides
+`with_chunk`, which the trainer calls with its microbatch size.
 
 **State** advances once an optimiser step: `loss` returns the new collections under the key
-"state" of the auxiliary dict, and the trainer puts them in the place of the old ones (in training
-only). An objective with state is not splittable.
+"state" of the auxiliary dict, and the trainer replaces the old ones (in training only). An
+objective with state is not splittable.
 
 The arrays of a prepared batch have the examples first.
-
-**Optional**, used where they are there:
-
-- `model`: the field that holds the Linen module which is kept after training, or the property
-  `encoder_module` where `encoder`'s variables belong to another one;
-- `with_tokenizer(tokenizer) -> Objective`: called once before a run (a dual encoder in the field
-  `model` is told besides how its queries and passages are read: titles, prompts, limits);
-- `start_from(module, params) -> (Objective, params)`: the objective in the shape of a loaded
-  module, and those of its own parameters that the loaded ones are (default: the same tree);
-- `stored_heads(folder) -> params`: its other parameters that lie in a Hugging Face folder;
-- `initial_state(params) -> Variables`: the other collections, made from loaded parameters;
-- `flops(spec) -> float`: FLOPs of the model in one training step (forward and backward, nothing
-  computed twice) on a batch of shapes `spec`; without it no MFU is printed;
-- `activation_bytes(spec) -> float`: what the backward pass of a microbatch of these shapes keeps,
-  for dry runs.
 """
 
 from __future__ import annotations
 
+import abc
+import dataclasses
+import os
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from qac_jax.errors import UserError
+from qac_jax.models.layers import Runtime
 
 
 Variables = dict[str, Any]
@@ -57,27 +50,119 @@ Aux = dict[str, Any]
 Spec = Mapping[str, jax.ShapeDtypeStruct]
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """A training loss, and what it needs (see the module's text for the conventions)."""
+@dataclasses.dataclass(frozen=True)
+class Objective(abc.ABC):
+    """A training loss and what it needs (see the module's text for the conventions)."""
 
-    @property
-    def splittable(self) -> bool:
-        """True where the loss of a batch is the sum of the losses of its parts."""
+    model: nn.Module
 
+    # What every objective defines.
+
+    @abc.abstractmethod
     def init(self, key: jax.Array) -> Variables:
         """New variables, parameters boxed with their logical axis names."""
 
+    @abc.abstractmethod
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The whole batch made ready: masks, labels, normalised weights, keys of the examples."""
 
+    @abc.abstractmethod
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         """The loss of a prepared batch or microbatch, and scalars to log (and "state")."""
 
+    # How a batch is computed.
+
+    @property
+    def splittable(self) -> bool:
+        """Whether the loss of a batch is the sum of the losses of its parts."""
+        return True
+
+    def with_chunk(self, examples: int) -> Self:
+        """The objective encoding this number of examples at a time; only if not splittable."""
+        raise UserError(
+            f"microbatch={examples} cannot be used with the objective {type(self).__name__}, "
+            "which needs its whole batch at once; leave it at 0"
+        )
+
+    # How a run starts.
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run-time options of the model."""
+        return self.model.runtime
+
+    def with_precision(self, dtype: str) -> Self:
+        """The objective with its model computing in `dtype`."""
+        runtime = dataclasses.replace(self.runtime, dtype=dtype)
+        return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
+
+    def with_tokenizer(self, tokenizer: Any) -> Self:
+        """The objective for texts of this tokenizer. Raises UserError if the model is too small."""
+        return self
+
+    def with_reading(
+        self,
+        lengths: Mapping[str, int],
+        reading: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The objective whose model records how its texts are read, for those who use it later.
+
+        lengths: limits in tokens of the features; reading: titles, prompts and scores of the
+        examples; settings: those of the kind of examples.
+        """
+        return self
+
+    def start_from(self, module: nn.Module, params: Any) -> tuple[Self, Any]:
+        """The objective in the shape of a loaded module, and the parameters it takes from there.
+
+        Parameters of the objective that are missing there start anew.
+        """
+        if type(self.model) is not type(module):
+            raise UserError(
+                f"{type(self).__name__} trains a {type(self.model).__name__}, but the parameters "
+                f"to start from are those of a {type(module).__name__}; give another init or "
+                "objective"
+            )
+        return dataclasses.replace(self, model=module), params
+
+    def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
+        """Parameters beside the encoder's that lie in a Hugging Face folder to start from."""
+        return {}
+
+    def initial_state(self, params: Any) -> Variables:
+        """The collections beside "params" that depend on the parameters a run starts from."""
+        return {}
+
+    # What is kept after a run.
+
+    @property
+    def encoder_module(self) -> nn.Module:
+        """The module that `encoder`'s variables belong to."""
+        return self.model
+
     def encoder(self, variables: Variables) -> Variables:
-        """The variables that are exported: the text encoder's, without pre-training heads."""
+        """The variables that are exported: those of the encoder, without pre-training heads."""
+        return {"params": variables["params"]}
+
+    # What a run costs.
+
+    def flops(self, spec: Spec) -> float | None:
+        """FLOPs of the model in one training step on a batch of shapes `spec`, as padded.
+
+        Forward and backward, nothing counted twice that is computed twice. None: not known, and
+        no MFU is printed.
+        """
+        return None
+
+    def activation_bytes(self, spec: Spec) -> float | None:
+        """Memory of what the backward pass of a microbatch of shapes `spec` keeps. None: unknown.
+
+        Linear in the number of examples. Dry runs print it.
+        """
+        return None
 
 
 def example_keys(key: jax.Array, count: int) -> jax.Array:

@@ -21,19 +21,18 @@ candidates: ln(2 B) with one hard negative each.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives import contrastive, towers
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.finetune import passage_numbers
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
-from qac_jax.objectives.token_loss import check_vocabulary
+from qac_jax.objectives.towers import DualEncoderObjective
 
 
 DENOMINATORS = (
@@ -45,24 +44,20 @@ DENOMINATORS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(DualEncoderObjective):
     """Queries with their passages, the positive first. α = 0 is the second stage: L_Q alone.
 
-    negatives_group: so many consecutive examples see one another (0: the whole batch, PAIR's
-    cross-batch negatives). rows: score so many queries at a time (0: all).
+    negatives_group: how many consecutive examples see one another (0: the whole batch, PAIR's
+    cross-batch negatives).
     """
 
-    model: DualEncoder
     alpha: float = 0.1
     denominator: str = "paper_inbatch_and_hard"
     mask_duplicates: bool = True  # copies of a positive in the batch are no negatives
     negatives_group: int = 0
-    temperature: float = 1.0
-    chunk: int = 0
-    rows: int = 0
-    splittable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0.0 <= self.alpha <= 1.0:
             raise UserError(f"alpha={self.alpha} is not a share; expected 0 to 1")
         if self.denominator not in DENOMINATORS:
@@ -70,25 +65,15 @@ class Pair:
                 f"denominator={self.denominator!r} is not known; "
                 + nearest(self.denominator, DENOMINATORS)
             )
-        if self.temperature <= 0.0:
-            raise UserError(f"temperature={self.temperature} divides scores; expected above 0")
 
-    def with_tokenizer(self, tokenizer: Any) -> Pair:
-        """The same; refuses a tokenizer that the model has no room for."""
-        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
+    def with_tokenizer(self, tokenizer: Any) -> Self:
+        super().with_tokenizer(tokenizer)
         if self.alpha and not self.model.config.tied:
             progress.say(
                 f"pair: alpha={self.alpha} compares passages with each other and with queries, "
                 "which the paper does with one encoder for both; here they have two (tied=False)"
             )
         return self
-
-    def start_from(self, module: Any, params: Any) -> tuple[Pair, Any]:
-        model, params = towers.started(self.model, module, params)
-        return dataclasses.replace(self, model=model), params
-
-    def init(self, key: jax.Array) -> Variables:
-        return towers.initial(self.model, key)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         prepared = {**batch, "keys": example_keys(key, batch["query"].shape[0])}
@@ -99,7 +84,6 @@ class Pair:
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         keys = batch["keys"] if train else None
         queries, passages = towers.vectors(self.model, variables, batch, keys, self.chunk)
         seen: dict[str, Any] = {
@@ -117,9 +101,6 @@ class Pair:
             loss = (1.0 - self.alpha) * loss + self.alpha * passage_loss
             aux |= {"passage_loss": passage_loss, "passage_accuracy": by_passage.correct.mean()}
         return loss, aux
-
-    def encoder(self, variables: Variables) -> Variables:
-        return {"params": variables["params"]}
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""

@@ -22,8 +22,8 @@ from qac_jax.models import flops, memory
 from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import DualEncoder, l2_normalize
 from qac_jax.models.layers import fold
-from qac_jax.objectives.objective import Batch, Spec, Variables, example_keys
-from qac_jax.objectives.token_loss import check_vocabulary
+from qac_jax.objectives.objective import Batch, Spec, example_keys
+from qac_jax.objectives.towers import DualEncoderObjective
 
 
 _NAMES = tuple(
@@ -32,23 +32,20 @@ _NAMES = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class PseudoQueries:
+class PseudoQueries(DualEncoderObjective):
     """Vectors of pseudo-queries and texts, and everything that does not depend on the loss."""
 
-    model: DualEncoder
     temperature: float = 0.05
     smoothing: float = 0.0
     normalize_query: bool = False
     normalize_passage: bool = False
-    rows: int = 0  # queries whose scores are in memory together (0: all)
-    chunk: int = 0  # examples encoded at a time (0: all)
-    splittable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0 or not 0 <= self.smoothing < 1:
+        super().__post_init__()
+        if not 0 <= self.smoothing < 1:
             raise UserError(
-                f"temperature={self.temperature} and smoothing={self.smoothing} do not fit; "
-                "expected a temperature above 0, and a smoothing from 0 to less than 1"
+                f"smoothing={self.smoothing} is not a share of the target; expected 0 (none) to "
+                "less than 1, such as 0.1"
             )
 
     @property
@@ -57,11 +54,6 @@ class PseudoQueries:
         config = self.model.config
         normalize = config.normalize or self.normalize_passage
         return self.model.clone(config=dataclasses.replace(config, normalize=normalize))
-
-    def with_tokenizer(self, tokenizer: Any) -> Any:
-        """This objective for texts of that tokenizer."""
-        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
-        return self
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """Both kinds of examples under the names of one, with keys of dropout."""
@@ -72,10 +64,6 @@ class PseudoQueries:
                 found[name.replace("passage", "passages")] = found[name][:, None]
         kept = {name: found[name] for name in _NAMES if name in found}
         return {**kept, "keys": example_keys(key, found["query"].shape[0])}
-
-    def encoder(self, variables: Variables) -> Variables:
-        """The whole dual encoder; for both sides the one that queries were encoded with."""
-        return {"params": variables["params"]}
 
     def queries(self, params: Any, part: Batch, documents: jax.Array) -> jax.Array:
         """Vectors of the queries [B, D]; those to be extracted are chosen by `documents` [B, D]."""

@@ -7,7 +7,7 @@ over all target tokens of the whole batch, with label smoothing and T5X's z-loss
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,15 @@ import jax.numpy as jnp
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops, t5_start
 from qac_jax.models.t5 import T5, shift_right
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import (
+    Aux,
+    Batch,
+    Objective,
+    Spec,
+    Variables,
+    example_keys,
+    global_weights,
+)
 from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
@@ -23,7 +31,7 @@ STARTS = ("random", "copying")
 
 
 @dataclasses.dataclass(frozen=True)
-class Seq2Seq:
+class Seq2Seq(Objective):
     """Say `targets` after reading `inputs`; both end with the model's end-of-text token.
 
     start: of a model from scratch, "random" as T5 does it, or "copying" (see models/t5_start).
@@ -33,7 +41,6 @@ class Seq2Seq:
     start: str = "random"
     smoothing: float = 0.0
     z_loss: float = 0.0
-    splittable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:
@@ -44,8 +51,7 @@ class Seq2Seq:
                 "smoothing of at least 0 and less than 1, and a z_loss of 0 or more"
             )
 
-    def with_tokenizer(self, tokenizer: Any) -> Seq2Seq:
-        """This objective for texts of that tokenizer."""
+    def with_tokenizer(self, tokenizer: Any) -> Self:
         config = self.model.config
         check_vocabulary(tokenizer.vocab_size, config.vocab_size)
         end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
@@ -84,7 +90,6 @@ class Seq2Seq:
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        del key  # every example brings its own
         logits = self.model.apply(
             variables,
             batch["inputs"],
@@ -100,10 +105,6 @@ class Seq2Seq:
             z_loss=self.z_loss if train else 0.0,
         )
         return found.loss, {"likelihood": found.likelihood, "token_accuracy": found.accuracy}
-
-    def encoder(self, variables: Variables) -> Variables:
-        """The whole model: what is exported of a generator is encoder and decoder."""
-        return {"params": variables["params"]}
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""

@@ -13,7 +13,7 @@ code, rounding is half to even. Every row has its own key.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +119,7 @@ class SpanCorruption(Seq2Seq):
     top: int | None = None  # the first sentinel; None: the last row of the model's vocabulary
     sentinels: int = 100
 
-    def with_tokenizer(self, tokenizer: Any) -> SpanCorruption:
+    def with_tokenizer(self, tokenizer: Any) -> Self:
         """This objective for texts of that tokenizer: with its own sentinels, or rows to spare."""
         super().with_tokenizer(tokenizer)
         if self.top is not None:

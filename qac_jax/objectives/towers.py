@@ -1,4 +1,4 @@
-"""Dual encoders in training: what they start from, and vectors of queries and their passages.
+"""What objectives of dual encoders share: their start, and vectors of queries and passages.
 
 The features are those of the kind `triples`: `query` [B, L], `passages` [B, P, L] with the
 positive first, and where titles are segments of their own `passages_types` [B, P, L].
@@ -7,7 +7,8 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,66 @@ from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.objective import Batch, Spec, Variables
+from qac_jax.objectives.objective import Batch, Objective, Spec, Variables
+from qac_jax.objectives.token_loss import check_vocabulary
 
 
-def initial(model: DualEncoder, key: jax.Array) -> Variables:
-    """New variables."""
-    return model.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
+@dataclasses.dataclass(frozen=True)
+class DualEncoderObjective(Objective):
+    """A loss on vectors of queries and passages, in which the examples of a batch see one another.
+
+    The whole dual encoder is exported.
+    """
+
+    model: DualEncoder
+    temperature: float = 1.0
+    rows: int = 0  # queries whose scores are in memory together (0: all)
+    chunk: int = 0  # examples (queries with their passages) encoded at a time (0: all)
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise UserError(
+                f"temperature={self.temperature} divides scores; expected a number above 0, such "
+                "as 1.0 for dot products and 0.05 for cosines"
+            )
+
+    @property
+    def splittable(self) -> bool:
+        return False
+
+    def with_chunk(self, examples: int) -> Self:
+        return dataclasses.replace(self, chunk=examples)
+
+    def with_tokenizer(self, tokenizer: Any) -> Self:
+        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
+        return self
+
+    def with_reading(
+        self,
+        lengths: Mapping[str, int],
+        reading: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The model records titles, prompts and limits of its queries and passages."""
+        if not {"query", "passages"} <= lengths.keys():
+            return self
+        changed: dict[str, Any] = {
+            **reading,
+            "query_length": lengths["query"],
+            "passage_length": lengths["passages"],
+        }
+        if (settings or {}).get("title_types"):
+            changed["title"] = "segments"
+        config = dataclasses.replace(self.model.config, **changed)
+        return dataclasses.replace(self, model=self.model.clone(config=config))
+
+    def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
+        """From a BERT (both towers start as it), or on from a dual encoder."""
+        model, params = started(self.model, module, params)
+        return dataclasses.replace(self, model=model), params
+
+    def init(self, key: jax.Array) -> Variables:
+        return self.model.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
 
 
 def started(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, Any]:

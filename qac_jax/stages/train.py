@@ -100,10 +100,9 @@ class Train(Stage):
 
         examples = _artifact(inputs, "examples")
         tokenizer_folder = examples.path / parameters.TOKENIZER
-        objective = start.with_precision(self.objective, precision)
+        objective = self.objective.with_precision(precision)
         objective, given = self._start(objective, inputs)
-        if hasattr(objective, "with_tokenizer"):
-            objective = objective.with_tokenizer(tokenizers.load(os.fspath(tokenizer_folder)))
+        objective = objective.with_tokenizer(tokenizers.load(os.fspath(tokenizer_folder)))
         if "words" in inputs:
             given = self._words(objective, str(inputs["words"]), tokenizer_folder)
         objective = step.chunk_of(objective, self.microbatch)
@@ -129,7 +128,7 @@ class Train(Stage):
         )
         reading = examples.info.get("reading", {})
         kind = data.recipes[0]
-        objective = start.with_reading(objective, kind.lengths, reading, kind.settings)
+        objective = objective.with_reading(kind.lengths, reading, kind.settings)
         validation = None
         if "validation" in inputs:
             held_out = _artifact(inputs, "validation")
@@ -247,19 +246,18 @@ class Train(Stage):
         given = [name for name in STARTS if name in inputs]
         if len(given) > 1:
             raise UserError(f"{' and '.join(given[:2])} are both given; start from one of them")
-        runtime = start.runtime_of(objective)
+        runtime = objective.runtime
         if "init" in inputs:
             artifact = _artifact(inputs, "init")
             module, variables = parameters.load(artifact, runtime)
-            objective, params = start.fitted(objective, module, variables["params"])
+            objective, params = objective.start_from(module, variables["params"])
             whole = parameters.load_whole(artifact, runtime)
             return objective, start.fuller(objective, params, whole)
         if "pretrained" in inputs:
             folder = str(inputs["pretrained"])
             module, variables = huggingface.load(folder, runtime)
-            objective, params = start.fitted(objective, module, variables["params"])
-            heads = getattr(objective, "stored_heads", None)
-            return objective, {**params, **(heads(folder) if heads else {})}
+            objective, params = objective.start_from(module, variables["params"])
+            return objective, {**params, **objective.stored_heads(folder)}
         return objective, None
 
     def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
@@ -269,7 +267,7 @@ class Train(Stage):
         from qac_jax.models.t5 import T5
         from qac_jax.text import tokenizers
 
-        model = getattr(objective, "model", None)
+        model = objective.model
         if isinstance(model, Bert):
             width, spread = model.config.hidden_size, model.config.initializer_range
         elif isinstance(model, T5):

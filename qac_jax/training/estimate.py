@@ -11,7 +11,8 @@ import jax
 from qac_jax import hardware
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import settle
-from qac_jax.training import report, start
+from qac_jax.objectives.objective import Objective
+from qac_jax.training import report
 from qac_jax.training.journal import padded_tokens
 
 
@@ -22,7 +23,7 @@ _FLOAT = 4
 
 
 def plan(
-    objective: Any,
+    objective: Objective,
     *,
     steps: int | None,
     batch_size: int,
@@ -62,11 +63,11 @@ def plan(
     result["tokens_per_step"] = tokens
     result["step_flops"] = report.flops(objective, spec(batch_size))
     rows = microbatch or batch_size
-    if hasattr(objective, "activation_bytes"):
+    kept = objective.with_precision("bfloat16").activation_bytes(spec(rows))
+    if kept is not None:
         # Linear in the examples, which a device may have a fraction of.
-        reduced = start.with_precision(objective, "bfloat16")
         result["microbatch"] = rows
-        result["activation_bytes"] = reduced.activation_bytes(spec(rows))
+        result["activation_bytes"] = kept
     if steps is None:
         return result
     result["tokens"] = tokens * steps

@@ -66,8 +66,8 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 def flops(objective: Objective, spec: Any) -> float | None:
     """FLOPs of the model in one step on a batch of these shapes, where the objective knows."""
-    formula = getattr(objective, "flops", None)
-    return None if formula is None else float(formula(spec))
+    found = objective.flops(spec)
+    return None if found is None else float(found)
 
 
 def mfu(step_flops: float | None, seconds: float, devices: list[Any] | None = None) -> float | None:

@@ -106,8 +106,7 @@ class Engine:
             variables = nn.unbox(self.objective.init(key))
             if given:
                 variables["params"] = _overlaid(variables["params"], given)
-                renew = getattr(self.objective, "initial_state", None)
-                variables |= renew(variables["params"]) if renew else {}
+                variables |= self.objective.initial_state(variables["params"])
             return self.start(variables)
 
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
@@ -269,12 +268,7 @@ def _overlaid(tree: Any, given: Mapping[str, Any]) -> Any:
 
 
 def chunk_of(objective: Objective, microbatch: int) -> Objective:
-    """The objective told how many examples to encode at a time, where it does not split."""
+    """The objective encoding `microbatch` examples at a time (0: all), where it does not split."""
     if not microbatch or objective.splittable:
         return objective
-    if not hasattr(objective, "chunk"):
-        raise UserError(
-            f"microbatch={microbatch} cannot be used with the objective "
-            f"{type(objective).__name__}, which needs its whole batch at once; leave it at 0"
-        )
-    return dataclasses.replace(objective, chunk=microbatch)  # type: ignore[type-var]
+    return objective.with_chunk(microbatch)

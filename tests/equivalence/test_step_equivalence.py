@@ -40,10 +40,10 @@ def one_step(
     """(loss, gradients, parameters) of the last of some steps as numpy."""
     count = int(np.prod(shape))
     with jax.enable_x64(dtype == "float64"):
-        net = dataclasses.replace(objective.net, param_dtype=jnp.dtype(dtype))
+        net = dataclasses.replace(objective.model, param_dtype=jnp.dtype(dtype))
         mesh = meshes.make_mesh(shape, jax.devices()[:count])
         engine = Engine(
-            dataclasses.replace(objective, net=net),
+            dataclasses.replace(objective, model=net),
             SPY,
             mesh,
             meshes.rules_named(rules),

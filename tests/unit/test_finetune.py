@@ -153,8 +153,8 @@ def test_it_starts_from_a_bert(tied: bool) -> None:
     other = dataclasses.replace(BERT, num_layers=2, mlm_head=True)
     bert = Bert(other)
     params = nn.unbox(jax.eval_shape(bert.init, KEY, jnp.zeros((1, 2), jnp.int32)))["params"]
-    objective, given = start.fitted(
-        Finetune(model(tied=tied, pooling="mean", normalize=True)), bert, params
+    objective, given = Finetune(model(tied=tied, pooling="mean", normalize=True)).start_from(
+        bert, params
     )
     kept, unused, fresh = start.matching(given, start.abstract_params(objective))
     assert not fresh and all("mlm_head" in name for name in unused)
@@ -165,7 +165,7 @@ def test_it_starts_from_a_bert(tied: bool) -> None:
 
 def test_what_is_exported_knows_how_it_reads() -> None:
     reading = {"title": "separate", "query_prompt": "query: ", "passage_prompt": ""}
-    objective = start.with_reading(Finetune(model()), {"query": 12, "passages": 16}, reading)
+    objective = Finetune(model()).with_reading({"query": 12, "passages": 16}, reading)
     module, _ = start.exported(objective, {"encoder": {}})
     config = module.config
     assert (config.query_length, config.passage_length) == (12, 16)

@@ -117,20 +117,20 @@ def test_a_small_vocabulary_and_two_towers_are_told(capsys) -> None:
 def test_a_cross_encoder_remembers_that_it_reads_scores() -> None:
     objective = Pointwise(CROSS)
     reading = {"title": "space", "query_prompt": "", "passage_prompt": "", "scores": True}
-    assert start.with_reading(objective, {"pair": 8}, reading).model.reads_scores
-    told = start.with_reading(objective, {"pair": 8}, reading)
+    assert objective.with_reading({"pair": 8}, reading).model.reads_scores
+    told = objective.with_reading({"pair": 8}, reading)
     assert parameters.build_module(parameters.describe_module(told.model), Runtime()).reads_scores
     # One that goes on from it on pairs without scores reads none.
     plain = {name: value for name, value in reading.items() if name != "scores"}
-    assert not start.with_reading(told, {"pair": 8}, plain).model.reads_scores
+    assert not told.with_reading({"pair": 8}, plain).model.reads_scores
 
 
 def test_titles_are_read_as_in_training() -> None:
     lengths, settings = {"query": 16, "passages": 24}, {"title_types": True}
     reading = {"title": "separate", "query_prompt": "", "passage_prompt": ""}
-    objective = start.with_reading(Pair(TIED), lengths, reading, settings)
+    objective = Pair(TIED).with_reading(lengths, reading, settings)
     assert objective.model.config.title == "segments"
-    plain = start.with_reading(Pair(TIED), lengths, reading, {})
+    plain = Pair(TIED).with_reading(lengths, reading, {})
     assert plain.model.config.title == "separate"
     params = params_of(TIED)
     encoder = Encoder.of(objective.model, params, TOKENIZER)

@@ -83,20 +83,20 @@ def test_collections_are_made_from_given_parameters() -> None:
 
 def test_an_objective_takes_the_shape_of_what_it_starts_from() -> None:
     objective = Mlm(Bert(BertConfig()))
-    loaded, params = start.fitted(objective, Bert(TINY), {"x": 1})
+    loaded, params = objective.start_from(Bert(TINY), {"x": 1})
     assert loaded.model.config == TINY and params == {"x": 1}
     with pytest.raises(UserError, match="Mlm trains a Bert, .* those of a T5"):
-        start.fitted(objective, T5(T5Config()), {})
+        objective.start_from(T5(T5Config()), {})
 
 
 def test_pretraining_goes_on_from_a_retriever() -> None:
     retriever = DualEncoder(DualEncoderConfig(TINY))
     tower = {"encoder": {"bert": {"x": 1}}}
-    loaded, params = start.fitted(Mlm(Bert(BertConfig())), retriever, tower)
+    loaded, params = Mlm(Bert(BertConfig())).start_from(retriever, tower)
     assert loaded.model.config == TINY and params == {"x": 1}
     with pytest.raises(UserError, match="those of a DualEncoder"):  # which of the two towers?
         untied = DualEncoder(DualEncoderConfig(TINY, tied=False))
-        start.fitted(Mlm(Bert(BertConfig())), untied, tower)
+        Mlm(Bert(BertConfig())).start_from(untied, tower)
 
 
 def test_parameters_are_matched_by_name_and_shape() -> None:
@@ -111,7 +111,7 @@ def test_parameters_are_matched_by_name_and_shape() -> None:
 
 def test_precision_reaches_the_model() -> None:
     assert start.precision_here("auto") == "float32"  # on CPUs
-    objective = start.with_precision(Mlm(Bert(TINY)), "bfloat16")
+    objective = Mlm(Bert(TINY)).with_precision("bfloat16")
     assert objective.model.runtime.dtype == "bfloat16"
     with pytest.raises(UserError, match="precision='half' is not one of"):
         start.precision_here("half")
