@@ -13,8 +13,6 @@ passages, four bytes each.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,13 +21,14 @@ import numpy as np
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError
-from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Line, Piece, expand, open_bytes, text_lines
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.files import expand, open_bytes
 from qac_jax.formats.identities import IdIndex, IdSet
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.negatives import read_hard_negatives, read_triples
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.runs import stream_run
 from qac_jax.formats.training_lines import read_training_lines
 
 
@@ -267,17 +266,11 @@ def _ranked(
 ) -> Iterator[_Line]:
     """The first `depth` passages of every query of a run that are not judged relevant; and those
     that are, as far as the run has found them."""
-    known = IdSet()
-    rows = (row for file in files for row in _run_rows(file, bad))
-    for query, group in itertools.groupby(rows, key=lambda row: row[1]):
-        lines = list(group)
-        if not known.add(query):
-            bad.add(f"query {query!r} was there before; sort the run by query", lines[0][0].place)
-            continue
+    for query, ranking in stream_run(files, bad):
         relevant = judged.get(query, {})
-        ranked = sorted((rank, name, score) for _, _, name, rank, score in lines)
-        found = [(name, score) for _, name, score in ranked if relevant.get(name, 0) > 0]
-        others = [(name, score) for _, name, score in ranked if relevant.get(name, 0) <= 0]
+        ranked = list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
+        found = [(name, score) for name, score in ranked if relevant.get(name, 0) > 0]
+        others = [(name, score) for name, score in ranked if relevant.get(name, 0) <= 0]
         others = others[: choice.depth]
         yield _Line(
             query,
@@ -286,26 +279,3 @@ def _ranked(
             positives_scores=[score for _, score in found],
             negatives_scores=[score for _, score in others],
         )
-
-
-def _run_rows(file: str, bad: BadLines) -> Iterator[tuple[Line, str, str, float, float]]:
-    """(line, query, passage, rank, score)."""
-    for line in text_lines(Piece(file), bad):
-        fields = line.text.split()
-        try:
-            if len(fields) != 6:
-                raise BadRecord(f"{len(fields)} columns; a TREC run has 6")
-            rank, score = _number("rank", fields[3]), _number("score", fields[4])
-            yield line, fields[0], fields[2], rank, score
-        except BadRecord as error:
-            bad.add(error, line.place)
-
-
-def _number(what: str, field: str) -> float:
-    try:
-        value = float(field)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise BadRecord(f"the {what} {field!r} is not a number")
-    return value

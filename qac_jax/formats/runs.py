@@ -5,11 +5,15 @@
 
 There is one order, trec_eval's: scores descending, equal scores by id descending, and scores are
 equal when they are so in single precision, which is all that trec_eval keeps. The rank column of
-a file is not looked at.
+a file orders nothing; it must hold numbers, so that columns in the wrong order are noticed.
+
+`read_run` holds a whole run; `stream_run` reads one query at a time from a file whose lines are
+grouped by query, and tolerates bad lines where a stage allows them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +23,9 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from qac_jax.errors import DataError, UserError
+from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.files import open_bytes
+from qac_jax.formats.identities import IdSet
 
 
 TAG = "qac_jax"
@@ -77,8 +83,6 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
             ids[name], scores[name] = [], []
         ids[name].append(text)
         scores[name].append(score)
-        if not math.isfinite(score):
-            raise DataError(f"the score {score} is not a finite number", file=path, line=number)
     if not ids:
         raise DataError("no line in it; expected a run of one passage a line", file=path)
     run = {}
@@ -88,6 +92,35 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
         ranking = ranked(ids[name], scores.pop(name))
         run[name] = ranking if depth is None else ranking.top(depth)
     return run
+
+
+def stream_run(
+    paths: Sequence[str | os.PathLike[str]], bad: BadLines
+) -> Iterator[tuple[str, Ranking]]:
+    """The same order, one query at a time: for runs that are larger than memory.
+
+    The lines of a query must stand together; the files follow one another as if they were one.
+    """
+    rows = ((os.fspath(path), *row) for path in paths for row in _lines(os.fspath(path), bad))
+    finished = IdSet()
+    for key, group in itertools.groupby(rows, key=lambda row: row[2]):
+        found: dict[str, float] = {}
+        for path, number, _, passage, score in group:
+            try:
+                query, name = _decoded(key, path, number), _decoded(passage, path, number)
+            except DataError as error:
+                bad.add(error.message, Place(path, number))
+                continue
+            if not found and not finished.add(query):
+                message = f"query {query!r} was there before; sort the run by query"
+                bad.add(message, Place(path, number))
+                break
+            if name in found:
+                bad.add(_again(name, query), Place(path, number))
+            else:
+                found[name] = score
+        if found:
+            yield query, ranked(list(found), list(found.values()))
 
 
 def write_run(path: str | os.PathLike[str], run: Mapping[str, Ranking], tag: str = TAG) -> None:
@@ -154,10 +187,13 @@ def _folder_stem(path: str) -> str:
     return f"{folder}/{os.path.basename(path).rsplit('.', 1)[0]}"
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes, bytes, float]]:
-    """(line number, query, passage, score); millions of lines, so nothing is done twice."""
+def _lines(path: str, bad: BadLines | None = None) -> Iterator[tuple[int, bytes, bytes, float]]:
+    """(line number, query, passage, score); millions of lines, so nothing is done twice.
+
+    Without `bad` the first bad line is an error.
+    """
     width, sign = 0, 1
-    pick = itemgetter(0, 0, 0)
+    pick = itemgetter(0, 0, 0, 0)
     with open_bytes(path) as file:
         for number, raw in enumerate(file, 1):
             if number == 1:
@@ -167,28 +203,46 @@ def _lines(path: str) -> Iterator[tuple[int, bytes, bytes, float]]:
                 if not raw.strip():
                     continue
                 if len(fields) not in _LAYOUTS or width:
-                    raise _wrong_width(fields, width, path, number)
+                    _refuse(_wrong_width(fields, width), path, number, bad)
+                    continue
             if not width:
                 width = len(fields)
                 columns, sign = _LAYOUTS[width]
                 pick = itemgetter(*columns)
-            query, passage, figure = pick(fields)
+            query, passage, figure, rank = pick(fields)
             try:
-                yield number, query, passage, sign * float(figure)
+                float(rank)
+                score = sign * float(figure)
             except ValueError:
-                what = "score" if sign > 0 else "rank"
-                shown = figure.decode(errors="replace")
-                raise DataError(
-                    f"the {what} {shown!r} is not a number", file=path, line=number
-                ) from None
+                _refuse(_no_number(figure, rank), path, number, bad)
+                continue
+            if not math.isfinite(score):
+                _refuse(f"the score {score} is not a finite number", path, number, bad)
+                continue
+            yield number, query, passage, score
 
 
-# Number of columns -> where query, passage and figure stand, and whether a larger one is better.
-_LAYOUTS: dict[int, tuple[tuple[int, int, int], int]] = {
-    6: ((0, 2, 4), 1),
-    4: ((0, 1, 3), 1),
-    3: ((0, 1, 2), -1),
+# Number of columns -> the columns of query, passage, score (or rank: a smaller one is better) and
+# rank, and the sign that makes a larger score better.
+_LAYOUTS: dict[int, tuple[tuple[int, int, int, int], int]] = {
+    6: ((0, 2, 4, 3), 1),
+    4: ((0, 1, 3, 2), 1),
+    3: ((0, 1, 2, 2), -1),
 }
+
+
+def _refuse(message: str, path: str, line: int, bad: BadLines | None) -> None:
+    if bad is None:
+        raise DataError(message, file=path, line=line)
+    bad.add(message, Place(path, line))
+
+
+def _no_number(score: bytes, rank: bytes) -> str:
+    try:
+        float(rank)
+    except ValueError:
+        return f"the rank {rank.decode(errors='replace')!r} is not a number"
+    return f"the score {score.decode(errors='replace')!r} is not a number"
 
 
 def _decoded(name: bytes, path: str, line: int) -> str:
@@ -198,17 +252,12 @@ def _decoded(name: bytes, path: str, line: int) -> str:
         raise DataError(f"the id {name!r} is not UTF-8", file=path, line=line) from error
 
 
-def _wrong_width(fields: Sequence[bytes], width: int, path: str, line: int) -> DataError:
-    return DataError(
-        f"{len(fields)} columns"
-        + (
-            f", but {width} on the lines before"
-            if width
-            else "; expected 6 (query, Q0, passage, rank, score, tag), 4 (query, passage, rank, "
-            "score) or 3 (query, passage, rank)"
-        ),
-        file=path,
-        line=line,
+def _wrong_width(fields: Sequence[bytes], width: int) -> str:
+    return f"{len(fields)} columns" + (
+        f", but {width} on the lines before"
+        if width
+        else "; expected 6 (query, Q0, passage, rank, score, tag), 4 (query, passage, rank, "
+        "score) or 3 (query, passage, rank)"
     )
 
 
@@ -222,11 +271,13 @@ def _repeated(path: str, query: str) -> DataError:
                 line, again = number, passage
                 break
             seen.add(passage)
-    return DataError(
-        f"passage {again.decode()!r} was ranked for query {query!r} before; "
-        f"every passage may stand once a query",
-        file=path,
-        line=line,
+    return DataError(_again(again.decode(), query), file=path, line=line)
+
+
+def _again(passage: str, query: str) -> str:
+    return (
+        f"passage {passage!r} was ranked for query {query!r} before; every passage may stand "
+        f"once a query"
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import runs
+from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.runs import Ranking, ranked, read_run, run_files, write_run
 from qac_jax.retrieval import fusion
 
@@ -106,6 +107,38 @@ def test_ids_that_are_no_utf8(tmp_path):
     (tmp_path / "run.trec").write_bytes(b"q Q0 a 1 1 t\nq Q0 \xff 2 0 t\n")
     with pytest.raises(DataError, match=r":2: the id .* is not UTF-8"):
         read_run(tmp_path / "run.trec")
+
+
+def test_a_stream_has_the_order_of_a_whole_run(tmp_path):
+    """Scores decide, ties go by id downwards; ranks that say otherwise are not followed."""
+    first = _write(tmp_path / "a.trec", "q Q0 a 1 1 t", "q Q0 b 2 1 t", "q Q0 c 3 2 t")
+    second = _write(tmp_path / "b.trec", "r Q0 x 2 5 t", "r Q0 y 1 4 t")
+    streamed = dict(runs.stream_run([first, second], BadLines()))
+    assert streamed["q"].ids == ("c", "b", "a") and streamed["r"].ids == ("x", "y")
+    whole = read_run(first) | read_run(second)
+    for query in whole:
+        assert streamed[query].ids == whole[query].ids
+        assert (streamed[query].scores == whole[query].scores).all()
+
+
+def test_a_stream_leaves_out_and_lists_bad_lines(tmp_path):
+    lines = ["q Q0 a 1 3 t", "q Q0 b first 2 t", "q Q0 a 3 1 t", "q Q0 c 4", "q Q0 d 4 nan t"]
+    path = _write(tmp_path / "run.trec", *lines, "r Q0 x 1 1 t", "q Q0 e 9 0 t", "s Q0 y 1 1 t")
+    bad = BadLines(5)
+    assert [(q, r.ids) for q, r in runs.stream_run([path], bad)] == [
+        ("q", ("a",)),
+        ("r", ("x",)),
+        ("s", ("y",)),
+    ]
+    assert [(item.line, item.message.split(";")[0]) for item in bad.items] == [
+        (2, "the rank 'first' is not a number"),
+        (3, "passage 'a' was ranked for query 'q' before"),
+        (4, "4 columns, but 6 on the lines before"),
+        (5, "the score nan is not a finite number"),
+        (7, "query 'q' was there before"),
+    ]
+    with pytest.raises(DataError, match=r":2: the rank 'first' is not a number"):
+        list(runs.stream_run([path], BadLines()))
 
 
 def test_names_of_runs(tmp_path):

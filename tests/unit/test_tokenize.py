@@ -300,7 +300,7 @@ def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> N
         assert len(set(record["negatives"])) == 10 and set(record["negatives"]) <= set(first)
     bad = tmp_path / "bad.trec"
     bad.write_text("q0 Q0 d0#0 1 nan x\n")
-    with pytest.raises(DataError, match=r"bad.trec:1: the score 'nan' is not a number"):
+    with pytest.raises(DataError, match=r"bad.trec:1: the score nan is not a finite number"):
         judged.made(**asked(folder), negatives=str(bad))
     bad.write_text("q0 Q0 d0#0 first 1.0 x\n")
     with pytest.raises(DataError, match=r"bad.trec:1: the rank 'first' is not a number"):
