@@ -8,7 +8,6 @@ the same passages, so that their differences can be tested pair by pair.
 
 from __future__ import annotations
 
-import html
 import os
 import random
 import re
@@ -35,7 +34,6 @@ _WORD, _RUN = re.compile(r"\w+"), 3
 # The places of a passage in BM25's ranking, as the plot groups them.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
 _BEYOND = f"> {DEPTH}"
-_COLOURS = ("#1f5fa8", "#e08b27", "#4c9a63", "#9a5fb5")
 
 
 class Pair(NamedTuple):
@@ -230,45 +228,6 @@ def groups(pairs: Sequence[Pair], places: Sequence[int | None]) -> dict[str, dic
         sort: {name: count / sum(shares.values()) for name, count in shares.items()}
         for sort, shares in found.items()
     }
-
-
-def plot(shares: Mapping[str, Mapping[str, float]]) -> str:
-    """The shares as bars, an SVG of its own."""
-    width, height, left, bottom, top = 640, 320, 48, 56, 40
-    names = list(next(iter(shares.values())))
-    room = (width - left - 16) / len(names)
-    bar = 0.8 * room / len(shares)
-    scale = height - bottom - top
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-    ]
-    for tick in range(0, 101, 25):
-        y = height - bottom - scale * tick / 100
-        parts.append(f'<line x1="{left}" x2="{width - 16}" y1="{y}" y2="{y}" stroke="#e4e4e4"/>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{tick} %</text>')
-    for number, (sort, values) in enumerate(shares.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        for place, name in enumerate(names):
-            x = left + place * room + 0.1 * room + number * bar
-            tall = scale * values[name]
-            parts.append(
-                f'<rect x="{x:.1f}" y="{height - bottom - tall:.1f}" width="{bar:.1f}" '
-                f'height="{tall:.1f}" fill="{colour}"/>'
-            )
-        x = left + 10 + number * 150
-        parts.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 18}" y="22">{html.escape(sort)}</text>')
-    for place, name in enumerate(names):
-        x = left + (place + 0.5) * room
-        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">')
-        parts.append(f"{html.escape(name)}</text>")
-    parts.append(
-        f'<text x="{(width + left) / 2}" y="{height - 12}" text-anchor="middle">place of the '
-        "passage in BM25's ranking for its context</text></svg>"
-    )
-    return "\n".join(parts) + "\n"
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -14,12 +14,13 @@ from typing import Any
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.evaluation import results, suites
+from qac_jax.evaluation import results
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, read_run, run_files
+from qac_jax.report import suites
 from qac_jax.report.heatmap import Heatmap
 from qac_jax.report.report import Case, Content, StageRow, Test
 

@@ -18,9 +18,9 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import significance
 from qac_jax.evaluation.benchmarks import Suite
 from qac_jax.evaluation.results import Result
-from qac_jax.evaluation.suites import NDCG
-from qac_jax.evaluation.tables import number, probability
 from qac_jax.report.heatmap import Heatmap
+from qac_jax.report.suites import NDCG
+from qac_jax.report.tables import number, probability
 
 
 # system -> seed -> run -> what it scored.

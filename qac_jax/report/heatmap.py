@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qac_jax.errors import UserError
-from qac_jax.evaluation import suites, tables
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, MSMARCO, Suite
+from qac_jax.report import suites, tables
 
 
 # Pixels of a cell, of a character of a label, and of the margin.

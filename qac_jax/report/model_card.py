@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax.evaluation.results import Result
-from qac_jax.evaluation.tables import number
 from qac_jax.inference.loading_back import Difference
+from qac_jax.report.tables import number
 
 
 # What the folder is -> (library, task at the hub, what to call it, three lines that load it).

@@ -10,9 +10,9 @@ from typing import Any
 
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
-from qac_jax.evaluation.tables import ABSENT, number, probability
 from qac_jax.progress import human, human_seconds
 from qac_jax.report import page, plots
+from qac_jax.report.tables import ABSENT, number, probability
 
 
 ALPHA = 0.05

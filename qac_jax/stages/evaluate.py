@@ -124,8 +124,9 @@ class Evaluate(Relatedness):
         out.info["mean"] = {result.name: result.mean for result in found}
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results, suites, tables
+        from qac_jax.evaluation import results
         from qac_jax.evaluation.significance import Comparison
+        from qac_jax.report import suites, tables
 
         if self.about_pairs:
             return self.summary_of_pairs(artifact)
@@ -167,7 +168,8 @@ class Evaluate(Relatedness):
 
     def _of_collections(self, out: Writer) -> None:
         """Figures of many collections, searched here or gathered, and the papers' averages."""
-        from qac_jax.evaluation import results, suites
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
         from qac_jax.stages import collections
 
         if self.suite:

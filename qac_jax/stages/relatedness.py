@@ -96,8 +96,9 @@ class Relatedness(Stage):
 
     def summary_of_pairs(self, artifact: Artifact) -> str:
         """The table on the screen."""
-        from qac_jax.evaluation import results, tables
+        from qac_jax.evaluation import results
         from qac_jax.evaluation.significance import Comparison
+        from qac_jax.report import tables
 
         if not artifact.info["mean"]:
             return ""
@@ -139,6 +140,7 @@ class Relatedness(Stage):
         out: Writer,
     ) -> None:
         from qac_jax.evaluation import relatedness, significance
+        from qac_jax.report import analyses
 
         places = relatedness.lexical(texts(), pairs) if pairs else []
         cosine: Any = ()
@@ -165,7 +167,7 @@ class Relatedness(Stage):
         ]
         shares = relatedness.groups(pairs, places)
         with out.open(PLOT) as file:
-            file.write(relatedness.plot(shares))
+            file.write(analyses.relatedness_svg(shares))
         self._record(out, found, {"comparisons": compared, "places": shares})
 
     def _items(

@@ -52,6 +52,7 @@ class Similarities(Stage):
         from qac_jax.formats.judgements import by_query, read_judgements
         from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
+        from qac_jax.report import analyses
 
         passages = inputs["passages"]
         assert isinstance(passages, Artifact)
@@ -76,9 +77,9 @@ class Similarities(Stage):
         with out.open(FIGURES) as json_file:
             json.dump({name: dataclasses.asdict(s) for name, s in found.items()}, json_file)
         with out.open(PLOT) as svg_file:
-            svg_file.write(similarity.svg(found))
+            svg_file.write(analyses.similarity_svg(found))
         with out.open(TABLE) as table_file:
-            table_file.write(similarity.table(found) + "\n")
+            table_file.write(analyses.similarity_table(found) + "\n")
         out.count = len(found)
 
     def summary(self, artifact: Artifact) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.evaluation import benchmarks, collections, metrics, suites, tables
+from qac_jax.evaluation import benchmarks, collections, metrics
 from qac_jax.evaluation.benchmarks import BEIR14, FORUMS, PROTOCOLS, Suite, judge, protocol
 from qac_jax.evaluation.collections import Collection, evaluate_collection, evaluate_folder
 from qac_jax.formats.runs import ranked
+from qac_jax.report import suites, tables
 
 
 # AugTriever, Table 6, as printed: MS MARCO, the 14 BEIR sets, R@5/20/100 of six question sets.

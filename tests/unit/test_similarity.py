@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qac_jax.evaluation import similarity
+from qac_jax.report import analyses
 from qac_jax.stages.similarities import names_of
 
 
@@ -30,7 +31,7 @@ def test_means_shares_and_ranks() -> None:
 
 
 def test_the_plot_is_a_picture_with_a_line_each() -> None:
-    plot = similarity.svg({"with <PSR>": _known(), "without": _known()})
+    plot = analyses.similarity_svg({"with <PSR>": _known(), "without": _known()})
     root = ElementTree.fromstring(plot)
     lines = [e for e in root.iter() if e.tag.endswith("polyline")]
     assert len(lines) == 3  # two encoders and the query's line
@@ -43,7 +44,7 @@ def test_the_plot_is_a_picture_with_a_line_each() -> None:
 
 
 def test_the_table_has_a_line_each() -> None:
-    lines = similarity.table({"a": _known(), "b": _known()}).splitlines()
+    lines = analyses.similarity_table({"a": _known(), "b": _known()}).splitlines()
     assert len(lines) == 4 and lines[2].startswith("| a | 2 |") and "75.0%" in lines[2]
 
 
