@@ -1,4 +1,4 @@
-"""Shared by all tests: eight virtual CPU devices, the golden folder, no network."""
+"""Shared by all tests: eight virtual CPU devices, the golden folder, no network, equal draws."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 
 # Before JAX starts: the device count is fixed when its backend is made.
@@ -18,6 +19,12 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+# Property tests draw the same examples in every run, so that a failure belongs to a change.
+# tests/unit/test_random_search.py (slow) draws new ones and prints the seed.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("search", database=None, print_blob=True)
+settings.load_profile("fixed")
 
 GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))
 

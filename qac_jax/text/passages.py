@@ -137,11 +137,13 @@ class Cutter:
             groups = spans.spans_within(counts, targets)
         if least:
             groups = spans.joined(groups, counts, least, limit)
-            enough = [group for group in groups if sum(counts[u] for u in group) >= least]
-            self.too_short += len(groups) - len(enough)
-            # What is left out must not slip into the passage before it.
-            return self._within(text, [(units[g[0]][0], units[g[-1]][1]) for g in enough])
-        return self._within(text, _slices(text, units, groups))
+        places = [
+            place
+            for place, group in zip(_slices(text, units, groups), groups, strict=True)
+            if sum(counts[u] for u in group) >= least
+        ]
+        self.too_short += len(groups) - len(places)
+        return self._within(text, places)
 
     def _divided(
         self, text: str, units: list[Span], counts: list[int]
@@ -173,7 +175,9 @@ class Cutter:
 
 
 def _slices(text: str, units: list[Span], groups: list[list[int]]) -> list[Span]:
-    """Where each group stands: up to the next one's beginning, so that nothing is lost."""
+    """Where each group stands: up to the next one's beginning, so that nothing is lost, not even
+    sentences without a token (zero-width characters), which no group holds.
+    """
     if not groups:
         return []
     starts = [0, *(units[group[0]][0] for group in groups[1:])]

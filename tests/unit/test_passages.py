@@ -74,6 +74,8 @@ def test_limit_holds_where_lengths_do_not_add_up(unigram, splitter, text, limit)
 
 
 @settings(max_examples=60, deadline=None)
+@example("barley. \u200b", 8, 1)
+@example("\u200b The mill. It stopped! \u200b Why? \u200b", 8, 4)
 @given(texts, st.integers(8, 64), st.integers(1, 20))
 def test_minimum_size(wordpiece, splitter, text, limit, least):
     cutting = Cutting(cut="sentences", max_tokens=limit, min_tokens=min(least, limit))
