@@ -469,7 +469,7 @@ def _bench(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     flags.add_field_flags(parser, cls)
     options = parser.parse_all(rest)
-    from qac_jax.pipeline import fields
+    from qac_jax import fields
 
     benchmark = cls(**flags.field_flags(options, cls))
     fields.check(benchmark)

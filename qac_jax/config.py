@@ -18,7 +18,7 @@ from typing import Any
 import gin
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.pipeline import fields
+from qac_jax import fields
 
 
 assert importlib.util

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from qac_jax.errors import UserError
-from qac_jax.pipeline import fields
+from qac_jax import fields
 
 
 class Parser(argparse.ArgumentParser):

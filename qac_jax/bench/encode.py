@@ -13,7 +13,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.hub import shipped
-from qac_jax.pipeline.fields import option, source
+from qac_jax.fields import option, source
 
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qac_jax.errors import UserError
-from qac_jax.pipeline.fields import option
+from qac_jax.fields import option
 
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.pipeline.fields import option
+from qac_jax.fields import option
 
 
 Batch = dict[str, np.ndarray]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.pipeline.fields import option, source
+from qac_jax.fields import option, source
 
 
 _TOLERANCE = 1e-5

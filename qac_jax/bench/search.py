@@ -17,7 +17,7 @@ import numpy as np
 
 from qac_jax.bench.search_data import Data, generated, real, stored
 from qac_jax.errors import UserError, nearest
-from qac_jax.pipeline.fields import option
+from qac_jax.fields import option
 
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.pipeline.fields import option
+from qac_jax.fields import option
 
 
 _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]

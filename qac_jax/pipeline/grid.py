@@ -23,7 +23,8 @@ from etils import epath
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
-from qac_jax.pipeline import fields, recipe
+from qac_jax import fields
+from qac_jax.pipeline import recipe
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import REFERENCE, Stage

@@ -20,7 +20,7 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.hub import shipped
-from qac_jax.pipeline import fields
+from qac_jax import fields
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.stage import REFERENCE, Stage
 

@@ -27,8 +27,8 @@ from etils import epath
 from qac_jax import artifacts, processes, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import Interrupted, UserError
-from qac_jax.pipeline import fields
-from qac_jax.pipeline.fields import artifact_input, option, source
+from qac_jax import fields
+from qac_jax.fields import artifact_input, option, source
 from qac_jax.processes import Place
 
 

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent.parent
 RECIPE = """
 from __gin__ import dynamic_registration
 import toy_stages
-from qac_jax import recipe
+from qac_jax.pipeline import recipe
 
 toy_stages.Numbers.count = 10
 toy_stages.Doubled.numbers = 'stage:first'

@@ -14,7 +14,7 @@ from qac_jax.pipeline import grid
 
 CELL = """
 from __gin__ import dynamic_registration
-from qac_jax import recipe
+from qac_jax.pipeline import recipe
 from qac_jax.stages import bm25
 from qac_jax.stages import evaluate
 from qac_jax.stages import prepare
@@ -38,7 +38,7 @@ evaluate.Evaluate.permutations = 50
 """
 GRID = """
 from __gin__ import dynamic_registration
-from qac_jax import grid
+from qac_jax.pipeline import grid
 
 grid.Grid.recipe = "cell.gin"
 grid.Grid.systems = {"with": [], "without": ["untitled.gin"], "hard": ["bm25.Bm25.k1 = 5.0"]}

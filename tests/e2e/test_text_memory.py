@@ -24,7 +24,7 @@ print(records, int(peak.split()[1]) * 1024)
 STREAM = """
 import sys
 from qac_jax import artifacts
-from qac_jax.text import documents
+from qac_jax.formats import documents
 from qac_jax.formats.records import Records, write_records
 
 format, source, out = sys.argv[1:]

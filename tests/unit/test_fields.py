@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.pipeline import fields
-from qac_jax.pipeline.fields import option
+from qac_jax import fields
+from qac_jax.fields import option
 
 
 @dataclasses.dataclass(frozen=True)
