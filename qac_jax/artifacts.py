@@ -17,9 +17,7 @@ import hashlib
 import io
 import json
 import os
-import shlex
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import IO, Any
@@ -27,6 +25,7 @@ from typing import IO, Any
 from etils import epath
 
 import qac_jax
+from qac_jax import processes
 from qac_jax.errors import UserError
 
 
@@ -35,6 +34,7 @@ CLAIM = ".unfinished.json"
 JOURNAL = ".journal.jsonl"
 LOCK = ".lock"
 PART = ".part"
+SCRATCH = ".scratch"
 
 _FORMAT = "qac_jax"
 _BLOCK = 1 << 20
@@ -292,6 +292,20 @@ class Writer:
         if identity is not None:
             self._contents[name] = identity
 
+    def scratch(self, name: str) -> epath.Path:
+        """A folder for what is needed until the artefact is whole; an interruption leaves it."""
+        folder = self.path / SCRATCH / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def take(self, other: Writer, name: str) -> None:
+        """Moves a finished file of another writer here: what another process has made."""
+        entry = other._files[name]
+        part = self.part(name)
+        (other.path / name).replace(part)
+        part.replace(self.path / name)
+        self._note(name, entry)
+
     def commit(self) -> None:
         """Writes `artifact.json`: from now on the folder is an artefact."""
         files = {name: dict(self._files[name]) for name in sorted(self._files)}
@@ -313,13 +327,21 @@ class Writer:
             if name.endswith(PART) and name not in files:
                 stray.unlink()
         _write_atomically(self.path / COMMIT, json.dumps(record, indent=1, default=_plain))
-        for name in (CLAIM, JOURNAL):
-            (self.path / name).unlink(missing_ok=True)
+        tidy(self.path)
 
     def _note(self, name: str, entry: Json) -> None:
         self._files[name] = entry
         with (self.path / JOURNAL).open("a") as journal:
             journal.write(json.dumps({"name": name, **entry}, default=_plain) + "\n")
+
+
+def tidy(path: epath.PathLike) -> None:
+    """Removes what was only needed until the commit; one that was cut short leaves it behind."""
+    path = epath.Path(path)
+    if (path / SCRATCH).exists():
+        (path / SCRATCH).rmtree()
+    for name in (CLAIM, JOURNAL):
+        (path / name).unlink(missing_ok=True)
 
 
 def remove(path: epath.PathLike) -> None:
@@ -366,7 +388,7 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
             _clear(path, keep=())
         else:
             _clear(path, keep=_kept_files(path))
-    claim = {**record, "command": shlex.join(["qac", *sys.argv[1:]]), "pid": os.getpid()}
+    claim = {**record, "command": processes.command(), "pid": os.getpid()}
     _write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
 
 

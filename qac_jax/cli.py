@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qac_jax import __version__, flags, progress
+from qac_jax import __version__, flags, processes, progress
 from qac_jax.errors import Interrupted, UserError, nearest
 
 
@@ -89,6 +89,7 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    processes.run_by(arguments)
     try:
         return _dispatch(arguments)
     except UserError as error:
@@ -172,7 +173,7 @@ def _load(target: str) -> type:
 
 def _stage(verb: str, arguments: list[str]) -> int:
     from qac_jax import config
-    from qac_jax.pipeline import recipe
+    from qac_jax.pipeline import inputs, recipe
     from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
@@ -187,7 +188,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
             files=flags.flat(options.gin_file),
             search_paths=flags.flat(options.gin_search_paths),
             bindings=bindings,
-            flags={f"{cls.__name__}.{n}": v for n, v in flags.field_flags(options, cls).items()},
+            flags=flags.bindings_of(flags.field_flags(options, cls), cls),
         )
     )
     stage = config.build(cls)
@@ -196,7 +197,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
         return 0
     if not options.out:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
-    stage = recipe.located(stage, {}, "")
+    stage = inputs.located(stage, {}, "")
     artifact = stage_lib.execute(
         stage, options.out, replace=options.overwrite, documentation=config.text()
     )
@@ -471,7 +472,7 @@ def _bench(arguments: list[str]) -> int:
     options = parser.parse_all(rest)
     from qac_jax import fields
 
-    benchmark = cls(**flags.field_flags(options, cls))
+    benchmark = fields.make(cls, flags.field_flags(options, cls))
     fields.check(benchmark)
     figures = benchmark.run()
     print(

@@ -17,8 +17,8 @@ from typing import Any
 
 import gin
 
-from qac_jax.errors import UserError, nearest
 from qac_jax import fields
+from qac_jax.errors import UserError, nearest
 
 
 assert importlib.util
@@ -39,8 +39,9 @@ class Settings:
 
 
 def register(classes: Iterable[type]) -> None:
-    """Makes classes known to gin by their module's name and their own."""
+    """Makes classes and their parts known to gin by their module's name and their own."""
     for cls in classes:
+        register(fields.parts(cls).values() if dataclasses.is_dataclass(cls) else ())
         selector = f"{cls.__module__}.{cls.__qualname__}"
         if not _is_registered(selector):
             gin.external_configurable(cls, name=cls.__qualname__, module=cls.__module__)
@@ -58,8 +59,8 @@ def apply(settings: Settings) -> None:
 
 def _read(settings: Settings) -> None:
     gin.clear_config()
-    for path in _search_paths(tuple(settings.search_paths)):
-        gin.add_config_file_search_path(path)
+    fields.make_parts_by(_part)
+    _search_only(_search_paths(tuple(settings.search_paths)))
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
     for file in settings.files:
@@ -81,6 +82,20 @@ def build(cls: type) -> Any:
     instance = _guarded(lambda: gin.get_configurable(selector)(), cls.__qualname__)
     fields.check(instance)
     return instance
+
+
+def _part(cls: type) -> Any:
+    """A part of a stage by its bindings, in the scope of the stage that is being built."""
+    selector = f"{cls.__module__}.{cls.__qualname__}"
+    return gin.get_configurable(selector)() if _is_registered(selector) else cls()
+
+
+def _search_only(paths: Sequence[str]) -> None:
+    """Gin appends to its search paths; a second reading must not see those of the first."""
+    known = gin.config._LOCATION_PREFIXES
+    known[:] = [known[0]]
+    for path in paths:
+        gin.add_config_file_search_path(path)
 
 
 def binds(cls: type) -> bool:

@@ -1,4 +1,4 @@
-"""Fields of stages: how they are declared, checked and hashed.
+"""Settings as fields of frozen dataclasses: how they are declared, checked, flattened and hashed.
 
 Gin checks no types and dataclasses neither, so a wrong binding would surface hours later as a
 traceback; `check` turns it into one sentence before anything runs.
@@ -7,6 +7,7 @@ traceback; `check` turns it into one sentence before anything runs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -40,21 +41,101 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def source(help: str = "", default: Any = REQUIRED, *, flag: str = "") -> Any:
-    """A raw file or folder, several of them separated by commas, or `scheme:name`.
+def part(cls: type) -> Any:
+    """Settings that belong together, a frozen dataclass of their own: one line in the stage.
 
-    `flag` is its name on the command line where the field cannot have it (`--run`).
+    The command line shows their fields as flags of the stage (`flat`), and gin binds them once
+    for all stages (`Inference.precision = "float32"`) or, in a scope, for one of them.
     """
     return dataclasses.field(
-        default=default, metadata={"role": "source", "help": help, "flag": flag}
+        default_factory=lambda: _maker(cls), metadata={"role": "part", "part": cls}
     )
 
 
-def artifact_input(help: str = "", *, kind: str | tuple[str, ...], default: Any = REQUIRED) -> Any:
-    """The folder of an artefact, or in a recipe `stage:NAME`, the output of another stage."""
-    return dataclasses.field(
-        default=default, metadata={"role": "artifact", "help": help, "kind": kind}
-    )
+# How the default of a part is made: gin's bindings come in here, through `config`.
+_maker: Callable[[type], Any] = lambda cls: cls()  # noqa: E731
+
+
+def make_parts_by(maker: Callable[[type], Any]) -> None:
+    """Says how parts that nobody gives are made; the default calls the class without arguments."""
+    global _maker
+    _maker = maker
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One setting of a class or of one of its parts."""
+
+    owner: type  # the dataclass that declares it
+    part: str  # the field that holds the owner; "" where it is the class itself
+    field: dataclasses.Field[Any]
+    hint: Any
+
+    @property
+    def name(self) -> str:
+        return self.field.name
+
+
+@functools.cache
+def flat(cls: Any) -> Mapping[str, Leaf]:
+    """Every setting of a class and of its parts by its name, which must be unique among them."""
+    found: dict[str, Leaf] = {}
+    for owner, holder in ((cls, ""), *((p, name) for name, p in parts(cls).items())):
+        hints = typing.get_type_hints(owner)
+        for field in dataclasses.fields(owner):
+            if role(field) == "part" or not field.init:
+                continue
+            if field.name in found:
+                raise TypeError(f"{cls.__name__} has two settings named {field.name}")
+            found[field.name] = Leaf(owner, holder, field, hints[field.name])
+    return found
+
+
+def parts(cls: type) -> dict[str, type]:
+    """Field name -> class of the parts of a dataclass."""
+    return {f.name: f.metadata["part"] for f in dataclasses.fields(cls) if role(f) == "part"}
+
+
+def make(cls: type, settings: Mapping[str, Any]) -> Any:
+    """An instance from settings by their flat names; parts may also be given whole."""
+    leaves, own = flat(cls), {}
+    given: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        if name in parts(cls):
+            own[name] = value
+        elif name not in leaves:
+            raise UserError(f"{cls.__name__} has no setting {name!r}; {nearest(name, leaves)}")
+        elif leaves[name].part:
+            given.setdefault(leaves[name].part, {})[name] = value
+        else:
+            own[name] = value
+    for name, changes in given.items():
+        start = own.get(name) or _maker(parts(cls)[name])
+        own[name] = dataclasses.replace(start, **changes)
+    return cls(**own)
+
+
+def values(instance: Any) -> dict[str, Any]:
+    """The values of all settings by their flat names."""
+    found = {}
+    for name, leaf in flat(type(instance)).items():
+        holder = getattr(instance, leaf.part) if leaf.part else instance
+        found[name] = getattr(holder, name)
+    return found
+
+
+def change(instance: Any, settings: Mapping[str, Any]) -> Any:
+    """The instance with other values of settings, by their flat names."""
+    leaves = flat(type(instance))
+    own: dict[str, Any] = {}
+    for name, value in settings.items():
+        holder = leaves[name].part
+        if not holder:
+            own[name] = value
+            continue
+        start = own.get(holder, getattr(instance, holder))
+        own[holder] = dataclasses.replace(start, **{name: value})
+    return dataclasses.replace(instance, **own) if own else instance
 
 
 def role(field: dataclasses.Field[Any]) -> str:

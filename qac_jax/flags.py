@@ -1,16 +1,15 @@
-"""Flags of the command line: a parser with kind complaints, and a flag for every simple field."""
+"""Flags of the command line: a parser that explains mistakes, and a flag for every setting."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import difflib
-import typing
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from qac_jax.errors import UserError
 from qac_jax import fields
+from qac_jax.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,37 +79,64 @@ def flat(groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
-    """A flag for every field of a dataclass that a word can express."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        convert = fields.converter(hints[field.name])
-        if convert is None:
-            continue  # objectives, models: gin builds them
-        text = field.metadata.get("help", "").replace("%", "%%")
-        default = field.default if field.default is not dataclasses.MISSING else None
-        if default not in (None, "", (), fields.REQUIRED):
-            text += f" (default {default})"
-        names = [f"--{fields.flag(field)}"]
-        if fields.is_flag(hints[field.name]):
-            parser.add_argument(
-                *names,
-                dest=field.name,
-                action=argparse.BooleanOptionalAction,
-                default=None,
-                help=text,
-            )
-            continue
-        parser.add_argument(
-            *names,
-            dest=field.name,
-            type=convert,
-            default=None,
-            metavar=fields.flag(field).upper(),
-            help=text,
-        )
+    """A flag for every setting of a dataclass and of its parts that a word can express."""
+    groups = {"": parser.add_argument_group("inputs and settings")}
+    for name, leaf in fields.flat(cls).items():
+        if leaf.part not in groups:
+            title = (leaf.owner.__doc__ or leaf.owner.__name__).strip().split("\n")[0]
+            groups[leaf.part] = parser.add_argument_group(title.rstrip("."))
+        if fields.role(leaf.field) == "input":
+            _add_input(groups[leaf.part], name, leaf.field)
+        elif (convert := fields.converter(leaf.hint)) is not None:
+            _add_setting(groups[leaf.part], name, leaf, convert)
+        # What is left (objectives, models) only gin can build.
+
+
+def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
+    """An input's flag; where it takes several, `--name A --name B` means `--name A,B`."""
+    kinds = field.metadata["kinds"]
+    text = f"{field.metadata['help']} [{', '.join(kinds)}]".replace("%", "%%")
+    if field.default not in (None, "", fields.REQUIRED):
+        text += f" (default {field.default})"
+    several = field.metadata["many"]
+    options: dict[str, Any] = {"action": "append"} if several else {}
+    group.add_argument(f"--{name}", dest=name, default=None, metavar="DIR", help=text, **options)
+    for alias in field.metadata["aliases"]:
+        group.add_argument(f"--{alias}", dest=name, default=None, help=argparse.SUPPRESS, **options)
+
+
+def _add_setting(group: Any, name: str, leaf: fields.Leaf, convert: Any) -> None:
+    text = leaf.field.metadata.get("help", "").replace("%", "%%")
+    if choices := [str(c) for c in leaf.field.metadata.get("choices", ()) if c != ""]:
+        text += f" [{', '.join(choices)}]"
+    default = leaf.field.default if leaf.field.default is not dataclasses.MISSING else None
+    if default not in (None, "", (), fields.REQUIRED):
+        text += f" (default {default})"
+    if fields.is_flag(leaf.hint):
+        action = argparse.BooleanOptionalAction
+        group.add_argument(f"--{name}", dest=name, action=action, default=None, help=text)
+        return
+    flag = leaf.field.metadata.get("flag") or name
+    group.add_argument(
+        f"--{flag}", dest=name, type=convert, default=None, metavar=flag.upper(), help=text
+    )
 
 
 def field_flags(options: argparse.Namespace, cls: type) -> dict[str, Any]:
-    """The fields that were given as flags."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    return {n: getattr(options, n) for n in names if getattr(options, n, None) is not None}
+    """The settings that were given as flags, by their flat names."""
+    found = {}
+    for name in fields.flat(cls):
+        value = getattr(options, name, None)
+        if value is not None:
+            found[name] = ",".join(value) if _is_list_of_inputs(cls, name, value) else value
+    return found
+
+
+def bindings_of(given: dict[str, Any], cls: type) -> dict[str, Any]:
+    """The same by what gin calls them: the class or the part that declares each."""
+    owners = {name: leaf.owner for name, leaf in fields.flat(cls).items()}
+    return {f"{owners[n].__module__}.{owners[n].__qualname__}.{n}": v for n, v in given.items()}
+
+
+def _is_list_of_inputs(cls: type, name: str, value: Any) -> bool:
+    return fields.role(fields.flat(cls)[name].field) == "input" and isinstance(value, list)

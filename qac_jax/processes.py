@@ -1,12 +1,28 @@
-"""Which of several processes this one is, as its launcher says. Needs no JAX."""
+"""What this process is: which of several, as its launcher says, and which command. Needs no JAX."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 
 from qac_jax.errors import UserError
+
+
+# The command line of `qac`, where that is what runs: messages say how to continue with it.
+_command: tuple[str, ...] = ()
+
+
+def run_by(arguments: Sequence[str]) -> None:
+    """Notes the arguments that `qac` was called with."""
+    global _command
+    _command = tuple(arguments)
+
+
+def command() -> str:
+    """The command that continues what this process does: the same one again."""
+    return shlex.join(["qac", *_command]) if _command else "the same call again"
 
 
 @dataclasses.dataclass(frozen=True)

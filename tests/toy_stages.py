@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from etils import epath
 
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Numbers(Stage):
     pause: float = option(0.0, "seconds before each shard", affects_result=False)
     fail_at: int = option(-1, "shard before which it fails", affects_result=False)
     full_disk: bool = option(False, "write to a device without space", affects_result=False)
-    base: str = source("a file with a number to add", default="")
+    base: Ref = input("a file with a number to add", kinds=(FILE,), default="")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         offset = 0
@@ -62,7 +62,7 @@ class Doubled(Stage):
     VERB: ClassVar[str] = "double"
     KIND: ClassVar[str] = "numbers"
 
-    numbers: str = artifact_input("the numbers", kind="numbers")
+    numbers: Ref = input("the numbers", kinds=("numbers",))
     factor: int = option(2, "by how much")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -82,7 +82,7 @@ class Summed(Stage):
     VERB: ClassVar[str] = "sum"
     KIND: ClassVar[str] = "sum"
 
-    numbers: str = artifact_input("the numbers", kind="numbers")
+    numbers: Ref = input("the numbers", kinds=("numbers",))
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         with out.open("sum.json") as file:

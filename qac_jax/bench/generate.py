@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.fields import option, source
+from qac_jax.fields import option
 
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Generate:
 
     EXAMPLE = "qac bench generate --passages 64 --repetitions 3"
 
-    corpus: str = source("passages to read, in `format`", "numpy,scipy")
+    corpus: str = option("numpy,scipy", "passages to read, in `format`")
     format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
     passages: int = option(64, "how many of the corpus, evenly spread")
     shape: str = option("small", "of the T5", choices=tuple(_SHAPES))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.fields import option, source
+from qac_jax.fields import option
 
 
 _TOLERANCE = 1e-5
@@ -31,7 +31,7 @@ class Rerank:
 
     EXAMPLE = "qac bench rerank --corpus data/scifact --format beir --queries 16"
 
-    corpus: str = source("passages, in `format`", "numpy,scipy")
+    corpus: str = option("numpy,scipy", "passages, in `format`")
     format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
     queries: int = option(16, "how many queries")
     candidates: int = option(32, "passages for each")

@@ -20,14 +20,14 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
-from qac_jax import fields
-from qac_jax.pipeline import recipe
+from qac_jax.pipeline import inputs, recipe
 from qac_jax.pipeline import stage as stage_lib
+from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.recipe import Recipe
-from qac_jax.pipeline.stage import REFERENCE, Stage
+from qac_jax.pipeline.stage import Stage
 
 
 STAGES, CELL, SUMMARY, HEATMAP = "stages", "cell.json", "summary", "heatmap.svg"
@@ -161,20 +161,17 @@ def _places(stages: Mapping[str, Stage]) -> dict[str, str]:
     places: dict[str, str] = {}
     for name, stage in stages.items():
         described = fields.describe(stage)
-        for role in ("artifact", "source"):
-            for field in stage_lib.input_fields(stage, role):
-                described[field.name] = [
-                    _meant(part, places) for part in stage_lib.parts_of(stage, field)
-                ]
+        for field in inputs.given(stage):
+            described[field] = [_meant(part, places) for part in inputs.split(stage, field)]
         key = fields.digest({"fields": described, "version": stage.VERSION})[:_KEY]
         places[name] = f"{STAGES}/{key}/{name}"
     return places
 
 
 def _meant(part: str, places: Mapping[str, str]) -> str:
-    if not part.startswith(REFERENCE):
+    if not part.startswith(STAGE):
         return part
-    name, _, file = part.removeprefix(REFERENCE).partition("/")
+    name, _, file = part.removeprefix(STAGE).partition("/")
     return f"{places[name]}/{file}"
 
 

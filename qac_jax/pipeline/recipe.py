@@ -9,35 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import graphlib
-import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
-from qac_jax.hub import shipped
-from qac_jax import fields
+from qac_jax.pipeline import inputs
 from qac_jax.pipeline import stage as stage_lib
-from qac_jax.pipeline.stage import REFERENCE, Stage
-
-
-# "data:NAME" in a source field: below the folder that --data_dir names.
-DATA = "data:"
-# "shipped:NAME": a model or vocabulary that comes with the package.
-SHIPPED = "shipped:"
+from qac_jax.pipeline.inputs import STAGE, located
+from qac_jax.pipeline.stage import Stage
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """Named stages; `stage:NAME` in an input field is the output of the stage NAME.
 
-    In a source field, `stage:NAME/FILE` is a file of that output, `data:NAME` the file or folder
-    NAME below `data_dir` (`data:` itself), and `shipped:NAME` what comes with the package.
-    `parts` are further stages, in groups, as included files define them.
+    What else an input may name is in `pipeline/inputs.py`. `parts` are further stages, in groups,
+    as included files define them.
     """
 
     stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -50,7 +42,7 @@ def choose(of: str = "", options: Mapping[str, Any] | None = None) -> Any:
     """One of several values by name, for gin files: what a recipe's budget means."""
     options = options or {}
     if of not in options:
-        raise UserError(f"{of!r} is no choice here; {nearest(of, options)}")
+        raise UserError(f"{of!r} is not one of the choices; {nearest(of, options)}")
     return options[of]
 
 
@@ -72,14 +64,14 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
                 f"bind it to a stage such as @{name}/prepare.Prepare()"
             )
         fields.check(stage, name)
-        for field, target in stage_lib.references(stage).items():
+        for field, target in inputs.references(stage).items():
             if target not in declared:
                 raise UserError(
-                    f"{name}.{field} = '{REFERENCE}{target}', but the recipe has no stage "
+                    f"{name}.{field} = '{STAGE}{target}', but the recipe has no stage "
                     f"{target!r}; {nearest(target, declared)}"
                 )
     graph = {
-        name: list(dict.fromkeys(stage_lib.references(stage).values()))
+        name: list(dict.fromkeys(inputs.references(stage).values()))
         for name, stage in declared.items()
     }
     try:
@@ -140,70 +132,43 @@ def plan(recipe: Recipe) -> list[dict[str, Any]]:
     """What a dry run shows: per stage its settings and the sizes that can be said beforehand."""
     plans: dict[str, dict[str, Any]] = {}
     for name, stage in ordered(recipe).items():
-        references = stage_lib.references(stage)
-        inputs = {field: plans[target]["plan"] for field, target in references.items()}
-        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, inputs)}
+        references = inputs.references(stage)
+        given = {field: plans[target]["plan"] for field, target in references.items()}
+        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, given)}
     return list(plans.values())
 
 
-def plan_of(stage: Stage, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def plan_of(stage: Stage, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """One stage's settings, which of them are not the defaults, and what it would do."""
-    described = fields.describe(stage)
-    described.pop("type")
-    defaults = {f.name: f.default for f in dataclasses.fields(stage)}
+    stage.check()
+    values, defaults = fields.values(stage), _defaults(type(stage))
+    affecting = {
+        name: fields.describe(values[name])
+        for name, leaf in fields.flat(type(stage)).items()
+        if leaf.field.metadata.get("affects_result", True)
+    }
     return {
         "verb": stage.VERB,
         "kind": stage.KIND,
-        "fields": described,
-        "set": [name for name in described if getattr(stage, name) != defaults[name]],
-        "plan": stage.plan(inputs),
+        "fields": affecting,
+        "set": [name for name in affecting if values[name] != defaults[name]],
+        "plan": stage.plan(given),
     }
 
 
-def located(stage: Stage, folders: Mapping[str, epath.Path], data_dir: str) -> Stage:
-    """The stage with every `stage:`, `data:` and `shipped:` replaced by the place it means."""
-    changes: dict[str, Any] = {}
-    for role in ("artifact", "source"):
-        for field in stage_lib.input_fields(stage, role):
-            parts = stage_lib.parts_of(stage, field)
-            label = f"{stage.VERB}.{field.name}"
-            places = [_place(part, label, folders, data_dir) for part in parts]
-            if places != parts:
-                changes[field.name] = ",".join(places)
-    for field in dataclasses.fields(stage):  # a tokenizer is a setting, and may lie there too
-        value = getattr(stage, field.name)
-        is_option = fields.role(field) == "option" and isinstance(value, str)
-        if is_option and value.startswith((DATA, SHIPPED)):
-            changes[field.name] = _place(value, f"{stage.VERB}.{field.name}", folders, data_dir)
-    return dataclasses.replace(stage, **changes) if changes else stage
-
-
-def _place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: str) -> str:
-    """Where one input lies."""
-    if part.startswith(REFERENCE):
-        name, _, file = part.removeprefix(REFERENCE).partition("/")
-        if name not in folders:
-            raise UserError(f"{label} = {part!r} names a stage of a recipe; give a folder here")
-        return os.path.join(folders[name], file) if file else os.fspath(folders[name])
-    if part.startswith(SHIPPED):
-        try:
-            return shipped.folder(part.removeprefix(SHIPPED))
-        except UserError as error:
-            raise UserError(f"{label}: {error}") from None
-    if not part.startswith(DATA):
-        return part
-    if not data_dir:
-        raise UserError(
-            f"{label} = {part!r} lies in the recipe's data folder; say where it is with "
-            "--data_dir DIR"
-        )
-    return os.path.join(data_dir, part.removeprefix(DATA)) if part != DATA else data_dir
+def _defaults(cls: type) -> dict[str, Any]:
+    return {
+        name: leaf.field.default_factory()
+        if leaf.field.default_factory is not dataclasses.MISSING
+        else leaf.field.default
+        for name, leaf in fields.flat(cls).items()
+    }
 
 
 def _with_dependants(stages: Mapping[str, Stage], first: str) -> set[str]:
     chosen = {first}
     for name, stage in stages.items():  # in order, so one pass is enough
-        if chosen & set(stage_lib.references(stage).values()):
+        if chosen & set(inputs.references(stage).values()):
             chosen.add(name)
     return chosen
 

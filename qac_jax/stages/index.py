@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from etils import epath
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax import fields
 from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 

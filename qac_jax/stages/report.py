@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax import fields
 from qac_jax.pipeline.stage import REFERENCE, Inputs, Stage, option, source
 
 

@@ -12,10 +12,9 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from qac_jax import processes
+from qac_jax import fields, processes
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax import fields
 from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source, user_cache
 from qac_jax.processes import Place
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 
 import jax
 from jax.experimental import multihost_utils
 
+from qac_jax import processes
 from qac_jax.errors import Interrupted
 
 
@@ -24,8 +23,7 @@ class Saved(Interrupted):
             self.exit_code = 0
         name = signal.Signals(signal_number).name
         self.args = (
-            f"{name}: saved at step {step} of {total_steps}; "
-            f"continue with: {shlex.join(['qac', *sys.argv[1:]])}",
+            f"{name}: saved at step {step} of {total_steps}; continue with: {processes.command()}",
         )
 
 

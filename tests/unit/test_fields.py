@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from qac_jax.errors import UserError
 from qac_jax import fields
+from qac_jax.errors import UserError
 from qac_jax.fields import option
 
 
@@ -105,3 +105,47 @@ def test_flags_convert_by_type():
     assert boolean is not None and boolean("yes") is True and boolean("0") is False
     with pytest.raises(ValueError):
         boolean("perhaps")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of things."""
+
+    width: int = option(3, "how wide")
+    depth: int = option(4, "how deep", affects_result=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    name: str = option("x", "a name")
+    sizes: Sizes = fields.part(Sizes)
+
+
+def test_parts_are_flat_where_people_give_them():
+    leaves = fields.flat(Whole)
+    assert list(leaves) == ["name", "width", "depth"]
+    assert (leaves["width"].owner, leaves["width"].part) == (Sizes, "sizes")
+    made = fields.make(Whole, {"name": "y", "width": 5})
+    assert made == Whole("y", Sizes(5, 4))
+    assert fields.make(Whole, {"sizes": Sizes(7), "depth": 1}).sizes == Sizes(7, 1)
+    assert fields.values(made) == {"name": "y", "width": 5, "depth": 4}
+    assert fields.change(made, {"name": "z", "depth": 9}) == Whole("z", Sizes(5, 9))
+    with pytest.raises(UserError, match="Whole has no setting 'widht'; did you mean 'width'"):
+        fields.make(Whole, {"widht": 5})
+
+
+def test_parts_are_described_and_checked():
+    assert fields.describe(Whole()) == fields.describe(Whole(sizes=Sizes(3, 9)))
+    assert fields.describe(Whole()) != fields.describe(Whole(sizes=Sizes(4)))
+    with pytest.raises(UserError, match="Sizes.width = 'x'"):
+        fields.check(Whole(sizes=Sizes("x")))  # type: ignore[arg-type]
+
+
+def test_two_settings_of_one_name_are_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Twice:
+        width: int = option(1)
+        sizes: Sizes = fields.part(Sizes)
+
+    with pytest.raises(TypeError, match="two settings named width"):
+        fields.flat(Twice)

@@ -17,7 +17,7 @@ from qac_jax.evaluation import results
 from qac_jax.pipeline import grid
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.recipe import Recipe
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input
+from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
 from qac_jax.report import grids
 
 
@@ -38,7 +38,7 @@ class Judged(Stage):
     VERB: ClassVar[str] = "judge"
     KIND: ClassVar[str] = "metrics"
 
-    numbers: str = artifact_input("the numbers", kind="numbers")
+    numbers: Ref = input("the numbers", kinds=("numbers",))
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         RAN.append(f"{self.VERB} {self.seed}")

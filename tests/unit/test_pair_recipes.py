@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from qac_jax import config
+from qac_jax import config, fields
 from qac_jax.objectives.cross_encoder import Pointwise
 from qac_jax.objectives.pair import Pair
-from qac_jax import fields
 from qac_jax.pipeline import recipe
 from qac_jax.pipeline.stage import Stage
 

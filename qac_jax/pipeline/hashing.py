@@ -1,0 +1,60 @@
+"""Hashes of large files, remembered between runs: corpora do not change, and are read often."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from etils import epath
+
+
+# Smaller files are hashed each time.
+_SMALL = 1 << 24
+
+
+def user_cache() -> Path:
+    """Where things are remembered between runs that cost only time to lose."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "qac_jax"
+
+
+def sha256_once(path: str) -> str:
+    """The sha256 of a file; that of a large one is remembered by path, size and time."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:  # not a local file
+        return hashlib.sha256(epath.Path(path).read_bytes()).hexdigest()
+    signature = f"{os.path.realpath(path)}\t{stat.st_size}\t{stat.st_mtime_ns}"
+    large = stat.st_size >= _SMALL
+    known = _remembered(signature) if large else None
+    if known is None:
+        with open(path, "rb") as file:
+            known = hashlib.file_digest(file, "sha256").hexdigest()
+        if large:
+            _remember(signature, known)
+    return known
+
+
+def _file() -> Path:
+    return user_cache() / "source_hashes.jsonl"
+
+
+def _remembered(signature: str) -> str | None:
+    found = None
+    with contextlib.suppress(OSError):
+        for line in _file().read_text().splitlines():
+            with contextlib.suppress(ValueError, KeyError):
+                record = json.loads(line)
+                if record["file"] == signature:
+                    found = record["sha256"]
+    return found
+
+
+def _remember(signature: str, sha256: str) -> None:
+    with contextlib.suppress(OSError):
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        with _file().open("a") as file:
+            file.write(json.dumps({"file": signature, "sha256": sha256}) + "\n")

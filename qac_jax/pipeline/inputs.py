@@ -1,0 +1,269 @@
+"""What stages take in: one declaration for artefacts, model folders, files and names.
+
+    passages: Ref = input("what is searched", kinds=("passages", FILE))
+
+An input's value is one text on the command line, in gin and in Python:
+
+- the folder of an artefact of one of its kinds;
+- a model folder, where MODEL is among its kinds: ours, Hugging Face's, sentence-transformers';
+- a file, a folder, a pattern, several of them joined by commas, or the name of a data set
+  (`tfds:squad`), where FILE is among its kinds;
+- the name of a vocabulary, where TOKENIZER is its kind;
+- in recipes `stage:NAME`, the output of another stage, or `stage:NAME/FILE`, a file in it;
+- `data:NAME`, NAME below the recipe's data folder (`data:` is that folder itself);
+- `shipped:NAME`, what comes with the package.
+
+`many=True` takes several artefacts or folders, joined by commas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from qac_jax import artifacts, fields
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.hub import shipped
+from qac_jax.pipeline import hashing
+
+
+# The text that names an input.
+Ref = str
+
+# Kinds of inputs that are not artefacts of ours (an exported model is both).
+FILE, MODEL = "file", "model"
+# A vocabulary that ships or a folder with one; the stage's `environment` says which it is.
+TOKENIZER = "tokenizer"
+
+STAGE, DATA, SHIPPED = "stage:", "data:", "shipped:"
+
+_SCHEME = re.compile(r"^[a-z][a-z0-9_+.-]*:")
+
+
+def input(
+    help: str = "",
+    *,
+    kinds: Sequence[str],
+    default: Any = fields.REQUIRED,
+    many: bool = False,
+    aliases: Sequence[str] = (),
+) -> Any:
+    """An input field. `aliases` are further names of its flag, which `--help` does not list."""
+    metadata = {
+        "role": "input",
+        "help": help,
+        "kinds": tuple(kinds),
+        "many": many,
+        "aliases": tuple(aliases),
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A rule about which inputs (and settings) are given together."""
+
+    names: tuple[str, ...]
+    rule: str  # one, at_most_one, all_or_none
+
+    def check(self, stage: Any) -> None:
+        given = [name for name in self.names if _value(stage, name)]
+        flags = ", ".join(f"--{name}" for name in self.names)
+        said = " and ".join(f"--{name}" for name in given) or "none of them"
+        verb = stage.VERB
+        if self.rule == "one" and len(given) != 1:
+            raise UserError(f"{verb} needs one of {flags}, and {said} is given; give one")
+        if self.rule == "at_most_one" and len(given) > 1:
+            raise UserError(f"{verb} takes at most one of {flags}, and {said} are given; give one")
+        if self.rule == "all_or_none" and 0 < len(given) < len(self.names):
+            raise UserError(f"{flags} of {verb} belong together; give all of them, or none")
+
+
+def one_of(*names: str) -> Group:
+    """Exactly one of these is given."""
+    return Group(names, "one")
+
+
+def at_most_one_of(*names: str) -> Group:
+    """One of these is given, or none."""
+    return Group(names, "at_most_one")
+
+
+def together(*names: str) -> Group:
+    """All of these are given, or none."""
+    return Group(names, "all_or_none")
+
+
+class Inputs(dict[str, Any]):
+    """A stage's inputs, opened: field name -> Artifact or path (several: a tuple of them)."""
+
+    def artifact(self, name: str) -> Artifact:
+        """The input as an artefact of ours."""
+        found = self[name]
+        assert isinstance(found, Artifact), f"{name} is not an artefact"
+        return found
+
+    def get_artifact(self, name: str) -> Artifact | None:
+        """The same, or None where the input is not given or is not an artefact of ours."""
+        found = self.get(name)
+        return found if isinstance(found, Artifact) else None
+
+    def path(self, name: str) -> epath.Path:
+        """Where the input lies, whether it is an artefact or not."""
+        return _path(self[name])
+
+    def text(self, name: str) -> str:
+        """The same as text, "" where the input is not given."""
+        return os.fspath(self.path(name)) if name in self else ""
+
+    def paths(self, name: str) -> list[epath.Path]:
+        """Where the parts of an input lie that may have several."""
+        return [_path(part) for part in self.get(name, ())]
+
+
+def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The input fields of a stage."""
+    return {f.name: f for f in dataclasses.fields(cls) if fields.role(f) == "input"}
+
+
+def given(stage: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The input fields that are set."""
+    return {name: f for name, f in declared(stage).items() if getattr(stage, name)}
+
+
+def split(stage: Any, name: str) -> list[str]:
+    """What an input names: its text, or its parts where it may have several."""
+    field, value = declared(stage)[name], getattr(stage, name)
+    if field.metadata["many"] or FILE in field.metadata["kinds"]:
+        return [part.strip() for part in value.split(",")]
+    return [value]
+
+
+def references(stage: Any) -> dict[str, str]:
+    """Input -> the stage of the recipe that it comes from; the second part is `name[1]`."""
+    found = {}
+    for name in given(stage):
+        for number, part in enumerate(split(stage, name)):
+            if part.startswith(STAGE):
+                label = f"{name}[{number}]" if number else name
+                found[label] = part.removeprefix(STAGE).split("/")[0]
+    return found
+
+
+def located(stage: Any, folders: Mapping[str, epath.Path], data_dir: str) -> Any:
+    """The stage with every `stage:`, `data:` and `shipped:` replaced by the place it means."""
+    changes: dict[str, Any] = {}
+    for name in given(stage):
+        label = f"{stage.VERB}.{name}"
+        changes[name] = ",".join(
+            place(part, label, folders, data_dir) for part in split(stage, name)
+        )
+    return dataclasses.replace(stage, **changes) if changes else stage
+
+
+def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: str) -> str:
+    """Where one input lies. `label` names it in messages."""
+    if part.startswith(STAGE):
+        name, _, file = part.removeprefix(STAGE).partition("/")
+        if name not in folders:
+            raise UserError(f"{label} = {part!r} names a stage of a recipe; give a folder here")
+        return os.path.join(folders[name], file) if file else os.fspath(folders[name])
+    if part.startswith(SHIPPED):
+        try:
+            return shipped.folder(part.removeprefix(SHIPPED))
+        except UserError as error:
+            raise UserError(f"{label}: {error}") from None
+    if not part.startswith(DATA):
+        return part
+    if not data_dir:
+        raise UserError(
+            f"{label} = {part!r} lies in the recipe's data folder; say where it is with "
+            "--data_dir DIR"
+        )
+    return os.path.join(data_dir, part.removeprefix(DATA)) if part != DATA else data_dir
+
+
+def opened(stage: Any) -> Inputs:
+    """Opens every input; refuses what is missing, of a wrong kind or not whole."""
+    found = Inputs()
+    for name, field in given(stage).items():
+        parts = split(stage, name)
+        if any(part.startswith(STAGE) for part in parts):
+            raise UserError(
+                f"{stage.VERB}.{name} = {getattr(stage, name)!r} only has a meaning in a recipe; "
+                f"give the folder of an artefact"
+            )
+        kinds = field.metadata["kinds"]
+        if TOKENIZER in kinds:
+            continue
+        if field.metadata["many"]:
+            found[name] = tuple(_opened(part, kinds) for part in parts)
+        else:
+            found[name] = _opened(getattr(stage, name), kinds)
+    return found
+
+
+def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
+    """An artefact where the text names one of a wanted kind, a path where files are wanted."""
+    wanted = tuple(kind for kind in kinds if kind != FILE)
+    if not wanted or ("," in text and FILE in kinds):
+        return epath.Path(text)
+    if FILE not in kinds and MODEL not in kinds:
+        return artifacts.load(text, wanted)
+    record = artifacts.peek(text) if os.path.isdir(text) or "://" in text else None
+    # A folder of ours that is only read as files, such as questions in BEIR's layout.
+    if record is None or (FILE in kinds and record["kind"] not in wanted):
+        return epath.Path(text)
+    return artifacts.load(text, wanted)
+
+
+def identities(inputs: Inputs) -> dict[str, str]:
+    """The identity of every input: the artefact's, or the hash of a file's bytes."""
+    found = {}
+    for name, value in inputs.items():
+        for number, part in enumerate(value if isinstance(value, tuple) else (value,)):
+            label = f"{name}[{number}]" if number else name
+            found[label] = part.identity if isinstance(part, Artifact) else identity(str(part))
+    return found
+
+
+def identity(text: str) -> str:
+    """The hash of the bytes of a file, a folder, a pattern or a list of them.
+
+    A name such as `tfds:squad` stands for itself: nobody can hash what is not here yet.
+    """
+    if not text:
+        return ""
+    if not os.path.exists(text):
+        if "," in text:
+            return fields.digest([identity(part.strip()) for part in text.split(",")])
+        if matches := sorted(glob.glob(text)):
+            return fields.digest([identity(match) for match in matches])
+        if _SCHEME.match(text) and "://" not in text:
+            return text
+        if "://" not in text:
+            raise UserError(f"{text} does not exist; give an existing file or folder")
+    path = epath.Path(text)
+    if not path.exists():
+        raise UserError(f"{text} does not exist; give an existing file or folder")
+    if (path / artifacts.COMMIT).exists():
+        return artifacts.load(path).identity
+    if path.is_dir():
+        children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+        return fields.digest([(p.name, identity(os.fspath(p))) for p in children])
+    return hashing.sha256_once(text)
+
+
+def _path(value: Artifact | epath.Path) -> epath.Path:
+    return value.path if isinstance(value, Artifact) else value
+
+
+def _value(stage: Any, name: str) -> Any:
+    return fields.values(stage)[name]

@@ -1,0 +1,126 @@
+"""Work that is cut into shards: each is one file, made once, kept when the rest is interrupted.
+
+`sharded` makes them in this process, one after the other; `pooled` in worker processes or on a
+Beam runner. Both skip what an interrupted run has finished and return what was noted of every
+shard, in order. What a stage needs besides, until it is done, it keeps in `Writer.scratch(name)`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qac_jax.artifacts import SCRATCH, Writer
+from qac_jax.fields import option
+from qac_jax.pipeline import engine
+from qac_jax.progress import Bar
+
+
+# Below an unfinished artefact: shards that other processes than the first have made.
+HOSTS = f"{SCRATCH}/hosts"
+
+# What is noted of a shard: JSON; "sha256", where the work knows it, becomes the file's.
+Facts = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """Processes that share the work of a corpus."""
+
+    workers: int = option(0, "processes (0: one a core)", affects_result=False)
+    runner: str = option(
+        "local", "local, or an Apache Beam runner such as DirectRunner", affects_result=False
+    )
+    runner_options: str = option("", "flags of the Beam runner", affects_result=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One file of the artefact: its name, how many items it counts for, and how to make it."""
+
+    name: str
+    items: int
+    job: Any = None
+
+
+def cut(total: int, size: int) -> list[tuple[int, int]]:
+    """(start, stop) of every shard of at most `size` items; one empty shard of nothing."""
+    return [(n, min(n + size, total)) for n in range(0, max(total, 1), size)]
+
+
+def sharded(
+    out: Writer,
+    shards: Sequence[Shard],
+    work: Callable[[Shard, Any], Mapping[str, Any] | None],
+    bar: Bar,
+    *,
+    ahead: Callable[[Shard], Any] = lambda shard: None,
+) -> list[Facts]:
+    """Makes every missing shard here: `work` writes `out.part(shard.name)` and says what to note.
+
+    What `ahead` makes of a shard, such as its tokens, is made in a thread while the shard before
+    is worked on. `work` may advance the bar itself; what it leaves is counted afterwards.
+    """
+    left = [shard for shard in shards if shard.name not in out.done]
+    bar.skip(sum(shard.items for shard in shards) - sum(shard.items for shard in left))
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+        upcoming = [reader.submit(ahead, shard) for shard in left[:1]]
+        for place, shard in enumerate(left):
+            ready = upcoming.pop().result()
+            upcoming = [reader.submit(ahead, s) for s in left[place + 1 : place + 2]]
+            before = bar.count
+            facts = dict(work(shard, ready) or {})
+            bar.skip(shard.items - (bar.count - before))
+            out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
+    return [out.facts(shard.name) for shard in shards]
+
+
+def pooled(
+    out: Writer,
+    shards: Sequence[Shard],
+    function: Callable[[Any], Mapping[str, Any]],
+    workers: Workers,
+    bar: Bar,
+    *,
+    is_done: Callable[[Shard], bool] = lambda shard: True,
+) -> list[Facts]:
+    """Makes every missing shard in a pool: `function(shard.job)` writes the file's part.
+
+    `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
+    """
+    left = [shard for shard in shards if shard.name not in out.done or not is_done(shard)]
+    bar.skip(sum(shard.items for shard in shards if shard not in left))
+    answers = engine.run(
+        function,
+        [shard.job for shard in left],
+        workers=workers.workers,
+        runner=workers.runner,
+        runner_options=workers.runner_options,
+        scratch=os.path.abspath(out.scratch("workers")),
+    )
+    for shard, answer in zip(left, answers, strict=True):
+        facts = dict(answer)
+        out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
+        bar.advance(shard.items)
+    return [out.facts(shard.name) for shard in shards]
+
+
+def writer_of_host(out: Writer, number: int) -> Writer:
+    """Where a process puts its shards: process 0 into the artefact, the others beside it."""
+    return out if number == 0 else Writer(out.path / HOSTS / f"process-{number}", {})
+
+
+def gather_hosts(out: Writer) -> None:
+    """Takes over what all other processes have finished, now or before an interruption."""
+    folder = out.path / HOSTS
+    if not folder.exists():
+        return
+    for place in sorted(folder.iterdir()):
+        theirs = Writer(place, {})
+        for name in sorted(theirs.done - out.done):
+            if (place / name).exists():
+                out.take(theirs, name)
+        place.rmtree()

@@ -1,0 +1,42 @@
+"""Signals while a stage runs: files are closed in order, and what is finished is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from qac_jax.errors import Interrupted
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM end the block with `Interrupted`, so that files are closed in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: object) -> None:
+        raise Interrupted(number)
+
+    def again(ignored: Any) -> None:
+        # It came where Python lets nothing out, as in the garbage collector's callback that JAX
+        # has: the signal is sent once more from outside.
+        if isinstance(ignored.exc_value, Interrupted):
+            number = ignored.exc_value.signal_number
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        else:
+            hook(ignored)
+
+    hook, sys.unraisablehook = sys.unraisablehook, again
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
