@@ -24,6 +24,7 @@ from qac_jax.data.batches import Batch, Batches
 from qac_jax.data.examples import Examples, Source, check_holds
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS, Recipe, settle
+from qac_jax.data.reading import Reading
 from qac_jax.data.sampler import make_plan
 from qac_jax.data.workers import Spec
 from qac_jax.errors import UserError, nearest
@@ -48,11 +49,9 @@ class Loader:
     """An iterator of batches (dicts of numpy arrays) with a restorable state.
 
     `batch_size` is global; `host` = (number, count) says which rows are made here.
-    `lengths`: limits of the padded features, with special tokens (default: the kind's).
-    `crop`: "random" or "right" for texts that are too long (default: the kind's).
+    `reading`: kind, lengths and so on; its settings may also be given by their names.
     `remainder`: "drop" (training), "wrap", or "pad" (evaluation: a feature `valid` marks rows).
-    `separate_documents`: no two examples of a batch come from one document.
-    `epochs`: None is endless. `workers`: processes; 0 is a thread.
+    `epochs`: None is endless.
     """
 
     def __init__(
@@ -60,24 +59,21 @@ class Loader:
         parts: Part | Source | str | os.PathLike[str] | Sequence[Part],
         *,
         batch_size: int,
-        kind: str = "",
-        settings: Mapping[str, Any] | None = None,
-        lengths: Mapping[str, int] | None = None,
-        crop: str = "",
+        reading: Reading | None = None,
         seed: int = 0,
         epochs: int | None = None,
         shuffle: bool = True,
         remainder: str = "drop",
-        separate_documents: bool = False,
         host: tuple[int, int] = (0, 1),
         prefetch: int = 2,
-        workers: int = 0,
         backend: str = "auto",
+        **settings: Any,
     ):
-        self.parts = _as_parts(parts, kind, settings)
+        reading = dataclasses.replace(reading or Reading(), **settings)
+        self.parts = _as_parts(parts, reading)
         sources = tuple(part.opened() for part in self.parts)
         recipes = tuple(
-            make_recipe(source, part.kind, part.settings, lengths, crop)
+            make_recipe(source, part.kind, part.settings, reading.lengths, reading.crop)
             for source, part in zip(sources, self.parts, strict=True)
         )
         _check_alike(recipes)
@@ -87,8 +83,9 @@ class Loader:
                 f"batch_size {batch_size} cannot be shared by {count} hosts (this is number "
                 f"{number}); make it a positive multiple of their count"
             )
-        documents = sources[0].documents if separate_documents else None
-        if separate_documents and documents is None:
+        separate = reading.separate_documents
+        documents = sources[0].documents if separate else None
+        if separate and documents is None:
             raise UserError(
                 "separate_documents needs examples whose documents are known; tokenize passages "
                 "made by `qac prepare`, or set it to False"
@@ -113,7 +110,7 @@ class Loader:
             rows=(number * rows, (number + 1) * rows),
             with_valid=remainder == "pad",
         )
-        self._ahead = feeding.Ahead(feeding.choose(backend), prefetch, workers)
+        self._ahead = feeding.Ahead(feeding.choose(backend), prefetch, reading.workers)
         self._feed: feeding.Feed | None = None
         facts = {
             "parts": [
@@ -122,7 +119,7 @@ class Loader:
             ],
             "lengths": recipes[0].lengths,
             "form": [dataclasses.asdict(recipe.form) for recipe in recipes],
-            "order": (seed, batch_size, shuffle, remainder, separate_documents),
+            "order": (seed, batch_size, shuffle, remainder, separate),
         }
         text = json.dumps(facts, sort_keys=True, default=repr)
         self.identity = hashlib.sha256(text.encode()).hexdigest()
@@ -207,19 +204,17 @@ def make_recipe(
 
 
 def _as_parts(
-    parts: Part | Source | str | os.PathLike[str] | Sequence[Part],
-    kind: str,
-    settings: Mapping[str, Any] | None,
+    parts: Part | Source | str | os.PathLike[str] | Sequence[Part], reading: Reading
 ) -> tuple[Part, ...]:
     if isinstance(parts, Sequence) and not isinstance(parts, str):
-        if kind or settings:
+        if reading.kind or reading.settings:
             raise UserError("kind and settings belong to each Part of a mixture; give them there")
         if not parts:
             raise UserError("a mixture needs at least one part; give examples to read")
         return tuple(parts)
     if isinstance(parts, Part):
         return (parts,)
-    return (Part(parts, kind, settings or {}),)
+    return (Part(parts, reading.kind, reading.settings or {}),)
 
 
 def _check_alike(recipes: Sequence[Recipe]) -> None:

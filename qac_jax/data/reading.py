@@ -1,0 +1,21 @@
+"""How stored examples are read in training: light to import, for stages that list the settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from qac_jax.fields import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How examples are read."""
+
+    kind: str = option("", "read the examples as this kind (default: what they were made for)")
+    settings: Mapping[str, Any] | None = option(None, "of the kind")
+    lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
+    crop: str = option("", "texts that are too long: random or right (default: the kind's)")
+    separate_documents: bool = option(False, "no two examples of a batch from one document")
+    workers: int = option(0, "processes that make batches (0: a thread)", affects_result=False)
