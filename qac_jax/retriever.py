@@ -28,7 +28,7 @@ from qac_jax import artifacts, progress
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface
-from qac_jax.inference.embed import Encoder, Settings, tokenizer_of
+from qac_jax.inference.encoder import Encoder, Settings, tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import index as index_files

@@ -19,7 +19,7 @@ from qac_jax.hub import shipped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from qac_jax.inference.embed import Encoder
+    from qac_jax.inference.encoder import Encoder
 
 
 _TOLERANCE = 1e-4
@@ -95,7 +95,7 @@ class Encode:
         return [found[i * len(found) // wanted] for i in range(wanted)]
 
     def _encoder(self, folder: Path) -> Encoder:
-        from qac_jax.inference.embed import Encoder, Settings
+        from qac_jax.inference.encoder import Encoder, Settings
 
         return Encoder.load(folder, Settings(batch_tokens=self.tokens))
 

@@ -92,8 +92,8 @@ class Extract:
         return {**figures, **_won("bm25", own, other)}
 
     def _self(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
-        from qac_jax.inference.embed import Encoder
-        from qac_jax.inference.extraction_model import EncoderSalience
+        from qac_jax.inference.encoder import Encoder
+        from qac_jax.inference.likelihood import EncoderSalience
 
         salience = EncoderSalience(Encoder.load(self.model or shipped.minilm()))
         documents, spans = _texts(drawn)
@@ -106,7 +106,7 @@ class Extract:
         return {"self_documents_per_second": rate, **_won("self", own, other)}
 
     def _plm(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
-        from qac_jax.inference.extraction_model import Likelihood
+        from qac_jax.inference.likelihood import Likelihood
 
         if self.scorer:
             salience = Likelihood.load(self.scorer, kind=self.likelihood)
@@ -163,7 +163,7 @@ def _random_t5() -> Any:
     import jax
     import jax.numpy as jnp
 
-    from qac_jax.inference.generation import Generator
+    from qac_jax.inference.generator import Generator
     from qac_jax.models.decoding.decode import Decoding
     from qac_jax.models.layers import Runtime
     from qac_jax.models.t5 import T5, T5Config

@@ -17,7 +17,7 @@ from qac_jax.fields import option
 
 
 if TYPE_CHECKING:
-    from qac_jax.inference.generation import Batch, Generator, Request
+    from qac_jax.inference.generator import Batch, Generator, Request
 
 
 # (width, inner width, layers of encoder and decoder each, heads); 64 numbers a head.
@@ -101,7 +101,7 @@ class Generate:
         import jax
 
         from qac_jax.hub import backbones
-        from qac_jax.inference import generation
+        from qac_jax.inference import generator
         from qac_jax.models.decoding.rules import Decoding
         from qac_jax.models.decoding.sampling import Sampling
         from qac_jax.models.layers import Runtime
@@ -120,7 +120,7 @@ class Generate:
             start_id=tokenizer.cls_id,
             eos_id=tokenizer.sep_id,
         )
-        module = T5(config, Runtime(dtype=generation.precision_here(self.precision)))
+        module = T5(config, Runtime(dtype=generator.precision_here(self.precision)))
         params = jax.tree.map(np.asarray, backbones.new_parameters(module))
         settings = Decoding(
             max_tokens=self.max_tokens,
@@ -128,7 +128,7 @@ class Generate:
             samples=self.samples,
             sampling=Sampling(1.0, self.top_k, self.top_p),
         )
-        made = generation.Generator.of(
+        made = generator.Generator.of(
             module, params, tokenizer, settings, max_input=self.max_input, texts=self.batch_texts
         )
         # All rows of the table are said, as on the other side.
@@ -136,7 +136,7 @@ class Generate:
 
     def _requests(self, generator: Generator) -> list[Request]:
         from qac_jax.formats import documents
-        from qac_jax.inference.generation import Request
+        from qac_jax.inference.generator import Request
 
         found: list[str] = []
         for document in documents.read(self.format, self.corpus):
@@ -204,7 +204,7 @@ class Generate:
         self, generator: Generator, rows: Any, batch: Batch, model: Any, inputs: dict[str, Any]
     ) -> None:
         """Both sides say the same when nothing is drawn."""
-        from qac_jax.inference.generation import Request
+        from qac_jax.inference.generator import Request
         from qac_jax.models.decoding.rules import Decoding
 
         few = Decoding(method="greedy", max_tokens=_CHECKED, min_tokens=_CHECKED)

@@ -132,7 +132,7 @@ class Rerank:
     def _ours(
         self, folder: Path, queries: Sequence[str], passages: Sequence[str]
     ) -> Callable[[], np.ndarray]:
-        from qac_jax.inference.rerank import Reranker, Settings
+        from qac_jax.inference.reranker import Reranker, Settings
 
         # Truncated as Hugging Face does it, so that both sides read the same tokens.
         settings = Settings(self.max_length, "longest_first", batch_tokens=self.tokens)

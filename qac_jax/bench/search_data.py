@@ -65,7 +65,7 @@ def real(bench: Search, work: Path) -> Data:
     from qac_jax import artifacts
     from qac_jax.bench.encode import model_folder
     from qac_jax.formats.queries import read_queries
-    from qac_jax.inference.embed import Encoder
+    from qac_jax.inference.encoder import Encoder
     from qac_jax.pipeline import stage
     from qac_jax.retrieval.vectors import KIND, Vectors
     from qac_jax.stages import embed

@@ -5,8 +5,8 @@ and ranked by a measure of salience, which is one callable: documents and their 
 a span out, higher is better.
 
     extraction_bm25.Bm25Salience      how the document's words answer the span as a query
-    extraction_model.EncoderSalience  span · document under a dual encoder
-    extraction_model.Likelihood       log-likelihood of the span under a T5 that read the document
+    likelihood.EncoderSalience        span · document under a dual encoder
+    likelihood.Likelihood             log-likelihood of the span under a T5 that read the document
 
 The released code cannot extract anything (its loader never draws spans), so the paper rules.
 Structure (titles, anchors) is read off the document by `structure`. All of it becomes contexts.

@@ -82,13 +82,13 @@ def found_again(
 
 def judge(cross_encoder: str | os.PathLike[str]) -> Scorer:
     """Probabilities that a passage answers a query, by a cross-encoder's folder."""
-    from qac_jax.inference import rerank
+    from qac_jax.inference.reranker import Reranker, probability
 
-    reranker = rerank.Reranker.load(cross_encoder)
+    reranker = Reranker.load(cross_encoder)
 
     def score(pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
         queries, passages = zip(*pairs, strict=True)
-        return rerank.probability(reranker.score(queries, passages)).tolist()
+        return probability(reranker.score(queries, passages)).tolist()
 
     return score
 

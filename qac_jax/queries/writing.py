@@ -15,7 +15,7 @@ from qac_jax.data.building import text_of
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
-from qac_jax.inference.generation import Generator, Request
+from qac_jax.inference.generator import Generator, Request
 from qac_jax.queries import filtering
 from qac_jax.queries.filtering import Filter, Scorer
 from qac_jax.queries.importing import read_contexts

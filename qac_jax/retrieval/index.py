@@ -20,7 +20,7 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.inference.embed import Encoder, Settings
+from qac_jax.inference.encoder import Encoder, Settings
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.vectors import Vectors, shard_names
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.inference.rerank import probability
+from qac_jax.inference.reranker import probability
 
 
 POSITIVES = ("best", "all")

@@ -45,7 +45,7 @@ class Engine:
             made = stage_lib.execute(Bm25(input=corpus, preset=self.bm25), folder / "bm25")
             lexical = Index(made)
             return lambda queries, k: lexical.run(_texts(queries), k)
-        from qac_jax.inference.embed import Encoder
+        from qac_jax.inference.encoder import Encoder
         from qac_jax.retrieval.exact import Exact
         from qac_jax.retrieval.hits import ranking
         from qac_jax.retrieval.ids import Ids

@@ -22,7 +22,7 @@ from qac_jax.processes import Place
 
 
 if TYPE_CHECKING:
-    from qac_jax.inference.embed import Encoder, Settings
+    from qac_jax.inference.encoder import Encoder, Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Embed(Stage):
         import jax
 
         from qac_jax import artifacts
-        from qac_jax.inference.embed import Encoder
+        from qac_jax.inference.encoder import Encoder
         from qac_jax.training import distributed
 
         distributed.start(self.place())
@@ -108,7 +108,7 @@ class Embed(Stage):
 
     def settings(self) -> Settings:
         """How the encoder's folder is used; searching must use it in the same way."""
-        from qac_jax.inference.embed import Settings
+        from qac_jax.inference.encoder import Settings
 
         return Settings(
             title=self.title,

@@ -74,7 +74,7 @@ class Export(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.hub import huggingface
         from qac_jax.inference import loading_back
-        from qac_jax.inference.embed import tokenizer_of
+        from qac_jax.inference.encoder import tokenizer_of
         from qac_jax.models.layers import Runtime
 
         self._check()

@@ -179,14 +179,14 @@ class Extract(Stage):
         """What needs a model, loaded once; on all devices of this process."""
         if self.method not in ("plm", "self"):
             return None
-        from qac_jax.inference import extraction_model
-        from qac_jax.inference.embed import Encoder, Settings
+        from qac_jax.inference import likelihood
+        from qac_jax.inference.encoder import Encoder, Settings
 
         place = _path(inputs, "trained" if self.trained else "model")
         if self.method == "self":
             encoder = Encoder.load(place, Settings(precision=self.precision))
-            return extraction_model.EncoderSalience(encoder)
-        return extraction_model.Likelihood.load(
+            return likelihood.EncoderSalience(encoder)
+        return likelihood.Likelihood.load(
             place,
             precision=self.precision,
             kind=self.likelihood,

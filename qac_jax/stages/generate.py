@@ -233,7 +233,7 @@ class Generate(Stage):
             spool = writing.Spool(out.path / _STATE, size)
             spool.fill(self.imported, passages, self.origin or "imported", self.skip_bad)
             return writing.Import(passages, rules, spool)
-        from qac_jax.inference.generation import Generator
+        from qac_jax.inference.generator import Generator
 
         generator = Generator.load(
             _path(inputs, "generator" if self.generator else "model"),

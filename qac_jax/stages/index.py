@@ -182,7 +182,7 @@ class Index(Stage):
 def _query_vectors(inputs: Inputs) -> np.ndarray:
     """Queries as vectors, encoded here where they are texts."""
     from qac_jax.formats.queries import read_queries
-    from qac_jax.inference.embed import Encoder, Settings
+    from qac_jax.inference.encoder import Encoder, Settings
     from qac_jax.retrieval.vectors import KIND, Vectors
 
     place = _folder(inputs, "queries")

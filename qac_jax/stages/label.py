@@ -170,7 +170,7 @@ class Label(Stage):
     def _work(self, inputs: Inputs, run: Run) -> Work:
         from qac_jax.formats import runs
         from qac_jax.formats.records import Records
-        from qac_jax.inference.rerank import Reranker, Settings
+        from qac_jax.inference.reranker import Reranker, Settings
         from qac_jax.stages.labels import Work, judgements, questions
 
         passages = inputs["passages"]

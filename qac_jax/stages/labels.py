@@ -14,7 +14,7 @@ from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run
-from qac_jax.inference.rerank import Reranker
+from qac_jax.inference.reranker import Reranker
 from qac_jax.retrieval.labelling import Accuracy, Candidates, Labeller, Rule, lines_of
 from qac_jax.retrieval.texts import passage_text
 

@@ -147,15 +147,15 @@ class Relatedness(Stage):
         odds: Any = ()
         encoder = getattr(self, "model", "") or getattr(self, "encoder", "")
         if encoder and pairs:
-            from qac_jax.inference.embed import Encoder
+            from qac_jax.inference.encoder import Encoder
 
             cosine = relatedness.cosines(Encoder.load(encoder).encode, pairs, text)
         if self.cross_encoder and pairs:
-            from qac_jax.inference import rerank
+            from qac_jax.inference.reranker import Reranker, probability
 
-            reranker = rerank.Reranker.load(self.cross_encoder)
+            reranker = Reranker.load(self.cross_encoder)
             scores = reranker.score([p.context for p in pairs], [text(p.passage) for p in pairs])
-            odds = rerank.probability(scores)
+            odds = probability(scores)
         copies = [relatedness.copied(pair.context, text(pair.passage)) for pair in pairs]
         found = relatedness.measured(pairs, places, cosine, odds, copies)
         compared = [

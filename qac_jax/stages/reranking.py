@@ -16,7 +16,7 @@ from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Ranking
-from qac_jax.inference.rerank import Reranker, Settings, Texts, rerank
+from qac_jax.inference.reranker import Reranker, Settings, Texts, rerank
 from qac_jax.retrieval import texts
 from qac_jax.retrieval.hits import Hit
 

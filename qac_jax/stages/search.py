@@ -63,7 +63,7 @@ class Search(Stage):
             with out.open(RUN) as file:
                 out.count = to_run(file, self.index, self.queries, self.k, self.model)
             return
-        from qac_jax.inference.rerank import Settings
+        from qac_jax.inference.reranker import Settings
         from qac_jax.stages import reranking
 
         out.count = reranking.write(

@@ -99,7 +99,7 @@ class Similarities(Stage):
         import numpy as np
 
         from qac_jax.evaluation.similarity import compare
-        from qac_jax.inference.embed import Encoder
+        from qac_jax.inference.encoder import Encoder
 
         chosen: list[tuple[str, str, dict[str, int]]] = []
         for query, ranking in run.items():

@@ -11,7 +11,7 @@ import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.formats import records
-from qac_jax.inference.embed import Encoder
+from qac_jax.inference.encoder import Encoder
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime

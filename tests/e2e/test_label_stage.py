@@ -18,7 +18,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
-from qac_jax.inference.rerank import Reranker, Settings, probability
+from qac_jax.inference.reranker import Reranker, Settings, probability
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages import label as label_stage
 from qac_jax.stages import labels, reranking

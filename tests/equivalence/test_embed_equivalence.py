@@ -18,7 +18,7 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.inference import buckets
-from qac_jax.inference.embed import Encoder, Settings
+from qac_jax.inference.encoder import Encoder, Settings
 from qac_jax.pipeline import stage
 from qac_jax.retrieval.ids import Ids
 from qac_jax.retrieval.vectors import Vectors
@@ -80,7 +80,7 @@ def test_eight_devices_are_one(encoder, texts):
 
 
 def _batch(encoder: Encoder, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    from qac_jax.inference.embed import padded
+    from qac_jax.inference.encoder import padded
 
     rows = encoder.tokenize(texts)
     return padded(rows, encoder.batches(rows)[0], encoder.tokenizer.pad_id)

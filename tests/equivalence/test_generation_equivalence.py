@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy_generation import model
 
-from qac_jax.inference.generation import Generator, Request, Said
+from qac_jax.inference.generator import Generator, Request, Said
 from qac_jax.models.decoding.decode import Decoding
 from qac_jax.models.decoding.sampling import Sampling
 from qac_jax.text import tokenizers

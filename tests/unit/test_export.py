@@ -20,7 +20,7 @@ from qac_jax.evaluation import results
 from qac_jax.evaluation.results import Result
 from qac_jax.hub import huggingface, weights
 from qac_jax.inference import loading_back
-from qac_jax.inference.embed import Encoder
+from qac_jax.inference.encoder import Encoder
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.t5 import T5, T5Config

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.inference.extraction_model import EncoderSalience, Likelihood
-from qac_jax.inference.generation import Generator
+from qac_jax.inference.generator import Generator
+from qac_jax.inference.likelihood import EncoderSalience, Likelihood
 from qac_jax.models.decoding.decode import Decoding
 from qac_jax.models.t5 import T5, T5Config, shift_right
 from qac_jax.text import tokenizers

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.inference.rerank import probability
+from qac_jax.inference.reranker import probability
 from qac_jax.retrieval.labelling import (
     Accuracy,
     Candidates,

@@ -16,7 +16,7 @@ from qac_jax.data.form import Form
 from qac_jax.data.ranking import title_and_body
 from qac_jax.errors import UserError
 from qac_jax.hub import parameters
-from qac_jax.inference.embed import Encoder
+from qac_jax.inference.encoder import Encoder
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime

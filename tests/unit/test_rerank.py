@@ -14,7 +14,7 @@ import toy_retrieval
 from qac_jax.errors import UserError
 from qac_jax.formats.runs import ranked
 from qac_jax.hub import huggingface
-from qac_jax.inference.rerank import Reranker, Settings, probability, rerank
+from qac_jax.inference.reranker import Reranker, Settings, probability, rerank
 from qac_jax.models.bert import Bert, BertConfig
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import shipped
-from qac_jax.inference.generation import Generator, Request
+from qac_jax.inference.generator import Generator, Request
 from qac_jax.models.decoding.decode import Decoding
 from qac_jax.models.decoding.sampling import Sampling
 from qac_jax.queries.prompts import PROMPTS

@@ -23,8 +23,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from qac_jax.data.building import form_of
 from qac_jax.errors import UserError, nearest
-from qac_jax.inference.embed import Encoder
-from qac_jax.inference.generation import Generator
+from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.generator import Generator
 from qac_jax.models.decoding.decode import Decoding
 from qac_jax.models.t5 import T5, shift_right
 

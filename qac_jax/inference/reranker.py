@@ -29,7 +29,7 @@ from qac_jax.formats.queries import shares, with_score
 from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.hub import huggingface
 from qac_jax.inference import buckets
-from qac_jax.inference.embed import tokenizer_of
+from qac_jax.inference.encoder import tokenizer_of
 from qac_jax.models.encoders import CrossEncoder, log_odds
 from qac_jax.models.layers import Runtime
 from qac_jax.text.tokenizers import Tokenizer
