@@ -35,6 +35,7 @@ import toy  # noqa: E402
 
 from qac_jax import processes  # noqa: E402
 from qac_jax.errors import Interrupted  # noqa: E402
+from qac_jax.training.settings import Monitoring
 from qac_jax.training import distributed, loop  # noqa: E402
 from qac_jax.training import mesh as meshes  # noqa: E402
 from qac_jax.training.step import Engine  # noqa: E402
@@ -63,7 +64,7 @@ def main() -> int:
     mesh = meshes.make_mesh([int(size) for size in options.mesh.split(",")])
     objective = toy.ToyMlm(toy.Net(dropout=0.2))
     engine = Engine(objective, optax.adamw(3e-3), mesh, meshes.rules_named("default"), seed=3)
-    plan = loop.Plan(total_steps=options.steps, log_every=1, save_every=3)
+    plan = loop.Plan(options.steps, Monitoring(log_every=1, save_every=3))
     try:
         state = loop.train(
             engine,

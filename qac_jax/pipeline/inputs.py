@@ -31,7 +31,7 @@ from qac_jax import artifacts, fields
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.hub import shipped
-from qac_jax.pipeline import hashing
+from qac_jax import hashing
 
 
 # The text that names an input.

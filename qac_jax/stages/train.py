@@ -12,16 +12,23 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from qac_jax import fields, processes
+from etils import epath
+
+from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
+from qac_jax.data.reading import Reading
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source, user_cache
+from qac_jax.hashing import user_cache
+from qac_jax.pipeline import inputs as pipeline_inputs
+from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
 from qac_jax.processes import Place
+from qac_jax.training.settings import Devices, Monitoring, Schedule
 
 
-# What a run keeps while it goes; the dot keeps it through a restart (see artifacts).
-WORK = ".training"
-STARTS = ("init", "pretrained", "words")
+STARTS = ("init", "words")
+# Where checkpoints stay that are kept for good.
+CHECKPOINTS = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,56 +38,38 @@ class Train(Stage):
     VERB = "pretrain"
     KIND = "parameters"
     SHARED = True
-    VERSION = 2  # validation in shuffled batches
+    VERSION = 3  # settings in groups
     EXAMPLE = (
-        "qac pretrain --gin_file gin_configs/objectives/mlm.gin --examples out/examples "
+        "qac pretrain --gin_file objectives/mlm.gin --examples out/examples "
         "--steps 1000 --out out/encoder"
     )
+    GROUPS = (at_most_one_of("init", "words"),)
 
     objective: Any = option(help="what is trained: bound in gin")
-    examples: str = artifact_input("what to learn from", kind="examples")
-    validation: str = artifact_input("examples to measure on", kind="examples", default="")
-    init: str = artifact_input("parameters to start from", kind="parameters", default="")
-    pretrained: str = source("Hugging Face model folder to start from", default="")
-    words: str = source("model folder whose word vectors a new model starts with", default="")
-
-    steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
-    total_examples: int = option(0, "examples seen in all")
-    epochs: float = option(0.0, "passes over the examples")
-    batch_size: int = option(32, "examples an optimiser step, over all devices")
-    microbatch: int = option(0, "examples at a time, to save memory (0: all)", affects_result=False)
-    optimizer: Any = option(None, "an Optimizer bound in gin (default: AdamW)")
-    learning_rate: float = option(0.0, "instead of the optimizer's")
-    ema: float = option(0.0, "decay of the mean of parameters that becomes the result (0: none)")
-    max_skips: int = option(0, "steps to skip when their loss is not finite, before giving up")
-    precision: str = option("auto", "of matrix products: auto, float32 or bfloat16")
-
-    kind: str = option("", "read the examples as this kind (default: what they were made for)")
-    settings: Mapping[str, Any] | None = option(None, "of the kind")
-    lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
-    crop: str = option("", "texts that are too long: random or right (default: the kind's)")
-    separate_documents: bool = option(False, "no two examples of a batch from one document")
-    workers: int = option(0, "processes that make batches (0: a thread)", affects_result=False)
-
-    mesh: tuple[int, ...] = option(
-        (-1, 1, 1), "devices over data, fsdp, tensor (-1: the rest)", affects_result=False
+    examples: Ref = input("what to learn from", kinds=("examples",))
+    validation: Ref = input("examples to measure on", kinds=("examples",), default="")
+    init: Ref = input(
+        "a model to start from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
     )
-    rules: str = option("default", "table of sharding rules", affects_result=False)
-    coordinator: str = option("", "HOST:PORT of process 0 of several", affects_result=False)
-    processes: int = option(0, "how many processes there are", affects_result=False)
-    process: int = option(-1, "which of them this is", affects_result=False)
-
-    log_every: int = option(50, "steps between log lines", affects_result=False)
-    save_every: int = option(1000, "steps between checkpoints", affects_result=False)
-    keep: int = option(2, "how many checkpoints to keep", affects_result=False)
-    keep_every: int = option(0, "checkpoints to keep for good", affects_result=False)
-    validate_every: int = option(0, "steps between validations (0: at the end)")
-    validation_batches: int = option(0, "batches of a validation (0: all)")
-    best: str = option("", "validation measure that chooses the result (default: the last step)")
-    profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
+    words: Ref = input(
+        "a model whose word vectors a new model starts with",
+        kinds=("parameters", MODEL),
+        default="",
+    )
+    optimizer: Any = option(None, "an Optimizer bound in gin (default: AdamW)")
+    precision: str = option(
+        "auto",
+        "of matrix products (auto: bfloat16 where there are units for it)",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    schedule: Schedule = part(Schedule)
+    reading: Reading = part(Reading)
+    devices: Devices = part(Devices)
+    hosts: Hosts = part(Hosts)
+    monitoring: Monitoring = part(Monitoring)
 
     def place(self) -> Place:
-        return processes.place(self.coordinator, self.processes, self.process)
+        return self.hosts.place()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
@@ -93,79 +82,61 @@ class Train(Stage):
 
         distributed.start(self.place())
         _cache_compiled(jax)
-        mesh = meshes.make_mesh(self.mesh)
-        meshes.check_batch(self.batch_size, mesh)
+        mesh = meshes.make_mesh(self.devices.mesh)
+        schedule = self.schedule
+        meshes.check_batch(schedule.batch_size, mesh)
         precision = start.precision_here(self.precision)
 
-        examples = _artifact(inputs, "examples")
+        examples = inputs.artifact("examples")
         tokenizer_folder = examples.path / parameters.TOKENIZER
         objective = self.objective.with_precision(precision)
         objective, given = self._start(objective, inputs)
         objective = objective.with_tokenizer(tokenizers.load(os.fspath(tokenizer_folder)))
-        if "words" in inputs:
-            given = self._words(objective, str(inputs["words"]), tokenizer_folder)
-        objective = step.chunk_of(objective, self.microbatch)
+        if self.words:
+            given = self._words(objective, inputs.text("words"), tokenizer_folder)
+        objective = step.chunk_of(objective, schedule.microbatch)
 
-        def loader(artifact: Artifact, batch_size: int, **more: Any) -> Loader:
-            return Loader(
-                os.fspath(artifact.path),
-                batch_size=batch_size,
-                kind=self.kind,
-                settings=self.settings,
-                lengths=self.lengths,
-                crop=self.crop,
-                host=meshes.my_part(mesh),
-                **more,
-            )
-
-        data = loader(
-            examples,
-            self.batch_size,
+        host = meshes.my_part(mesh)
+        data = Loader.reading(
+            os.fspath(examples.path),
+            self.reading,
+            batch_size=schedule.batch_size,
             seed=self.seed,
-            separate_documents=self.separate_documents,
-            workers=self.workers,
+            host=host,
         )
-        reading = examples.info.get("reading", {})
         kind = data.recipes[0]
-        objective = objective.with_reading(kind.lengths, reading, kind.settings)
+        read = examples.info.get("reading", {})
+        objective = objective.with_reading(kind.lengths, read, kind.settings)
         validation = None
-        if "validation" in inputs:
-            held_out = _artifact(inputs, "validation")
-            rows = meshes.largest_batch(mesh, min(held_out.count, self.batch_size))
+        if (held_out := inputs.get_artifact("validation")) is not None:
+            rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
             # Shuffled, and whatever the seed of this run the same: neighbours of one document
             # would be far harder negatives of each other than any batch of the training has.
-            validation = loader(held_out, rows)
+            validation = Loader.reading(
+                os.fspath(held_out.path), self.reading.once(), batch_size=rows, host=host
+            )
 
-        total = self._total_steps(data.examples_per_epoch)
+        total = schedule.total_steps(data.examples_per_epoch)
         optimizer = self._optimizer()
         engine = step.Engine(
             objective=objective,
             tx=optimizer.build(total, start.abstract_params(objective)),
             mesh=mesh,
-            rules=meshes.rules_named(self.rules),
+            rules=meshes.rules_named(self.devices.rules),
             seed=self.seed,
-            microbatch=self.microbatch,
-            ema=self.ema,
-            max_skips=self.max_skips,
+            microbatch=schedule.microbatch,
+            ema=schedule.ema,
+            max_skips=schedule.max_skips,
         )
         if given is not None:
             found = start.matching(given, engine.abstract.params)
             given = found[0] if self.words else _report_start(found)
-        plan = loop.Plan(
-            total_steps=total,
-            **{
-                field.name: getattr(self, field.name)
-                for field in dataclasses.fields(loop.Plan)
-                if field.name != "total_steps"
-            },
-        )
-        work = out.path / WORK
         with data:
             state = loop.train(
                 engine,
                 data,
-                plan,
-                work,
+                loop.Plan(total, self.monitoring),
+                _work(out),
                 identity={
                     "model": fields.describe(self.objective),
                     "data": data.identity,
@@ -173,68 +144,47 @@ class Train(Stage):
                         "total_steps": total,
                         "optimizer": fields.describe(optimizer),
                         "seed": self.seed,
-                        "ema": self.ema,
+                        "ema": schedule.ema,
                         "precision": precision,
-                        "start": {
-                            name: _identity(inputs[name]) for name in STARTS if name in inputs
-                        },
+                        "start": pipeline_inputs.identities(
+                            Inputs({name: inputs[name] for name in STARTS if name in inputs})
+                        ),
                     },
                 },
                 validation=validation,
                 schedule=optimizer.schedule(total),
                 params=given,
             )
-        params = meshes.to_host(state.ema if self.ema else state.params)
+        params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():
             self._write(out, objective, params, tokenizer_folder)
-            out.info.update(steps=total, batch_size=self.batch_size, precision=precision)
+            out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
         distributed.barrier("written")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.training import estimate
 
         count = inputs.get("examples", {}).get("count") or 0
-        steps = self._total_steps(count) if count or not self.epochs else None
+        schedule = self.schedule
+        steps = schedule.total_steps(count) if count or not schedule.epochs else None
         found = estimate.plan(
             self.objective,
             steps=steps,
-            batch_size=self.batch_size,
-            kind=self.kind or inputs.get("examples", {}).get("task", ""),
-            settings=self.settings,
-            lengths=self.lengths,
-            ema=bool(self.ema),
-            microbatch=self.microbatch,
+            batch_size=schedule.batch_size,
+            kind=self.reading.kind or inputs.get("examples", {}).get("task", ""),
+            settings=self.reading.settings,
+            lengths=self.reading.lengths,
+            ema=bool(schedule.ema),
+            microbatch=schedule.microbatch,
         )
         return {**found, "learning_rate": self._optimizer().learning_rate}
-
-    def _total_steps(self, examples: int) -> int:
-        asked = {
-            "steps": self.steps,
-            "total_examples": self.total_examples,
-            "epochs": self.epochs,
-        }
-        given = {name: value for name, value in asked.items() if value}
-        if len(given) != 1 or min(given.values()) < 0:
-            said = " and ".join(f"{name}={value}" for name, value in given.items())
-            raise UserError(
-                f"how long to train is said by {said or 'nothing'}; give one of --steps, "
-                "--total_examples and --epochs, greater than 0"
-            )
-        seen = self.total_examples or int(self.epochs * examples)
-        total = self.steps or seen // self.batch_size
-        if total < 1:
-            raise UserError(
-                f"{seen} examples are less than one batch of {self.batch_size}; train for longer "
-                "or make batch_size smaller"
-            )
-        return total
 
     def _optimizer(self) -> Any:
         from qac_jax.training.optimizers import Optimizer
 
         optimizer = Optimizer() if self.optimizer is None else self.optimizer
-        if self.learning_rate:
-            optimizer = dataclasses.replace(optimizer, learning_rate=self.learning_rate)
+        if rate := self.schedule.learning_rate:
+            optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
 
     def _start(self, objective: Any, inputs: Inputs) -> tuple[Any, Any]:
@@ -242,22 +192,19 @@ class Train(Stage):
         from qac_jax.hub import huggingface, parameters
         from qac_jax.training import start
 
-        given = [name for name in STARTS if name in inputs]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join(given[:2])} are both given; start from one of them")
+        if not self.init:
+            return objective, None
         runtime = objective.runtime
-        if "init" in inputs:
-            artifact = _artifact(inputs, "init")
-            module, variables = parameters.load(artifact, runtime)
-            objective, params = objective.start_from(module, variables["params"])
-            whole = parameters.load_whole(artifact, runtime)
-            return objective, start.fuller(objective, params, whole)
-        if "pretrained" in inputs:
-            folder = str(inputs["pretrained"])
+        artifact = inputs.get_artifact("init")
+        if artifact is None or artifact.kind == MODEL:
+            folder = inputs.text("init")
             module, variables = huggingface.load(folder, runtime)
             objective, params = objective.start_from(module, variables["params"])
             return objective, {**params, **objective.stored_heads(folder)}
-        return objective, None
+        module, variables = parameters.load(artifact, runtime)
+        objective, params = objective.start_from(module, variables["params"])
+        whole = parameters.load_whole(artifact, runtime)
+        return objective, start.fuller(objective, params, whole)
 
     def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
         """The one parameter of a new model that does not start at random."""
@@ -303,24 +250,19 @@ class Train(Stage):
             json.dump(parameters.describe_module(module), file, indent=1)
         shutil.copytree(tokenizer, out.path / parameters.TOKENIZER, dirs_exist_ok=True)
         out.adopt(parameters.TOKENIZER)
-        metrics = out.path / WORK / "metrics.jsonl"
+        metrics = _work(out) / "metrics.jsonl"
         shutil.copyfile(metrics, out.path / metrics.name)
         out.adopt(metrics.name, volatile=True)
         out.count = report.count_parameters(kept)
-        if not self.keep_every:
-            shutil.rmtree(out.path / WORK)
+        if self.monitoring.keep_every:
+            shutil.rmtree(out.path / CHECKPOINTS, ignore_errors=True)
+            shutil.move(_work(out) / CHECKPOINTS, out.path / CHECKPOINTS)
+            out.adopt(CHECKPOINTS, volatile=True)
 
 
-def _artifact(inputs: Inputs, name: str) -> Artifact:
-    found = inputs[name]
-    assert isinstance(found, Artifact)
-    return found
-
-
-def _identity(value: Any) -> str:
-    from qac_jax.pipeline.stage import source_identity
-
-    return value.identity if isinstance(value, Artifact) else source_identity(os.fspath(value))
+def _work(out: Writer) -> epath.Path:
+    """What a run keeps while it goes: checkpoints and its log."""
+    return out.scratch("training")
 
 
 def _report_start(found: tuple[Any, list[str], list[str]]) -> Any:

@@ -21,26 +21,20 @@ from qac_jax.training import mesh as meshes
 from qac_jax.training.checkpoints import Checkpoints, abstract_like
 from qac_jax.training.feed import Loader
 from qac_jax.training.journal import announce
+from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine, State
 from qac_jax.training.validation import Best, Validation
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How long a run is, and what happens every so many steps."""
+    """How long a run is, and what happens every N steps of it."""
 
     total_steps: int
-    log_every: int = 50
-    save_every: int = 1000
-    keep: int = 2  # the last so many checkpoints …
-    keep_every: int = 0  # … and besides, for good, one every so many steps
-    validate_every: int = 0  # 0: only at the end
-    validation_batches: int = 0  # 0: the whole validation set
-    best: str = ""  # the validation measure that chooses the result; "": the last step
-    profile: str = ""  # "10:15": record these steps
+    monitoring: Monitoring = Monitoring()
 
     def at(self, every: int, step: int) -> bool:
-        """Whether something that happens every so many steps, and at the end, happens now."""
+        """Whether something that happens every N steps, and at the end, happens now."""
         return step == self.total_steps or bool(every and step % every == 0)
 
 
@@ -63,25 +57,25 @@ def train(
     """
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    window = profiler.Window.parse(plan.profile)
+    window = profiler.Window.parse(plan.monitoring.profile)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
     run_step = compile_step(engine, spec, step_flops)
     validate = None
     if validation is not None:
-        validate = Validation(engine, validation, plan.validation_batches)
+        validate = Validation(engine, validation, plan.monitoring.validation_batches)
 
     checkpoints = Checkpoints(
-        folder / "checkpoints", identity, keep=plan.keep, keep_every=plan.keep_every
+        folder / "checkpoints", identity, keep=plan.monitoring.keep, keep_every=plan.monitoring.keep_every
     )
     best_one = Checkpoints(folder / "best", identity, keep=None)
     target = abstract_like(engine.abstract, engine.shardings)
-    step, best = 0, Best(plan.best)
+    step, best = 0, Best(plan.monitoring.best)
     if checkpoints.latest() is None:
         state = engine.create(params)
     else:
         state, facts = checkpoints.restore(target)
-        step, best = facts["step"], Best(plan.best, **facts["best"])
+        step, best = facts["step"], Best(plan.monitoring.best, **facts["best"])
         data.restore(facts["loader"])
         announce(f"resuming after step {step} of {plan.total_steps}")
     best_one.keep_only(best.step)  # later ones are of a future that did not happen
@@ -106,7 +100,7 @@ def train(
                 with clock.paused():
                     found = profiler.stop(folder / "profile", run_step)
                     announce(profiler.table(found, window.last - window.first))
-            if plan.at(plan.log_every, step):
+            if plan.at(plan.monitoring.log_every, step):
                 figures = finite_means(engine, state, since_log, step)
                 figures |= clock.rates(step, spec, step_flops, engine.mesh)
                 if schedule is not None:
@@ -115,7 +109,7 @@ def train(
                 announce(journal.log_line(step, plan.total_steps, figures))
                 since_log.clear()
                 clock.restart(step)
-            if validate is not None and plan.at(plan.validate_every, step):
+            if validate is not None and plan.at(plan.monitoring.validate_every, step):
                 with clock.paused():
                     measured = validate(state)
                     metrics.log(step, measured)
@@ -123,7 +117,7 @@ def train(
                     if best.improves(step, measured):
                         best_one.save(step, state, {"step": step, "best": best.facts()})
             stop = signals.stop(step)
-            if stop or plan.at(plan.save_every, step):
+            if stop or plan.at(plan.monitoring.save_every, step):
                 with clock.paused():
                     finite_means(engine, state, since_log, step)
                     best_one.wait()  # what the facts speak of must be there
@@ -136,7 +130,7 @@ def train(
 
     checkpoints.close()
     if best.step not in (None, step):
-        announce(f"the result is that of step {best.step}: {plan.best} {best.value:.5g}")
+        announce(f"the result is that of step {best.step}: {plan.monitoring.best} {best.value:.5g}")
         state, _ = best_one.restore(target, best.step)
     best_one.close()
     return state

@@ -15,6 +15,7 @@ from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.augtriever import InBatch, MoCo
+from qac_jax.training.settings import Monitoring
 from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
 from qac_jax.training.step import Engine
@@ -122,7 +123,7 @@ def test_devices_and_chunks_change_nothing(kind: str, shape: Any, changes: dict[
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_same_queue_bit_for_bit(tmp_path: Path) -> None:
-    plan = loop.Plan(total_steps=5, log_every=0, save_every=2)
+    plan = loop.Plan(5, Monitoring(log_every=0, save_every=2))
     made = engine("moco", (1, 1, 1))
 
     def run(folder: str, data: Loader) -> Any:

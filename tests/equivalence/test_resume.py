@@ -15,13 +15,14 @@ import toy
 from jax.experimental.compilation_cache import compilation_cache
 
 from qac_jax.errors import UserError
+from qac_jax.training.settings import Monitoring
 from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
 from qac_jax.training.step import Engine
 
 
 IDENTITY = {"model": {"net": "toy", "width": 16}, "data": "memory", "settings": {"seed": 3}}
-PLAN = loop.Plan(total_steps=10, log_every=4, save_every=3, keep=2)
+PLAN = loop.Plan(10, Monitoring(log_every=4, save_every=3, keep=2))
 
 
 class Stopped(Exception):
@@ -129,7 +130,7 @@ def test_refuses_the_checkpoint_of_another_run(whole: Any, change: Any, message:
 
 
 def test_the_best_step_is_the_result_also_after_a_restart(tmp_path: Path) -> None:
-    plan = loop.Plan(total_steps=9, save_every=3, validate_every=2, best="loss", log_every=3)
+    plan = loop.Plan(9, Monitoring(save_every=3, validate_every=2, best="loss", log_every=3))
 
     def validation() -> Any:
         return toy.MemoryLoader(16, seed=9, examples=32)
@@ -145,19 +146,19 @@ def test_the_best_step_is_the_result_also_after_a_restart(tmp_path: Path) -> Non
     }
     assert list(measured) == [2, 4, 6, 8, 9]
     best = min(measured, key=lambda step: measured[step])
-    short = loop.Plan(total_steps=best, save_every=3)
+    short = loop.Plan(best, Monitoring(save_every=3))
     # The schedule is constant, so a run of just so many steps ends where the best step was.
     assert_bits(run(tmp_path / "c", plan=short), straight)
 
 
 def test_an_unknown_measure_names_the_nearest(tmp_path: Path) -> None:
-    plan = loop.Plan(total_steps=1, best="accuracies")
+    plan = loop.Plan(1, Monitoring(best="accuracies"))
     with pytest.raises(UserError, match="did you mean 'accuracy'"):
         run(tmp_path, plan=plan, validation=toy.MemoryLoader(16))
 
 
 def test_keeps_the_last_and_some_for_good(tmp_path: Path) -> None:
-    plan = loop.Plan(total_steps=10, save_every=2, keep=1, keep_every=4)
+    plan = loop.Plan(10, Monitoring(save_every=2, keep=1, keep_every=4))
     run(tmp_path, plan=plan)
     kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
     assert kept == [4, 8, 10]
@@ -188,7 +189,7 @@ def test_steps_that_are_not_finite_may_be_skipped(tmp_path: Path) -> None:
 
 
 def test_log_says_speed_and_schedule(whole: Any, tmp_path: Path, capsys: Any) -> None:
-    plan = loop.Plan(total_steps=4, log_every=2, profile="1:3")
+    plan = loop.Plan(4, Monitoring(log_every=2, profile="1:3"))
     run(tmp_path, plan=plan, schedule=optax.linear_schedule(1e-2, 0.0, 4), ema=0.9)
     said = capsys.readouterr().err
     assert "memory per device: peak" in said and "model FLOPs per step" in said

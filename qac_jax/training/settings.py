@@ -1,0 +1,73 @@
+"""The settings of a training run in groups; light to import, for the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How long and how fast a model is trained."""
+
+    steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
+    total_examples: int = option(0, "examples seen in all")
+    epochs: float = option(0.0, "passes over the examples")
+    batch_size: int = option(32, "examples an optimiser step, over all devices")
+    microbatch: int = option(
+        0, "examples computed at a time, to save memory (0: all)", affects_result=False
+    )
+    learning_rate: float = option(0.0, "instead of the optimizer's")
+    ema: float = option(0.0, "decay of the EMA of parameters that becomes the result (0: none)")
+    max_skips: int = option(0, "steps skipped for a loss that is not finite, before giving up")
+
+    def total_steps(self, examples: int) -> int:
+        """The optimiser steps of a run over an epoch of so many examples."""
+        asked = {
+            "steps": self.steps,
+            "total_examples": self.total_examples,
+            "epochs": self.epochs,
+        }
+        given = {name: value for name, value in asked.items() if value}
+        if len(given) != 1 or min(given.values()) < 0:
+            said = " and ".join(f"{name}={value}" for name, value in given.items())
+            raise UserError(
+                f"how long to train is said by {said or 'nothing'}; give one of --steps, "
+                "--total_examples and --epochs, greater than 0"
+            )
+        seen = self.total_examples or int(self.epochs * examples)
+        total = self.steps or seen // self.batch_size
+        if total < 1:
+            raise UserError(
+                f"{seen} examples are less than one batch of {self.batch_size}; train for longer "
+                "or make batch_size smaller"
+            )
+        return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """How a model and its batches are laid out over devices."""
+
+    mesh: tuple[int, ...] = option(
+        (-1, 1, 1), "devices over data, fsdp, tensor (-1: the rest)", affects_result=False
+    )
+    rules: str = option("default", "table of sharding rules", affects_result=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Monitoring:
+    """What a run logs, saves, validates and profiles."""
+
+    log_every: int = option(50, "steps between log lines", affects_result=False)
+    save_every: int = option(1000, "steps between checkpoints", affects_result=False)
+    keep: int = option(2, "how many of the last checkpoints to keep", affects_result=False)
+    keep_every: int = option(
+        0, "besides, keep a checkpoint for good every N steps", affects_result=False
+    )
+    validate_every: int = option(0, "steps between validations (0: at the end)")
+    validation_batches: int = option(0, "batches of a validation (0: all)")
+    best: str = option("", "validation measure that chooses the result (default: the last step)")
+    profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
