@@ -76,9 +76,13 @@ class Leaf:
         return self.field.name
 
 
-@functools.cache
-def flat(cls: Any) -> Mapping[str, Leaf]:
+def flat(cls: type) -> Mapping[str, Leaf]:
     """Every setting of a class and of its parts by its name, which must be unique among them."""
+    return _flat(cls)
+
+
+@functools.cache
+def _flat(cls: Any) -> Mapping[str, Leaf]:
     found: dict[str, Leaf] = {}
     for owner, holder in ((cls, ""), *((p, name) for name, p in parts(cls).items())):
         hints = typing.get_type_hints(owner)

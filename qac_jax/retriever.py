@@ -148,7 +148,7 @@ class Retriever:
         with _told(self._bars):
             text_files.store(root / _TEXTS, self._records(passages))
             self._write_model(root / _MODEL)
-            vectors = embed.Embed(model=str(root / _MODEL), passages=str(root / _TEXTS))
+            vectors = embed.Embed(encoder=str(root / _MODEL), passages=str(root / _TEXTS))
             execute(vectors, root / _VECTORS)
             execute(index.Index(vectors=str(root / _VECTORS), method=method), root / _INDEX)
             found = index_files.Index.load(root / _INDEX)

@@ -35,9 +35,9 @@ import toy  # noqa: E402
 
 from qac_jax import processes  # noqa: E402
 from qac_jax.errors import Interrupted  # noqa: E402
-from qac_jax.training.settings import Monitoring
 from qac_jax.training import distributed, loop  # noqa: E402
 from qac_jax.training import mesh as meshes  # noqa: E402
+from qac_jax.training.settings import Monitoring  # noqa: E402
 from qac_jax.training.step import Engine  # noqa: E402
 
 

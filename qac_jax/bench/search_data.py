@@ -77,7 +77,7 @@ def real(bench: Search, work: Path) -> Data:
     if bench.vectors:
         made = [artifacts.load(folder.strip(), KIND) for folder in bench.vectors.split(",")]
     else:
-        wanted = embed.Embed(model=model, input=str(corpus))
+        wanted = embed.Embed(encoder=model, passages=str(corpus))
         made = [stage.execute(wanted, work / "embedded", replace=True)]
     every = [Vectors.of(artifact) for artifact in made]
     found = np.concatenate([vectors.read(0, len(vectors)) for vectors in every])

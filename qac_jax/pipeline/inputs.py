@@ -27,11 +27,10 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, fields
+from qac_jax import artifacts, fields, hashing
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.hub import shipped
-from qac_jax import hashing
 
 
 # The text that names an input.

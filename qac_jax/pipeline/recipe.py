@@ -156,7 +156,7 @@ def plan_of(stage: Stage, given: Mapping[str, Mapping[str, Any]]) -> dict[str, A
     }
 
 
-def _defaults(cls: type) -> dict[str, Any]:
+def _defaults(cls: Any) -> dict[str, Any]:
     return {
         name: leaf.field.default_factory()
         if leaf.field.default_factory is not dataclasses.MISSING

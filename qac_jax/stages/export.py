@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
     from qac_jax.hub.backbones import Loaded
 
 
-# Where the folder is made and checked before it is shown; the dot keeps it from being listed.
-_WORK = ".model"
 CARD = "README.md"
 _TITLES = {
     "space": "before its text, after it a space",
@@ -45,8 +43,7 @@ class Export(Stage):
         "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
     )
 
-    model: str = source("what is exported: an artefact or a folder", "")
-    parameters: str = artifact_input("or parameters trained here", kind="parameters", default="")
+    model: Ref = input("what is exported", kinds=("parameters", MODEL), aliases=("parameters",))
     form: str = option(
         "auto",
         "auto: sentence_transformers for dual encoders, else huggingface",
@@ -64,11 +61,9 @@ class Export(Stage):
     language: str = option("", "of the texts, such as en")
     data: str = option("", "what it was trained on, in a sentence")
     recipe: str = option("", "how to train it again, such as a command")
-    figures: str = artifact_input("figures for the card", kind="metrics", default="")
+    figures: Ref = input("figures for the card", kinds=("metrics",), default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        self._check()
         return {"form": self.form, "stored as": self.dtype}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -77,16 +72,14 @@ class Export(Stage):
         from qac_jax.inference.encoder import tokenizer_of
         from qac_jax.models.layers import Runtime
 
-        self._check()
-        given = inputs["parameters" if self.parameters else "model"]
-        place = Path(os.fspath(given.path if isinstance(given, Artifact) else given))
-        place = huggingface.resolve(place)
+        place = huggingface.resolve(Path(inputs.text("model")))
         loaded = huggingface.load(place, Runtime(scan=True))
         module, variables = self._shaped(loaded, place)
         tokenizer = tokenizer_of(place)
         longest = _longest(module)
-        work = Path(os.fspath(out.path / _WORK))
-        shutil.rmtree(work, ignore_errors=True)
+        # The folder is made and checked before it is shown.
+        work = Path(os.fspath(out.scratch("model")))
+        shutil.rmtree(work)
         huggingface.save(
             work,
             module,
@@ -112,10 +105,6 @@ class Export(Stage):
         out.info["form"] = self._named(module)
         out.info["differences"] = {d.by: d.greatest for d in found}
         out.info["largest_values"] = {d.by: d.largest for d in found}
-
-    def _check(self) -> None:
-        if bool(self.model) == bool(self.parameters):
-            raise UserError("export needs one model; pass --model DIR, or --parameters DIR")
 
     def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
         """The module that the asked form is made of."""
@@ -158,9 +147,7 @@ class Export(Stage):
 
         figures = []
         if self.figures:
-            metrics = inputs["figures"]
-            assert isinstance(metrics, Artifact)
-            figures = results.read(metrics)[0]
+            figures = results.read(inputs.artifact("figures"))[0]
         card = model_card.Card(
             self.name or out.path.name, self.license, self.data, self.recipe, self.language
         )

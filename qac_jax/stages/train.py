@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import fields
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.data.reading import Reading
 from qac_jax.errors import UserError
 from qac_jax.hashing import user_cache
@@ -97,9 +97,9 @@ class Train(Stage):
         objective = step.chunk_of(objective, schedule.microbatch)
 
         host = meshes.my_part(mesh)
-        data = Loader.reading(
+        data = Loader(
             os.fspath(examples.path),
-            self.reading,
+            reading=self.reading,
             batch_size=schedule.batch_size,
             seed=self.seed,
             host=host,
@@ -112,8 +112,13 @@ class Train(Stage):
             rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
             # Shuffled, and whatever the seed of this run the same: neighbours of one document
             # would be far harder negatives of each other than any batch of the training has.
-            validation = Loader.reading(
-                os.fspath(held_out.path), self.reading.once(), batch_size=rows, host=host
+            validation = Loader(
+                os.fspath(held_out.path),
+                reading=self.reading,
+                separate_documents=False,
+                workers=0,
+                batch_size=rows,
+                host=host,
             )
 
         total = schedule.total_steps(data.examples_per_epoch)

@@ -66,7 +66,10 @@ def train(
         validate = Validation(engine, validation, plan.monitoring.validation_batches)
 
     checkpoints = Checkpoints(
-        folder / "checkpoints", identity, keep=plan.monitoring.keep, keep_every=plan.monitoring.keep_every
+        folder / "checkpoints",
+        identity,
+        keep=plan.monitoring.keep,
+        keep_every=plan.monitoring.keep_every,
     )
     best_one = Checkpoints(folder / "best", identity, keep=None)
     target = abstract_like(engine.abstract, engine.shardings)

@@ -101,7 +101,7 @@ def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
         "query": ["query: river stone lamp", "query: " + "winter garden " * 9],
     }
     params = encoder.params
-    stage = Embed(model=str(retriever), passages=str(road / "passages"))
+    stage = Embed(encoder=str(retriever), passages=str(road / "passages"))
     vectors = Vectors.of(execute(stage, road / f"vectors_{tied}"))
     for side, limit in (("passage", 14), ("query", 8)):
         rows = [

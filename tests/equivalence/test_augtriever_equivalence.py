@@ -15,9 +15,9 @@ from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.augtriever import InBatch, MoCo
-from qac_jax.training.settings import Monitoring
 from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
+from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine
 
 

@@ -15,9 +15,9 @@ import toy
 from jax.experimental.compilation_cache import compilation_cache
 
 from qac_jax.errors import UserError
-from qac_jax.training.settings import Monitoring
 from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
+from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine
 
 
