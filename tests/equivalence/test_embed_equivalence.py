@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import toy_retrieval as toy
 
-from qac_jax import artifacts
+from qac_jax import artifacts, fields
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.inference import buckets
@@ -45,10 +45,10 @@ def texts() -> list[str]:
 
 
 def run(folder: Path, out: Path, **settings: object) -> artifacts.Artifact:
-    given = {"model": str(folder / "encoder"), "shard_rows": 16, **settings}
-    if not {"queries", "passages", "input"} & set(given):
-        given["input"] = str(folder / "collection" / "corpus.jsonl")
-    return stage.execute(embed.Embed(**given), out)  # type: ignore[arg-type]
+    given = {"encoder": str(folder / "encoder"), "shard_rows": 16, **settings}
+    if not {"queries", "passages"} & set(given):
+        given["passages"] = str(folder / "collection" / "corpus.jsonl")
+    return stage.execute(embed.Embed.make(**given), out)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_token_ids_as_input(folder, whole, encoder, tmp_path):
         ids = encoder.tokenizer.encode(f"text: {record['title']} {record['text']}")
         lines.append(f'{{"_id": "{record["_id"]}", "tokens": {ids}}}\n')
     (tmp_path / "tokens.jsonl").write_text("".join(lines))
-    found = run(folder, tmp_path / "out", input=str(tmp_path / "tokens.jsonl"))
+    found = run(folder, tmp_path / "out", passages=str(tmp_path / "tokens.jsonl"))
     np.testing.assert_allclose(all_of(found), all_of(whole), rtol=0, atol=2e-6)
 
 
@@ -199,14 +199,14 @@ def test_queries_take_the_other_prompt(folder, encoder, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"model": ""}, "one of --model, --encoder"),
-        ({"queries": "x", "input": "y"}, "--input and --queries is given"),
+        ({"encoder": fields.REQUIRED}, "Embed.encoder is not set"),
+        ({"queries": "x"}, "--passages and --queries is given"),
     ],
 )
 def test_mistakes_are_told(folder, settings, told):
-    given = {"model": "m", "input": "i", **settings}
+    given = {"encoder": "m", "passages": "i", **settings}
     with pytest.raises(UserError, match=told):
-        embed.Embed(**given).plan({})
+        stage.execute(embed.Embed(**given), folder / "refused")
 
 
 def test_batches_hold_every_text_once():

@@ -34,10 +34,14 @@ def test_two_stages_on_ms_marco(name: str) -> None:
         train = found[f"retriever_{number}"]
         assert isinstance(train.objective, Finetune)
         assert train.init == "stage:encoder"  # both start from the pre-trained encoder
-        assert (train.epochs, train.batch_size, train.settings["n_passages"]) == (3.0, 64, 16)
-        assert train.lengths == {"query": 32, "passages": 144}
+        assert (
+            train.schedule.epochs,
+            train.schedule.batch_size,
+            train.reading.settings["n_passages"],
+        ) == (3.0, 64, 16)
+        assert train.reading.lengths == {"query": 32, "passages": 144}
         assert (train.optimizer.learning_rate, train.optimizer.weight_decay) == (2e-5, 0.01)
-        assert train.optimizer.warmup_ratio == 0.1 and train.microbatch == 0
+        assert train.optimizer.warmup_ratio == 0.1 and train.schedule.microbatch == 0
         assert train.objective.mask_duplicates and train.objective.temperature == 1.0
         model = train.objective.model.config
         assert (model.tied, model.pooling, model.normalize) == (True, "cls", False)
@@ -64,8 +68,12 @@ def test_released_switches(name: str) -> None:
 def test_before_beir() -> None:
     found = built(["recipes/msmarco_beir.gin"], ("ENCODER = 'out/encoder'",))
     train = found["retriever"]
-    assert (train.batch_size, train.epochs, train.settings["n_passages"]) == (75, 10.0, 2)
-    assert train.lengths == {"query": 350, "passages": 350}
+    assert (
+        train.schedule.batch_size,
+        train.schedule.epochs,
+        train.reading.settings["n_passages"],
+    ) == (75, 10.0, 2)
+    assert train.reading.lengths == {"query": 350, "passages": 350}
     assert train.optimizer.warmup_steps == 1000
     model = train.objective.model.config
     assert (model.pooling, model.normalize) == ("mean", True)
@@ -78,8 +86,8 @@ def test_budgets(budget: str) -> None:
     found = built(["recipes/own_corpus.gin"], (f"BUDGET = '{budget}'",))
     smaller = built(["recipes/own_corpus.gin"], ("BUDGET = 'tiny'",))
     for name in ("base", "encoder", "retriever_1", "retriever_2"):
-        assert found[name].steps >= smaller[name].steps > 0
-        assert not found[name].epochs
+        assert found[name].schedule.steps >= smaller[name].schedule.steps > 0
+        assert not found[name].schedule.epochs
     bert = found["base"].objective.model.config
     assert bert.hidden_size % bert.num_heads == 0
 
@@ -107,10 +115,10 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
     kinds = {"passages": "passage_passage", "queries": "passage_query", "mixed": "mixed"}
     for name, train in trained.items():
         context, objective = name.split("-")
-        assert train.kind == kinds[context] == cells[name]["pairs"].task
+        assert train.reading.kind == kinds[context] == cells[name]["pairs"].task
         assert isinstance(train.objective, CotMae if objective == "cotmae" else CoCondenser)
-    tuned = {(s["retriever_1"].steps, s["retriever_2"].steps, s["retriever_1"].optimizer)
-             for s in cells.values()}  # fmt: skip
+    both = [(s["retriever_1"], s["retriever_2"]) for s in cells.values()]
+    tuned = {(a.schedule.steps, b.schedule.steps, a.optimizer) for a, b in both}
     assert len(tuned) == 1
 
 

@@ -42,8 +42,8 @@ def test_pair_on_ms_marco() -> None:
     found = stages("pair_msmarco")
     pretrained, pair, labels = (found[n] for n in ("pretrained", "pair", "labels"))
     assert isinstance(pretrained.objective, Pair)
-    assert pretrained.batch_size == pair.batch_size == 8 * 512
-    assert pretrained.epochs == pair.epochs == 10
+    assert pretrained.schedule.batch_size == pair.schedule.batch_size == 8 * 512
+    assert pretrained.schedule.epochs == pair.schedule.epochs == 10
     assert (pretrained.optimizer.name, pretrained.optimizer.learning_rate) == ("lamb", 3e-5)
     assert pretrained.optimizer.schedule_name == "linear"
     assert pretrained.optimizer.warmup_ratio == 0.1
@@ -55,7 +55,7 @@ def test_pair_on_ms_marco() -> None:
     assert (labels.positive, labels.negative, labels.count) == (0.9, 0.1, 4)
     assert labels.positives == "all" and labels.exclude
     teacher = found["teacher"]
-    assert isinstance(teacher.objective, Pointwise) and teacher.lengths == {"pair": 160}
+    assert isinstance(teacher.objective, Pointwise) and teacher.reading.lengths == {"pair": 160}
     assert teacher.objective.model.bert_config.num_layers == 24
     assert found["teacher_examples"].negatives_per_query == 4
     assert found["train_run"].k == found["teacher_examples"].depth == 1000
@@ -66,7 +66,10 @@ def test_pair_on_natural_questions() -> None:
     found = stages("pair_nq")
     for name in ("pretrained", "pair"):
         assert found[name].objective.negatives_group == 512
-    assert (found["pretrained"].batch_size, found["pair"].batch_size) == (4096, 512)
+    assert (found["pretrained"].schedule.batch_size, found["pair"].schedule.batch_size) == (
+        4096,
+        512,
+    )
     assert found["labels"].count == 1 and found["labels"].answers
     assert found["metrics"].queries and not found["metrics"].qrels
 
@@ -113,9 +116,9 @@ def test_overlays_touch_what_they_say(name: str) -> None:
 def test_the_small_recipe_builds_with_every_overlay() -> None:
     small = stages("pair_small")
     reader, teacher = small["reader"], small["teacher"]
-    assert reader.pretrained == "shipped:minilm" and not reader.init
-    assert teacher.init == "stage:reader" and not teacher.pretrained
-    assert (reader.lengths, teacher.lengths) == ({"pair": 160}, {"pair": 256})
+    assert reader.init == "shipped:minilm"
+    assert teacher.init == "stage:reader"
+    assert (reader.reading.lengths, teacher.reading.lengths) == ({"pair": 160}, {"pair": 256})
     assert (reader.objective, reader.optimizer) == (teacher.objective, teacher.optimizer)
     reads, told = small["reader_examples"], small["teacher_examples"]
     assert told.scores and not reads.scores and told.negatives == reads.negatives
