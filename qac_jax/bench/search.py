@@ -123,7 +123,7 @@ class Search:
         from qac_jax.retrieval.bm25 import Bm25
         from qac_jax.stages import bm25
 
-        made = stage.execute(bm25.Bm25(input=str(data.corpus)), work / "bm25", replace=True)
+        made = stage.execute(bm25.Bm25(passages=str(data.corpus)), work / "bm25", replace=True)
         ours, theirs = Bm25(made), _bm25s(data.texts(), self.k)
         scores = ours.find(data.questions, self.k)[0]
         expected = theirs[max(theirs)](data.questions)

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from qac_jax import artifacts
+from qac_jax import artifacts, progress
+from qac_jax.errors import UserError
 from qac_jax.formats import runs
+from qac_jax.formats.queries import read_queries
 from qac_jax.retrieval import bm25, index
 from qac_jax.retrieval.hits import Hit, Searchable
 
@@ -37,6 +39,24 @@ def write_run(
         piece = {name: queries[name] for name in names[start : start + _TOGETHER]}
         runs.write_lines(file, found.run(piece, k))
         yield len(piece)
+
+
+def search_file(
+    file: IO[str],
+    index: str | os.PathLike[str],
+    queries: str | os.PathLike[str],
+    k: int,
+    encoder: str = "",
+) -> int:
+    """Writes the run of all queries of a file; returns how many there were."""
+    if k < 1:
+        raise UserError(f"k={k}; expected at least one passage a query")
+    found = open_index(index, encoder)
+    texts = {query.id: query.text for query in read_queries(queries)}
+    with progress.Bar("search", total=len(texts), unit="queries") as bar:
+        for count in write_run(file, found, texts, k):
+            bar.advance(count)
+    return len(texts)
 
 
 def shown(question: str, hits: Sequence[Hit]) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etils import epath
 
 from qac_jax import artifacts
-from qac_jax.artifacts import Artifact
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats import documents, files
 from qac_jax.formats.bad_lines import BadLines, BadRecord
@@ -22,6 +22,7 @@ from qac_jax.formats.files import Piece, expand, open_bytes, plain_name, text_li
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import write_records
+from qac_jax.retrieval.vectors import TEXTS
 
 
 KIND = "passages"
@@ -54,6 +55,16 @@ def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact
     # The lock names a process: it would make the folder differ from run to run.
     (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
     return artifacts.load(folder)
+
+
+def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
+    """The texts of a file, copied once beside what an unfinished artefact makes of them."""
+    folder = out.path / TEXTS
+    if not (folder / artifacts.COMMIT).exists():
+        store(folder, read())
+    found = artifacts.load(folder)
+    out.adopt(TEXTS, identity=found.identity)
+    return found
 
 
 def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:

@@ -14,7 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from qac_jax import progress
+from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.scann_index import Effort, Scann, largest_effort
+from qac_jax.retrieval.vectors import Vectors
 
 
 # Candidates that are tried, as multiples of k.
@@ -105,6 +108,34 @@ def tune(
         queries=len(queries),
         curve=tuple(sorted(measured.values(), key=lambda p: (p.reorder, p.leaves))),
     )
+
+
+def tune_on_sample(
+    searcher: Scann,
+    vectors: Vectors,
+    queries: np.ndarray | None,
+    *,
+    sample: int,
+    k: int,
+    target: float,
+    seed: int,
+) -> Tuned:
+    """The same with a sample of queries, or of the vectors themselves (queries: None).
+
+    Exact search says what is true; a vector that searches leaves itself out.
+    """
+    rng = np.random.default_rng(seed)
+    own: np.ndarray | None = None
+    if queries is None:
+        own = rng.permutation(len(vectors))[:sample]
+        queries = vectors.take(own).astype(np.float32)
+    else:
+        queries = queries[rng.permutation(len(queries))[:sample]]
+    k = min(k, len(vectors) - 1)
+    progress.say(f"index: exact search of {len(queries):,} queries, to measure recall on")
+    _, truth = Exact(vectors).search(queries, k + 1)
+    truth = truth[:, :k] if own is None else without(truth, own)
+    return tune(searcher, queries, truth, target, own)
 
 
 def least(judged: Callable[[int], float], target: float, low: int, most: int) -> int | None:

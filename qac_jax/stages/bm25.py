@@ -6,11 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from etils import epath
-
-from qac_jax.artifacts import Artifact, Writer
-from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.artifacts import Writer
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
@@ -24,21 +21,25 @@ class Bm25(Stage):
 
     VERB: ClassVar[str] = "bm25"
     KIND: ClassVar[str] = "bm25"
-    EXAMPLE: ClassVar[str] = "qac bm25 --input corpus.jsonl --out out/bm25"
+    VERSION: ClassVar[int] = 2  # one name for what is read
+    EXAMPLE: ClassVar[str] = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
-    input: str = source("corpus: a file or a BEIR folder", "")
-    passages: str = artifact_input("or passages made by qac prepare", kind="passages", default="")
+    passages: Ref = input(
+        "passages made by qac prepare, a corpus file or a BEIR folder",
+        kinds=("passages", FILE),
+        aliases=("input",),
+    )
     format: str = option(
         "auto",
-        "the form of --input",
+        "the format of a file of passages",
         choices=("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv"),
     )
-    expand: str = artifact_input(
+    expand: Ref = input(
         "queries generated for the passages, put behind them (docT5query)",
-        kind="contexts",
+        kinds=("contexts",),
         default="",
     )
-    queries_each: int = option(0, "so many of them a passage (0: all)")
+    queries_each: int = option(0, "generated queries a passage (0: all)")
     preset: str = option(
         "anserini",
         "k1 0.9 and b 0.4, or Lucene's 1.2 and 0.75",
@@ -68,28 +69,16 @@ class Bm25(Stage):
         return dataclasses.replace(PRESETS[self.preset], **changes)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax import artifacts, progress
+        from qac_jax import progress
         from qac_jax.formats.records import Records
-        from qac_jax.retrieval import bm25, ids, texts, vectors
+        from qac_jax.retrieval import bm25, ids, texts
 
-        if bool(self.input) == bool(self.passages):
-            raise UserError("bm25 needs passages; give one of --input and --passages")
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
-        given = epath.Path(self.input)
-        if "passages" in inputs:
-            found = inputs["passages"]
-            assert isinstance(found, Artifact)
-        elif (given / artifacts.COMMIT).exists():
-            found = artifacts.load(given, "passages")
-        else:
-            folder = out.path / vectors.TEXTS
-            if not (folder / artifacts.COMMIT).exists():
-                texts.store(folder, texts.read_passages(self.input, self.format))
-            found = artifacts.load(folder)
-            out.adopt(vectors.TEXTS, identity=found.identity)
+        given = inputs.get_artifact("passages")
+        found = given or texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
         passages = Records(found)
-        contexts = inputs.get("expand")
-        expansions = Records(contexts) if isinstance(contexts, Artifact) else None
+        contexts = inputs.get_artifact("expand")
+        expansions = Records(contexts) if contexts is not None else None
         with progress.Bar("bm25", total=len(passages), unit="passages") as bar:
             out.count = bm25.write(
                 out, self._texts(passages, expansions, bar), analyzer, self.scoring()

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 from qac_jax.stages.search import RUN
 
 
@@ -19,11 +19,15 @@ class Fuse(Stage):
 
     VERB: ClassVar[str] = "fuse"
     KIND: ClassVar[str] = "run"
-    EXAMPLE: ClassVar[str] = "qac fuse --run bm25.trec,dense.trec --out out/fused"
+    VERSION: ClassVar[int] = 2  # one list of runs
+    EXAMPLE: ClassVar[str] = "qac fuse --runs bm25.trec,dense.trec --out out/fused"
 
-    runs: str = source("TREC run files (or folders with one), joined by commas", "", flag="run")
-    searched: str = artifact_input("or a run made by qac search", kind="run", default="")
-    against: str = artifact_input("another one", kind="run", default="")
+    runs: Ref = input(
+        "runs made by qac search, or TREC files",
+        kinds=("run", FILE),
+        many=True,
+        aliases=("run", "searched", "against"),
+    )
     method: str = option(
         "rrf",
         "rrf: the sum of weight / (k + rank); scores: the weighted sum of scores",
@@ -40,18 +44,20 @@ class Fuse(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
-        self._check()
         return {"method": self.method}
+
+    def check(self) -> None:
+        super().check()
+        if self.depth < 0:
+            raise UserError(f"depth={self.depth}; expected 0 (all) or more passages a query")
+        if (count := len([part for part in self.runs.split(",") if part.strip()])) < 2:
+            raise UserError(f"{count} run cannot be fused; give two or more, by --runs A,B")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs as run_files
         from qac_jax.retrieval import fusion
 
-        self._check()
-        named = [_path(inputs, name) for name in ("searched", "against") if name in inputs]
-        paths = run_files.run_files(",".join(filter(None, [self.runs, *named])))
-        if len(paths) < 2:
-            raise UserError(f"{len(paths)} run cannot be fused; give two or more, by --run A,B")
+        paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
         runs = [run_files.read_run(path) for path in paths.values()]
         depth = self.depth or None
         if self.method == "rrf":
@@ -64,13 +70,3 @@ class Fuse(Stage):
             run_files.write_lines(file, fused)
         out.count = len(fused)
         out.info["runs"] = list(paths)
-
-    def _check(self) -> None:
-        if self.depth < 0:
-            raise UserError(f"depth={self.depth}; expected 0 (all) or more passages a query")
-
-
-def _path(inputs: Inputs, name: str) -> str:
-    found = inputs[name]
-    assert isinstance(found, Artifact)
-    return os.fspath(found.path)

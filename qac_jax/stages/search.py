@@ -6,13 +6,21 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.inference.settings import Inference
+from qac_jax.pipeline.sharding import Shard, sharded
+from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
+
+
+if TYPE_CHECKING:
+    from qac_jax.inference.reranker import Texts
+    from qac_jax.retrieval.reranking import Candidates
 
 
 RUN = "run.trec"
@@ -25,110 +33,126 @@ _READ_AGAIN = 100
 class Search(Stage):
     """Searches with every query of a file; the artefact holds a TREC run.
 
-    A cross-encoder may put the first passages into a new order (--rerank, or in recipes
-    `reranker`): those that an index finds, or those of a run that is there (`ranked`, `searched`).
+    A cross-encoder may put the first passages into a new order (--reranker): those that an index
+    finds, or those of a run that is there (--candidates).
     """
 
     VERB: ClassVar[str] = "search"
     KIND: ClassVar[str] = "run"
+    VERSION: ClassVar[int] = 2  # one name each for candidates and cross-encoder
     EXAMPLE: ClassVar[str] = 'qac search --index out/index "how do plants grow?"'
 
-    index: str = artifact_input("what is searched", kind=("index", "bm25"), default="")
-    queries: str = source("a file of queries")
-    model: str = source("where the index's encoder is, if it was moved", "")
+    GROUPS = (one_of("index", "candidates"),)
+
+    index: Ref = input("what is searched", kinds=("index", "bm25"), default="")
+    queries: Ref = input("the queries", kinds=(FILE,))
+    encoder: Ref = input(
+        "where the index's encoder is, if it was moved",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("model",),
+    )
     k: int = option(1000, "passages a query")
-    ranked: str = source("or a TREC run, whose passages are put into a new order", "")
-    searched: str = artifact_input("or such a run made by qac search", kind="run", default="")
-    rerank: str = source("cross-encoder that puts the first passages into a new order", "")
-    reranker: str = artifact_input("or one trained here", kind="parameters", default="")
-    rerank_depth: int = option(0, "so many of them (0: all k)")
-    passages: str = artifact_input(
+    candidates: Ref = input(
+        "instead of an index a run, whose passages are put into a new order",
+        kinds=("run", FILE),
+        default="",
+        aliases=("ranked", "searched"),
+    )
+    reranker: Ref = input(
+        "a cross-encoder that puts the first passages into a new order",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("rerank",),
+    )
+    rerank_depth: int = option(0, "passages a query that the cross-encoder reads (0: all k)")
+    passages: Ref = input(
         "texts of the passages (default: those that the index remembers)",
-        kind="passages",
+        kinds=("passages",),
         default="",
     )
     max_length: int = option(160, "tokens that the cross-encoder reads of query and passage")
-    precision: str = option("auto", "of its matrix products: auto, float32 or bfloat16")
-    batch_tokens: int = option(0, "tokens a batch and device (0: by device)", affects_result=False)
+    inference: Inference = part(Inference)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
-        self._check()
-        depth = self._depth() if self._cross_encoder() else None
+        depth = self._depth() if self.reranker else None
         return {"passages a query": self.k, "read by the cross-encoder": depth}
 
+    def check(self) -> None:
+        super().check()
+        if self.candidates and not self.reranker:
+            raise UserError("--candidates are put into a new order; give --reranker MODEL")
+        if self.candidates and not self.passages:
+            raise UserError("the texts of --candidates are needed; give --passages DIR")
+
     def run(self, inputs: Inputs, out: Writer) -> None:
-        self._check()
-        if not self._cross_encoder():
+        if not self.reranker:
             with out.open(RUN) as file:
-                out.count = to_run(file, self.index, self.queries, self.k, self.model)
+                out.count = self._search(file, inputs)
             return
-        from qac_jax.inference.reranker import Settings
-        from qac_jax.stages import reranking
+        work = Writer(out.scratch("rerank"), {})
+        found = self._candidates(inputs, work)
+        pieces = [
+            Shard(f"piece-{number:06d}.trec", len(names), names)
+            for number, names in enumerate(found.pieces())
+        ]
 
-        out.count = reranking.write(
-            out,
-            RUN,
-            candidates=self._candidates(out),
-            queries=self.queries,
-            texts=reranking.texts_of(self.index, self.passages),
-            model=self._cross_encoder(),
-            settings=Settings(
-                self.max_length, precision=self.precision, batch_tokens=self.batch_tokens
-            ),
-            k=self.k,
-            depth=self._depth(),
-        )
+        def rerank(piece: Shard, _: None) -> None:
+            from qac_jax.formats import runs
 
-    def _check(self) -> None:
-        given = [name for name in ("index", "ranked", "searched") if getattr(self, name)]
-        if len(given) != 1:
-            raise UserError(
-                f"search takes its passages from {' and '.join(given) or 'nothing'}; give one of "
-                "--index, --ranked and --searched"
-            )
-        if bool(self.rerank) and bool(self.reranker):
-            raise UserError("--rerank and --reranker are both given; give one cross-encoder")
-        if given != ["index"] and not self._cross_encoder():
-            raise UserError(f"--{given[0]} is put into a new order; give --rerank MODEL")
-        if given != ["index"] and not self.passages:
-            raise UserError(f"the texts of --{given[0]} are needed; give --passages DIR")
+            runs.write_run(work.part(piece.name), found.reranked(piece.job))
 
-    def _cross_encoder(self) -> str:
-        return self.rerank or self.reranker
+        with progress.Bar("rerank", total=len(found.run), unit="queries") as bar:
+            sharded(work, pieces, rerank, bar)
+        with out.open(RUN, "wb") as file:
+            for piece in pieces:
+                with (work.path / piece.name).open("rb") as part:
+                    shutil.copyfileobj(part, file)
+        out.count = len(found.run)
+
+    def _search(self, file: Any, inputs: Inputs) -> int:
+        from qac_jax.retrieval.search import search_file
+
+        return search_file(file, inputs.path("index"), self.queries, self.k, self.encoder)
 
     def _depth(self) -> int:
         return min(self.rerank_depth or self.k, self.k)
 
-    def _candidates(self, out: Writer) -> str:
-        """A run file: the given one, or what the index finds, kept while this stage runs."""
-        from qac_jax.formats import runs
-        from qac_jax.stages import reranking
+    def _candidates(self, inputs: Inputs, work: Writer) -> Candidates:
+        """What the cross-encoder reads: the given run, or what the index finds."""
+        from qac_jax.formats.runs import run_files
+        from qac_jax.inference.reranker import Settings
+        from qac_jax.retrieval.reranking import Candidates
 
-        if not self.index:
-            (path,) = runs.run_files(self.ranked or self.searched).values()
-            return path
-        path = os.fspath(reranking.work_folder(out) / RUN)
-        if not os.path.exists(path):
-            with open(f"{path}.part", "w", encoding="utf-8", newline="\n") as file:
-                to_run(file, self.index, self.queries, self.k, self.model)
-            os.replace(f"{path}.part", path)
-        return path
+        if "candidates" in inputs:
+            (run,) = run_files(inputs.path("candidates")).values()
+        else:
+            if RUN not in work.done:
+                with work.open(RUN) as file:
+                    self._search(file, inputs)
+            run = os.fspath(work.path / RUN)
+        return Candidates.read(
+            run,
+            self.queries,
+            self._texts(inputs),
+            k=self.k,
+            depth=self._depth(),
+            model=self.reranker,
+            settings=Settings(
+                self.max_length,
+                precision=self.inference.precision,
+                batch_tokens=self.inference.batch_tokens,
+            ),
+        )
 
+    def _texts(self, inputs: Inputs) -> Texts:
+        from qac_jax.retrieval import reranking
 
-def to_run(file: Any, index: str, queries: str, k: int, model: str = "") -> int:
-    """Writes the run of all queries; returns how many there were."""
-    from qac_jax.formats.queries import read_queries
-    from qac_jax.retrieval import search
-
-    if k < 1:
-        raise UserError(f"k={k}; expected at least one passage a query")
-    found = search.open_index(index, model)
-    texts = {query.id: query.text for query in read_queries(queries)}
-    with progress.Bar("search", total=len(texts), unit="queries") as bar:
-        for count in search.write_run(file, found, texts, k):
-            bar.advance(count)
-    return len(texts)
+        given = inputs.get_artifact("passages")
+        if given is not None:
+            return reranking.passage_texts([given])
+        return reranking.texts_of(inputs.artifact("index"))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -140,10 +164,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="or as an artefact")
     parser.add_argument("--k", type=int, metavar="N", help="passages (default 10; of a run 1000)")
     parser.add_argument(
-        "--model", metavar="DIR", default="", help="where the index's encoder is, if it was moved"
+        *("--encoder", "--model"),
+        metavar="DIR",
+        default="",
+        help="where the index's encoder is, if it was moved",
     )
     parser.add_argument(
-        "--rerank", metavar="DIR", default="", help="cross-encoder that reads the first 100 again"
+        *("--reranker", "--rerank"),
+        metavar="DIR",
+        default="",
+        help="cross-encoder that reads the first 100 again",
     )
     parser.add_argument("--json", action="store_true", help="hits as JSON")
 
@@ -156,18 +186,20 @@ def answer(options: argparse.Namespace) -> int:
             'search needs a question ("how do plants grow?"), or --queries FILE with --run FILE '
             "or --out DIR; give one or the other"
         )
-    if options.rerank and not question:
+    if options.reranker and not question:
         raise UserError(
             "a run in a new order is an artefact, so that hours of work can be interrupted; give "
             "--out DIR instead of --run FILE"
         )
     if question:
         return _ask(options, question)
+    from qac_jax.retrieval.search import search_file
+
     part = f"{options.run}.part"
     try:
         with open(part, "w", encoding="utf-8", newline="\n") as file:
             k = 1000 if options.k is None else options.k
-            count = to_run(file, options.index, options.queries, k, options.model)
+            count = search_file(file, options.index, options.queries, k, options.encoder)
         os.replace(part, options.run)
     finally:
         if os.path.exists(part):
@@ -182,12 +214,12 @@ def _ask(options: argparse.Namespace, question: str) -> int:
     k = 10 if options.k is None else options.k
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage")
-    found = search.open_index(options.index, options.model)
-    hits = found.ask([question], max(k, _READ_AGAIN) if options.rerank else k)[0]
-    if options.rerank:
-        from qac_jax.stages import reranking
+    found = search.open_index(options.index, options.encoder)
+    hits = found.ask([question], max(k, _READ_AGAIN) if options.reranker else k)[0]
+    if options.reranker:
+        from qac_jax.retrieval import reranking
 
-        hits = reranking.hits(question, hits, options.rerank)[:k]
+        hits = reranking.hits(question, hits, options.reranker)[:k]
     if options.json:
         print(json.dumps([dataclasses.asdict(hit) for hit in hits], ensure_ascii=False))
     else:

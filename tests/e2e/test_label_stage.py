@@ -20,8 +20,9 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.inference.reranker import Reranker, Settings, probability
 from qac_jax.pipeline.stage import execute
+from qac_jax.retrieval import reranking
 from qac_jax.stages import label as label_stage
-from qac_jax.stages import labels, reranking
+from qac_jax.stages import labels
 from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.label import Label
 from qac_jax.stages.prepare import Prepare
@@ -87,10 +88,10 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
 
     monkeypatch.setattr(reranking, "rerank", counted)
     stage = Search(
-        searched=str(road.run.path),
+        candidates=str(road.run.path),
         queries=str(road.data / "queries.jsonl"),
         passages=str(road.passages.path),
-        rerank=str(road.model),
+        reranker=str(road.model),
         k=12,
         rerank_depth=8,
         max_length=48,
@@ -198,7 +199,7 @@ def test_what_does_not_fit_together_is_told(road: Road, tmp_path) -> None:
         with pytest.raises(UserError, match=sentence):
             road.label(f"wrong-{'-'.join(changes)}-{sentence[:4]}", **changes)
     with pytest.raises(UserError, match="give --passages"):
-        Search(searched="x", queries="y", rerank="z")._check()
+        Search(candidates="x", queries="y", reranker="z").check()
 
 
 def test_a_question_on_the_screen_in_the_new_order(road: Road, capsys) -> None:

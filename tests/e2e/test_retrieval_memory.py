@@ -28,10 +28,11 @@ import sys
 import numpy as np
 
 from qac_jax import artifacts
+from qac_jax.pipeline import stage
 from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.vectors import Vectors
-from qac_jax.stages import index, stage
+from qac_jax.stages import index
 
 what, folder, queries = sys.argv[1], sys.argv[2], np.load(sys.argv[3])
 if what == "exact":

@@ -54,7 +54,7 @@ def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
     expected = read_run(road / "run.trec")
     assert run.keys() == expected.keys()
     assert all(run[query].ids == expected[query].ids for query in run)
-    assert not (out / ".searched").exists()
+    assert not (out / ".scratch").exists()
 
 
 def test_bm25_on_a_collection(road, tmp_path):
@@ -141,7 +141,7 @@ def test_killed_indexing_is_never_whole_and_completes(tmp_path):
     toy.write_vectors(tmp_path / "vectors", array)
     words = ["index", "--vectors", tmp_path / "vectors", "--method", "scann", "--leaves", 100]
     assert cli.main([*map(str, words), "--out", str(tmp_path / "whole")]) == 0
-    for step, sign in enumerate((".scann", ".scann/part-00000", "index.json")):
+    for step, sign in enumerate((".scratch/scann", ".scratch/scann/part-00000", "index.json")):
         out = tmp_path / f"killed-{step}"
         kill_when((out / sign).exists, *words, "--out", out)
         with pytest.raises(UserError, match="is unfinished"):
@@ -150,4 +150,4 @@ def test_killed_indexing_is_never_whole_and_completes(tmp_path):
         again = artifacts.load(out, "index")
         again.verify()
         assert again.identity == artifacts.load(tmp_path / "whole").identity
-        assert not (out / ".scann").exists()
+        assert not (out / ".scratch").exists()

@@ -25,7 +25,7 @@ TEXTS = ["red fox runs", "the red red barn", "a fox and a fox and a barn", "noth
 def made(folder: Path, texts: list[str], name: str = "out", **settings: object) -> Bm25:
     lines = [json.dumps({"_id": f"p{i}", "text": text}) for i, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    built = stages.Bm25(input=str(folder / "corpus.jsonl"), **settings)  # type: ignore[arg-type]
+    built = stages.Bm25(passages=str(folder / "corpus.jsonl"), **settings)  # type: ignore[arg-type]
     return Bm25(stage.execute(built, folder / name))
 
 
@@ -114,27 +114,27 @@ def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
     [
         ({"stemmer": "englisch"}, "english"),
         ({"k1": -1.0}, "k1 from 0 on"),
-        ({"input": ""}, "one of --input and --passages"),
+        ({"passages": ""}, "pass --passages"),
     ],
 )
 def test_mistakes_are_told(tmp_path, settings, told):
     with pytest.raises(UserError, match=told):
-        made(tmp_path, TEXTS, **settings) if "input" not in settings else stage.execute(
+        made(tmp_path, TEXTS, **settings) if "passages" not in settings else stage.execute(
             stages.Bm25(), tmp_path / "out"
         )
 
 
 def test_presets():
     assert bm25.PRESETS == {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
-    assert stages.Bm25(input="x", b=0.1).scoring() == Scoring(0.9, 0.1)
+    assert stages.Bm25(passages="x", b=0.1).scoring() == Scoring(0.9, 0.1)
 
 
 def test_an_artefact_is_taken_where_a_file_is(tmp_path):
     index = made(tmp_path, TEXTS)
     texts = index.artifact.path / "texts"
-    again = stage.execute(stages.Bm25(input=str(texts)), tmp_path / "again")
+    again = stage.execute(stages.Bm25(passages=str(texts)), tmp_path / "again")
     assert not (again.path / "texts").exists()
     np.testing.assert_array_equal(Bm25(again).find(["fox"], 3)[1], index.find(["fox"], 3)[1])
     assert [hit.text for hit in Bm25(again).ask(["red barn"], 1)[0]] == ["the red red barn"]
-    copied = stage.execute(stages.Bm25(input=str(texts), format="jsonl"), tmp_path / "lines")
+    copied = stage.execute(stages.Bm25(passages=str(texts), format="jsonl"), tmp_path / "lines")
     assert copied.count == len(TEXTS)

@@ -1,0 +1,114 @@
+"""The parts of an index while it is made: linked vectors, ScaNN's files, those of another index.
+
+Files that are there already are linked where the disk can do that: nothing here ever changes a
+file in place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from etils import epath
+
+from qac_jax import fields, progress
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.formats.identities import IdSet
+from qac_jax.retrieval import scann_index, texts
+from qac_jax.retrieval.ids import Ids
+from qac_jax.retrieval.index import Index
+from qac_jax.retrieval.scann_index import Preset
+from qac_jax.retrieval.vectors import Vectors, shard_names
+
+
+def build(vectors: Vectors, preset: Preset, identity: str, name: str, out: Writer) -> None:
+    """A part of ScaNN's, which is built once even if the rest is interrupted."""
+    work = out.scratch("scann")
+    built = work / name
+    if not built.exists():
+        unfinished = work / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        progress.say(f"index: building ScaNN's index of {len(vectors):,} vectors")
+        whole = vectors.read(0, len(vectors))
+        scann_index.build(whole, preset, unfinished)
+        os.rename(unfinished, built)
+    shutil.rmtree(out.path / name, ignore_errors=True)
+    shutil.copytree(built, out.path / name, copy_function=_link)
+    # Threads make k-means differ in the last bits: the same input counts as the same index.
+    decisive = [identity, dataclasses.asdict(preset), scann_index.version()]
+    out.adopt(name, identity=fields.digest(decisive))
+
+
+def link_vectors(given: Artifact, name: str, out: Writer) -> None:
+    """The files of vectors under a part's name: linked where that is possible, else copied."""
+    _link_files(given, {f"{name}/{file}": file for file in shard_names(given)}, out)
+
+
+def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:
+    """The parts of an index that vectors are added to."""
+    for part in parts:
+        files = [file for file in base.files if file.startswith(f"{part}/")]
+        if identity := base.record["contents"].get(part):
+            shutil.rmtree(out.path / part, ignore_errors=True)
+            for file in files:
+                (out.path / file).parent.mkdir(exist_ok=True)
+                _link(base.path / file, out.path / file)
+            out.adopt(part, identity=identity)
+        else:
+            _link_files(base, {file: file for file in files}, out)
+
+
+def _link_files(given: Artifact, names: Mapping[str, str], out: Writer) -> None:
+    for name, theirs in names.items():
+        if name not in out.done:
+            part = out.part(name)
+            part.unlink(missing_ok=True)
+            _link(given.path / theirs, part)
+            out.keep(name, sha256=given.files[theirs]["sha256"])
+
+
+def _link(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:
+    """The same bytes under another name."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def check_alike(base: Index, added: Artifact, width: int) -> None:
+    """Refuses vectors that cannot be added to an index: of another encoder, or there already."""
+    if base.description["dimension"] != width or (
+        base.artifact.info["encoder"]["identity"] != encoder_of(added)["identity"]
+    ):
+        raise UserError(
+            f"{added.path} was made with another encoder than {base.artifact.path}; "
+            "embed the new passages with the same one"
+        )
+    known = IdSet(base.ids)
+    for name in Ids(added):
+        if name in known:
+            raise UserError(
+                f"passage {name!r} of {added.path} is in {base.artifact.path} already; "
+                "leave it out of the new passages"
+            )
+
+
+def encoder_of(added: Artifact) -> dict[str, Any]:
+    """What made these vectors, and how it was used."""
+    identity = added.inputs.get("encoder") or added.inputs.get("model")
+    return {**added.info["encoder"], "identity": identity}
+
+
+def texts_seen_from(
+    folder: epath.Path, known: Iterable[Mapping[str, Any]], out: Writer
+) -> list[dict[str, Any]]:
+    """Where the texts are that a folder knows of, seen from the new folder."""
+    return [
+        {**entry, **(texts.location(found, out.path) if found else {})}
+        for entry in known
+        for found in [texts.find(entry, folder)]
+    ]

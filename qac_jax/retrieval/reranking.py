@@ -1,0 +1,131 @@
+"""A cross-encoder behind a first ranking: its candidates in a new order, piece by piece."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.formats import runs
+from qac_jax.formats.queries import read_queries, shares
+from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Ranking, Run
+from qac_jax.inference.reranker import Reranker, Settings, Texts, rerank
+from qac_jax.retrieval import texts
+from qac_jax.retrieval.hits import Hit
+
+
+# Pairs of a piece: what an interruption loses at most.
+_PAIRS = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """A run whose first `depth` passages a query are read again by a cross-encoder."""
+
+    run: Mapping[str, Ranking]
+    queries: Mapping[str, str]  # texts, of all queries of the run
+    texts: Texts
+    depth: int
+    model: str
+    settings: Settings
+
+    @classmethod
+    def read(
+        cls,
+        run: str | os.PathLike[str],
+        queries: str | os.PathLike[str],
+        texts: Texts,
+        *,
+        k: int,
+        depth: int,
+        model: str,
+        settings: Settings,
+    ) -> Candidates:
+        """The first `k` passages of a run file, and the texts of its queries."""
+        found = runs.read_run(run, k)
+        asked = {query.id: query.text for query in read_queries(queries) if query.id in found}
+        if absent := found.keys() - asked.keys():
+            raise UserError(
+                f"{len(absent)} queries of the run have no text in {queries}, such as "
+                f"{min(absent)!r}; give the queries that were searched with"
+            )
+        return cls(found, asked, texts, depth, model, settings)
+
+    def pieces(self) -> list[list[str]]:
+        """The queries, cut into pieces of about as many pairs."""
+        names, step = list(self.run), max(1, _PAIRS // self.depth)
+        return [names[i : i + step] for i in range(0, len(names), step)]
+
+    @functools.cached_property
+    def reranker(self) -> Reranker:
+        """Loaded when the first piece needs it."""
+        return Reranker.load(self.model, self.settings)
+
+    def reranked(self, piece: Sequence[str]) -> Run:
+        """The rankings of some queries in the cross-encoder's order.
+
+        The passages after the first `depth` follow in their old order, below.
+        """
+        first = {query: self.run[query].top(self.depth) for query in piece}
+        ordered = rerank(first, self.queries, self.texts, self.reranker)
+        return {q: _followed(ordered[q], self.run[q].ids[self.depth :]) for q in piece}
+
+
+def texts_of(index: Artifact) -> Texts:
+    """Ids -> texts with titles, from where an index has them."""
+    found = [texts.find(location, index.path) for location in index.info["texts"]]
+    if None in found:
+        raise UserError(
+            f"the texts of {index.path} are not where they were; give them with --passages DIR"
+        )
+    return passage_texts([artifact for artifact in found if artifact is not None])
+
+
+def passage_texts(given: Sequence[Artifact]) -> Texts:
+    """Ids -> title and text of a passage, as cross-encoders read them."""
+    parts = [Records(artifact) for artifact in given]
+
+    def look(ids: Sequence[str]) -> list[str]:
+        found: dict[str, str] = {}
+        for records in parts:
+            left = [name for name in ids if name not in found]
+            for name, place in zip(left, records.positions(left), strict=True):
+                if place is not None:
+                    found[name] = texts.passage_text(records[place])
+        absent = [name for name in ids if name not in found]
+        if absent:
+            raise UserError(
+                f"passage {absent[0]!r} of the run is not among the passages; give those that "
+                "were searched"
+            )
+        return [found[name] for name in ids]
+
+    return look
+
+
+def _followed(ranking: Ranking, rest: Sequence[str]) -> Ranking:
+    """The ranking with passages that nobody read behind it, one point apart each."""
+    if not rest:
+        return ranking
+    lowest = float(ranking.scores[-1])
+    below = [lowest - 1 - place for place in range(len(rest))]
+    return runs.ranked((*ranking.ids, *rest), [*ranking.scores.tolist(), *below])
+
+
+def hits(question: str, found: Sequence[Hit], model: str) -> list[Hit]:
+    """Hits for a question in the cross-encoder's order, with its log-odds as scores."""
+    if not found:
+        return []
+    if not all(hit.text for hit in found):
+        raise UserError("the cross-encoder reads texts, and they are not where they were")
+    read = [texts.passage_text(dataclasses.asdict(hit)) for hit in found]
+    reranker = Reranker.load(model, Settings(max_length=0))
+    reads_scores = reranker.module.reads_scores
+    standing = shares([hit.score for hit in found]) if reads_scores else None
+    odds = reranker.score([question] * len(found), read, standing)
+    order = sorted(range(len(found)), key=lambda i: -odds[i])
+    return [dataclasses.replace(found[i], score=float(odds[i])) for i in order]
