@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from etils import epath
 
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,30 @@ class Numbers(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"items": self.count}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of things."""
+
+    width: int = option(3, "how wide")
+    depth: int = option(4, "how deep")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sized(Stage):
+    """Writes its settings, some of which it shares with other stages."""
+
+    VERB: ClassVar[str] = "sized"
+    KIND: ClassVar[str] = "sizes"
+
+    name: str = option("x", "a name")
+    sizes: Sizes = part(Sizes)
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        with out.open("sizes.json") as file:
+            json.dump([self.name, self.sizes.width, self.sizes.depth], file)
+        out.count = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gin
 import pytest
 import toy_stages
 
 from qac_jax import config
 from qac_jax.errors import UserError
+from qac_jax.pipeline import recipe
 
 
 HEAD = "from __gin__ import dynamic_registration\nimport toy_stages\n"
@@ -42,6 +44,32 @@ def test_search_paths_and_includes(gin_file, tmp_path):
     top = gin_file("include 'base.gin'\n", "top.gin")
     assert build(files=[top], search_paths=[str(tmp_path)]).count == 7
     assert build(files=["base.gin"], search_paths=[str(tmp_path)]).count == 7
+
+
+def test_search_paths_of_one_call_are_not_those_of_the_next(gin_file, tmp_path):
+    gin_file("toy_stages.Numbers.count = 7\n", "base.gin")
+    assert build(files=["base.gin"], search_paths=[str(tmp_path)]).count == 7
+    with pytest.raises(UserError, match="base.gin does not exist"):
+        build(files=["base.gin"])
+    before = len(gin.config._LOCATION_PREFIXES)
+    build()
+    assert len(gin.config._LOCATION_PREFIXES) == before
+
+
+def test_a_part_is_bound_once_for_all_stages_or_in_a_scope(gin_file):
+    file = gin_file(
+        "from qac_jax.pipeline import recipe\n"
+        "recipe.Recipe.stages = {'a': @a/toy_stages.Sized(), 'b': @b/toy_stages.Sized()}\n"
+        "toy_stages.Sizes.width = 5\n"
+        "b/toy_stages.Sizes.depth = 6\n"
+    )
+    config.register([recipe.Recipe])
+    config.apply(config.Settings(files=[file], flags={"toy_stages.Sizes.width": 7}))
+    stages = config.build(recipe.Recipe).stages
+    assert stages["a"].sizes == toy_stages.Sizes(7, 4)
+    assert stages["b"].sizes == toy_stages.Sizes(7, 6)
+    config.apply(config.Settings())
+    assert toy_stages.Sized().sizes == toy_stages.Sizes(3, 4), "nothing is left over"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_two_towers_and_the_bare_encoder(dual: Path, tmp_path: Path) -> None:
 def test_refusals(dual: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="pooling='mean', normalize=True; export it as sentence"):
         export(tmp_path / "a", model=str(dual), form="dpr")
-    with pytest.raises(UserError, match="needs one model"):
+    with pytest.raises(UserError, match="Export.model is not set"):
         export(tmp_path / "b")
     other = tmp_path / "other"
     with artifacts.create(other, kind="passages") as writer, writer.open("x") as file:

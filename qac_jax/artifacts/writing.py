@@ -1,4 +1,4 @@
-"""Artefacts: folders that are whole or refused (DESIGN.md, "Contracts").
+"""Artefacts while they are written: whole in the end, or taken up again.
 
 A folder becomes an artefact when `artifact.json` appears in it, and that file is written last.
 Until then it carries `.unfinished.json` (who is writing it, under which key) and `.journal.jsonl`
@@ -26,125 +26,21 @@ from etils import epath
 
 import qac_jax
 from qac_jax import processes
+from qac_jax.artifacts.reading import (
+    BLOCK,
+    CLAIM,
+    COMMIT,
+    FORMAT,
+    JOURNAL,
+    LOCK,
+    PART,
+    SCRATCH,
+    Json,
+    hash_file,
+    identity_of,
+    peek,
+)
 from qac_jax.errors import UserError
-
-
-COMMIT = "artifact.json"
-CLAIM = ".unfinished.json"
-JOURNAL = ".journal.jsonl"
-LOCK = ".lock"
-PART = ".part"
-SCRATCH = ".scratch"
-
-_FORMAT = "qac_jax"
-_BLOCK = 1 << 20
-
-Json = dict[str, Any]
-
-
-class Artifact:
-    """A finished folder, opened for reading."""
-
-    def __init__(self, path: epath.Path, record: Json):
-        self.path = path
-        self.record = record
-        self.kind: str = record["kind"]
-        self.schema: int = record["schema"]
-        self.count: int = record["count"]
-        self.identity: str = record["identity"]
-        self.stage: str = record["stage"]
-        self.key: str = record["key"]
-        self.fields: Json = record["fields"]
-        self.inputs: dict[str, str] = record["inputs"]
-        self.seed: int | None = record["seed"]
-        self.info: Json = record["info"]
-        self.files: dict[str, Json] = record["files"]
-
-    def __repr__(self) -> str:
-        return f"Artifact({self.path}, {self.kind}, {self.count} items, {self.identity[:12]})"
-
-    def file(self, name: str) -> epath.Path:
-        """The path of one of its files or folders."""
-        if name not in self.files and not any(f.startswith(f"{name}/") for f in self.files):
-            raise UserError(
-                f"{self.path} ({self.kind}) has no {name}; it holds {', '.join(self.files)}"
-            )
-        return self.path / name
-
-    def matching(self, prefix: str, suffix: str = "") -> list[epath.Path]:
-        """The files whose names begin and end so, in order of their names."""
-        names = sorted(n for n in self.files if n.startswith(prefix) and n.endswith(suffix))
-        return [self.path / name for name in names]
-
-    def verify(self) -> None:
-        """Reads every byte again and compares it with the hashes taken while writing."""
-        for name, entry in self.files.items():
-            if entry["sha256"] and _hash_file(self.path / name) != entry["sha256"]:
-                raise UserError(
-                    f"{self.path / name} is damaged: its bytes are not those that were written; "
-                    f"remove the folder and make it again"
-                )
-
-
-def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
-    """Opens a finished artefact; refuses what is missing, unfinished, damaged or another kind."""
-    path = epath.Path(path)
-    kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
-    wanted = " or ".join(kinds) if kinds else "artefact"
-    commit = path / COMMIT
-    if not path.exists():
-        raise UserError(f"{path} does not exist; expected a folder with {wanted}")
-    if not commit.exists():
-        raise UserError(_why_not_whole(path, wanted))
-    try:
-        record = json.loads(commit.read_text())
-        if record["format"] != _FORMAT:
-            raise KeyError("format")
-        artifact = Artifact(path, record)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{commit} cannot be read ({type(error).__name__}: {error}); it is damaged or not "
-            f"ours: remove the folder and make it again"
-        ) from error
-    if kinds and artifact.kind not in kinds:
-        raise UserError(f"{path} is of kind {artifact.kind!r}; expected {wanted}")
-    for name, entry in artifact.files.items():
-        file = path / name
-        size = file.stat().length if file.exists() else None
-        if size != entry["size"]:
-            state = "missing" if size is None else f"{size} bytes long"
-            raise UserError(
-                f"{path} is damaged: {name} is {state} instead of {entry['size']} bytes; "
-                f"remove the folder and make it again"
-            )
-    return artifact
-
-
-def peek(path: epath.PathLike) -> Json | None:
-    """What a folder says of itself: the commit's or the claim's record, None for neither."""
-    for name in (COMMIT, CLAIM):
-        file = epath.Path(path) / name
-        if file.exists():
-            with contextlib.suppress(ValueError):
-                record = json.loads(file.read_text())
-                if isinstance(record, dict) and record.get("format") == _FORMAT:
-                    return {**record, "finished": name == COMMIT}
-    return None
-
-
-def identity_of(
-    kind: str, schema: int, files: Mapping[str, Json], contents: Mapping[str, str]
-) -> str:
-    """The hash of the content; `contents` stand for all files below their names."""
-    digest = hashlib.sha256(f"{kind}\n{schema}\n".encode())
-    parts = dict(contents)
-    for name, entry in files.items():
-        covered = any(name == c or name.startswith(f"{c}/") for c in contents)
-        if not covered and not entry.get("volatile"):
-            parts[name] = entry["sha256"]
-    for name in sorted(parts):
-        digest.update(f"{name}\n{parts[name]}\n".encode())
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -167,7 +63,7 @@ def create(
     """
     path = epath.Path(out)
     record: Json = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "kind": kind,
         "schema": schema,
         "stage": stage,
@@ -225,7 +121,7 @@ class Writer:
     ) -> None:
         """Publishes the complete `part(name)` under its name and notes it in the journal."""
         part = self.part(name)
-        entry: Json = {"size": part.stat().length, "sha256": sha256 or _hash_file(part)}
+        entry: Json = {"size": part.stat().length, "sha256": sha256 or hash_file(part)}
         if facts:
             entry["facts"] = dict(facts)
         if volatile:
@@ -245,7 +141,7 @@ class Writer:
             raise ValueError(f"mode {mode!r}: a part is written once, with 'w' or 'wb'")
         with self.part(name).open("wb") as raw:
             hashing = _HashingFile(raw)
-            buffer = io.BufferedWriter(hashing, _BLOCK)
+            buffer = io.BufferedWriter(hashing, BLOCK)
             if mode == "wb":
                 yield buffer
             else:
@@ -285,7 +181,7 @@ class Writer:
         for file in files:
             relative = str(file.relative_to(self.path))
             # A size that may still change under a log's writer would make the folder look damaged.
-            entry: Json = {"size": file.stat().length, "sha256": _hash_file(file)}
+            entry: Json = {"size": file.stat().length, "sha256": hash_file(file)}
             if volatile:
                 entry["volatile"] = True
             self._note(relative, entry)
@@ -353,16 +249,6 @@ def remove(path: epath.PathLike) -> None:
         # The commit goes first: a removal that is cut short leaves no artefact behind.
         (path / COMMIT).unlink(missing_ok=True)
         path.rmtree()
-
-
-def _why_not_whole(path: epath.Path, wanted: str) -> str:
-    record = peek(path)
-    if record is not None:
-        return (
-            f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
-            f"re-run that command to complete it"
-        )
-    return f"{path} is not a folder of ours (no {COMMIT} in it); expected {wanted}"
 
 
 def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
@@ -474,14 +360,6 @@ def _sync(file: IO[bytes]) -> None:
     file.flush()
     with contextlib.suppress(AttributeError, io.UnsupportedOperation):
         os.fsync(file.fileno())
-
-
-def _hash_file(path: epath.Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,33 @@
+"""Artefacts: folders that are whole or refused (DESIGN.md, "Contracts")."""
+
+from qac_jax.artifacts.reading import (
+    CLAIM,
+    COMMIT,
+    JOURNAL,
+    LOCK,
+    PART,
+    SCRATCH,
+    Artifact,
+    identity_of,
+    load,
+    peek,
+)
+from qac_jax.artifacts.writing import Writer, create, remove, tidy
+
+
+__all__ = [
+    "CLAIM",
+    "COMMIT",
+    "JOURNAL",
+    "LOCK",
+    "PART",
+    "SCRATCH",
+    "Artifact",
+    "Writer",
+    "create",
+    "identity_of",
+    "load",
+    "peek",
+    "remove",
+    "tidy",
+]

@@ -1,0 +1,149 @@
+"""Artefacts as they are read: folders that are whole or refused (DESIGN.md, "Contracts")."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from qac_jax.errors import UserError
+
+
+COMMIT = "artifact.json"
+CLAIM = ".unfinished.json"
+JOURNAL = ".journal.jsonl"
+LOCK = ".lock"
+PART = ".part"
+SCRATCH = ".scratch"
+
+FORMAT = "qac_jax"
+BLOCK = 1 << 20
+
+Json = dict[str, Any]
+
+
+class Artifact:
+    """A finished folder, opened for reading."""
+
+    def __init__(self, path: epath.Path, record: Json):
+        self.path = path
+        self.record = record
+        self.kind: str = record["kind"]
+        self.schema: int = record["schema"]
+        self.count: int = record["count"]
+        self.identity: str = record["identity"]
+        self.stage: str = record["stage"]
+        self.key: str = record["key"]
+        self.fields: Json = record["fields"]
+        self.inputs: dict[str, str] = record["inputs"]
+        self.seed: int | None = record["seed"]
+        self.info: Json = record["info"]
+        self.files: dict[str, Json] = record["files"]
+
+    def __repr__(self) -> str:
+        return f"Artifact({self.path}, {self.kind}, {self.count} items, {self.identity[:12]})"
+
+    def file(self, name: str) -> epath.Path:
+        """The path of one of its files or folders."""
+        if name not in self.files and not any(f.startswith(f"{name}/") for f in self.files):
+            raise UserError(
+                f"{self.path} ({self.kind}) has no {name}; it holds {', '.join(self.files)}"
+            )
+        return self.path / name
+
+    def matching(self, prefix: str, suffix: str = "") -> list[epath.Path]:
+        """The files whose names begin and end so, in order of their names."""
+        names = sorted(n for n in self.files if n.startswith(prefix) and n.endswith(suffix))
+        return [self.path / name for name in names]
+
+    def verify(self) -> None:
+        """Reads every byte again and compares it with the hashes taken while writing."""
+        for name, entry in self.files.items():
+            if entry["sha256"] and hash_file(self.path / name) != entry["sha256"]:
+                raise UserError(
+                    f"{self.path / name} is damaged: its bytes are not those that were written; "
+                    f"remove the folder and make it again"
+                )
+
+
+def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
+    """Opens a finished artefact; refuses what is missing, unfinished, damaged or another kind."""
+    path = epath.Path(path)
+    kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
+    wanted = " or ".join(kinds) if kinds else "artefact"
+    commit = path / COMMIT
+    if not path.exists():
+        raise UserError(f"{path} does not exist; expected a folder with {wanted}")
+    if not commit.exists():
+        raise UserError(_why_not_whole(path, wanted))
+    try:
+        record = json.loads(commit.read_text())
+        if record["format"] != FORMAT:
+            raise KeyError("format")
+        artifact = Artifact(path, record)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{commit} cannot be read ({type(error).__name__}: {error}); it is damaged or not "
+            f"ours: remove the folder and make it again"
+        ) from error
+    if kinds and artifact.kind not in kinds:
+        raise UserError(f"{path} is of kind {artifact.kind!r}; expected {wanted}")
+    for name, entry in artifact.files.items():
+        file = path / name
+        size = file.stat().length if file.exists() else None
+        if size != entry["size"]:
+            state = "missing" if size is None else f"{size} bytes long"
+            raise UserError(
+                f"{path} is damaged: {name} is {state} instead of {entry['size']} bytes; "
+                f"remove the folder and make it again"
+            )
+    return artifact
+
+
+def peek(path: epath.PathLike) -> Json | None:
+    """What a folder says of itself: the commit's or the claim's record, None for neither."""
+    for name in (COMMIT, CLAIM):
+        file = epath.Path(path) / name
+        if file.exists():
+            with contextlib.suppress(ValueError):
+                record = json.loads(file.read_text())
+                if isinstance(record, dict) and record.get("format") == FORMAT:
+                    return {**record, "finished": name == COMMIT}
+    return None
+
+
+def identity_of(
+    kind: str, schema: int, files: Mapping[str, Json], contents: Mapping[str, str]
+) -> str:
+    """The hash of the content; `contents` stand for all files below their names."""
+    digest = hashlib.sha256(f"{kind}\n{schema}\n".encode())
+    parts = dict(contents)
+    for name, entry in files.items():
+        covered = any(name == c or name.startswith(f"{c}/") for c in contents)
+        if not covered and not entry.get("volatile"):
+            parts[name] = entry["sha256"]
+    for name in sorted(parts):
+        digest.update(f"{name}\n{parts[name]}\n".encode())
+    return digest.hexdigest()
+
+
+def _why_not_whole(path: epath.Path, wanted: str) -> str:
+    record = peek(path)
+    if record is not None:
+        return (
+            f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
+            f"re-run that command to complete it"
+        )
+    return f"{path} is not a folder of ours (no {COMMIT} in it); expected {wanted}"
+
+
+def hash_file(path: epath.Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

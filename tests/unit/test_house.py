@@ -1,0 +1,116 @@
+"""The house keeps its shape: sizes of files, verbs in their room, no circles, a light front door."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qac_jax
+from qac_jax import cli
+from qac_jax.pipeline.stage import Stage
+
+
+ROOT = Path(qac_jax.__file__).parent
+FILES = sorted(p for p in ROOT.rglob("*.py") if "assets" not in p.parts)
+# Verbs of the command line that only look at things.
+LOOKING = {"inspect", "doctor"}
+# A stage's own settings; what belongs together is in parts.
+MOST_FIELDS = 20
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_file_is_too_long() -> None:
+    assert {str(p): lines_of(p) for p in FILES if lines_of(p) > 500} == {}
+    stages = (ROOT / "stages").glob("*.py")
+    assert {p.name: lines_of(p) for p in stages if lines_of(p) > 250} == {}
+
+
+def test_stages_are_verbs() -> None:
+    found = {path.stem for path in (ROOT / "stages").glob("*.py")} - {"__init__"}
+    modules = {target.split(":")[0].rsplit(".", 1)[-1] for target in cli.STAGES.values()}
+    assert found == modules | LOOKING
+
+
+def test_every_verb_names_its_stage() -> None:
+    for verb, target in cli.STAGES.items():
+        module, name = target.split(":")
+        stage = getattr(importlib.import_module(module), name)
+        assert issubclass(stage, Stage), verb
+        assert stage.VERB and stage.KIND and stage.EXAMPLE, verb
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: module_of(path))
+def test_dataclasses_have_few_fields_of_their_own(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = [
+            part
+            for part in node.body
+            if isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation)
+        ]
+        assert len(fields) <= MOST_FIELDS, f"{node.name} has {len(fields)} fields"
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The modules of ours that a file imports when it is imported itself."""
+    names = {module_of(p) for p in FILES}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qac_jax"):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in names else str(node.module)
+
+
+def test_modules_import_one_another_in_no_circle() -> None:
+    graph = {module_of(path): set(imports_of(path)) - {"qac_jax"} for path in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, f"a circle: {' -> '.join((*above, module))}"
+        if module not in done:
+            for other in sorted(graph.get(module, ())):
+                visit(other, (*above, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_names_of_dataclasses_mean_one_thing() -> None:
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        if "stages" in path.parts or "bench" in path.parts:
+            continue
+        for name, value in vars(importlib.import_module(module_of(path))).items():
+            own = inspect.isclass(value) and value.__module__ == module_of(path)
+            if own and dataclasses.is_dataclass(value) and not name.startswith("_"):
+                found.setdefault(name, set()).add(value.__module__)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+def test_the_front_door_is_light() -> None:
+    heavy = ("jax", "numpy", "tensorflow", "gin", "flax", "transformers")
+    program = (
+        "import sys; from qac_jax import cli; cli.main(['--help']); "
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
