@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
 import json
 import os
-import platform
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +14,6 @@ from etils import epath
 from qac_jax import fields
 from qac_jax.artifacts import Writer
 from qac_jax.data.reading import Reading
-from qac_jax.errors import UserError
-from qac_jax.hashing import user_cache
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
@@ -72,16 +67,14 @@ class Train(Stage):
         return self.hosts.place()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        import jax
-
         from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
         from qac_jax.text import tokenizers
-        from qac_jax.training import distributed, loop, start, step
+        from qac_jax.training import compiled, distributed, loop, start, step
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
-        _cache_compiled(jax)
+        compiled.keep_between_runs()
         mesh = meshes.make_mesh(self.devices.mesh)
         schedule = self.schedule
         meshes.check_batch(schedule.batch_size, mesh)
@@ -90,10 +83,11 @@ class Train(Stage):
         examples = inputs.artifact("examples")
         tokenizer_folder = examples.path / parameters.TOKENIZER
         objective = self.objective.with_precision(precision)
-        objective, given = self._start(objective, inputs)
-        objective = objective.with_tokenizer(tokenizers.load(os.fspath(tokenizer_folder)))
+        objective, given = start.initial(objective, inputs.get("init"))
+        tokenizer = tokenizers.load(os.fspath(tokenizer_folder))
+        objective = objective.with_tokenizer(tokenizer)
         if self.words:
-            given = self._words(objective, inputs.text("words"), tokenizer_folder)
+            given = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
         objective = step.chunk_of(objective, schedule.microbatch)
 
         host = meshes.my_part(mesh)
@@ -134,8 +128,7 @@ class Train(Stage):
             max_skips=schedule.max_skips,
         )
         if given is not None:
-            found = start.matching(given, engine.abstract.params)
-            given = found[0] if self.words else _report_start(found)
+            given = start.placed(given, engine.abstract.params, report=not self.words)
         with data:
             state = loop.train(
                 engine,
@@ -192,53 +185,6 @@ class Train(Stage):
             optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
 
-    def _start(self, objective: Any, inputs: Inputs) -> tuple[Any, Any]:
-        """The objective in the shape of what it starts from, and the parameters to start from."""
-        from qac_jax.hub import huggingface, parameters
-        from qac_jax.training import start
-
-        if not self.init:
-            return objective, None
-        runtime = objective.runtime
-        artifact = inputs.get_artifact("init")
-        if artifact is None or artifact.kind == MODEL:
-            folder = inputs.text("init")
-            module, variables = huggingface.load(folder, runtime)
-            objective, params = objective.start_from(module, variables["params"])
-            return objective, {**params, **objective.stored_heads(folder)}
-        module, variables = parameters.load(artifact, runtime)
-        objective, params = objective.start_from(module, variables["params"])
-        whole = parameters.load_whole(artifact, runtime)
-        return objective, start.fuller(objective, params, whole)
-
-    def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
-        """The one parameter of a new model that does not start at random."""
-        from qac_jax.hub import word_vectors
-        from qac_jax.models.bert import Bert
-        from qac_jax.models.t5 import T5
-        from qac_jax.text import tokenizers
-
-        model = objective.model
-        if isinstance(model, Bert):
-            width, spread = model.config.hidden_size, model.config.initializer_range
-        elif isinstance(model, T5):
-            width, spread = model.config.d_model, model.config.initializer_factor
-        else:
-            raise UserError(
-                f"words={self.words!r} is for a new BERT or T5, and this is a "
-                f"{type(model).__name__}; leave words out"
-            )
-        embedding = word_vectors.table(
-            word_vectors.of_folder(folder),
-            tokenizers.load(folder),
-            tokenizers.load(os.fspath(tokenizer_folder)),
-            (model.config.vocab_size, width),
-            spread=spread,
-            seed=self.seed,
-        )
-        named = {"embedding": embedding}
-        return {"embeddings": {"word": named}} if isinstance(model, Bert) else {"shared": named}
-
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
         """The artefact's files, from host arrays."""
         from qac_jax.hub import parameters
@@ -268,39 +214,3 @@ class Train(Stage):
 def _work(out: Writer) -> epath.Path:
     """What a run keeps while it goes: checkpoints and its log."""
     return out.scratch("training")
-
-
-def _report_start(found: tuple[Any, list[str], list[str]]) -> Any:
-    """Says which parameters are not taken over, so that nobody wonders later."""
-    from qac_jax.training.journal import announce
-
-    kept, unused, fresh = found
-    for names, what in ((unused, "are not used"), (fresh, "start anew")):
-        if names:
-            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-            announce(f"{len(names)} parameter arrays {what}: {shown}")
-    return kept
-
-
-def _cache_compiled(jax: Any) -> None:
-    """Compiled programs are kept between runs, unless JAX is told where itself."""
-    from jax.experimental.compilation_cache import compilation_cache
-
-    if jax.config.jax_compilation_cache_dir is None:
-        folder = user_cache() / "compiled" / _machine(jax.default_backend())
-        jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
-        # An earlier stage of this process has compiled without, and JAX looks only once.
-        compilation_cache.reset_cache()
-
-
-def _machine(backend: str) -> str:
-    """What compiled programs are tied to and JAX's keys for them do not say: a CPU's
-    instructions and how many cores share the work."""
-    if backend != "cpu":
-        return backend
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    told = [platform.machine(), platform.processor(), str(cores)]
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        first = file.read().split("\n\n", 1)[0].splitlines()
-        told += [line for line in first if line.startswith(("model name", "flags", "Features"))]
-    return "cpu-" + hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]

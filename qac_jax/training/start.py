@@ -7,14 +7,23 @@ lack (heads) starts anew.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
+from etils import epath
 
+from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
+from qac_jax.hub import huggingface, parameters, word_vectors
+from qac_jax.models.bert import Bert
+from qac_jax.models.t5 import T5
 from qac_jax.objectives.objective import Objective
+from qac_jax.text import tokenizers
+from qac_jax.text.tokenizers import Tokenizer
+from qac_jax.training.journal import announce
 
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -68,6 +77,60 @@ def matching(given: Mapping[str, Any], target: Any) -> tuple[Nested, list[str], 
             f"there, {next(iter(places))} here); give another init or objective"
         )
     return kept, sorted(set(found) - set(places)), sorted(set(places) - set(found))
+
+
+def initial(objective: Objective, given: Artifact | epath.Path | None) -> tuple[Any, Any]:
+    """The objective in the shape of what it starts from, and the parameters to start from.
+
+    `given` is an artefact of parameters, or a model folder of another library.
+    """
+    if given is None:
+        return objective, None
+    runtime = objective.runtime
+    if isinstance(given, Artifact) and given.kind == parameters.KIND:
+        module, variables = parameters.load(given, runtime)
+        objective, params = objective.start_from(module, variables["params"])
+        return objective, fuller(objective, params, parameters.load_whole(given, runtime))
+    folder = os.fspath(given.path if isinstance(given, Artifact) else given)
+    module, variables = huggingface.load(folder, runtime)
+    objective, params = objective.start_from(module, variables["params"])
+    return objective, {**params, **objective.stored_heads(folder)}
+
+
+def word_vectors_of(
+    folder: epath.Path, objective: Objective, tokenizer: Tokenizer, seed: int
+) -> Nested:
+    """The one parameter of a new model that does not start at random."""
+    model = objective.model
+    if isinstance(model, Bert):
+        width, spread = model.config.hidden_size, model.config.initializer_range
+    elif isinstance(model, T5):
+        width, spread = model.config.d_model, model.config.initializer_factor
+    else:
+        raise UserError(
+            f"words={str(folder)!r} is for a new BERT or T5, and this is a "
+            f"{type(model).__name__}; leave words out"
+        )
+    embedding = word_vectors.table(
+        word_vectors.of_folder(folder),
+        tokenizers.load(os.fspath(folder)),
+        tokenizer,
+        (model.config.vocab_size, width),
+        spread=spread,
+        seed=seed,
+    )
+    named = {"embedding": embedding}
+    return {"embeddings": {"word": named}} if isinstance(model, Bert) else {"shared": named}
+
+
+def placed(given: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
+    """Given parameters that have a place in the model; `report` says which are not taken over."""
+    kept, unused, fresh = matching(given, target)
+    for names, what in ((unused, "are not used"), (fresh, "start anew")):
+        if names and report:
+            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            announce(f"{len(names)} parameter arrays {what}: {shown}")
+    return kept
 
 
 def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:

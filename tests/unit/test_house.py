@@ -1,4 +1,4 @@
-"""The house keeps its shape: sizes of files, verbs in their room, no circles, a light front door."""
+"""The house keeps its shape: short files, verbs in their room, no circles, a light front door."""
 
 from __future__ import annotations
 
