@@ -14,7 +14,7 @@ from qac_jax.pipeline.stage import REFERENCE, Inputs, Stage, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.report.report import Content
+    from qac_jax.report.content import Content
 
 
 PAGE, TABLE = "report.html", "report.md"
@@ -53,15 +53,16 @@ class Report(Stage):
         return {"artefacts": fields.digest({name: a.identity for name, a in found.items()})}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import report
+        from qac_jax.report.html import html
+        from qac_jax.report.markdown import markdown
 
         del inputs
         content = self._content()
         with out.open(PAGE) as file:
-            file.write(report.html(content))
+            file.write(html(content))
         with out.open(TABLE) as file:
-            file.write(report.markdown(content))
-        out.count = len(content.tests)
+            file.write(markdown(content))
+        out.count = len(content.evaluations)
 
     def summary(self, artifact: Artifact) -> str:
         text = artifact.file(TABLE).read_text().rstrip()
