@@ -77,7 +77,7 @@ def _case(case: Case, first: str, second: str) -> Markup:
 
 
 def _distributions(evaluation: Evaluation) -> Markup:
-    if not evaluation.results or not evaluation.measures:
+    if evaluation.of_collections or not (evaluation.results and evaluation.measures):
         return Markup()
     measure = evaluation.measures[0]
     chosen = list(evaluation.results)[-_MAX_OUTLINES:]

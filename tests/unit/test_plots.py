@@ -10,7 +10,7 @@ import pytest
 
 from qac_jax.report import plots
 from qac_jax.report.plots import Series
-from qac_jax.report.svg import Drawing, Frame, ticks
+from qac_jax.report.svg import Drawing, Frame, logarithmic, ticks
 
 
 def svg(drawing: Drawing) -> ElementTree.Element:
@@ -55,6 +55,18 @@ def test_a_logarithmic_axis() -> None:
     (polyline,) = drawing.findall("polyline")
     (x0, _), (x1, _), (x2, _) = points(polyline)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(1, 100_000, [1, 10, 100, 1000, 10_000, 100_000]), (0.3, 1.8, [0.2, 0.5, 1, 2]), (5, 5, None)],
+)
+def test_logarithmic_ticks_enclose(low: float, high: float, expected: list[float] | None) -> None:
+    scale = logarithmic([low, high], 0, 100)
+    assert scale.ticks[0] <= low and scale.ticks[-1] >= high
+    if expected is not None:
+        assert list(scale.ticks) == pytest.approx(expected)
+    assert scale.place(scale.ticks[0]) == 0 and scale.place(scale.ticks[-1]) == pytest.approx(100)
 
 
 def test_a_histogram_counts_shares() -> None:
