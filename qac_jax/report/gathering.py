@@ -32,7 +32,7 @@ _HISTORY = "metrics.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ReportOptions:
     """How much is shown."""
 
     title: str = "Report"
@@ -42,7 +42,7 @@ class Choice:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of tests, runs, trainings
 
 
-def found_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
+def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
     """Name -> finished artefact of the folders in a folder, reports left out."""
     place = Path(folder)
     if not place.is_dir():
@@ -56,7 +56,7 @@ def found_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
 
 
 def content(
-    found: Mapping[str, Artifact], metrics: Mapping[str, Artifact], choice: Choice
+    found: Mapping[str, Artifact], metrics: Mapping[str, Artifact], choice: ReportOptions
 ) -> Content:
     """The report of these artefacts; `metrics` are those that hold figures."""
     ordered = _by_making(found.values())
@@ -85,7 +85,7 @@ def content(
 class _Known:
     """Texts of questions and passages, as far as the run's folder has them."""
 
-    def __init__(self, found: Mapping[str, Artifact], choice: Choice):
+    def __init__(self, found: Mapping[str, Artifact], choice: ReportOptions):
         self._passages = [Records(a) for a in found.values() if a.kind == "passages"]
         self._runs = {n: a for n, a in found.items() if a.kind == "run"}
         self._folder = next((a.path.parent for a in found.values()), None)
@@ -167,7 +167,7 @@ def _samples(artifact: Artifact, known: _Known, count: int) -> list[dict[str, An
     return shown
 
 
-def _test(name: str, artifact: Artifact, known: _Known, choice: Choice) -> Evaluation:
+def _test(name: str, artifact: Artifact, known: _Known, choice: ReportOptions) -> Evaluation:
     found, facts = results.read(artifact)
     comparisons = [Comparison(**c) for c in facts.get("comparisons") or ()]
     collections = _of_collections(artifact)

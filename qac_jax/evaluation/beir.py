@@ -49,8 +49,8 @@ class Collection:
         return queries
 
 
-Search = Callable[[Sequence[Query], int], Mapping[str, Ranking]]
-Searcher = Callable[[Collection], Search]
+SearchFunction = Callable[[Sequence[Query], int], Mapping[str, Ranking]]
+Searcher = Callable[[Collection], SearchFunction]
 
 
 def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collection]:
@@ -87,7 +87,7 @@ def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collect
 
 
 def evaluate_collection(
-    collection: Collection, search: Search, rules: Protocol | None = None, depth: int = 0
+    collection: Collection, search: SearchFunction, rules: Protocol | None = None, depth: int = 0
 ) -> tuple[Result, Run]:
     """Searches and judges one collection (`depth` passages a query); the run is what was judged."""
     rules = rules or benchmarks.protocol(collection.protocol)
