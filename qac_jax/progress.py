@@ -10,6 +10,7 @@ import contextvars
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -95,9 +96,9 @@ class Bar:
         self._skipped = 0
         self._figures: dict[str, float] = {}
         self._stream = stream if stream is not None else sys.stderr
-        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._start = self._shown = time.monotonic()
-        self._width = 0
+        self._meter = _meter(self, self._stream) if terminal and not _silent.get() else None
 
     def __enter__(self) -> Self:
         return self
@@ -108,9 +109,10 @@ class Bar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        elapsed = time.monotonic() - self._start
-        if self._terminal or elapsed >= _LOG_SECONDS or kind is None:
-            self._show(final=True)
+        if self._meter is not None:
+            self._meter.close()
+        elif kind is None or time.monotonic() - self._start >= _LOG_SECONDS:
+            self._log()
 
     def skip(self, count: int) -> None:
         """Items that an earlier run had finished: counted, but not in the rate."""
@@ -121,24 +123,25 @@ class Bar:
         """`count` more items are done; `figures` are shown beside them."""
         self.count += count
         self._figures.update(figures)
-        now = time.monotonic()
-        if now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
+        if self._meter is not None:
+            self._meter.update(self.count - self._meter.n)
+        elif (now := time.monotonic()) - self._shown >= _LOG_SECONDS:
             self._shown = now
-            self._show()
+            self._log()
 
     def line(self) -> str:
-        """What is shown now."""
+        """What a log shows now."""
+        return f"{self.label}:  {self.state()}"
+
+    def state(self) -> str:
+        """Count, rate, ETA (or time taken), memory and figures."""
         elapsed = max(time.monotonic() - self._start, 1e-9)
         rate = (self.count - self._skipped) / elapsed
-        parts = [f"{self.label}:"]
         if self.total:
             share = min(self.count / self.total, 1.0)
-            if self._terminal:
-                filled = int(share * _BAR_WIDTH)
-                parts.append("█" * filled + "░" * (_BAR_WIDTH - filled))
-            parts.append(f"{self.count:,}/{self.total:,} {self.unit} ({share:.0%})")
+            parts = [f"{self.count:,}/{self.total:,} {self.unit} ({share:.0%})"]
         else:
-            parts.append(f"{self.count:,} {self.unit}")
+            parts = [f"{self.count:,} {self.unit}"]
         parts.append(f"{human(rate)}/s")
         if self.total and rate > 0 and self.count < self.total:
             parts.append(f"ETA {human_seconds((self.total - self.count) / rate)}")
@@ -148,17 +151,46 @@ class Bar:
         parts.extend(f"{name} {value:.4g}" for name, value in self._figures.items())
         return "  ".join(parts)
 
-    def _show(self, final: bool = False) -> None:
-        if _silent.get():
-            return
-        line = self.line()
-        if self._terminal:
-            padding = " " * max(self._width - len(line), 0)
-            self._stream.write(f"\r{line}{padding}" + ("\n" if final else ""))
-            self._width = len(line)
-        else:
-            self._stream.write(line + "\n")
-        self._stream.flush()
+    def _log(self) -> None:
+        if not _silent.get():
+            print(self.line(), file=self._stream, flush=True)
+
+
+def _meter(bar: Bar, stream: IO[str]) -> Any:
+    """tqdm draws the bar, fits it to the terminal's width and limits how often it is drawn."""
+    from tqdm import tqdm
+
+    class Meter(tqdm):
+        monitor_interval = 0  # no thread beside ours: worker processes are forked
+
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            return {**super().format_dict, "state": bar.state()}
+
+    Meter.set_lock(threading.RLock())
+    meter = Meter(
+        desc=bar.label,
+        total=bar.total,
+        file=stream,
+        bar_format=f"{{desc}}:  {{bar:{_BAR_WIDTH}}}  {{state}}"
+        if bar.total
+        else "{desc}:  {state}",
+        **_size(stream),
+        mininterval=_TERMINAL_SECONDS,
+        miniters=1,
+        delay=1e-9,  # nothing is drawn before the first item
+    )
+    meter.delay = 0  # but the last state always is
+    return meter
+
+
+def _size(stream: IO[str]) -> dict[str, Any]:
+    """tqdm follows the terminal's size, but draws nothing where that is 0 × 0 (containers)."""
+    try:
+        known = all(os.get_terminal_size(stream.fileno()))
+    except (OSError, ValueError):
+        known = False
+    return {"dynamic_ncols": True} if known else {"ncols": 120, "nrows": 20}
 
 
 class Metrics:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
-from qac_jax.evaluation.metrics import Scores, depth_of
+from qac_jax.evaluation.metrics import QueryScores, depth_of
 from qac_jax.formats.queries import Query
 from qac_jax.formats.runs import Ranking
 
@@ -128,7 +128,7 @@ def evaluate(
     *,
     form: str = "text",
     measures: Sequence[str] = MEASURES,
-) -> Scores:
+) -> QueryScores:
     """Hit-rates of a run; `texts` gives the passages' texts for ids."""
     cuts = {measure: _cut(measure) for measure in measures}
     deepest = max(cuts.values())
@@ -158,10 +158,10 @@ def evaluate(
             f"together"
         )
     unasked = sum(query not in per_query for query in run)
-    return Scores(per_query, retrieved, frozenset(per_query), unasked)
+    return QueryScores(per_query, retrieved, frozenset(per_query), unasked)
 
 
-def macro_means(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
+def macro_means(scores: QueryScores, group_of: Mapping[str, str]) -> dict[str, float]:
     """Means of the groups' means: EntityQuestions counts every relation the same."""
     groups: dict[str, list[dict[str, float]]] = {}
     for query, values in scores.per_query.items():

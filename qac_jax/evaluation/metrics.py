@@ -39,7 +39,7 @@ _TOGETHER = 256
 
 
 @dataclass(frozen=True)
-class Scores:
+class QueryScores:
     """What a run scores on every judged query."""
 
     per_query: dict[str, dict[str, float]]
@@ -74,7 +74,7 @@ class Scores:
 
 def evaluate(
     run: Mapping[str, Ranking], judgements: Judgements, measures: Sequence[str], level: int = 1
-) -> Scores:
+) -> QueryScores:
     """Scores of a run on every query of the judgements, in their order."""
     import pytrec_eval
 
@@ -122,7 +122,7 @@ def evaluate(
             # What is relevant does not depend on the run.
             if "num_rel" in per_query[query]:
                 per_query[query]["num_rel"] = float(len(relevant[query]))
-    return Scores(
+    return QueryScores(
         per_query,
         retrieved,
         frozenset(query for query, passages in relevant.items() if passages),

@@ -36,7 +36,7 @@ _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
 _BEYOND = f"> {DEPTH}"
 
 
-class Pair(NamedTuple):
+class ContextPair(NamedTuple):
     """A passage and a context of some sort."""
 
     passage: int  # its row in the texts
@@ -46,12 +46,12 @@ class Pair(NamedTuple):
     itself: int = -1  # the context's own row, where it is one of the texts
 
     def __repr__(self) -> str:
-        return f"Pair({self.name}, {self.sort}, {self.context[:40]!r})"
+        return f"ContextPair({self.name}, {self.sort}, {self.context[:40]!r})"
 
 
 def from_contexts(
     passages: Records, contexts: Records, at_most: int, seed: int = 0
-) -> Iterable[Pair]:
+) -> Iterable[ContextPair]:
     """Pairs of every sort for the same passages, drawn at random: those that have all sorts.
 
     Where documents are single passages, and so none has, the passages' queries alone.
@@ -61,7 +61,7 @@ def from_contexts(
     rng.shuffle(rows)
     # Drawn apart, so that what is drawn of longer documents does not depend on single passages.
     apart = random.Random(seed)
-    alone: list[Pair] = []
+    alone: list[ContextPair] = []
     found = passed = 0
     for row in rows:
         record = contexts[row]
@@ -73,14 +73,14 @@ def from_contexts(
         if not siblings:
             passed += 1
             if len(alone) < at_most:
-                alone.append(Pair(place, record["_id"], apart.choice(texts), QUERY))
+                alone.append(ContextPair(place, record["_id"], apart.choice(texts), QUERY))
             if not found and passed == _ENOUGH * at_most:
                 break
             continue
-        yield Pair(place, record["_id"], rng.choice(texts), QUERY)
+        yield ContextPair(place, record["_id"], rng.choice(texts), QUERY)
         for sort, others in ((RANDOM, siblings), (NEARBY, near)):
             other = rng.choice(others)
-            yield Pair(place, record["_id"], passages[other]["text"], sort, other)
+            yield ContextPair(place, record["_id"], passages[other]["text"], sort, other)
         found += 1
         if found == at_most:
             return
@@ -107,7 +107,7 @@ def from_examples(
     records: Sequence[Mapping[str, Sequence[str]]],
     at_most: int,
     seed: int = 0,
-) -> Iterable[Pair]:
+) -> Iterable[ContextPair]:
     """The same of token examples: records of the features' texts, and all passages' texts.
 
     Of the sorts that are stored; a passage that lacks one of them is passed over.
@@ -123,13 +123,13 @@ def from_examples(
             continue
         for feature, given in records[row].items():
             context = rng.choice(given)
-            yield Pair(row, str(row), context, names[feature], place_of.get(context, -1))
+            yield ContextPair(row, str(row), context, names[feature], place_of.get(context, -1))
         found += 1
         if found == at_most:
             return
 
 
-def lexical(texts: Iterable[str], pairs: Sequence[Pair]) -> list[int | None]:
+def lexical(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:
     """BM25's place of each pair's passage for its context; None beyond DEPTH.
 
     Where the context is one of the passages, its own place is left out.
@@ -150,7 +150,7 @@ def lexical(texts: Iterable[str], pairs: Sequence[Pair]) -> list[int | None]:
 
 
 def measured(
-    pairs: Sequence[Pair],
+    pairs: Sequence[ContextPair],
     places: Sequence[int | None],
     cosine: Sequence[float] | np.ndarray = (),
     odds: Sequence[float] | np.ndarray = (),
@@ -201,7 +201,7 @@ def _runs(text: str) -> set[tuple[str, ...]]:
 
 def cosines(
     encode: Callable[[Sequence[str], str], np.ndarray],
-    pairs: Sequence[Pair],
+    pairs: Sequence[ContextPair],
     text: Callable[[int], str],
 ) -> np.ndarray:
     """The cosine of passage and context of each pair; `encode(texts, side)` gives vectors."""
@@ -218,7 +218,9 @@ def cosines(
     return found
 
 
-def groups(pairs: Sequence[Pair], places: Sequence[int | None]) -> dict[str, dict[str, float]]:
+def groups(
+    pairs: Sequence[ContextPair], places: Sequence[int | None]
+) -> dict[str, dict[str, float]]:
     """Sort -> group of places -> share of its pairs."""
     found: dict[str, dict[str, float]] = {}
     for pair, place in zip(pairs, places, strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from qac_jax.artifacts import Artifact
-from qac_jax.evaluation.metrics import Scores
+from qac_jax.evaluation.metrics import QueryScores
 
 
 FILE = "metrics.json"
@@ -29,7 +29,7 @@ class Result:
     missing: int = 0
 
     @classmethod
-    def of(cls, name: str, scores: Scores, over: str) -> Result:
+    def of(cls, name: str, scores: QueryScores, over: str) -> Result:
         per_query = {query: scores.per_query[query] for query in scores.queries(over)}
         return cls(name, scores.means(over), per_query, len(per_query), len(scores.missing))
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -42,13 +43,17 @@ Build = Callable[[Sequence[str], Sequence[str], int], Recipe]
 class Grid:
     """Systems are overlays of one recipe: gin files (`….gin`) and bindings (`NAME = VALUE`).
 
+    A system's parts may be lists themselves, so that macros of the grid's file stand for several.
+    crossed: more systems, products of factors; `[{"topic": […]}, {"": […], "half": […]}]` are the
+    systems topic and topic_half, each with the parts of both factors.
     metrics is the recipe's stage of kind "metrics"; of its runs, `rows` are every system's and
     `baselines` nobody's: run -> what the table calls it. The first measure is tested. heatmap:
     rows are collections, and a picture shows nDCG@10 of systems by them.
     """
 
     recipe: str = ""
-    systems: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    systems: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    crossed: Sequence[Sequence[Mapping[str, Sequence[Any]]]] = ()
     seeds: Sequence[int] = (0,)
     metrics: str = "metrics"
     rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -74,16 +79,51 @@ class Cell:
         return f"{self.system}/seed_{self.seed}"
 
 
+def systems(grid: Grid) -> dict[str, list[str]]:
+    """Every system of the grid and its overlays, those of `crossed` after those of `systems`."""
+    products = [
+        ("_".join(filter(None, names)), [f[name] for name, f in zip(names, factors, strict=True)])
+        for factors in grid.crossed
+        for names in itertools.product(*factors)
+    ]
+    found: dict[str, list[str]] = {}
+    for name, parts in (*grid.systems.items(), *products):
+        if not name or name.startswith(".") or "/" in name or name == STAGES:
+            raise UserError(f"{name!r} cannot be the name of a system's folder; change it")
+        if name in found:
+            raise UserError(f"the grid has two systems {name!r}; give one of them another name")
+        found[name] = list(_flat(parts, name))
+    return found
+
+
+def _flat(parts: Any, system: str) -> Iterator[str]:
+    if isinstance(parts, str):
+        if not parts.endswith(".gin") and "=" not in parts:
+            raise UserError(
+                f"{parts!r} of the system {system} is neither a gin file nor a binding; "
+                "write 'FILE.gin' or 'NAME = VALUE'"
+            )
+        yield parts
+    elif isinstance(parts, Sequence):
+        for part in parts:
+            yield from _flat(part, system)
+    else:
+        raise UserError(f"the system {system} has the part {parts!r}; expected strings and lists")
+
+
 def cells(grid: Grid, build: Build) -> list[Cell]:
     """All cells, seed by seed, so that an early stop leaves whole comparisons."""
-    for name, given in (("recipe", grid.recipe), ("systems", grid.systems), ("rows", grid.rows)):
+    for name, given in (
+        ("recipe", grid.recipe),
+        ("systems", grid.systems or grid.crossed),
+        ("rows", grid.rows),
+    ):
         if not given:
             raise UserError(f"the grid has no {name}; bind grid.Grid.{name}")
     found = []
+    overlays_of = systems(grid)
     for seed in grid.seeds:
-        for system, overlays in grid.systems.items():
-            if not system or system.startswith(".") or "/" in system or system == STAGES:
-                raise UserError(f"{system!r} cannot be the name of a system's folder; change it")
+        for system, overlays in overlays_of.items():
             files = [part for part in overlays if part.endswith(".gin")]
             bindings = [part for part in overlays if not part.endswith(".gin")]
             built = build([grid.recipe, *files], bindings, seed)
@@ -230,7 +270,7 @@ def _refuse_foreign(root: epath.Path, grid: Grid) -> None:
         return
     if not root.is_dir():
         raise UserError(f"{root} is a file; give a folder to write to")
-    known = {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *grid.systems}
+    known = {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *systems(grid)}
     names = [path.name for path in root.iterdir() if not path.name.startswith(".")]
     if names and not known & set(names):
         raise UserError(

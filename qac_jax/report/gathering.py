@@ -21,8 +21,8 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, read_run, run_files
 from qac_jax.report import suites
+from qac_jax.report.content import Case, Content, Evaluation, StageRow
 from qac_jax.report.heatmap import Heatmap
-from qac_jax.report.report import Case, Content, StageRow, Test
 
 
 KIND = "report"
@@ -32,7 +32,7 @@ _HISTORY = "metrics.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ReportOptions:
     """How much is shown."""
 
     title: str = "Report"
@@ -42,7 +42,7 @@ class Choice:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of tests, runs, trainings
 
 
-def found_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
+def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
     """Name -> finished artefact of the folders in a folder, reports left out."""
     place = Path(folder)
     if not place.is_dir():
@@ -56,7 +56,7 @@ def found_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
 
 
 def content(
-    found: Mapping[str, Artifact], metrics: Mapping[str, Artifact], choice: Choice
+    found: Mapping[str, Artifact], metrics: Mapping[str, Artifact], choice: ReportOptions
 ) -> Content:
     """The report of these artefacts; `metrics` are those that hold figures."""
     ordered = _by_making(found.values())
@@ -65,7 +65,7 @@ def content(
     gins = [a.info["gin"] for a in ordered if a.info.get("gin")]
     return Content(
         title=choice.title,
-        tests=[
+        evaluations=[
             _renamed(_test(name, artifact, known, choice), choice.names)
             for name, artifact in metrics.items()
         ],
@@ -85,7 +85,7 @@ def content(
 class _Known:
     """Texts of questions and passages, as far as the run's folder has them."""
 
-    def __init__(self, found: Mapping[str, Artifact], choice: Choice):
+    def __init__(self, found: Mapping[str, Artifact], choice: ReportOptions):
         self._passages = [Records(a) for a in found.values() if a.kind == "passages"]
         self._runs = {n: a for n, a in found.items() if a.kind == "run"}
         self._folder = next((a.path.parent for a in found.values()), None)
@@ -167,14 +167,15 @@ def _samples(artifact: Artifact, known: _Known, count: int) -> list[dict[str, An
     return shown
 
 
-def _test(name: str, artifact: Artifact, known: _Known, choice: Choice) -> Test:
+def _test(name: str, artifact: Artifact, known: _Known, choice: ReportOptions) -> Evaluation:
     found, facts = results.read(artifact)
     comparisons = [Comparison(**c) for c in facts.get("comparisons") or ()]
-    plain = Test(name, found, comparisons, facts)
+    collections = _of_collections(artifact)
+    plain = Evaluation(name, found, comparisons, facts, of_collections=collections)
     measure = plain.measures[0] if plain.measures else ""
     if not measure or not all(result.per_query for result in found):
         return plain
-    if _of_collections(artifact):  # each has questions of its own
+    if collections:  # each has questions of its own
         return plain
     ranked = sorted(found, key=lambda result: result.mean.get(measure, 0.0), reverse=True)
     best = ranked[0]
@@ -222,7 +223,7 @@ def _of_collections(artifact: Artifact) -> bool:
     return bool(artifact.fields.get("beir") or artifact.fields.get("suite"))
 
 
-def _heatmap(metrics: Mapping[str, Artifact]) -> str:
+def _heatmap(metrics: Mapping[str, Artifact]) -> Heatmap | None:
     """Systems by collections, where there are several of both."""
     found = {
         name: suites.suite(results.read(artifact)[0])
@@ -230,11 +231,11 @@ def _heatmap(metrics: Mapping[str, Artifact]) -> str:
         if _of_collections(artifact)
     }
     if len(found) < 2 or not any(suite.ndcg for suite in found.values()):
-        return ""
-    return Heatmap.from_suites(found).svg()
+        return None
+    return Heatmap.from_suites(found)
 
 
-def _renamed(test: Test, names: Mapping[str, str]) -> Test:
+def _renamed(test: Evaluation, names: Mapping[str, str]) -> Evaluation:
     def called(name: str) -> str:
         return names.get(name, name)
 

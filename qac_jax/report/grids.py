@@ -18,6 +18,7 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import significance
 from qac_jax.evaluation.benchmarks import Suite
 from qac_jax.evaluation.results import Result
+from qac_jax.report import tables
 from qac_jax.report.heatmap import Heatmap
 from qac_jax.report.suites import NDCG
 from qac_jax.report.tables import number, probability
@@ -75,36 +76,49 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     first = measures[0]
     header = ["system", "run", *measures, *(f"{first}, seed {seed}" for seed in seeds)]
     lines = [f"# {title}", ""] if title else []
-    lines += _table(
-        header,
-        [
+    lines += [
+        tables.markdown(
+            header,
             [
-                row["system"] or "–",
-                row["run"],
-                *(_spread(row, measure) for measure in measures),
-                *(number(row["per_seed"].get(str(seed), {}).get(first)) for seed in seeds),
-            ]
-            for row in summary["rows"]
-        ],
-    )
+                [
+                    row["system"] or "–",
+                    row["run"],
+                    *(_spread(row, measure) for measure in measures),
+                    *(number(row["per_seed"].get(str(seed), {}).get(first)) for seed in seeds),
+                ]
+                for row in summary["rows"]
+            ],
+            aligned=True,
+        )
+    ]
     families = dict.fromkeys(found["family"] for found in summary["comparisons"])
     for family in families:
         lines += ["", f"## {family}: differences in {first}, paired over queries", ""]
-        lines += _table(
-            ["difference", "mean", "won/lost/tied", "t-test, Holm", "randomisation, Holm", "seeds"],
-            [
+        lines += [
+            tables.markdown(
                 [
-                    f"{found['second']} − {found['first']}",
-                    f"{found['difference']:+.4f}",
-                    f"{found['wins']}/{found['losses']}/{found['ties']}",
-                    probability(found["t_test_holm"]),
-                    probability(found["randomization_holm"]),
-                    " ".join(f"{of['difference']:+.4f}" for of in found["per_seed"].values()),
-                ]
-                for found in summary["comparisons"]
-                if found["family"] == family
-            ],
-        )
+                    "difference",
+                    "mean",
+                    "won/lost/tied",
+                    "t-test, Holm",
+                    "randomisation, Holm",
+                    "seeds",
+                ],
+                [
+                    [
+                        f"{found['second']} − {found['first']}",
+                        f"{found['difference']:+.4f}",
+                        f"{found['wins']}/{found['losses']}/{found['ties']}",
+                        probability(found["t_test_holm"]),
+                        probability(found["randomization_holm"]),
+                        " ".join(f"{of['difference']:+.4f}" for of in found["per_seed"].values()),
+                    ]
+                    for found in summary["comparisons"]
+                    if found["family"] == family
+                ],
+                aligned=True,
+            )
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -185,14 +199,3 @@ def _deviation(values: Sequence[float]) -> float | None:
 def _spread(row: Mapping[str, Any], measure: str) -> str:
     deviation = row["deviation"][measure]
     return number(row["mean"][measure]) + ("" if deviation is None else f" ± {deviation:.4f}")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown's, with columns as wide as they must be."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    shown = [
-        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    ]
-    return [shown[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *shown[1:]]

@@ -12,20 +12,20 @@ collections of one's own stand in columns of their own.
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qac_jax.errors import UserError
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, MSMARCO, Suite
-from qac_jax.report import suites, tables
+from qac_jax.report import suites, svg, tables
+from qac_jax.report.markup import Markup, element
+from qac_jax.report.svg import CHARACTER, Drawing
 
 
-# Pixels of a cell, of a character of a label, and of the margin.
-_WIDTH, _HEIGHT, _CHARACTER, _MARGIN = 54, 26, 6.6, 12
-_LIGHT, _DARK = (247, 251, 255), (8, 69, 148)
-_INK, _PAPER, _NOTHING = "#1b1f24", "#ffffff", "#f0f0f0"
+# Pixels of a cell and of the margin; from this shade on a cell is too dark for dark numbers.
+_WIDTH, _HEIGHT, _MARGIN = 54, 26, 12
+_STRONG = 0.65
 
 
 @dataclass(frozen=True)
@@ -74,34 +74,31 @@ class Heatmap:
             found.append([None if v is None else (v - low) / span if span else 1.0 for v in column])
         return dict(zip(self.figures, zip(*found, strict=True), strict=True))
 
-    def svg(self) -> str:
-        """As a picture that stands by itself; every cell tells its figure when pointed at."""
-        left = _MARGIN * 2 + _CHARACTER * max(map(len, self.figures))
-        top = _MARGIN * 2 + 0.75 * _CHARACTER * max(map(len, self.columns))
-        width = left + _WIDTH * len(self.columns) + top + _MARGIN
-        height = top + _HEIGHT * len(self.figures) + _MARGIN
+    def drawing(self) -> Drawing:
+        """As a plot; every cell says its value when it is pointed at."""
+        left = _MARGIN * 2 + CHARACTER * max(map(len, self.figures))
+        # Names of columns are written at 45 degrees.
+        top = _MARGIN * 2 + 0.75 * CHARACTER * max(map(len, self.columns))
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-            f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="12" '
-            f'fill="{_INK}" role="img" aria-label="nDCG@10 by system and group of collections">'
+            svg.text(left + _WIDTH * (place + 0.5), top - 6, column, "name", rotate=-45)
+            for place, column in enumerate(self.columns)
         ]
-        for place, column in enumerate(self.columns):
-            x, y = left + _WIDTH * (place + 0.5), top - 6
-            parts.append(
-                f'<text x="{x:.1f}" y="{y:.1f}" transform="rotate(-45 {x:.1f} {y:.1f})">'
-                f"{html.escape(column)}</text>"
-            )
         for line, (name, shades) in enumerate(self.shades().items()):
             y = top + _HEIGHT * line
-            parts.append(
-                f'<text x="{left - 8:.1f}" y="{y + 17:.1f}" text-anchor="end">'
-                f"{html.escape(name)}</text>"
-            )
-            for place, (value, shade) in enumerate(zip(self.figures[name], shades, strict=True)):
-                parts += _cell(
-                    left + _WIDTH * place, y, f"{name}, {self.columns[place]}", value, shade
-                )
-        return "\n".join([*parts, "</svg>"]) + "\n"
+            parts.append(svg.text(left - 8, y + 17, name, "name", "end"))
+            cells = zip(self.columns, self.figures[name], shades, strict=True)
+            for place, (column, value, shade) in enumerate(cells):
+                parts.append(_cell(left + _WIDTH * place, y, f"{name}, {column}", value, shade))
+        return Drawing(
+            parts,
+            "nDCG@10 by system and group of collections",
+            width=left + _WIDTH * len(self.columns) + top + _MARGIN,
+            height=top + _HEIGHT * len(self.figures) + _MARGIN,
+        )
+
+    def svg(self) -> str:
+        """As a picture of its own."""
+        return self.drawing().file()
 
 
 def _columns(suite: Suite) -> Iterator[tuple[str, Any]]:
@@ -116,21 +113,17 @@ def _columns(suite: Suite) -> Iterator[tuple[str, Any]]:
             yield BEIR14.get(name, name), value
 
 
-def _cell(
-    x: float, y: float, label: str, value: float | None, shade: float | None
-) -> Sequence[str]:
+def _cell(x: float, y: float, label: str, value: float | None, shade: float | None) -> Markup:
     number = tables.percent(value)
-    fill = _NOTHING if shade is None else _colour(shade)
-    ink = _PAPER if shade is not None and shade > 0.55 else _INK
-    return (
-        f'<g><title>{html.escape(label)}: {number}</title><rect x="{x:.1f}" y="{y:.1f}" '
-        f'width="{_WIDTH - 2}" height="{_HEIGHT - 2}" rx="3" fill="{fill}"/>',
-        f'<text x="{x + _WIDTH / 2 - 1:.1f}" y="{y + 17:.1f}" text-anchor="middle" '
-        # As a style: a page's own rule for texts of drawings would beat the attribute.
-        f'style="fill:{ink}">{number}</text></g>',
-    )
-
-
-def _colour(shade: float) -> str:
-    mixed = (round(a + (b - a) * shade) for a, b in zip(_LIGHT, _DARK, strict=True))
-    return "#" + "".join(f"{part:02x}" for part in mixed)
+    strong = shade is not None and shade > _STRONG
+    return element(
+        "g",
+        element("title", f"{label}: {number}"),
+        element(
+            "rect",
+            class_="absent" if shade is None else "cell",
+            x=x, y=y, width=_WIDTH - 2, height=_HEIGHT - 2, rx=3,
+            fill_opacity=None if shade is None else f"{0.04 + 0.96 * shade:.2f}",
+        ),
+        svg.text(x + _WIDTH / 2 - 1, y + 17, number, "middle", "strong" if strong else "weak"),
+    )  # fmt: skip

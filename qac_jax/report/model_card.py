@@ -9,6 +9,7 @@ from typing import Any
 
 from qac_jax.evaluation.results import Result
 from qac_jax.inference.loading_back import Difference
+from qac_jax.report import tables
 from qac_jax.report.tables import number
 
 
@@ -98,14 +99,16 @@ def text(
         _front_matter(card, library, task),
         f"# {card.name}",
         what.format(similarity=facts.get("similarity", "dot product")),
-        _table(("what", "value"), facts.items()),
+        tables.markdown(("what", "value"), list(facts.items())),
         f"## Use\n```python\n{code.format(place=place)}\n```",
     ]
     if form in ("sentence_transformers", "two_towers", "dpr"):
         parts.append(f"or without PyTorch:\n```python\n{_OURS.format(place=place)}\n```")
     said = [("recipe", card.recipe)] if card.recipe else []
     if training or said:
-        parts.append("## Training\n" + _table(("what", "value"), [*said, *training.items()]))
+        parts.append(
+            "## Training\n" + tables.markdown(("what", "value"), [*said, *training.items()])
+        )
     if card.data:
         parts.append(f"## Data\n{card.data}")
     if figures:
@@ -125,23 +128,18 @@ def _front_matter(card: Card, library: str, task: str) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _table(header: Sequence[str], rows: Any) -> str:
-    lines = [list(header), ["---"] * len(header), *([str(c) for c in row] for row in rows)]
-    return "\n".join(
-        "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines
-    )
-
-
 def _figures(results: Sequence[Result]) -> str:
     measures = list(dict.fromkeys(m for result in results for m in result.mean))
     rows = [
         [result.name, *(number(result.mean.get(m)) for m in measures), result.queries]
         for result in results
     ]
-    return _table(["", *measures, "queries"], rows)
+    return tables.markdown(["", *measures, "queries"], rows)
 
 
 def _checked(differences: Sequence[Difference], dtype: str) -> str:
     rows = [(d.by, f"{d.greatest:.2g}", f"{d.largest:.3g}") for d in differences]
     lead = f"Written in {dtype}, loaded back and compared with the trained model on a few texts:"
-    return f"{lead}\n\n" + _table(("loaded by", "greatest difference", "largest value"), rows)
+    return f"{lead}\n\n" + tables.markdown(
+        ("loaded by", "greatest difference", "largest value"), rows
+    )

@@ -1,197 +1,132 @@
-"""Plots as SVG text for a page: lines, histograms, bars. No library draws them, nothing is loaded.
-
-Colours are classes (`c0` … `c7`), so that the page decides them for light, dark and paper. The
-drawing is 420 units wide: at the width of a phone its letters are still read.
-"""
+"""Lines, histograms, bars and grouped columns; a plot of nothing is an empty drawing."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from qac_jax.progress import human
+from qac_jax.report import svg
+from qac_jax.report.svg import Drawing, Frame
 
 
-WIDTH, HEIGHT = 420, 250
-COLOURS = 8
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 10, 10, 42
-_MOST_POINTS = 400
+_MAX_POINTS = 400
+# Horizontal bars: their height with the space between, the names' width and the values'.
+_BAR, _NAMES, _VALUES = 22, 130, 90
+_MAX_NAME = 18
 
 
 class Series(NamedTuple):
-    """One line: where it goes through, and what it is called."""
+    """One line: its name and its points."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
 
 
-class Axis(NamedTuple):
-    """How values become places along one side of the drawing."""
-
-    ticks: list[float]
-    place: Callable[[float], float]
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers that enclose the values, about `count` steps apart."""
-    if not high > low:
-        room = 0.1 * abs(low) or 1.0
-        low, high = low - room, high + room
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
 def lines(
-    series: Sequence[Series], x_label: str, y_label: str, *, log_x: bool = False, dots: bool = False
-) -> str:
-    """Several lines over one another, with a legend where there are more than one."""
-    drawn = [_finite(s) for s in series]
-    drawn = [s for s in drawn if s.x]
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    dots: bool = False,
+    reference: float | None = None,
+) -> Drawing:
+    """Several lines over one another; `reference` is a dashed line at this height."""
+    drawn = [one for one in map(_finite, series) if one.x]
     if not drawn:
-        return ""
-    xs, ys = [v for s in drawn for v in s.x], [v for s in drawn for v in s.y]
-    across, up = _across(min(xs), max(xs), log_x), _up(min(ys), max(ys))
-    parts = [_frame(across, up, x_label, y_label)]
+        return Drawing()
+    frame = Frame()
+    xs = [x for one in drawn for x in one.x]
+    ys = [y for one in drawn for y in one.y] + ([] if reference is None else [reference])
+    log_x = log_x and min(xs) > 0
+    across = svg.logarithmic(xs, *frame.across) if log_x else svg.linear(xs, *frame.across)
+    up = svg.linear(ys, *frame.up, 4)
+    parts = [frame.vertical(up, y_label), frame.horizontal(across, x_label)]
+    if reference is not None:
+        height = up.place(reference)
+        parts.append(svg.line([(x, height) for x in frame.across], "reference"))
     for number, one in enumerate(drawn):
-        thin = range(0, len(one.x), max(1, len(one.x) // _MOST_POINTS))
-        points = [(across.place(one.x[i]), up.place(one.y[i])) for i in thin]
-        colour = f"c{number % COLOURS}"
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline class="line {colour}" points="{path}"/>')
+        kept = range(0, len(one.x), max(1, len(one.x) // _MAX_POINTS))
+        points = [(across.place(one.x[i]), up.place(one.y[i])) for i in kept]
+        colour = svg.colour(number)
+        parts.append(svg.line(points, colour))
         if dots or len(points) == 1:
-            told = [f"{_told(one.x[i])}: {_told(one.y[i])}" for i in thin]
+            names = (f"{svg.number(one.x[i])}: {svg.number(one.y[i])}" for i in kept)
             parts += [
-                f'<circle class="dot {colour}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
-                f"<title>{escape(text)}</title></circle>"
-                for (x, y), text in zip(points, told, strict=True)
+                svg.dot(x, y, name, colour) for (x, y), name in zip(points, names, strict=True)
             ]
-    return _figure(parts, [s.name for s in drawn], f"{y_label} by {x_label}")
+    return Drawing(parts, f"{y_label} by {x_label}", [one.name for one in drawn])
 
 
-def histogram(groups: Sequence[tuple[str, Sequence[float]]], x_label: str, bins: int = 20) -> str:
+def histogram(
+    groups: Sequence[tuple[str, Sequence[float]]], x_label: str, bins: int = 20
+) -> Drawing:
     """Shares of the values of each group in equal intervals, one outline a group."""
-    groups = [(name, [v for v in values if math.isfinite(v)]) for name, values in groups]
-    groups = [(name, values) for name, values in groups if values]
-    if not groups:
-        return ""
-    marks = ticks(min(min(v) for _, v in groups), max(max(v) for _, v in groups))
-    low, high = marks[0], marks[-1]
+    finite = [(name, list(filter(math.isfinite, values))) for name, values in groups]
+    finite = [(name, values) for name, values in finite if values]
+    if not finite:
+        return Drawing()
+    frame = Frame()
+    across = svg.linear([v for _, values in finite for v in values], *frame.across)
+    low, high = across.ticks[0], across.ticks[-1]
     shares = []
-    for _, values in groups:
+    for _, values in finite:
         counts = [0] * bins
         for value in values:
             counts[min(int((value - low) / (high - low) * bins), bins - 1)] += 1
         shares.append([count / len(values) for count in counts])
-    across, up = _across(low, high), _up(0.0, max(map(max, shares)))
-    parts = [_frame(across, up, x_label, "share")]
+    up = svg.linear([0.0, *itertools.chain(*shares)], *frame.up, 4)
+    edges = [low + (high - low) * i / bins for i in range(bins + 1)]
+    parts = [frame.vertical(up, "share"), frame.horizontal(across, x_label)]
     for number, heights in enumerate(shares):
-        edges = [low + (high - low) * i / bins for i in range(bins + 1)]
-        points = [(edges[0], 0.0)]
-        for i, height in enumerate(heights):
-            points += [(edges[i], height), (edges[i + 1], height)]
-        points.append((edges[-1], 0.0))
-        path = " ".join(f"{across.place(x):.1f},{up.place(y):.1f}" for x, y in points)
-        parts.append(f'<polygon class="area c{number % COLOURS}" points="{path}"/>')
-    return _figure(parts, [name for name, _ in groups], f"distribution of {x_label}")
+        steps = zip(edges, edges[1:], heights, strict=False)
+        corners = [(low, 0.0), *((x, h) for a, b, h in steps for x in (a, b)), (high, 0.0)]
+        points = [(across.place(x), up.place(y)) for x, y in corners]
+        parts.append(svg.area(points, svg.colour(number)))
+    return Drawing(parts, f"distribution of {x_label}", [name for name, _ in finite])
 
 
-def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str:
-    """Horizontal bars: (name, value, what to write beside it)."""
+def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Drawing:
+    """Horizontal bars: (name, value, the value as it is written)."""
     if not rows:
-        return ""
-    height = 22
-    longest = max((value for _, value, _ in rows), default=0.0) or 1.0
-    room = WIDTH - 130 - 90
+        return Drawing()
+    longest = max(value for _, value, _ in rows) or 1.0
     parts = []
-    for number, (name, value, told) in enumerate(rows):
-        y = number * height
-        width = max(room * value / longest, 1.0)
-        shown = name if len(name) <= 18 else name[:17] + "…"
-        parts.append(
-            f'<text class="end" x="124" y="{y + 15}">{escape(shown)}</text>'
-            f'<rect class="bar c0" x="130" y="{y + 4}" width="{width:.1f}" height="14" rx="2"/>'
-            f'<text x="{136 + width:.1f}" y="{y + 15}">{escape(told)}</text>'
-        )
-    return _figure(parts, [], label, len(rows) * height + 4)
+    for number, (name, value, written) in enumerate(rows):
+        y = number * _BAR
+        width = max((Frame.width - _NAMES - _VALUES) * value / longest, 1.0)
+        short = name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
+        parts += [
+            svg.text(_NAMES - 6, y + 15, short, "end"),
+            svg.bar(_NAMES, y + 4, width, 14, svg.colour(0)),
+            svg.text(_NAMES + 6 + width, y + 15, written),
+        ]
+    return Drawing(parts, label, height=len(rows) * _BAR + 4)
+
+
+def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> Drawing:
+    """Columns side by side: group -> category -> value; a colour a group."""
+    if not groups:
+        return Drawing()
+    frame = Frame()
+    names = list(next(iter(groups.values())))
+    up = svg.linear([0.0, *(v for values in groups.values() for v in values.values())], *frame.up)
+    start, stop = frame.across
+    share = (stop - start) / len(names)
+    width = 0.8 * share / len(groups)
+    parts = [frame.vertical(up, y_label), frame.categories(names, x_label)]
+    for number, values in enumerate(groups.values()):
+        for place, name in enumerate(names):
+            top, floor = up.place(values[name]), up.place(0.0)
+            x = start + (place + 0.1) * share + number * width
+            parts.append(svg.bar(x, top, width, floor - top, svg.colour(number)))
+    return Drawing(parts, f"{y_label} by {x_label}", list(groups))
 
 
 def _finite(series: Series) -> Series:
     pairs = zip(series.x, series.y, strict=True)
     kept = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
     return Series(series.name, [x for x, _ in kept], [y for _, y in kept])
-
-
-def _across(low: float, high: float, log: bool = False) -> Axis:
-    inner = WIDTH - _LEFT - _RIGHT
-    if log and low > 0:
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        marks = [10.0**p for p in powers]
-        marks = marks if len(marks) > 1 else [marks[0], marks[0] * 10]
-        span = math.log10(marks[-1] / marks[0])
-        return Axis(marks, lambda x: _LEFT + inner * math.log10(x / marks[0]) / span)
-    marks = ticks(low, high)
-    return Axis(marks, lambda x: _LEFT + inner * (x - marks[0]) / (marks[-1] - marks[0]))
-
-
-def _up(low: float, high: float) -> Axis:
-    marks, inner = ticks(low, high, 4), HEIGHT - _TOP - _BOTTOM
-    return Axis(marks, lambda y: HEIGHT - _BOTTOM - inner * (y - marks[0]) / (marks[-1] - marks[0]))
-
-
-def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
-    """Grid, numbers and names of both axes."""
-    floor = HEIGHT - _BOTTOM
-    parts = []
-    for value in up.ticks:
-        y = up.place(value)
-        parts.append(
-            f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
-            f'<text class="end" x="{_LEFT - 6}" y="{y + 4:.1f}">{_told(value)}</text>'
-        )
-    for value in across.ticks:
-        x = across.place(value)
-        # The last number would stand half outside.
-        end = " end" if x > WIDTH - 24 else " middle"
-        parts.append(
-            f'<path class="grid" d="M{x:.1f} {_TOP}V{floor}"/>'
-            f'<text class="{end.strip()}" x="{x:.1f}" y="{floor + 15}">{_told(value)}</text>'
-        )
-    middle = (_TOP + floor) / 2
-    parts.append(
-        f'<text class="middle name" x="{(_LEFT + WIDTH - _RIGHT) / 2}" y="{HEIGHT - 8}">'
-        f"{escape(x_label)}</text>"
-        f'<text class="middle name" transform="translate(11 {middle}) rotate(-90)">'
-        f"{escape(y_label)}</text>"
-    )
-    return "".join(parts)
-
-
-def _figure(parts: Sequence[str], names: Sequence[str], label: str, height: int = HEIGHT) -> str:
-    legend = ""
-    if len(names) > 1:
-        entries = "".join(
-            f'<span><i class="c{n % COLOURS}"></i>{escape(name)}</span>'
-            for n, name in enumerate(names)
-        )
-        legend = f"<figcaption>{entries}</figcaption>"
-    drawing = (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
-        f"{''.join(parts)}</svg>"
-    )
-    return f"<figure>{drawing}{legend}</figure>"
-
-
-def _told(value: float) -> str:
-    if abs(value) >= 10_000:
-        return human(value)
-    if 0 < abs(value) < 0.01:
-        # Short enough for the room beside the axis: 2.5e-4.
-        digits, power = f"{value:.2e}".split("e")
-        return f"{float(digits):g}e{int(power)}"
-    return f"{value:.4g}"

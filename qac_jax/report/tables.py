@@ -25,6 +25,20 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def markdown(
+    header: Sequence[str], rows: Sequence[Sequence[object]], *, aligned: bool = False
+) -> str:
+    """As Markdown; aligned: with columns as wide as they must be."""
+    lines = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    widths = [max(map(len, column)) if aligned else 0 for column in zip(*lines, strict=True)]
+    shown = [
+        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    rule = "|".join("-" * (width + 2) if aligned else " --- " for width in widths)
+    return "\n".join([shown[0], f"|{rule}|", *shown[1:]])
+
+
 def figures(means: Mapping[str, Mapping[str, float]], what: str = "run") -> str:
     """One line for each run or collection, one column for each measure."""
     measures = list(dict.fromkeys(m for values in means.values() for m in values))

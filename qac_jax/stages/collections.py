@@ -15,8 +15,8 @@ from typing import Any
 from etils import epath
 
 from qac_jax.artifacts import Writer
+from qac_jax.evaluation.beir import Collection, SearchFunction, evaluate_folder
 from qac_jax.evaluation.benchmarks import Protocol
-from qac_jax.evaluation.collections import Collection, Search, evaluate_folder
 from qac_jax.evaluation.results import Result
 from qac_jax.formats import runs
 from qac_jax.formats.queries import Query
@@ -37,7 +37,7 @@ class Engine:
     bm25: str = ""
     embed: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of the stage
 
-    def index(self, corpus: str, folder: epath.Path) -> Search:
+    def index(self, corpus: str, folder: epath.Path) -> SearchFunction:
         """Indexes a collection's corpus below `folder`; the result searches it."""
         if self.bm25:
             from qac_jax.retrieval.bm25 import Bm25 as Index
@@ -71,7 +71,7 @@ def evaluate(
 ) -> list[Result]:
     """Every collection below a folder; their runs become files of the artefact."""
 
-    def searcher(collection: Collection) -> Search:
+    def searcher(collection: Collection) -> SearchFunction:
         return engine.index(collection.path, out.path / _WORK / collection.name)
 
     def keep(collection: Collection, run: Mapping[str, Ranking]) -> None:

@@ -16,7 +16,7 @@ from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.evaluation.relatedness import Pair
+    from qac_jax.evaluation.relatedness import ContextPair
     from qac_jax.evaluation.votes import Item
 
 
@@ -84,7 +84,7 @@ class Relatedness(Stage):
         if self.votes:
             self._count_votes(out)
             return
-        pairs: list[Pair] = []
+        pairs: list[ContextPair] = []
         text: Callable[[int], str] = str
         if "pairs" in inputs:
             pairs, text, texts = self._pairs(inputs)
@@ -114,7 +114,7 @@ class Relatedness(Stage):
 
     def _pairs(
         self, inputs: Inputs
-    ) -> tuple[list[Pair], Callable[[int], str], Callable[[], Iterator[str]]]:
+    ) -> tuple[list[ContextPair], Callable[[int], str], Callable[[], Iterator[str]]]:
         """(pairs, a passage's text by its row, all texts)."""
         from qac_jax.evaluation import relatedness
         from qac_jax.formats.records import Records
@@ -134,7 +134,7 @@ class Relatedness(Stage):
 
     def _measure(
         self,
-        pairs: Sequence[Pair],
+        pairs: Sequence[ContextPair],
         text: Callable[[int], str],
         texts: Callable[[], Iterator[str]],
         out: Writer,
@@ -171,7 +171,7 @@ class Relatedness(Stage):
         self._record(out, found, {"comparisons": compared, "places": shares})
 
     def _items(
-        self, inputs: Inputs, pairs: Sequence[Pair], text: Callable[[int], str]
+        self, inputs: Inputs, pairs: Sequence[ContextPair], text: Callable[[int], str]
     ) -> list[Item]:
         """What judges are asked about: so many of each sort."""
         from qac_jax.evaluation.votes import Item

@@ -14,7 +14,7 @@ from qac_jax.pipeline.stage import REFERENCE, Inputs, Stage, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.report.report import Content
+    from qac_jax.report.content import Content
 
 
 PAGE, TABLE = "report.html", "report.md"
@@ -49,19 +49,20 @@ class Report(Stage):
 
         if not (self.folder or self.metrics) or REFERENCE in self.metrics:
             return {}
-        found = gathering.found_in(self._folder())
+        found = gathering.artifacts_in(self._folder())
         return {"artefacts": fields.digest({name: a.identity for name, a in found.items()})}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import report
+        from qac_jax.report.html import html
+        from qac_jax.report.markdown import markdown
 
         del inputs
         content = self._content()
         with out.open(PAGE) as file:
-            file.write(report.html(content))
+            file.write(html(content))
         with out.open(TABLE) as file:
-            file.write(report.markdown(content))
-        out.count = len(content.tests)
+            file.write(markdown(content))
+        out.count = len(content.evaluations)
 
     def summary(self, artifact: Artifact) -> str:
         text = artifact.file(TABLE).read_text().rstrip()
@@ -84,7 +85,7 @@ class Report(Stage):
         from qac_jax.report import gathering
 
         folder = self._folder()
-        found = gathering.found_in(folder)
+        found = gathering.artifacts_in(folder)
         named = [part.strip() for part in self.metrics.split(",") if part.strip()]
         metrics = {n: a for n, a in found.items() if a.kind == "metrics"}
         if named:
@@ -92,7 +93,7 @@ class Report(Stage):
             metrics = {artifact.path.name: artifact for artifact in opened}
         if not found and not metrics:
             raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
-        choice = gathering.Choice(
+        choice = gathering.ReportOptions(
             self.title or os.path.basename(os.path.abspath(folder)),
             self.cases,
             self.samples,

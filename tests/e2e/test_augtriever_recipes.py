@@ -22,8 +22,9 @@ EXPECTED = set(
 
 
 def plan(capsys: Any, recipe: str, *more: str) -> dict[str, dict[str, Any]]:
-    arguments = ["run", str(GIN / f"recipes/augtriever_{recipe}.gin"), "--dry_run", "--json"]
-    code = main([*arguments, *more])
+    name, _, loss = recipe.partition("_")
+    arguments = ["run", str(GIN / f"recipes/augtriever_{name}.gin"), "--dry_run", "--json"]
+    code = main([*arguments, *([f"--gin.LOSS='{loss}'"] if loss else []), *more])
     printed = capsys.readouterr()
     assert code == 0, printed.err
     return {stage["stage"]: stage for stage in json.loads(printed.out)["stages"]}

@@ -26,7 +26,9 @@ def no_bindings():
 
 
 def planned(capsys, recipe: str, *overlays: str) -> dict[str, dict[str, Any]]:
-    files = [part for name in overlays for part in ("--gin_file", f"overlays/{name}.gin")]
+    files: list[str] = []
+    for name in overlays:
+        files += [f"--gin.{name}"] if "=" in name else ["--gin_file", f"overlays/{name}.gin"]
     path = str(GIN / "recipes" / f"msmarco_qac_{recipe}.gin")
     assert cli.main(["run", path, "--dry_run", "--json", *files]) == 0
     stages = json.loads(capsys.readouterr().out)["stages"]
@@ -61,14 +63,14 @@ def test_as_released(capsys):
 
 @pytest.mark.parametrize("count", [1, 5, 10, 20])
 def test_numbers_of_queries(capsys, count):
-    stages = planned(capsys, RECIPES[count % 2], f"queries_{count}")
+    stages = planned(capsys, RECIPES[count % 2], f"QUERIES={count}")
     assert stages["encoder"]["fields"]["settings"] == {"queries": count}
     assert stages["queries"]["fields"]["samples"] == count
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_other_contexts(capsys, recipe):
-    stages = planned(capsys, recipe, "queries_10", "mixed")
+    stages = planned(capsys, recipe, "QUERIES=10", "mixed")
     fields = stages["encoder"]["fields"]
     assert fields["kind"] == stages["pairs"]["fields"]["task"] == "mixed"
     weights = fields["settings"]["probabilities"]

@@ -207,3 +207,35 @@ def test_one_seed_has_no_deviation() -> None:
     assert summary["rows"][0]["deviation"] == {"mrr@10": None}
     assert summary["comparisons"] == []
     assert "0.7500 |" in grids.markdown(summary)
+
+
+def test_systems_are_products_of_factors() -> None:
+    given = toy(
+        crossed=[
+            [{"a": [["x.gin", "factor=2"]], "b": ["factor=3"]}, {"": [], "half": ["half=1"]}],
+            [{"c": []}],
+        ]
+    )
+    assert grid.systems(given) == {
+        "plain": [],
+        "double": ["factor=2"],
+        "a": ["x.gin", "factor=2"],
+        "a_half": ["x.gin", "factor=2", "half=1"],
+        "b": ["factor=3"],
+        "b_half": ["factor=3", "half=1"],
+        "c": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"crossed": [[{"plain": []}]]}, "two systems 'plain'"),
+        ({"crossed": [[{"": []}]]}, "cannot be the name"),
+        ({"systems": {"x": ["factor"]}}, "neither a gin file nor a binding"),
+        ({"systems": {"x": [3]}}, "has the part 3"),
+    ],
+)
+def test_systems_that_are_refused(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        grid.cells(toy(**changes), build)
