@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from qac_jax.stages import train
+from qac_jax.training import compiled
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
 
     jax.jit(product)(jnp.ones((3, 3))).block_until_ready()
     assert not programs(home)
-    train._cache_compiled(jax)
+    compiled.keep_between_runs()
     first = jax.jit(product)(jnp.ones((9, 9)))
     kept = programs(home)
-    assert [path.parent.name for path in kept] == [train._machine("cpu")]
+    assert [path.parent.name for path in kept] == [compiled._machine("cpu")]
     jax.clear_caches()
     again = jax.jit(product)(jnp.ones((9, 9)))
     assert programs(home) == kept  # read, not made anew
@@ -53,7 +53,7 @@ def test_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
 
 def test_where_jax_was_told_it_stays(home: Path, tmp_path: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "told"))
-    train._cache_compiled(jax)
+    compiled.keep_between_runs()
     jax.jit(lambda x: x * 3)(jnp.ones(5)).block_until_ready()
     assert list((tmp_path / "told").glob("*-cache")) and not (home / "qac_jax").exists()
 
@@ -62,6 +62,6 @@ def test_a_folder_for_every_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> 
     found = set()
     for cores in (1, 2, 64):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=cores: set(range(n)))
-        found.add(train._machine("cpu"))
+        found.add(compiled._machine("cpu"))
     assert len(found) == 3 and all(name.startswith("cpu-") for name in found)
-    assert train._machine("gpu") == "gpu"
+    assert compiled._machine("gpu") == "gpu"

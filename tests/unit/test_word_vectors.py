@@ -160,4 +160,4 @@ def test_only_a_new_model_takes_them(stage: Train, tmp_path: Path):
     with pytest.raises(UserError, match="for a new BERT or T5, and this is a DualEncoder"):
         execute(dataclasses.replace(stage, objective=retriever), tmp_path / "refused")
     with pytest.raises(UserError, match="at most one of --init, --words"):
-        execute(dataclasses.replace(stage, pretrained=stage.words), tmp_path / "refused")
+        execute(dataclasses.replace(stage, init=stage.words), tmp_path / "refused")
