@@ -2,8 +2,8 @@
 
 A folder becomes an artefact when `artifact.json` appears in it, and that file is written last.
 Until then it carries `.unfinished.json` (who is writing it, under which key) and `.journal.jsonl`
-(one line for every file that is complete), so that a killed run can be taken up again: files in
-the journal are kept, everything else is thrown away.
+(one line for every file or folder that is complete), so that a killed run can be taken up again:
+files in the journal are kept, everything else is thrown away.
 
 Identity is a hash of the content alone: kind, schema and the files' hashes. Settings, times and
 logs (`volatile` files) are recorded but do not enter it.
@@ -93,8 +93,9 @@ class Writer:
         self._record = record
         self._contents: dict[str, str] = {}
         self._files: dict[str, Json] = {}
-        for entry in _read_journal(path / JOURNAL):
-            self._files[entry.pop("name")] = entry
+        for unit in _read_journal(path / JOURNAL):
+            for entry in unit:
+                self._files[entry.pop("name")] = entry
 
     @property
     def done(self) -> frozenset[str]:
@@ -127,7 +128,7 @@ class Writer:
         if volatile:
             entry["volatile"] = True
         part.replace(self.path / name)
-        self._note(name, entry)
+        self._note({name: entry})
 
     @contextlib.contextmanager
     def open(
@@ -168,6 +169,7 @@ class Writer:
     def adopt(self, name: str, *, identity: str | None = None, volatile: bool = False) -> None:
         """Takes a file or folder that stands under its name already.
 
+        A folder is one unit: after an interruption all of its files are `done`, or none is.
         `identity` replaces the hash of its bytes where these are not reproducible (Orbax);
         `volatile` things (logs) are listed but do not enter the artefact's identity.
         """
@@ -178,13 +180,14 @@ class Writer:
         for noted in [n for n in self._files if n == name or n.startswith(f"{name}/")]:
             del self._files[noted]
         files = sorted(_walk(target)) if target.is_dir() else [target]
+        entries: dict[str, Json] = {}
         for file in files:
-            relative = str(file.relative_to(self.path))
             # A size that may still change under a log's writer would make the folder look damaged.
             entry: Json = {"size": file.stat().length, "sha256": hash_file(file)}
             if volatile:
                 entry["volatile"] = True
-            self._note(relative, entry)
+            entries[str(file.relative_to(self.path))] = entry
+        self._note(entries)
         if identity is not None:
             self._contents[name] = identity
 
@@ -200,7 +203,7 @@ class Writer:
         part = self.part(name)
         (other.path / name).replace(part)
         part.replace(self.path / name)
-        self._note(name, entry)
+        self._note({name: entry})
 
     def commit(self) -> None:
         """Writes `artifact.json`: from now on the folder is an artefact."""
@@ -225,10 +228,10 @@ class Writer:
         _write_atomically(self.path / COMMIT, json.dumps(record, indent=1, default=_plain))
         tidy(self.path)
 
-    def _note(self, name: str, entry: Json) -> None:
-        self._files[name] = entry
+    def _note(self, entries: Mapping[str, Json]) -> None:
+        self._files.update(entries)
         with (self.path / JOURNAL).open("a") as journal:
-            journal.write(json.dumps({"name": name, **entry}, default=_plain) + "\n")
+            journal.write(_line([{"name": name, **entry} for name, entry in entries.items()]))
 
 
 def tidy(path: epath.PathLike) -> None:
@@ -280,14 +283,14 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
 
 def _kept_files(path: epath.Path) -> tuple[str, ...]:
     """Files of an interrupted run that are complete; the journal is rewritten to match."""
-    entries = []
-    for entry in _read_journal(path / JOURNAL):
+
+    def whole(entry: Json) -> bool:
         file = path / entry["name"]
-        if file.exists() and file.stat().length == entry["size"]:
-            entries.append(entry)
-    text = "".join(json.dumps(entry) + "\n" for entry in entries)
-    _write_atomically(path / JOURNAL, text)
-    return (JOURNAL, CLAIM, *(entry["name"] for entry in entries))
+        return file.exists() and file.stat().length == entry["size"]
+
+    units = [unit for unit in _read_journal(path / JOURNAL) if all(map(whole, unit))]
+    _write_atomically(path / JOURNAL, "".join(map(_line, units)))
+    return (JOURNAL, CLAIM, *(entry["name"] for unit in units for entry in unit))
 
 
 def _clear(path: epath.Path, keep: Sequence[str]) -> None:
@@ -307,16 +310,22 @@ def _clear(path: epath.Path, keep: Sequence[str]) -> None:
             child.unlink()
 
 
-def _read_journal(path: epath.Path) -> list[Json]:
+def _line(unit: Sequence[Json]) -> str:
+    """A line of the journal: the files that became complete together."""
+    return json.dumps(unit, default=_plain) + "\n"
+
+
+def _read_journal(path: epath.Path) -> list[list[Json]]:
     if not path.exists():
         return []
-    entries = []
+    units = []
     for line in path.read_text().splitlines():
         try:
-            entries.append(json.loads(line))
+            unit = json.loads(line)
         except ValueError:
             break  # the line that the kill cut short
-    return entries
+        units.append(unit if isinstance(unit, list) else [unit])
+    return units
 
 
 @contextlib.contextmanager

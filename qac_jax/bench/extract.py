@@ -61,7 +61,7 @@ class Extract:
             python = self.format == "python_docs"
             prepare = Prepare(
                 format=self.format,
-                input="" if python else self.corpus,
+                documents="" if python else self.corpus,
                 packages=self.corpus if python else "",
             )
             made = execute(prepare, os.path.join(folder, "passages"))

@@ -128,7 +128,7 @@ def _made(data_dir: str, folder: Path) -> str:
 
     fields: dict[str, Any] = {"passages": str(folder / "passages")}
     if data_dir:
-        execute(Prepare(input=data_dir, format="beir", cut="none"), folder / "passages")
+        execute(Prepare.make(documents=data_dir, format="beir", cut="none"), folder / "passages")
         fields["queries"] = os.path.join(data_dir, "queries.jsonl")
         fields["qrels"] = os.path.join(data_dir, "qrels", "train.tsv")
     else:

@@ -7,10 +7,13 @@ allows a number of them (`--skip_bad N`) and keeps the list. Nothing is dropped 
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from qac_jax import progress
+from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError
 
 
@@ -83,6 +86,16 @@ class BadLines:
             place = file if line is None else f"{file}:{line}"
             parts.append(f"skipped {len(self.items)} bad records, the first at {place}: {message}")
         return "; ".join(parts)
+
+    def report(self, out: Writer, verb: str) -> None:
+        """Says what was left out, and lists the bad records in the artefact's skipped.tsv."""
+        if summary := self.summary():
+            progress.say(f"{verb}: {summary}")
+        if self.items:
+            with open(os.fspath(out.part("skipped.tsv")), "w", encoding="utf-8") as file:
+                file.write(self.listing())
+            out.keep("skipped.tsv", volatile=True)
+            progress.say(f"{verb}: skipped.tsv lists all bad records")
 
     def listing(self) -> str:
         """Tab-separated: file, line, message."""

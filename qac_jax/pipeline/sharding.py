@@ -86,13 +86,17 @@ def pooled(
     bar: Bar,
     *,
     is_done: Callable[[Shard], bool] = lambda shard: True,
+    records: str = "",
 ) -> list[Facts]:
     """Makes every missing shard in a pool: `function(shard.job)` writes the file's part.
 
     `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
+    `records`: what the fact "records" of a shard counts; the bar shows it.
     """
     left = [shard for shard in shards if shard.name not in out.done or not is_done(shard)]
-    bar.skip(sum(shard.items for shard in shards if shard not in left))
+    skipped = [shard for shard in shards if shard not in left]
+    bar.skip(sum(shard.items for shard in skipped))
+    total = sum(out.facts(shard.name)["records"] for shard in skipped) if records else 0
     answers = engine.run(
         function,
         [shard.job for shard in left],
@@ -104,7 +108,8 @@ def pooled(
     for shard, answer in zip(left, answers, strict=True):
         facts = dict(answer)
         out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-        bar.advance(shard.items)
+        total += facts.get("records", 0)
+        bar.advance(shard.items, **({records: total} if records else {}))
     return [out.facts(shard.name) for shard in shards]
 
 

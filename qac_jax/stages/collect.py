@@ -1,52 +1,21 @@
 """`qac collect`: the questions of a folder to train with and to test on, whatever it holds.
 
 A folder in BEIR's layout may have judged queries for training, for testing, for both or for
-neither. Where they are missing, generated queries stand in: those of most passages for training,
-those of a few (by the hash of their ids) for testing. What is after this stage need not ask.
+neither (`queries/collecting.py`). What is after this stage need not ask.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
-
-
-if TYPE_CHECKING:
-    from qac_jax.formats.records import Records
-
-
-TEST_SPLITS = ("test", "dev", "validation")
-_NOBODY_JUDGED = "generated"
-
-
-class Asked(NamedTuple):
-    """Questions and what answers them: query id -> text, query id -> passage id -> grade."""
-
-    texts: dict[str, str]
-    judged: dict[str, dict[str, int]]
-    origin: str
-
-    def only(self, names: Iterable[str], origin: str) -> Asked:
-        """Some of them."""
-        kept = [name for name in names if name in self.judged]
-        return Asked(
-            {name: self.texts[name] for name in kept},
-            {name: self.judged[name] for name in kept},
-            origin,
-        )
-
-    def __add__(self, other: Asked) -> Asked:  # type: ignore[override]
-        origin = " and ".join(filter(None, (self.origin, other.origin)))
-        return Asked(self.texts | other.texts, self.judged | other.judged, origin)
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
+from qac_jax.queries.collecting import GENERATED, Questions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,62 +24,67 @@ class Collect(Stage):
 
     VERB: ClassVar[str] = "collect"
     KIND: ClassVar[str] = "questions"
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
-        "qac collect --input data/mine --passages out/passages --contexts out/contexts "
+        "qac collect --collection data/mine --passages out/passages --contexts out/contexts "
         "--out out/questions"
     )
 
-    input: str = source("a folder in BEIR's layout; queries.jsonl and qrels/ may be missing", "")
-    passages: str = artifact_input("its passages", kind="passages")
-    contexts: str = artifact_input("queries generated for them", kind="contexts", default="")
-    train: str = option(
-        "auto",
-        "training questions: judged, generated or both; auto: judged ones where there are some",
-        choices=("auto", "judged", "generated", "both", "none"),
+    collection: Ref = input(
+        "a folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
+        kinds=(FILE,),
+        default="",
+        aliases=("input",),
     )
+    passages: Ref = input("its passages", kinds=("passages",))
+    contexts: Ref = input("queries generated for them", kinds=("contexts",), default="")
     summaries: bool = option(
         False,
         "python_docs: summary lines ask too; of held-out modules they are the tests, and nothing "
         "else of those modules is asked",
     )
-    each: int = option(1, "generated queries of a passage that are trained on")
-    held_out: float = option(
-        0.1, "share kept for tests (of passages, or of judged queries) where no split is there"
-    )
+    chosen: Questions = part(Questions)
+
+    def check(self) -> None:
+        super().check()
+        self.chosen.check()
+        train = self.chosen.train
+        if not self.collection and not self.summaries:
+            raise UserError(
+                "no questions are named; give --collection, or --summaries for docstrings"
+            )
+        if self.collection and self.summaries:
+            raise UserError("--summaries replaces the questions of --collection; give one of them")
+        if train == "none" and not self.summaries:
+            raise UserError("train='none' is for --summaries; expected auto, judged or generated")
+        if train in ("generated", "both") and not self.contexts:
+            raise UserError(f"train={train!r} needs generated queries; give --contexts")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        self._check()
         return {
             "passages": inputs.get("passages", {}).get("count"),
-            "training questions": self.train,
+            "training questions": self.chosen.train,
         }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats import questions
         from qac_jax.formats.records import Records
+        from qac_jax.queries.collecting import Collector
 
-        self._check()
-        if self.input and not os.path.isdir(self.input):
-            raise UserError(f"{self.input} is not a folder; give one with corpus.jsonl in it")
-        passages = Records(_artifact(inputs, "passages"))
-        contexts = Records(_artifact(inputs, "contexts")) if "contexts" in inputs else None
-        if self.summaries:
-            train, test = self._of_docstrings(passages, contexts)
-        else:
-            train, test = self._questions(passages, contexts)
+        folder = inputs.text("collection")
+        if folder and not os.path.isdir(folder):
+            raise UserError(f"{folder} is not a folder; give one with corpus.jsonl in it")
+        contexts = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
+        passages = Records(inputs.artifact("passages"))
+        collector = Collector(self.chosen, passages, contexts, self.seed)
+        train, test = collector.of_docstrings() if self.summaries else collector.of_folder(folder)
         for name, asked in (("train", train), ("test", test)):
-            with out.open(f"{name}_queries.jsonl") as file:
-                for query, text in asked.texts.items():
-                    record = {"_id": query, "text": text}
-                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            with out.open(f"{name}.tsv") as file:
-                file.write("query-id\tcorpus-id\tscore\n")
-                for query, grades in asked.judged.items():
-                    file.writelines(f"{query}\t{p}\t{grade}\n" for p, grade in grades.items())
+            questions.write(out, name, asked.texts, asked.judged)
             out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}
             progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin})")
-        if test.origin == _NOBODY_JUDGED:
+        if test.origin == GENERATED:
             progress.say(
-                f"collect: nobody judged test questions of {self.input}; figures on generated ones "
+                f"collect: nobody judged test questions of {folder}; figures on generated ones "
                 "compare systems, but say nothing of real questions"
             )
         out.count = len(train.texts) + len(test.texts)
@@ -120,149 +94,3 @@ class Collect(Stage):
             f"{name:<6} {artifact.info[name]['queries']:>10,}  {artifact.info[name]['from']}"
             for name in ("train", "test")
         )
-
-    def _check(self) -> None:
-        if not 0.0 < self.held_out < 1.0:
-            raise UserError(f"held_out={self.held_out} is not a share; expected 0 to 1")
-        if self.each < 1:
-            raise UserError(f"each={self.each}; expected at least one query a passage")
-        if not self.input and not self.summaries:
-            raise UserError("no questions are named; give --input, or --summaries for docstrings")
-        if self.input and self.summaries:
-            raise UserError("--summaries replaces the questions of --input; give one of them")
-        if self.train == "none" and not self.summaries:
-            raise UserError("train='none' is for --summaries; expected auto, judged or generated")
-        if self.train in ("generated", "both") and not self.contexts:
-            raise UserError(f"train={self.train!r} needs generated queries; give --contexts")
-
-    def _of_docstrings(self, passages: Records, contexts: Records | None) -> tuple[Asked, Asked]:
-        """Summary lines and generated queries of the modules that are not held out; known-item
-        tests of those that are."""
-        train, test = (Asked({}, {}, origin) for origin in ("summary lines", "summary lines"))
-        held: set[str] = set()
-        named: dict[tuple[str, str], str] = {}  # all passages of one docstring answer it
-        for passage in passages:
-            if passage.get("held_out"):
-                held.add(passage["_id"])
-            asked = test if passage.get("held_out") else train
-            text = " ".join(passage.get("summary", "").split()).rstrip(".")
-            if text and (asked is test or self.train != "none"):
-                place = passage["doc"], passage["title"]
-                name = named.setdefault(place, f"summary:{passage['_id']}")
-                asked.texts[name] = text
-                asked.judged.setdefault(name, {})[passage["_id"]] = 1
-        if not (test.texts or train.texts):
-            raise UserError(
-                f"no passage of {self.passages} has a summary line; expected passages of "
-                "qac prepare --format python_docs"
-            )
-        if contexts is not None and self.train != "none":
-            generated, _ = self._generated(contexts, split=False)
-            known = [n for n, of in generated.judged.items() if not held & of.keys()]
-            train = train + generated.only(known, _NOBODY_JUDGED)
-        return train, test
-
-    def _questions(self, passages: Records, contexts: Records | None) -> tuple[Asked, Asked]:
-        """What is trained on, and what is tested on."""
-        judged = self._judged(passages)
-        learned = judged.get("train")
-        tested = next((judged[name] for name in TEST_SPLITS if name in judged), None)
-        if tested is None and learned is not None:
-            kept = [name for name in learned.judged if self._is_kept(name)]
-            if kept and len(kept) < len(learned.judged):
-                rest = [name for name in learned.judged if not self._is_kept(name)]
-                tested = learned.only(kept, f"{self.held_out:.0%} of qrels/train.tsv")
-                learned = learned.only(rest, "the rest of qrels/train.tsv")
-        generate = self.train in ("generated", "both") or self.train == "auto" and learned is None
-        if not generate and learned is None:
-            raise UserError(f"{self._missing('train')}; add them, or set train to 'generated'")
-        if (generate or tested is None) and contexts is None:
-            raise UserError(
-                f"{self._missing('train' if generate else 'test')}, and no queries were generated "
-                "that could stand in; add them, or give --contexts"
-            )
-        if contexts is not None and (generate or tested is None):
-            of_train, of_test = self._generated(contexts, split=tested is None)
-            tested = of_test if tested is None else tested
-            if generate:
-                both = learned is not None and self.train == "both"
-                learned = learned + of_train if both and learned else of_train
-        assert learned is not None and tested is not None
-        for asked, what in ((learned, "training"), (tested, "test")):
-            if not asked.texts:
-                raise UserError(
-                    f"{self.input} gives no {what} questions; it needs more passages, or "
-                    "judged queries"
-                )
-        return learned, tested
-
-    def _judged(self, passages: Records) -> dict[str, Asked]:
-        """The judged queries of every split; those whose passages are nowhere are left out."""
-        from qac_jax.formats.files import find
-        from qac_jax.formats.identities import IdSet
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.formats.queries import read_queries
-
-        files = {
-            split: file
-            for split in ("train", *TEST_SPLITS)
-            if (file := find(os.path.join(self.input, "qrels"), f"{split}.tsv"))
-        }
-        queries = find(self.input, "queries.jsonl")
-        if bool(files) != bool(queries):
-            there, absent = ("qrels/", "queries.jsonl") if files else ("queries.jsonl", "qrels/")
-            progress.say(f"collect: {self.input} has {there} but no {absent}, so it is not used")
-        if not files or not queries:
-            return {}
-        texts = {query.id: query.text for query in read_queries(queries)}
-        known = IdSet(passages.ids())
-        found = {}
-        for split, file in files.items():
-            grades = by_query(read_judgements(file))
-            kept = {
-                name: of
-                for name, of in grades.items()
-                if name in texts and any(g > 0 and p in known for p, g in of.items())
-            }
-            if not kept:
-                raise UserError(
-                    f"no query of {file} has a text in {queries} and a passage in the corpus; "
-                    "check that their ids are the same"
-                )
-            if len(kept) < len(grades):
-                progress.say(
-                    f"collect: {len(grades) - len(kept):,} of {len(grades):,} queries of {file} "
-                    "have no text or no passage and are left out"
-                )
-            if split == "train":  # what is not there cannot be learned from
-                kept = {n: {p: g for p, g in of.items() if p in known} for n, of in kept.items()}
-            found[split] = Asked({n: texts[n] for n in kept}, kept, f"qrels/{split}.tsv")
-        return found
-
-    def _generated(self, contexts: Records, split: bool) -> tuple[Asked, Asked]:
-        """Generated queries as questions; `split`: those of some passages are for tests."""
-        from qac_jax.data.judged import generated_id
-
-        train, test = (Asked({}, {}, _NOBODY_JUDGED) for _ in range(2))
-        for record in contexts:
-            kept = split and self._is_kept(record["_id"])
-            asked = test if kept else train
-            for number, context in enumerate(record["contexts"][: 1 if kept else self.each]):
-                name = generated_id(record["_id"], number)
-                asked.texts[name] = context["text"]
-                asked.judged[name] = {record["_id"]: 1}
-        return train, test
-
-    def _is_kept(self, name: str) -> bool:
-        """Whether this id falls in the share that is kept for tests."""
-        digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "little") < self.held_out * 2**32
-
-    def _missing(self, split: str) -> str:
-        return f"{self.input} has no judged {split} queries (queries.jsonl and qrels/{split}.tsv)"
-
-
-def _artifact(inputs: Inputs, name: str) -> Artifact:
-    found = inputs[name]
-    assert isinstance(found, Artifact)
-    return found

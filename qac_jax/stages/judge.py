@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, source
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,19 +26,20 @@ class Judge(Stage):
         "--out out/natural"
     )
 
-    questions: str = source('JSON lines {"_id", "text", "relevant": [names], "split"}')
-    passages: str = artifact_input("whose titles and aliases are such names", kind="passages")
+    questions: Ref = input(
+        'JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
+    )
+    passages: Ref = input("whose titles and aliases are such names", kinds=("passages",))
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"passages": inputs.get("passages", {}).get("count")}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import named_questions
+        from qac_jax.formats import named_questions, questions
         from qac_jax.formats.records import Records
 
-        given = inputs["passages"]
-        assert isinstance(given, Artifact)
-        asked = named_questions.read(str(inputs["questions"]))
+        given = inputs.artifact("passages")
+        asked = named_questions.read(inputs.text("questions"))
         judged = named_questions.judge(asked, Records(given))
         answered = [question for question in asked if judged[question.id]]
         if not answered:
@@ -53,16 +53,8 @@ class Judge(Stage):
                 "by none of the passages and are left out"
             )
         for split in sorted({question.split for question in answered}):
-            chosen = [question for question in answered if question.split == split]
-            with out.open(f"{split}_queries.jsonl") as file:
-                for question in chosen:
-                    record = {"_id": question.id, "text": question.text}
-                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            with out.open(f"{split}.tsv") as file:
-                file.write("query-id\tcorpus-id\tscore\n")
-                for question in chosen:
-                    grades = judged[question.id]
-                    file.writelines(f"{question.id}\t{p}\t{grade}\n" for p, grade in grades.items())
-            out.info[split] = {"queries": len(chosen)}
+            texts = {question.id: question.text for question in answered if question.split == split}
+            questions.write(out, split, texts, judged)
+            out.info[split] = {"queries": len(texts)}
         out.info["left_out"] = len(asked) - len(answered)
         out.count = len(answered)

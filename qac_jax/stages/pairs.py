@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
@@ -30,16 +30,17 @@ class Pairs(Stage):
 
     VERB: ClassVar[str] = "pairs"
     KIND: ClassVar[str] = "pairs"
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
         "qac pairs --collections data/squad,data/tales --targets questions --out out/pairs"
     )
 
-    passages: str = artifact_input(
-        "passages that know their titles and summary lines (python_docs)",
-        kind="passages",
-        default="",
+    passages: Ref = input(
+        "passages with titles and summary lines (python_docs)", kinds=("passages",), default=""
     )
-    collections: str = source("BEIR folders with questions, separated by commas", "")
+    collections: Ref = input(
+        "folders in BEIR's layout, with questions", kinds=(FILE,), many=True, default=""
+    )
     targets: str = option(
         "questions",
         "what is said about a text: its questions, or what needs none (title, topic, summaries)",
@@ -59,7 +60,7 @@ class Pairs(Stage):
     at_most: int = option(0, "pairs of a collection or of the passages, drawn at random (0: all)")
 
     def environment(self) -> dict[str, str]:
-        """What the result depends on beside fields and inputs."""
+        """What the result depends on beside settings and inputs."""
         if self.targets == "questions":
             return {}
         from qac_jax.text import sentences
@@ -68,15 +69,13 @@ class Pairs(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
-        self._check()
         return {"targets": self.targets, "part": self.part}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import write_records
 
-        self._check()
-        told: dict[str, int] = {}
-        records = list(self._records(inputs, told))
+        counts: dict[str, int] = {}
+        records = list(self._records(inputs, counts))
         if not records:
             raise UserError(
                 f"{self.collections or self.passages} gave no pairs with {self.targets} for the "
@@ -84,36 +83,37 @@ class Pairs(Stage):
             )
         random.Random(f"{self.seed} pairs").shuffle(records)
         write_records(out, records, "pairs")
-        out.info["from"] = told
-        progress.say("pairs: " + ", ".join(f"{count} of {name}" for name, count in told.items()))
+        out.info["from"] = counts
+        progress.say("pairs: " + ", ".join(f"{count} of {name}" for name, count in counts.items()))
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        super().check()
         if not (self.passages or self.collections):
             raise UserError("pairs needs --collections, --passages, or both; give one")
         if self.prompts is not None:
-            from qac_jax.queries.pairs import check_prompts
+            from qac_jax.queries.generator_pairs import check_prompts
 
             check_prompts(self.prompts)
 
-    def _records(self, inputs: Inputs, told: dict[str, int]) -> Iterator[dict[str, Any]]:
+    def _records(self, inputs: Inputs, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
         for name, passages, asked in self._parts(inputs):
             found = list(self._made(passages, asked))
             if self.at_most and len(found) > self.at_most:
                 found = random.Random(f"{self.seed} {name}").sample(found, self.at_most)
-            told[name] = len(found)
+            counts[name] = len(found)
             for record in found:
                 record["_id"] = f"{name}/{record['_id']}"
                 yield record
 
     def _made(self, passages: Passages, asked: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
-        from qac_jax.queries import pairs
+        from qac_jax.queries import generator_pairs
         from qac_jax.text import sentences
 
         if self.targets == "questions":
-            yield from pairs.questions(passages, asked, self.prefix)
+            yield from generator_pairs.questions(passages, asked, self.prefix)
         else:
             splitter = sentences.load(self.splitter)
-            yield from pairs.label_free(passages, splitter, self._prompts())
+            yield from generator_pairs.label_free(passages, splitter, self._prompts())
 
     def _prompts(self) -> Mapping[str, Prompt]:
         from qac_jax.queries.prompts import PROMPTS
@@ -123,20 +123,19 @@ class Pairs(Stage):
     def _parts(self, inputs: Inputs) -> Iterator[tuple[str, Passages, dict[str, list[str]]]]:
         """Every source: its name, its passages of the part, and their questions."""
         from qac_jax.formats.records import Records
-        from qac_jax.queries import pairs
+        from qac_jax.queries import generator_pairs
 
         held_out = self.part == "held_out"
         if "passages" in inputs:
-            artifact = inputs["passages"]
-            assert isinstance(artifact, Artifact)
-            taken: Passages = [p for p in Records(artifact) if bool(p.get("held_out")) == held_out]
+            every = Records(inputs.artifact("passages"))
+            taken: Passages = [p for p in every if bool(p.get("held_out")) == held_out]
             yield "passages", taken, {}
         splits = tuple(self.splits) or (("test",) if held_out else ("train",))
-        for folder in filter(None, self.collections.split(",")):
+        for folder in map(os.fspath, inputs.paths("collections")):
             there = _splits(folder)
-            unseen = pairs.asked_in(folder, [s for s in _HELD_OUT if s in there])
-            asked = pairs.asked_in(folder, [s for s in splits if s in there])
-            seen, theirs = pairs.documents_apart(_read(folder), unseen)
+            unseen = generator_pairs.asked_in(folder, [s for s in _HELD_OUT if s in there])
+            asked = generator_pairs.asked_in(folder, [s for s in splits if s in there])
+            seen, theirs = generator_pairs.documents_apart(_read(folder), unseen)
             yield os.path.basename(os.path.normpath(folder)), theirs if held_out else seen, asked
 
 

@@ -7,12 +7,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, option, source
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,12 @@ class Unite(Stage):
 
     VERB: ClassVar[str] = "unite"
     KIND: ClassVar[str] = "questions"
-    EXAMPLE: ClassVar[str] = "qac unite --folders data/squad,data/tales --out out/union"
+    VERSION: ClassVar[int] = 2
+    EXAMPLE: ClassVar[str] = "qac unite --collections data/squad,data/tales --out out/union"
 
-    folders: str = source("folders in BEIR's layout, separated by commas")
+    collections: Ref = input(
+        "folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
+    )
     documents: str = option(
         "all",
         "whose passages: all, or unseen: of documents that only test questions are about; then "
@@ -38,20 +41,25 @@ class Unite(Stage):
     train: int = option(0, "training questions of a folder (0: all)")
     test: int = option(0, "test questions of a folder (0: all)")
 
-    def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval.texts import read_passages
-
-        del inputs
+    def check(self) -> None:
+        super().check()
         if not 0.0 < self.judged < 1.0:
             raise UserError(
                 f"judged={self.judged} is not a share; expected more than 0 and less than 1"
             )
-        folders = [folder.strip() for folder in self.folders.split(",")]
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats import questions
+        from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.retrieval.texts import read_passages
+
+        folders = [os.fspath(folder) for folder in inputs.paths("collections")]
         names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
         if len(set(names)) < len(names):
-            raise UserError(f"two folders of {self.folders} have one name; ids need different ones")
+            raise UserError(
+                f"two folders of {self.collections} have one name; ids need different ones"
+            )
         unseen = self.documents == "unseen"
         kept = {folder: _only_tested(folder) for folder in folders} if unseen else {}
         with out.open("corpus.jsonl") as file:
@@ -59,7 +67,8 @@ class Unite(Stage):
                 for record in read_passages(folder, "beir"):
                     if unseen and record["_id"] not in kept[folder]:
                         continue
-                    _write(file, {**record, "_id": f"{name}/{record['_id']}"})
+                    named = {**record, "_id": f"{name}/{record['_id']}"}
+                    file.write(json.dumps(named, ensure_ascii=False) + "\n")
                     out.count += 1
         asked: dict[str, dict[str, str]] = {"judged": {}, "unjudged": {}, "test": {}}
         answered: dict[str, Mapping[str, int]] = {}
@@ -82,15 +91,9 @@ class Unite(Stage):
                     answered[f"{name}/{query}"] = {
                         f"{name}/{passage}": grade for passage, grade in grades[query].items()
                     }
-        for part, questions in asked.items():
-            with out.open(f"{part}_queries.jsonl") as file:
-                for query, text in questions.items():
-                    _write(file, {"_id": query, "text": text})
-            with out.open(f"{part}.tsv") as file:
-                file.write("query-id\tcorpus-id\tscore\n")
-                for query in questions:
-                    file.writelines(f"{query}\t{p}\t{g}\n" for p, g in answered[query].items())
-        out.info["questions"] = {part: len(questions) for part, questions in asked.items()}
+        for part, texts in asked.items():
+            questions.write(out, part, texts, answered)
+        out.info["questions"] = {part: len(texts) for part, texts in asked.items()}
         progress.say(f"unite: {', '.join(f'{len(q):,} {part}' for part, q in asked.items())}")
 
     def summary(self, artifact: Artifact) -> str:
@@ -119,7 +122,3 @@ def _only_tested(folder: str) -> frozenset[str]:
         if names & asked["test"] and not names & others:
             kept |= names
     return frozenset(kept)
-
-
-def _write(file: Any, record: Mapping[str, Any]) -> None:
-    file.write(json.dumps(record, ensure_ascii=False) + "\n")

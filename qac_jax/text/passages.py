@@ -10,38 +10,19 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from qac_jax.formats.documents import Document
 from qac_jax.formats.records import Record
 from qac_jax.text import sentences, spans
+from qac_jax.text.cutting import Cutting
 from qac_jax.text.sentences import Span, Splitter
 from qac_jax.text.tokenizers import Tokenizer
 
 
-CUTS = ("auto", "sentences", "lines", "none")
-
 _RESERVED = ("_id", "doc", "position", "title", "text")
 # What a document tells of places in its text; a passage keeps what it contains.
 _LOCAL = ("anchors", "phrases", "links")
-
-
-@dataclass(frozen=True)
-class Cutting:
-    """How documents are cut.
-
-    "auto" cuts into sentences but leaves passages alone that come as such (judged collections).
-    `overshoot` closes a span after the sentence that makes it too long (QAC's released code);
-    else no passage is over `max_tokens`, and longer sentences are cut.
-    """
-
-    cut: str = "auto"
-    max_tokens: int = 144
-    overshoot: bool = False
-    short_span_probability: float = 0.15
-    min_tokens: int = 0
-    seed: int = 0
 
 
 class Cutter:
@@ -56,8 +37,10 @@ class Cutter:
         cutting: Cutting,
         tokenizer: Tokenizer | None = None,
         splitter: Splitter | Callable[[], Splitter] | None = None,
+        *,
+        seed: int = 0,
     ):
-        self.cutting = cutting
+        self.cutting, self.seed = cutting, seed
         self.tokenizer = tokenizer
         self._splitter = splitter
         self.sentences_by = ""  # the splitter's name, once it was used
@@ -107,7 +90,7 @@ class Cutter:
         counts = self.tokenizer.count(
             [text[a:b] for text, places in zip(texts, units, strict=True) for a, b in places]
         )
-        rng = random.Random(_seed(self.cutting.seed, key))
+        rng = random.Random(_seed(self.seed, key))
         cut, start = [], 0
         for text, places in zip(texts, units, strict=True):
             stop = start + len(places)

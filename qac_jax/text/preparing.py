@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from qac_jax import progress
 from qac_jax.formats.bad_lines import BadLine, BadLines
 from qac_jax.formats.documents import Document, Shard, read_shard
 from qac_jax.formats.records import Record, write_lines
 from qac_jax.formats.repeats import ShardIds
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.passages import Cutter, Cutting
+from qac_jax.text.cutting import Cutting
+from qac_jax.text.passages import Cutter
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Job:
     target: str
     ids: str
     cutting: Cutting
+    seed: int
     tokenizer: str
     splitter: str
     skip_bad: int = 0
@@ -33,45 +37,66 @@ class Job:
 
 
 def prepare_shard(job: Job) -> dict[str, Any]:
-    """Writes the passages of one shard; answers with what the parent has to know, as JSON."""
+    """Writes the passages of one shard; returns what the parent has to know, as JSON."""
     bad = BadLines(job.skip_bad)
     cutter = _cutter(job)
     ids = ShardIds()
-    told: dict[str, Any] = {"documents": 0, "without_passages": 0}
+    facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
     def records() -> Iterator[Record]:
         for document in _noted(read_shard(job.shard, bad, job.drop), ids):
-            told["documents"] += 1
+            facts["documents"] += 1
             empty = True
             for record in cutter.records(document):
                 empty = False
                 yield record
-            told["without_passages"] += empty
+            facts["without_passages"] += empty
 
-    told.update(write_lines(job.target, records()))
-    told["too_short"] = cutter.too_short
-    told["sentences_by"] = cutter.sentences_by
-    told["bad"] = [list(line) for line in bad.items]
-    told["left_out"] = dict(bad.left_out)
+    facts.update(write_lines(job.target, records()))
+    facts["too_short"] = cutter.too_short
+    facts["sentences_by"] = cutter.sentences_by
+    facts["bad"] = [list(line) for line in bad.items]
+    facts["left_out"] = dict(bad.left_out)
     if not job.drop:
         hashes, owners = ids.arrays()
         with open(f"{job.ids}.part", "wb") as file:
             np.savez(file, hashes=hashes, owners=owners)
         os.replace(f"{job.ids}.part", job.ids)
-    return told
+    return facts
 
 
 def _cutter(job: Job) -> Cutter:
     """A cutter with what its way of cutting needs, and no more."""
     if job.cutting.cut == "none":
-        return Cutter(job.cutting)
+        return Cutter(job.cutting, seed=job.seed)
     splitter = functools.partial(sentences.load, job.splitter)
-    return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter)
+    return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter, seed=job.seed)
 
 
-def bad_lines(told: Mapping[str, Any]) -> list[BadLine]:
+def bad_lines(facts: Mapping[str, Any]) -> list[BadLine]:
     """What a shard skipped, as it was before it went through JSON."""
-    return [BadLine(*line) for line in told["bad"]]
+    return [BadLine(*line) for line in facts["bad"]]
+
+
+def ids_of(job: Job) -> tuple[np.ndarray, np.ndarray]:
+    """The hashes of the ids that a finished job met, and whose they are."""
+    with np.load(job.ids) as ids:
+        return ids["hashes"], ids["owners"]
+
+
+def without(job: Job, drop: frozenset[int]) -> Job:
+    """The same job, which takes these documents for bad records."""
+    return dataclasses.replace(job, drop=drop)
+
+
+def texts(shards: Iterable[Shard], bad: BadLines) -> Iterator[str]:
+    """The texts of a corpus, to learn a vocabulary or the ends of sentences from."""
+    with progress.Bar("reading", unit="documents") as bar:
+        for shard in shards:
+            for document in read_shard(shard, bad):
+                bar.advance()
+                for part in document.sections or document.passages:
+                    yield part.text
 
 
 def _noted(documents: Iterator[Document], ids: ShardIds) -> Iterator[Document]:

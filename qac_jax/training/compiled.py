@@ -15,7 +15,7 @@ from qac_jax.hashing import user_cache
 
 def keep_between_runs() -> None:
     """Compiled programs are kept, unless JAX is told where itself."""
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         folder = user_cache() / "compiled" / _machine(jax.default_backend())
         jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
         # An earlier stage of this process has compiled without, and JAX looks only once.

@@ -43,7 +43,9 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection, its passages, and triples that were read with prompts."""
     root = tmp_path_factory.mktemp("finetune")
     toy.write_collection(root / "data", 40, 16)
-    execute(Prepare(format="beir", input=str(root / "data"), cut="none"), root / "passages")
+    execute(
+        Prepare.make(format="beir", documents=str(root / "data"), cut="none"), root / "passages"
+    )
     triples = Tokenize(
         task="triples",
         passages=str(root / "passages"),

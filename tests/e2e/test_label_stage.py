@@ -59,7 +59,7 @@ def road(tmp_path_factory) -> Road:
     folder = tmp_path_factory.mktemp("label")
     data = toy_retrieval.write_collection(folder / "data", passages=24, queries=12)
     prepared = execute(
-        Prepare(input=str(data), format="beir", cut="none", workers=1), folder / "passages"
+        Prepare.make(documents=str(data), format="beir", cut="none", workers=1), folder / "passages"
     )
     bm25 = execute(Bm25(passages=str(prepared.path)), folder / "bm25")
     search = Search(index=str(bm25.path), queries=str(data / "queries.jsonl"), k=12)

@@ -121,6 +121,29 @@ def test_a_file_that_is_not_in_the_journal_is_not_trusted(tmp_path):
         assert not list((tmp_path / "a").glob("words-*"))
 
 
+def test_a_folder_is_adopted_whole_or_not_at_all(tmp_path):
+    def killed(lost: str = "") -> frozenset[str]:
+        """What is done after a run that adopted a folder and was killed."""
+        with pytest.raises(RuntimeError):
+            with artifacts.create(tmp_path / "a", kind="words", replace=True) as writer:
+                folder = writer.path / "tokenizer"
+                folder.mkdir(exist_ok=True)
+                for name in ("a.json", "b.json"):
+                    (folder / name).write_text(name)
+                writer.adopt("tokenizer")
+                raise RuntimeError
+        journal = tmp_path / "a" / artifacts.JOURNAL
+        if lost == "journal":
+            journal.write_text(journal.read_text()[:-20])
+        elif lost:
+            (tmp_path / "a" / "tokenizer" / lost).unlink()
+        with artifacts.create(tmp_path / "a", kind="words") as writer:
+            return writer.done
+
+    assert killed() == {"tokenizer/a.json", "tokenizer/b.json"}
+    assert killed("b.json") == killed("a.json") == killed("journal") == frozenset()
+
+
 def test_facts_survive_an_interruption(tmp_path):
     with pytest.raises(RuntimeError):
         with artifacts.create(tmp_path / "a", kind="words") as writer:

@@ -26,7 +26,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection with test judgements, its passages, and two generated queries for each."""
     root = tmp_path_factory.mktemp("collect")
     toy.write_collection(root / "data", PASSAGES, 12)
-    execute(Prepare(format="beir", input=str(root / "data"), cut="none"), root / "passages")
+    execute(
+        Prepare.make(format="beir", documents=str(root / "data"), cut="none"), root / "passages"
+    )
     with artifacts.create(root / "contexts", kind="contexts") as writer:
         found = (
             {
@@ -53,7 +55,9 @@ def folder(made: Path, tmp_path: Path, *splits: str, asked: bool = True) -> Path
 
 def collect(made: Path, data: Path, *, contexts: bool = True, **options: Any) -> Any:
     given = str(made / "contexts") if contexts else ""
-    stage = Collect(input=str(data), passages=str(made / "passages"), contexts=given, **options)
+    stage = Collect.make(
+        collection=str(data), passages=str(made / "passages"), contexts=given, **options
+    )
     return execute(stage, data.parent / "out")
 
 
@@ -161,7 +165,7 @@ def test_summary_lines_ask_and_held_out_modules_are_only_tested(
 ) -> None:
     passages = {p["_id"]: p for p in records.Records(artifacts.load(docstrings / "passages"))}
     assert {p["kind"] for p in passages.values()} == {"function"}
-    stage = Collect(
+    stage = Collect.make(
         passages=str(docstrings / "passages"),
         contexts=str(docstrings / "contexts"),
         summaries=True,
@@ -178,7 +182,7 @@ def test_summary_lines_ask_and_held_out_modules_are_only_tested(
 def test_known_items_stand_without_their_summary(docstrings: Path, tmp_path: Path) -> None:
     passages = {p["_id"]: p for p in records.Records(artifacts.load(docstrings / "known"))}
     made = execute(
-        Collect(passages=str(docstrings / "known"), summaries=True, train="none"),
+        Collect.make(passages=str(docstrings / "known"), summaries=True, train="none"),
         tmp_path / "out",
     )
     assert not asked(made, "train")[0]
@@ -192,9 +196,12 @@ def test_known_items_stand_without_their_summary(docstrings: Path, tmp_path: Pat
 def test_questions_come_from_one_place(docstrings: Path, tmp_path: Path) -> None:
     passages = str(docstrings / "passages")
     with pytest.raises(UserError, match="no questions are named"):
-        execute(Collect(passages=passages), tmp_path / "out")
+        execute(Collect.make(passages=passages), tmp_path / "out")
     with pytest.raises(UserError, match="give one of them"):
-        both = Collect(passages=passages, input=str(tmp_path), summaries=True)
+        both = Collect.make(passages=passages, collection=str(tmp_path), summaries=True)
         execute(both, tmp_path / "out")
     with pytest.raises(UserError, match="train='none'"):
-        execute(Collect(passages=passages, input=str(tmp_path), train="none"), tmp_path / "out")
+        execute(
+            Collect.make(passages=passages, collection=str(tmp_path), train="none"),
+            tmp_path / "out",
+        )

@@ -12,7 +12,8 @@ from qac_jax.artifacts import load
 from qac_jax.data.examples import Examples
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
-from qac_jax.queries import pairs, targets
+from qac_jax.queries import generator_pairs as pairs
+from qac_jax.queries import targets
 from qac_jax.queries.prompts import PROMPTS, Prompt
 from qac_jax.text import sentences, tokenizers
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from qac_jax.formats.documents import Document, Passage, Section
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.passages import Cutter, Cutting
+from qac_jax.text.cutting import Cutting
+from qac_jax.text.passages import Cutter
 
 
 words = st.sampled_from(
@@ -54,8 +55,8 @@ def test_no_text_is_lost_or_doubled_and_none_is_too_long(
     wordpiece, splitter, text, limit, kind, seed
 ):
     cut = "lines" if kind == 1 else "sentences"
-    cutting = Cutting(cut=cut, max_tokens=limit, short_span_probability=0.3, seed=seed)
-    (found,) = Cutter(cutting, wordpiece, splitter).cut([text], "d")
+    cutting = Cutting(cut=cut, max_tokens=limit, short_span_probability=0.3)
+    (found,) = Cutter(cutting, wordpiece, splitter, seed=seed).cut([text], "d")
     if sum(wordpiece.count([text])):
         assert plain("".join(found)) == plain(text)
     else:
@@ -103,7 +104,7 @@ def test_only_seed_and_document_decide(wordpiece, splitter):
     first = cutter.cut([text], "a")
     cutter.cut([text], "b")
     assert cutter.cut([text], "a") == first
-    other = Cutter(Cutting(cut="sentences", max_tokens=40, seed=1), wordpiece, splitter)
+    other = Cutter(Cutting(cut="sentences", max_tokens=40), wordpiece, splitter, seed=1)
     assert cutter.cut([text], "b") != first != other.cut([text], "a")
 
 

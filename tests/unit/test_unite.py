@@ -32,7 +32,7 @@ def folders(tmp_path_factory) -> list[Path]:
 
 def test_questions_are_judged_unjudged_or_of_the_test(folders, tmp_path) -> None:
     joined = ",".join(map(str, folders))
-    artifact = execute(Unite(folders=joined), tmp_path / "union")
+    artifact = execute(Unite(collections=joined), tmp_path / "union")
     corpus = (tmp_path / "union/corpus.jsonl").read_text()
     ids = [json.loads(line)["_id"] for line in corpus.splitlines()]
     assert artifact.count == len(set(ids)) == 20
@@ -52,7 +52,7 @@ def test_questions_are_judged_unjudged_or_of_the_test(folders, tmp_path) -> None
 
 
 def test_fewer_questions_are_a_fair_part(folders, tmp_path) -> None:
-    stage = Unite(folders=str(folders[0]), train=10, test=5, seed=1)
+    stage = Unite(collections=str(folders[0]), train=10, test=5, seed=1)
     counts = execute(stage, tmp_path / "fewer").info["questions"]
     assert counts["judged"] + counts["unjudged"] == 10 and counts["test"] == 5
     assert counts["judged"] and counts["unjudged"]
@@ -62,6 +62,6 @@ def test_two_folders_of_one_name_are_refused(folders, tmp_path) -> None:
     again = tmp_path / "first"
     shutil.copytree(folders[0], again)
     with pytest.raises(UserError, match="one name"):
-        execute(Unite(folders=f"{folders[0]},{again}"), tmp_path / "out")
+        execute(Unite(collections=f"{folders[0]},{again}"), tmp_path / "out")
     with pytest.raises(UserError, match="judged=1.0"):
-        execute(Unite(folders=str(again), judged=1.0), tmp_path / "out")
+        execute(Unite(collections=str(again), judged=1.0), tmp_path / "out")
