@@ -1,0 +1,59 @@
+"""The verbs of the command line: what is in `stages/`, found without importing it.
+
+The first line of a stage's file says what the verb is called and what it does:
+
+    \"""`qac embed`: texts (or their tokens) into vectors, shard by shard.\"""
+
+and its first class that is a `Stage` does it. Two verbs may share a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+
+# In the order of the road; verbs that are not named here follow in the order of their names.
+ROAD = (
+    *("prepare", "pairs", "generate", "extract", "collect", "unite", "judge", "tokenize"),
+    *("pretrain", "finetune", "bm25", "embed", "index", "search", "fuse", "mine", "label"),
+    *("evaluate", "report", "export"),
+)
+
+_STAGES = Path(__file__).parent / "stages"
+_FIRST_LINE = re.compile(r'^"""((?:`qac [\w-]+`(?:, | and )?)+): (.+)$', re.M)
+_CLASS = re.compile(r"^class (\w+)\((?:\w+\.)?Stage\):", re.M)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """One verb: the stage behind it, and a line about it."""
+
+    name: str
+    module: str
+    cls: str
+    summary: str
+
+    def load(self) -> Any:
+        """The stage's class; heavy rooms are imported by its methods only."""
+        return getattr(importlib.import_module(self.module), self.cls)
+
+
+@functools.cache
+def stages() -> dict[str, Verb]:
+    """Every verb that makes an artefact."""
+    found = {}
+    for path in _STAGES.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        line, cls = _FIRST_LINE.match(text), _CLASS.search(text)
+        if line is None or cls is None:
+            continue
+        summary = line[2].rstrip('"').rstrip(".")
+        for name in re.findall(r"`qac ([\w-]+)`", line[1]):
+            found[name] = Verb(name, f"qac_jax.stages.{path.stem}", cls[1], summary)
+    place = {name: number for number, name in enumerate(ROAD)}
+    return dict(sorted(found.items(), key=lambda item: (place.get(item[0], len(place)), item[0])))
