@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.data.examples import Source
-from qac_jax.data.kinds import Recipe
+from qac_jax.data.featurizer import Featurizer
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.data.sampler import Plan, Slots
 from qac_jax.data.workers import Spec
@@ -28,7 +28,7 @@ class Batches:
     def __init__(
         self,
         sources: Sequence[Source],
-        recipes: Sequence[Recipe],
+        recipes: Sequence[Featurizer],
         plan: Plan,
         *,
         seed: int,

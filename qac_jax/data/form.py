@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from qac_jax.errors import UserError, nearest
+
+
+if TYPE_CHECKING:
+    from qac_jax.text.tokenizers import Tokenizer
 
 
 Ids = np.ndarray
@@ -92,3 +98,44 @@ def pair_lengths(a: int, b: int, room: int, truncation: str) -> tuple[int, int]:
     if min(a, b) <= even:  # the longer gives everything
         return (a, room - a) if a <= b else (room - b, b)
     return room - even, even
+
+
+def form_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Which special tokens stand before, between and after texts, as the tokeniser has it."""
+    backend, (a, b) = tokenizer.backend, ("a", "b")
+    one = backend.encode(a).ids
+    two = backend.encode(a, b).ids
+    first, second = (backend.encode(text, add_special_tokens=False).ids for text in (a, b))
+    start = _find(one, first)
+    before, after = one[:start], one[start + len(first) :]
+    if not before and not after:  # no template in its file: BERT's or T5's, by what it has
+        if tokenizer.has("cls") and tokenizer.has("sep"):
+            before, after = [tokenizer.cls_id], [tokenizer.sep_id]
+        else:
+            after = [tokenizer.eos_id]
+        between = after
+    else:
+        rest = two[len(before) + len(first) :]
+        between = rest[: _find(rest, second)]
+    return {"before": before, "between": between, "after": after, "pad": tokenizer.pad_id}
+
+
+def title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """`title [SEP] body` as two segments with token types: no title holds the separator."""
+    places = np.flatnonzero(ids == form.between[0]) if form.between else np.empty(0, np.int64)
+    if not places.size:
+        return form.two(ids[:0], ids, limit)
+    return form.two(ids[: places[0]], ids[places[0] + 1 :], limit)
+
+
+def check_name(what: str, value: str, valid: Sequence[str]) -> None:
+    """Refuses a name that is not one of the valid ones."""
+    if value not in valid:
+        raise UserError(f"{what} {value!r} is not known; {nearest(value, valid)}")
+
+
+def _find(ids: Sequence[int], part: Sequence[int]) -> int:
+    for start in range(len(ids) - len(part) + 1):
+        if list(ids[start : start + len(part)]) == list(part):
+            return start
+    raise ValueError("a text's ids are not found between its special tokens")

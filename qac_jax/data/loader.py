@@ -22,8 +22,9 @@ from typing import Any
 from qac_jax.data import feeding
 from qac_jax.data.batches import Batch, Batches
 from qac_jax.data.examples import Examples, Source, check_holds
+from qac_jax.data.featurizer import Featurizer, settle
 from qac_jax.data.form import Form
-from qac_jax.data.kinds import KINDS, Recipe, settle
+from qac_jax.data.kinds import KINDS
 from qac_jax.data.reading import Reading
 from qac_jax.data.sampler import make_plan
 from qac_jax.data.workers import Spec
@@ -190,7 +191,7 @@ def make_recipe(
     settings: Mapping[str, Any] | None = None,
     lengths: Mapping[str, int] | None = None,
     crop: str = "",
-) -> Recipe:
+) -> Featurizer:
     """How the records of a source become examples of a kind."""
     kind = kind or source.info["task"]
     if kind not in KINDS:
@@ -217,7 +218,7 @@ def _as_parts(
     return (Part(parts, reading.kind, reading.settings or {}),)
 
 
-def _check_alike(recipes: Sequence[Recipe]) -> None:
+def _check_alike(recipes: Sequence[Featurizer]) -> None:
     first = recipes[0].spec(1)
     for recipe in recipes[1:]:
         if recipe.spec(1) != first or recipe.form.pad != recipes[0].form.pad:

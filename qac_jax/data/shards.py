@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.data import store
-from qac_jax.data.building import Building, Document, DocumentBuilder
+from qac_jax.data.encoding import Building, Document, DocumentBuilder
 from qac_jax.data.judged import Judged
 from qac_jax.formats.queries import with_score
 from qac_jax.formats.records import Records

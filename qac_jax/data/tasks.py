@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.data.examples import Examples
-from qac_jax.data.kinds import Recipe
+from qac_jax.data.featurizer import Featurizer
 from qac_jax.data.loader import Part, make_recipe
 from qac_jax.data.randomness import ExampleRng, permute
 from qac_jax.data.sampler import Mixed
@@ -164,7 +164,7 @@ def _vocabulary_class() -> Any:
     return HuggingFaceVocabulary
 
 
-def _output_features(recipe: Recipe, source: Any) -> dict[str, Any]:
+def _output_features(recipe: Featurizer, source: Any) -> dict[str, Any]:
     import seqio
 
     tf = _tensorflow()

@@ -20,9 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from qac_jax.data.building import form_of
-from qac_jax.data.form import Form
-from qac_jax.data.ranking import title_and_body
+from qac_jax.data.form import Form, form_of, title_and_body
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import hf_config, huggingface, parameters, sentence_transformers
 from qac_jax.inference import buckets

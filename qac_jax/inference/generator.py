@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from qac_jax.data.building import form_of
+from qac_jax.data.form import form_of
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import huggingface, parameters
 from qac_jax.models.decoding.decode import Decoded, Decoding, decode

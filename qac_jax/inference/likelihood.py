@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from qac_jax.data.building import form_of
+from qac_jax.data.form import form_of
 from qac_jax.errors import UserError, nearest
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.generator import Generator

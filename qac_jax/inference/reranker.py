@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from qac_jax.data.building import form_of
-from qac_jax.data.form import Form
+from qac_jax.data.form import Form, form_of
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.queries import shares, with_score
 from qac_jax.formats.runs import Ranking, Run, ranked

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax import progress
-from qac_jax.data.building import text_of
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
@@ -22,6 +21,7 @@ from qac_jax.queries.importing import read_contexts
 from qac_jax.queries.prompts import Prompt
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.texts import passage_text
+from qac_jax.text.titles import text_of
 
 
 Record = dict[str, Any]

@@ -256,7 +256,7 @@ def _decoded(artifact: Artifact) -> tuple[list[str], list[dict[str, list[str]]]]
     import numpy as np
 
     from qac_jax.data.examples import Examples
-    from qac_jax.data.pairs import CONTEXTS
+    from qac_jax.data.kinds.mixed import CONTEXTS
     from qac_jax.text import tokenizers
 
     examples = Examples(artifact)

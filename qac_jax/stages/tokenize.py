@@ -14,7 +14,7 @@ from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.building import Building
+    from qac_jax.data.encoding import Building
     from qac_jax.data.judged import Judged
     from qac_jax.formats.bad_lines import BadLines
     from qac_jax.formats.records import Records
@@ -116,7 +116,8 @@ class Tokenize(Stage):
         return {"task": self.task, "vocabulary": self.tokenizer, "count": count}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.data import building, store
+        from qac_jax.data import encoding as building
+        from qac_jax.data import store
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.text import tokenizers
 
@@ -161,7 +162,7 @@ class Tokenize(Stage):
         out.info.update(
             task=self.task,
             schema=schema,
-            form=building.form_of(tokenizer),
+            form=form_of(tokenizer),
             vocab_size=tokenizer.vocab_size,
             tokenizer=tokenizer.identity,
             shards=counts,
@@ -225,7 +226,7 @@ class Tokenize(Stage):
             raise UserError("--pairs hold texts and targets; leave passages and queries out")
 
     def _building(self, inputs: Inputs) -> Building:
-        from qac_jax.data.building import Building
+        from qac_jax.data.encoding import Building
 
         strategies = self.strategies
         if self.task == "augtriever" and not strategies:

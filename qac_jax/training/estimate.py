@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 
 from qac_jax import hardware
+from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form
-from qac_jax.data.kinds import settle
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import report
 from qac_jax.training.journal import padded_tokens

@@ -10,8 +10,8 @@ import gin
 import pytest
 
 from qac_jax import cli, hardware
+from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form
-from qac_jax.data.kinds import settle
 from qac_jax.training import estimate
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import toy_examples
 
-from qac_jax.data.building import form_of
+from qac_jax.data.form import form_of
 from qac_jax.data.loader import Loader
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize

@@ -14,7 +14,8 @@ import pytest
 
 from qac_jax.data import feeding
 from qac_jax.data.examples import MemoryExamples
-from qac_jax.data.kinds import KINDS, settle
+from qac_jax.data.featurizer import settle
+from qac_jax.data.kinds import KINDS
 from qac_jax.data.loader import Loader, Part
 from qac_jax.data.wire import Block, Damaged, Schema
 from qac_jax.errors import UserError

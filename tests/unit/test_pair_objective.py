@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.data.building import form_of
-from qac_jax.data.form import Form
-from qac_jax.data.ranking import title_and_body
+from qac_jax.data.form import Form, form_of, title_and_body
 from qac_jax.errors import UserError
 from qac_jax.hub import parameters
 from qac_jax.inference.encoder import Encoder

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qac_jax.data import pairs
+from qac_jax.data import drawing
+from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form, pair_lengths
-from qac_jax.data.kinds import KINDS, settle
+from qac_jax.data.kinds import KINDS
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.errors import UserError
 from qac_jax.text import crops
@@ -249,5 +250,5 @@ def _some(kind: str) -> dict[str, Any]:
 
 def test_pick_never_gives_a_name_of_weight_zero() -> None:
     rng = np.random.default_rng(0)
-    names = {pairs.pick({"a": 0.0, "b": 1.0, "c": 0.0}, rng) for _ in range(500)}
+    names = {drawing.pick({"a": 0.0, "b": 1.0, "c": 0.0}, rng) for _ in range(500)}
     assert names == {"b"}

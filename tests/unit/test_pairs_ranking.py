@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form
-from qac_jax.data.kinds import settle
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.errors import DataError, UserError
 

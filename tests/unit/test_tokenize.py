@@ -53,7 +53,7 @@ def stored(path: Any) -> list[dict[str, Any]]:
 
 
 def test_tasks_are_the_kinds() -> None:
-    from qac_jax.data.building import DOCUMENT_TASKS, RANKING_TASKS
+    from qac_jax.data.encoding import DOCUMENT_TASKS, RANKING_TASKS
     from qac_jax.data.kinds import KINDS
 
     assert set(TASKS) == set(KINDS) == {*DOCUMENT_TASKS, *RANKING_TASKS}

@@ -1,0 +1,55 @@
+"""A passage and a context whose sort is drawn: a query, or another passage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qac_jax.data.building import SORTS
+from qac_jax.data.drawing import any_text, check_weights, pair, pick
+from qac_jax.data.form import Form
+from qac_jax.data.kind import Example, Kind, Lengths, Record, Settings, two_texts
+
+
+# The stored feature of each sort of context.
+CONTEXTS = {"query": "contexts"} | {sort: sort for sort in SORTS}
+
+
+def mixed(
+    record: Record,
+    rng: np.random.Generator,
+    *,
+    form: Form,
+    lengths: Lengths,
+    probabilities: Mapping[str, float],
+    queries: int = 0,
+) -> Example:
+    """A passage and a context whose sort is drawn: {"query": 0.5, "random": 0.5}…
+
+    Among the sorts that this passage has (a lone passage has no neighbour, some have no query).
+    """
+    sort = pick(probabilities, rng)
+    if not len(record[CONTEXTS[sort]]):
+        there = {s: p for s, p in probabilities.items() if p > 0 and len(record[CONTEXTS[s]])}
+        sort = pick(there or probabilities, rng)
+    limit = queries if sort == "query" else 0
+    return pair(record["passage"], any_text(record, CONTEXTS[sort], rng, limit), rng, form, lengths)
+
+
+def needs(settings: Settings) -> tuple[str, ...]:
+    sorts = [sort for sort, weight in settings["probabilities"].items() if weight > 0]
+    return ("passage", *(CONTEXTS[sort] for sort in sorts))
+
+
+def check(settings: Settings) -> None:
+    check_weights("probabilities", settings["probabilities"], list(CONTEXTS))
+
+
+KIND = Kind(
+    name="mixed",
+    function=mixed,
+    features=two_texts(144, 144),
+    needs=needs,
+    check=check,
+)

@@ -1,0 +1,77 @@
+"""A query with judged passages, for a dual encoder."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qac_jax.data.drawing import check_passages, window
+from qac_jax.data.form import Form, title_and_body
+from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Lengths, Record, Settings
+from qac_jax.data.randomness import ExampleRng
+
+
+def triples(
+    record: Record,
+    rng: ExampleRng,
+    *,
+    form: Form,
+    lengths: Lengths,
+    n_passages: int = 16,
+    rotate_positives: bool = True,
+    shuffle_negatives: bool = True,
+    title_types: bool = False,
+    teacher: bool = False,
+) -> Example:
+    """A query, one positive and n_passages - 1 negatives (Tevatron's sampling).
+
+    The positive rotates with the epoch. Negatives are put in an order that belongs to the example
+    and taken in windows that move on by their number each epoch, so that epochs see different
+    ones; where there are too few, they are drawn with replacement.
+
+    `title_types` treats `title [SEP] body` as a pair: cut by turns from the longer, with token
+    types (RocketQA and PAIR). `teacher` adds the stored scores of the passages.
+    """
+    positives, negatives = record["positives"], record["negatives"]
+    place = (rng.seed + rng.index + rng.epoch) % len(positives) if rotate_positives else 0
+    chosen = window(len(negatives), n_passages - 1, rng, shuffle_negatives)
+    passages = [positives[place], *(negatives[i] for i in chosen)]
+    limit = lengths["passages"]
+    example: Example = {"query": form.one(record["query"], lengths["query"], rng)}
+    if title_types:
+        both = [title_and_body(ids, form, limit) for ids in passages]
+        example["passages"] = [ids for ids, _ in both]
+        example["passages_types"] = [types for _, types in both]
+    else:
+        example["passages"] = [form.one(ids, limit, rng) for ids in passages]
+    if teacher:
+        scores = record["positives_scores"][place], *record["negatives_scores"][chosen]
+        example["scores"] = np.array(scores, np.float32)
+    return example
+
+
+def features(settings: Settings) -> dict[str, Feature]:
+    count = settings["n_passages"]
+    found = {
+        "query": Feature(length=32),
+        "passages": Feature(axes=(count, LENGTH), length=144),
+    }
+    if settings["title_types"]:
+        found["passages_types"] = Feature(axes=(count, LENGTH), like="passages")
+    if settings["teacher"]:
+        found["scores"] = Feature(axes=(count,), dtype="float32")
+    return found
+
+
+def needs(settings: Settings) -> tuple[str, ...]:
+    names = ("query", "positives", "negatives")
+    return names + ("positives_scores", "negatives_scores") * bool(settings.get("teacher"))
+
+
+KIND = Kind(
+    name="triples",
+    function=triples,
+    features=features,
+    needs=needs,
+    crop="right",
+    check=check_passages,
+)
