@@ -1,4 +1,4 @@
-"""Texts to vectors: an encoder's folder, its tokenizer, and the loop that keeps devices busy.
+"""Texts to vectors: an encoder's folder and its tokenizer, on all devices.
 
 encoder = Encoder.load("out/retriever")
 vectors = encoder.encode(["a passage", "another"])
@@ -7,7 +7,6 @@ questions = encoder.encode(["a question"], side="query")
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import os
@@ -18,42 +17,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from qac_jax.data.form import Form, form_of, title_and_body
-from qac_jax.errors import UserError, nearest
-from qac_jax.hub import hf_config, huggingface, parameters, sentence_transformers
-from qac_jax.inference import buckets
+from qac_jax.errors import UserError
+from qac_jax.hub import hf_config, huggingface, sentence_transformers
+from qac_jax.inference.buckets import Batch, padded
+from qac_jax.inference.runner import Runner, dtype_of
+from qac_jax.inference.settings import AS_THE_FOLDER_SAYS, BY_DEVICE, EncoderOptions, Inference
+from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
-from qac_jax.text import tokenizers
 from qac_jax.text.titles import SEGMENTS, text_of
 from qac_jax.text.tokenizers import Tokenizer
 
 
-PRECISIONS = ("auto", "float32", "bfloat16")
-
-# Tokens of one batch on one device: what fits a CPU's caches, and what fills a GPU.
-_TOKENS = {"cpu": 4096}
-_MANY_TOKENS = 65536
-# Batches that are under way while the host prepares the next ones.
-_AHEAD = 3
-
 Tokens = Sequence[int]
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How an encoder's folder is used, where that is not what the folder says itself."""
-
-    pooling: str = ""  # "": as the folder says
-    normalize: bool | None = None
-    title: str = ""  # its form, see text/titles.py
-    max_length: int = 0  # tokens of a text, special ones included
-    query_prompt: str | None = None
-    passage_prompt: str | None = None
-    precision: str = "auto"
-    batch_tokens: int = 0  # on one device
+_NO_PROMPTS: Mapping[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,26 +41,47 @@ class Encoder:
     """A dual encoder with all that it needs to read texts. Make it with `load`."""
 
     module: DualEncoder
-    params: Any  # on the devices
+    runner: Runner
     tokenizer: Tokenizer
     limits: dict[str, int]  # tokens of a query and of a passage, special ones included
     prompts: dict[str, str]
-    batch_tokens: int
-    mesh: jax.sharding.Mesh
 
     @classmethod
-    def load(cls, place: str | os.PathLike[str], settings: Settings | None = None) -> Encoder:
-        """From an artefact of ours, or a Hugging Face or sentence-transformers folder."""
-        settings = settings or Settings()
+    def load(
+        cls,
+        place: str | os.PathLike[str],
+        options: EncoderOptions = AS_THE_FOLDER_SAYS,
+        inference: Inference = BY_DEVICE,
+        prompts: Mapping[str, str] = _NO_PROMPTS,
+    ) -> Encoder:
+        """From an artefact of ours, or a Hugging Face or sentence-transformers folder.
+
+        `prompts` replace those of the folder, by side.
+        """
         folder = huggingface.resolve(place)
+        wanted = {"yes": True, "no": False}.get(options.normalize)
         module, variables = huggingface.load_dual_encoder(
             folder,
-            runtime=Runtime(dtype=_precision(settings.precision), scan=True),
-            pooling=settings.pooling or None,
-            normalize=settings.normalize if settings.normalize is not None else _cosine(folder),
+            runtime=Runtime(dtype=dtype_of(inference.precision), scan=True),
+            pooling=options.pooling or None,
+            normalize=wanted if wanted is not None else _cosine(folder),
         )
         assert isinstance(module, DualEncoder)
-        return cls.of(module, variables["params"], tokenizer_of(folder), settings, folder)
+        params, tokenizer = variables["params"], tokenizer_of(folder)
+        return cls.of(module, params, tokenizer, options, inference, prompts, folder=folder)
+
+    @classmethod
+    def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Encoder:
+        """The encoder that an artefact remembers (`memory`), used as it was for its vectors.
+
+        `place`: where its folder is, if it was moved.
+        """
+        return cls.load(
+            place or known["path"],
+            EncoderOptions(**known["options"]),
+            Inference(**known["inference"]),
+            known["prompts"],
+        )
 
     @classmethod
     def of(
@@ -88,53 +89,36 @@ class Encoder:
         module: DualEncoder,
         params: Any,
         tokenizer: Tokenizer,
-        settings: Settings | None = None,
+        options: EncoderOptions = AS_THE_FOLDER_SAYS,
+        inference: Inference = BY_DEVICE,
+        prompts: Mapping[str, str] = _NO_PROMPTS,
+        *,
         folder: Path | None = None,
     ) -> Encoder:
         """From a module and its parameters; `folder` may say how long texts can be."""
-        settings = settings or Settings()
-        if settings.title:
-            module = module.clone(config=dataclasses.replace(module.config, title=settings.title))
+        if options.title:
+            module = module.clone(config=dataclasses.replace(module.config, title=options.title))
         longest = module.config.bert.max_positions
         config = module.config
         said = folder and sentence_transformers.max_length(folder)
         trained = {"query": config.query_length, "passage": config.passage_length}
         limits = {
-            side: settings.max_length or min(own or said or longest, longest)
+            side: options.max_length or min(own or said or longest, longest)
             for side, own in trained.items()
         }
         if not 3 <= min(limits.values()) <= max(limits.values()) <= longest:
             raise UserError(
-                f"max_length={settings.max_length or min(limits.values())} does not suit the "
+                f"max_length={options.max_length or min(limits.values())} does not suit the "
                 f"encoder; expected 3 to {longest} tokens"
             )
-        if tokenizer.vocab_size > module.config.bert.vocab_size:
-            raise UserError(
-                f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the encoder "
-                f"{module.config.bert.vocab_size} rows for them; give the tokenizer it was trained "
-                "with"
-            )
-        mesh = jax.make_mesh(
-            (jax.local_device_count(),),
-            ("data",),
-            (AxisType.Auto,),
-            devices=jax.local_devices(),
-        )
-        prompts = {
-            side: own if (own := getattr(settings, f"{side}_prompt")) is not None else theirs
-            for side, theirs in (
-                ("query", module.config.query_prompt),
-                ("passage", module.config.passage_prompt),
-            )
-        }
+        check_vocabulary(tokenizer, module.config.bert.vocab_size, "encoder")
+        own = {"query": module.config.query_prompt, "passage": module.config.passage_prompt}
         return cls(
             module=module,
-            params=jax.device_put(params, NamedSharding(mesh, PartitionSpec())),
+            runner=Runner.of(params, inference),
             tokenizer=tokenizer,
             limits=limits,
-            prompts=prompts,
-            batch_tokens=settings.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS),
-            mesh=mesh,
+            prompts={**own, **prompts},
         )
 
     @property
@@ -182,41 +166,37 @@ class Encoder:
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
         """The same for ids that have their special tokens already."""
-        vectors = np.empty((len(rows), self.width), np.float32)
-        waiting: collections.deque[tuple[buckets.Batch, jax.Array]] = collections.deque()
-
-        def take() -> None:
-            batch, found = waiting.popleft()
-            vectors[batch.rows] = np.asarray(found)[: len(batch.rows)]
-            if advance is not None:
-                advance(len(batch.rows))
-
-        for batch in self.batches(rows):
-            # JAX computes in the background: the host pads the next batches meanwhile.
-            waiting.append((batch, self.apply(*padded(rows, batch, self.tokenizer.pad_id), side)))
-            if len(waiting) >= _AHEAD:
-                take()
-        while waiting:
-            take()
-        return vectors
-
-    def batches(self, rows: Sequence[Tokens]) -> Sequence[buckets.Batch]:
-        """How `encode_tokens` cuts the work."""
-        devices = self.mesh.size
-        return list(
-            buckets.batches(
-                [len(row) for row in rows],
-                self.batch_tokens * devices,
-                multiple=devices,
-                limit=max(self.limits.values()),
-            )
+        return self.runner.rows(
+            self.batches(rows),
+            lambda batch: self.apply(*padded(rows, batch, self.tokenizer.pad_id), side),
+            np.empty((len(rows), self.width), np.float32),
+            advance,
         )
 
+    def batches(self, rows: Sequence[Tokens]) -> list[Batch]:
+        """How `encode_tokens` cuts the work."""
+        lengths = [len(row) for row in rows]
+        return list(self.runner.batches(lengths, max(self.limits.values())))
+
     def apply(self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage") -> jax.Array:
-        """One padded batch; its rows are cut over the devices."""
-        cut = NamedSharding(self.mesh, PartitionSpec("data"))
-        run = _program(self.module, self.tokenizer.sep_id)
-        return run(self.params, *jax.device_put((ids, lengths), cut), side)
+        """The vectors of one padded batch."""
+        program = _program(self.module, self.tokenizer.sep_id)
+        return program(self.runner.params, *self.runner.placed((ids, lengths)), side)
+
+
+def memory(
+    place: str | os.PathLike[str],
+    options: EncoderOptions,
+    inference: Inference,
+    prompts: Mapping[str, str],
+) -> dict[str, Any]:
+    """What an artefact of vectors notes of its encoder, for `Encoder.remembered`."""
+    return {
+        "path": os.path.abspath(place),
+        "options": dataclasses.asdict(options),
+        "inference": dataclasses.asdict(inference),
+        "prompts": dict(prompts),
+    }
 
 
 @functools.lru_cache(maxsize=8)
@@ -233,37 +213,6 @@ def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
         return jnp.asarray(found, jnp.float32)
 
     return jax.jit(vectors, static_argnums=3)
-
-
-def padded(rows: Sequence[Tokens], batch: buckets.Batch, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """(ids [size, length], lengths [size]) of one batch; rows beyond its texts are empty ones."""
-    ids = np.full((batch.size, batch.length), pad, np.int32)
-    lengths = np.ones(batch.size, np.int32)
-    for place, row in enumerate(batch.rows):
-        tokens = rows[row]
-        ids[place, : len(tokens)] = tokens
-        lengths[place] = len(tokens)
-    return ids, lengths
-
-
-def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer that lies with an encoder: in its folder, or where its kind keeps it."""
-    usual = (parameters.TOKENIZER, ".", "0_Transformer", "passage")
-    for name in usual:
-        place = folder / name
-        if any((place / file).is_file() for file in huggingface.TOKENIZER_FILES):
-            return tokenizers.load(os.path.normpath(place))
-    raise UserError(
-        f"{folder} holds no tokenizer; copy {huggingface.TOKENIZER_FILES[0]} of the model into it"
-    )
-
-
-def _precision(name: str) -> str:
-    if name not in PRECISIONS:
-        raise UserError(f"precision={name!r} is not known; {nearest(name, PRECISIONS)}")
-    if name != "auto":
-        return name
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
 def _cosine(folder: Path) -> bool | None:

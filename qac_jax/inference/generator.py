@@ -1,4 +1,4 @@
-"""Passages to texts with a T5: its folder, its tokenizer, and the loop that keeps devices busy.
+"""Passages to texts with a T5: its folder and its tokenizer, on all devices.
 
     generator = Generator.load("out/generator", Decoding(max_tokens=64, samples=5), seed=0)
     found = generator.generate([Request("p1", "text2query: Copper is a metal.")])
@@ -9,7 +9,6 @@ Scores are the mean log-likelihood of a token, the end included.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -19,28 +18,27 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from qac_jax.data.form import form_of
-from qac_jax.errors import UserError, nearest
-from qac_jax.hub import huggingface, parameters
-from qac_jax.models.decoding.decode import Decoded, Decoding, decode
+from qac_jax.errors import UserError
+from qac_jax.hub import huggingface
+from qac_jax.inference.buckets import Batch, padded
+from qac_jax.inference.runner import Runner, dtype_of
+from qac_jax.inference.settings import BY_DEVICE, Inference
+from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
+from qac_jax.models.decoding.decode import decode
+from qac_jax.models.decoding.rules import Decoded
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5
-from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import Tokenizer
 
 
-PRECISIONS = ("auto", "float32", "bfloat16")
-
 # Texts of one batch on one device: enough rows for fast matrix products.
-_TEXTS = {"cpu": 32}
-_MANY_TEXTS = 512
-# Batches that are under way while the host prepares the next ones.
+_ON_CPU, _ELSEWHERE = 32, 512
+# Batches under way: each holds the caches of its texts.
 _AHEAD = 2
-# Every length is a program to compile, and reading is little of the work: few lengths.
-_LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
-_STEP = 256
 
 Report = Callable[[int, int], None]
 
@@ -66,56 +64,40 @@ class Said(NamedTuple):
     score: float
 
 
-class Batch(NamedTuple):
-    """Which requests go together, and the shape they are padded to."""
-
-    rows: np.ndarray
-    size: int
-    length: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Generator:
     """A T5 with all that it needs to read and write texts. Make it with `load`."""
 
     module: T5
-    params: Any  # on the devices
+    runner: Runner
     tokenizer: Tokenizer
-    settings: Decoding
-    mesh: Mesh
+    decoding: Decoding
+    pieces: int  # ids from there on belong to no token
     seed: int = 0
     max_input: int = 512
-    texts: int = 0  # a batch and device
 
     @classmethod
     def load(
         cls,
         place: str | os.PathLike[str],
-        settings: Decoding,
+        decoding: Decoding,
+        inference: Inference = BY_DEVICE,
         *,
         seed: int = 0,
         max_input: int = 512,
-        precision: str = "auto",
-        texts: int = 0,
     ) -> Generator:
         """From an artefact of ours or a Hugging Face folder."""
         folder = huggingface.resolve(place)
-        module, variables = huggingface.load(folder, Runtime(dtype=precision_here(precision)))
+        dtype = dtype_of(inference.precision)
+        module, variables = huggingface.load(folder, Runtime(dtype=dtype))
         if not isinstance(module, T5):
             raise UserError(
                 f"{place} is a {type(module).__name__}, which reads texts but cannot write any; "
                 "give the folder of a T5"
             )
-        inside = folder / parameters.TOKENIZER
-        tokenizer = tokenizers.load(os.path.normpath(inside if inside.is_dir() else folder))
+        params, tokenizer = variables["params"], tokenizer_of(folder)
         return cls.of(
-            module,
-            variables["params"],
-            tokenizer,
-            settings,
-            seed=seed,
-            max_input=max_input,
-            texts=texts,
+            module, params, tokenizer, decoding, inference, seed=seed, max_input=max_input
         )
 
     @classmethod
@@ -124,27 +106,19 @@ class Generator:
         module: T5,
         params: Any,
         tokenizer: Tokenizer,
-        settings: Decoding,
+        decoding: Decoding,
+        inference: Inference = BY_DEVICE,
         *,
         devices: Sequence[Any] | None = None,
         **options: Any,
     ) -> Generator:
         """From a module and its parameters; on all devices of this process, or on these."""
         _check(module, tokenizer)
-        devices = jax.local_devices() if devices is None else list(devices)
-        mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
         # Every step reads all weights: in half precision, half the bytes.
         dtype = module.runtime.compute_dtype
         params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
-        pieces = tokenizer.vocab_size
-        return cls(
-            module=module,
-            params=jax.device_put(params, NamedSharding(mesh, PartitionSpec())),
-            tokenizer=tokenizer,
-            settings=dataclasses.replace(settings, pieces=pieces),
-            mesh=mesh,
-            **options,
-        )
+        runner = Runner.of(params, inference, devices)
+        return cls(module, runner, tokenizer, decoding, tokenizer.vocab_size, **options)
 
     @functools.cached_property
     def _form(self) -> tuple[list[int], list[int]]:
@@ -175,57 +149,42 @@ class Generator:
         """
         rows = self.read(requests)
         found: list[list[Said]] = [[] for _ in requests]
-        waiting: collections.deque[tuple[Batch, Decoded]] = collections.deque()
 
-        def take() -> None:
-            batch, decoded = waiting.popleft()
+        def take(batch: Batch, decoded: Decoded) -> None:
             tokens, lengths, scores = (np.asarray(part) for part in decoded)
             for place, row in enumerate(batch.rows):
                 found[row] = self._said(tokens[place], lengths[place], scores[place])
             if report is not None:
                 report(len(batch.rows), int(lengths[: len(batch.rows)].sum()))
 
-        for batch in self.batches([len(row) for row in rows]):
-            waiting.append((batch, self.start(requests, rows, batch)))
-            if len(waiting) >= _AHEAD:
-                take()
-        while waiting:
-            take()
+        batches = self.batches([len(row) for row in rows])
+        self.runner.run(batches, lambda b: self.start(requests, rows, b), take, ahead=_AHEAD)
         return found
 
     def batches(self, lengths: Sequence[int]) -> Iterator[Batch]:
         """How `generate` cuts the work: the longest first, as they need the most memory."""
-        size = self.texts or _TEXTS.get(jax.default_backend(), _MANY_TEXTS)
-        size *= self.mesh.size
-        order = np.argsort(-np.asarray(lengths), kind="stable")
-        while size // 2 >= max(len(order), self.mesh.size):
-            size //= 2  # few texts; otherwise every batch has the same number of rows
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            yield Batch(rows, size, _rounded(lengths[rows[0]], self.max_input))
+        return self.runner.even_batches(
+            lengths, self.max_input, on_cpu=_ON_CPU, elsewhere=_ELSEWHERE
+        )
 
     def start(
         self, requests: Sequence[Request], rows: Sequence[Sequence[int]], batch: Batch
     ) -> Decoded:
-        """One padded batch; its texts are cut over the devices. Does not wait for the end."""
-        ids = np.full((batch.size, batch.length), self.tokenizer.pad_id, np.int32)
-        lengths = np.ones(batch.size, np.int32)
+        """One padded batch. Does not wait for the end."""
+        ids, lengths = padded(rows, batch, self.tokenizer.pad_id)
         # Rows without a text end at once.
         limits = np.zeros(batch.size, np.int32)
         keys = np.zeros((batch.size, 2), np.uint32)
         for place, row in enumerate(batch.rows):
-            ids[place, : len(rows[row])] = rows[row]
-            lengths[place] = len(rows[row])
-            limits[place] = requests[row].max_tokens or self.settings.max_tokens
+            limits[place] = requests[row].max_tokens or self.decoding.max_tokens
             keys[place] = _bits(self.seed, requests[row].name)
-        cut = NamedSharding(self.mesh, PartitionSpec("data"))
-        arrays = jax.device_put((ids, lengths, limits, keys), cut)
-        return _program(self.module, self.settings, self.mesh)(self.params, *arrays)
+        program = _program(self.module, self.decoding, self.pieces, self.runner.mesh)
+        return program(self.runner.params, *self.runner.placed((ids, lengths, limits, keys)))
 
     def _said(self, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray) -> list[Said]:
-        settings, end = self.settings, self.module.config.eos_id
+        decoding, end = self.decoding, self.module.config.eos_id
         # A beam's score is divided by a power of the length already.
-        power = 1.0 - settings.length_penalty if settings.method == "beam" else 1.0
+        power = 1.0 - decoding.length_penalty if decoding.method == "beam" else 1.0
         found = []
         for ids, length, score in zip(tokens.tolist(), lengths.tolist(), scores, strict=True):
             ids = [i for i in ids[:length] if i != end]
@@ -235,7 +194,7 @@ class Generator:
 
 
 @functools.lru_cache(maxsize=8)
-def _program(module: T5, settings: Decoding, mesh: Mesh) -> Callable[..., Decoded]:
+def _program(module: T5, decoding: Decoding, pieces: int, mesh: Mesh) -> Callable[..., Decoded]:
     """Compiled once for all generators of one shape.
 
     Every device runs a loop of its own and stops when its own rows have ended: nothing is
@@ -243,7 +202,10 @@ def _program(module: T5, settings: Decoding, mesh: Mesh) -> Callable[..., Decode
     """
 
     def run(params: Any, ids: Any, lengths: Any, limits: Any, keys: Any) -> Decoded:
-        return decode(module, {"params": params}, ids, lengths, settings, limits=limits, keys=keys)
+        variables = {"params": params}
+        return decode(
+            module, variables, ids, lengths, decoding, limits=limits, keys=keys, pieces=pieces
+        )
 
     rows = PartitionSpec("data")
     cut = jax.shard_map(
@@ -262,31 +224,12 @@ def _bits(seed: int, name: str) -> np.ndarray:
     return np.frombuffer(digest, np.uint32)
 
 
-def _rounded(length: int, limit: int) -> int:
-    """The length that a text of `length` tokens is padded to; `limit` is the longest there is."""
-    fitting = next((end for end in _LENGTHS if length <= end), -(-length // _STEP) * _STEP)
-    return max(min(fitting, limit), length)
-
-
 def _check(module: T5, tokenizer: Tokenizer) -> None:
     config = module.config
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the model "
-            f"{config.vocab_size} rows for them; give the tokenizer it was trained with"
-        )
+    check_vocabulary(tokenizer, config.vocab_size, "model")
     end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
     if config.eos_id != end:
         raise UserError(
             f"the model ends texts with token {config.eos_id}, the tokenizer {tokenizer.name} with "
             f"{end} ({tokenizer.token(end)}); give the tokenizer it was trained with"
         )
-
-
-def precision_here(name: str) -> str:
-    """The dtype of matrix products: by default bf16 where there are units for it."""
-    if name not in PRECISIONS:
-        raise UserError(f"precision={name!r} is not known; {nearest(name, PRECISIONS)}")
-    if name != "auto":
-        return name
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"

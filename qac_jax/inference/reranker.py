@@ -10,7 +10,6 @@ distillation wants.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import os
@@ -20,40 +19,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from qac_jax.data.form import Form, form_of
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.formats.queries import shares, with_score
 from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.hub import huggingface
 from qac_jax.inference import buckets
-from qac_jax.inference.encoder import tokenizer_of
+from qac_jax.inference.buckets import Batch
+from qac_jax.inference.runner import Runner, dtype_of, prefetched
+from qac_jax.inference.settings import BY_DEVICE, USUAL_PAIRS, Inference, RerankerOptions
+from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import CrossEncoder, log_odds
 from qac_jax.models.layers import Runtime
 from qac_jax.text.tokenizers import Tokenizer
 
 
-PRECISIONS = ("auto", "float32", "bfloat16")
-
-# Tokens of one batch on one device, as for encoders.
-_TOKENS = {"cpu": 4096}
-_MANY_TOKENS = 65536
-_AHEAD = 3
 # Pairs whose tokens are in memory together.
 _TOGETHER = 1 << 16
 
 Texts = Callable[[Sequence[str]], Sequence[str]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a cross-encoder's folder is used."""
-
-    max_length: int = 160  # tokens of a pair, special ones included; 0: all that the model takes
-    truncation: str = "pop_longer"
-    precision: str = "auto"
-    batch_tokens: int = 0  # on one device; 0: by device
+# The ids of a pair, and their token types.
+Pair = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,27 +48,29 @@ class Reranker:
     """A cross-encoder with all that it needs to read pairs. Make it with `load`."""
 
     module: CrossEncoder
-    params: Any  # on the devices
+    runner: Runner
     tokenizer: Tokenizer
     form: Form
     max_length: int
     truncation: str
-    batch_tokens: int
-    mesh: jax.sharding.Mesh
 
     @classmethod
-    def load(cls, place: str | os.PathLike[str], settings: Settings | None = None) -> Reranker:
+    def load(
+        cls,
+        place: str | os.PathLike[str],
+        options: RerankerOptions = USUAL_PAIRS,
+        inference: Inference = BY_DEVICE,
+    ) -> Reranker:
         """From an artefact of ours, or a Hugging Face folder of a sequence classifier."""
-        settings = settings or Settings()
         folder = huggingface.resolve(place)
-        dtype = _precision(settings.precision)
+        dtype = dtype_of(inference.precision)
         module, variables = huggingface.load(folder, Runtime(dtype=dtype, scan=True))
         if not isinstance(module, CrossEncoder):
             raise UserError(
                 f"{place} is a {type(module).__name__}, not a cross-encoder; give one that was "
                 "trained with objectives/cross_encoder.gin, or a sequence classifier's folder"
             )
-        return cls.of(module, variables["params"], tokenizer_of(folder), settings)
+        return cls.of(module, variables["params"], tokenizer_of(folder), options, inference)
 
     @classmethod
     def of(
@@ -89,34 +78,25 @@ class Reranker:
         module: CrossEncoder,
         params: Any,
         tokenizer: Tokenizer,
-        settings: Settings | None = None,
+        options: RerankerOptions = USUAL_PAIRS,
+        inference: Inference = BY_DEVICE,
     ) -> Reranker:
         """From a module and its parameters."""
-        settings = settings or Settings()
         longest = module.bert_config.max_positions
-        limit = settings.max_length or longest
+        limit = options.max_length or longest
         if not 4 <= limit <= longest:
             raise UserError(
                 f"max_length={limit} does not suit the cross-encoder; expected 4 to {longest} "
                 "tokens of query and passage together"
             )
-        if tokenizer.vocab_size > module.bert_config.vocab_size:
-            raise UserError(
-                f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the model "
-                f"{module.bert_config.vocab_size} rows for them; give the tokenizer it was "
-                "trained with"
-            )
-        devices = jax.local_devices()
-        mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
+        check_vocabulary(tokenizer, module.bert_config.vocab_size, "model")
         return cls(
             module=module,
-            params=jax.device_put(params, NamedSharding(mesh, PartitionSpec())),
+            runner=Runner.of(params, inference),
             tokenizer=tokenizer,
             form=Form(**form_of(tokenizer), crop="right"),
             max_length=limit,
-            truncation=settings.truncation,
-            batch_tokens=settings.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS),
-            mesh=mesh,
+            truncation=options.truncation,
         )
 
     def score(
@@ -138,40 +118,27 @@ class Reranker:
                     "train one without --scores"
                 )
             queries = list(map(with_score, queries, standing))
-        found = [
-            self._scored(queries[i : i + _TOGETHER], passages[i : i + _TOGETHER], advance)
-            for i in range(0, len(queries), _TOGETHER)
-        ]
+        starts = range(0, len(queries), _TOGETHER)
+
+        def tokens(start: int) -> list[Pair]:
+            stop = start + _TOGETHER
+            return self.tokenize(queries[start:stop], passages[start:stop])
+
+        found = [self.score_tokens(rows, advance=advance) for rows in prefetched(tokens, starts)]
         return np.concatenate(found) if found else np.empty(0, np.float32)
 
-    def _scored(
-        self,
-        queries: Sequence[str],
-        passages: Sequence[str],
-        advance: Callable[[int], None] | None,
+    def score_tokens(
+        self, rows: Sequence[Pair], *, advance: Callable[[int], None] | None = None
     ) -> np.ndarray:
-        rows = self.tokenize(queries, passages)
-        odds = np.empty(len(rows), np.float32)
-        waiting: collections.deque[tuple[buckets.Batch, jax.Array]] = collections.deque()
+        """The same for pairs that are tokenised already."""
+        return self.runner.rows(
+            self.batches(rows),
+            lambda batch: self.apply(*padded(rows, batch, self.form.pad)),
+            np.empty(len(rows), np.float32),
+            advance,
+        )
 
-        def take() -> None:
-            batch, found = waiting.popleft()
-            odds[batch.rows] = np.asarray(found)[: len(batch.rows)]
-            if advance is not None:
-                advance(len(batch.rows))
-
-        for batch in self.batches(rows):
-            # JAX computes in the background: the host pads the next batches meanwhile.
-            waiting.append((batch, self.apply(*padded(rows, batch, self.form.pad))))
-            if len(waiting) >= _AHEAD:
-                take()
-        while waiting:
-            take()
-        return odds
-
-    def tokenize(
-        self, queries: Sequence[str], passages: Sequence[str]
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    def tokenize(self, queries: Sequence[str], passages: Sequence[str]) -> list[Pair]:
         """(ids, token types) of each pair. A text is tokenised once, however often it is there."""
         texts = list(dict.fromkeys([*queries, *passages]))
         known = {
@@ -184,20 +151,14 @@ class Reranker:
             for query, passage in zip(queries, passages, strict=True)
         ]
 
-    def batches(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Iterator[buckets.Batch]:
+    def batches(self, rows: Sequence[Pair]) -> Iterator[Batch]:
         """How pairs are cut into padded batches, by length."""
-        devices = self.mesh.size
-        return buckets.batches(
-            [len(ids) for ids, _ in rows],
-            self.batch_tokens * devices,
-            multiple=devices,
-            limit=self.max_length,
-        )
+        return self.runner.batches([len(ids) for ids, _ in rows], self.max_length)
 
     def apply(self, ids: np.ndarray, types: np.ndarray, lengths: np.ndarray) -> jax.Array:
-        """One padded batch; its rows are cut over the devices."""
-        cut = NamedSharding(self.mesh, PartitionSpec("data"))
-        return _program(self.module)(self.params, *jax.device_put((ids, types, lengths), cut))
+        """The log-odds of one padded batch."""
+        arrays = self.runner.placed((ids, types, lengths))
+        return _program(self.module)(self.runner.params, *arrays)
 
 
 def probability(odds: np.ndarray) -> np.ndarray:
@@ -233,17 +194,11 @@ def rerank(
 
 
 def padded(
-    rows: Sequence[tuple[np.ndarray, np.ndarray]], batch: buckets.Batch, pad: int
+    rows: Sequence[Pair], batch: Batch, pad: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(ids, token types [size, length], lengths [size]); rows beyond its pairs are empty ones."""
-    ids = np.full((batch.size, batch.length), pad, np.int32)
-    types = np.zeros((batch.size, batch.length), np.int32)
-    lengths = np.ones(batch.size, np.int32)
-    for place, row in enumerate(batch.rows):
-        tokens, kinds = rows[row]
-        ids[place, : len(tokens)] = tokens
-        types[place, : len(tokens)] = kinds
-        lengths[place] = len(tokens)
+    """(ids, token types [size, length], lengths [size]) of one batch."""
+    ids, lengths = buckets.padded([ids for ids, _ in rows], batch, pad)
+    types, _ = buckets.padded([kinds for _, kinds in rows], batch, 0)
     return ids, types, lengths
 
 
@@ -256,11 +211,3 @@ def _program(module: CrossEncoder) -> Callable[..., jax.Array]:
         return jnp.asarray(log_odds(logits), jnp.float32)
 
     return jax.jit(odds)
-
-
-def _precision(name: str) -> str:
-    if name not in PRECISIONS:
-        raise UserError(f"precision={name!r} is not known; {nearest(name, PRECISIONS)}")
-    if name != "auto":
-        return name
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"

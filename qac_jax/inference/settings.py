@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from qac_jax.errors import UserError, nearest
 from qac_jax.fields import option
+
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
+LIKELIHOODS = ("sum", "mean", "released")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,6 +20,83 @@ class Inference:
     precision: str = option(
         "auto",
         "of matrix products (auto: bfloat16 where there are units for it)",
-        choices=("auto", "float32", "bfloat16"),
+        choices=PRECISIONS,
     )
-    batch_tokens: int = option(0, "tokens a batch and device (0: by device)", affects_result=False)
+    batch_tokens: int = option(
+        0, "tokens a batch and device, padding included (0: by device)", affects_result=False
+    )
+    batch_texts: int = option(0, "texts a batch and device (0: by device)", affects_result=False)
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UserError(
+                f"precision={self.precision!r} is not known; {nearest(self.precision, PRECISIONS)}"
+            )
+        if self.batch_tokens < 0 or self.batch_texts < 0:
+            raise UserError(
+                f"batch_tokens={self.batch_tokens}, batch_texts={self.batch_texts}; expected 0 "
+                "(by device) or more"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderOptions:
+    """How an encoder's folder is used, where that is not what the folder says itself."""
+
+    title: str = option(
+        "",
+        "how a title joins its text (default: as in training): marked is title TEXT: text",
+        choices=("", "none", "space", "separate", "segments", "marked"),
+    )
+    pooling: str = option("", "instead of what the folder says", choices=("", "cls", "mean"))
+    normalize: str = option(
+        "", "vectors of length 1 (default: as the folder says)", choices=("", "yes", "no")
+    )
+    max_length: int = option(0, "tokens of a text, special tokens included (0: as the folder says)")
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankerOptions:
+    """How a cross-encoder reads a query together with a passage."""
+
+    max_length: int = option(
+        160, "tokens that the cross-encoder reads of query and passage (0: all that it can)"
+    )
+    truncation: str = option(
+        "pop_longer",
+        "how a pair that is too long is cut: the longer text by turns, as Hugging Face does it "
+        "(longest_first), or the passage alone (only_second)",
+        choices=TRUNCATIONS,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodOptions:
+    """How a T5 judges spans of a document by their likelihood."""
+
+    likelihood: str = option(
+        "sum",
+        "plm: sum or mean of log-probabilities, or the released code's sum with padding",
+        choices=LIKELIHOODS,
+    )
+    document_tokens: int = option(192, "plm: tokens of the document, its end included")
+    span_tokens: int = option(32, "plm: tokens of a span")
+
+    def __post_init__(self) -> None:
+        if self.likelihood not in LIKELIHOODS:
+            raise UserError(
+                f"likelihood={self.likelihood!r} is not known; "
+                f"{nearest(self.likelihood, LIKELIHOODS)}"
+            )
+        if self.document_tokens < 2 or self.span_tokens < 1:
+            raise UserError(
+                f"document_tokens={self.document_tokens}, span_tokens={self.span_tokens}; "
+                "expected 2 or more, and 1 or more"
+            )
+
+
+# What the classes above are where nobody says otherwise.
+BY_DEVICE = Inference()
+AS_THE_FOLDER_SAYS = EncoderOptions()
+USUAL_PAIRS = RerankerOptions()
+USUAL_SPANS = LikelihoodOptions()

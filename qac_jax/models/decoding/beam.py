@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.models.decoding.rules import Decoded, Decoding, Rules
+from qac_jax.models.decoding.rules import Decoded, Rules
 from qac_jax.models.decoding.sampling import largest
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Array
 from qac_jax.models.t5 import T5
 
@@ -45,10 +46,10 @@ class _State(NamedTuple):
 
 
 def search(
-    module: T5, variables: Any, memory: Array, lengths: Array, limits: Array, settings: Decoding
+    module: T5, variables: Any, memory: Array, lengths: Array, limits: Array, rules: Rules
 ) -> Decoded:
     """The `samples` best continuations of each text."""
-    config, rules = module.config, Rules(settings, module.config)
+    config, settings = module.config, rules.settings
     texts, beams, size = memory.shape[0], settings.beams, settings.max_tokens
     dtype = jnp.promote_types(memory.dtype, jnp.float32)
 

@@ -16,12 +16,10 @@ from jax import lax
 
 from qac_jax.models.decoding import beam
 from qac_jax.models.decoding import sampling as samples
-from qac_jax.models.decoding.rules import Decoded, Decoding, Rules
+from qac_jax.models.decoding.rules import Decoded, Rules
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Array
 from qac_jax.models.t5 import T5
-
-
-__all__ = ["Decoded", "Decoding", "decode"]
 
 
 def decode(
@@ -33,21 +31,24 @@ def decode(
     *,
     limits: Array | None = None,
     keys: Array | None = None,
+    pieces: int = 0,
 ) -> Decoded:
     """Continuations of each text.
 
     limits [B]: how many tokens each text's continuations have at most (default: max_tokens).
-    keys: 64 random bits a text (uint32 [B, 2]), for sampling.
+    keys: 64 random bits a text (uint32 [B, 2]), for sampling. pieces: ids from there on belong to
+    no token and are never generated (0: all ids may be).
     """
     if limits is None:
         limits = jnp.full(ids.shape[0], settings.max_tokens, jnp.int32)
     limits = jnp.minimum(limits, settings.max_tokens)
     memory = module.apply(variables, ids, lengths, method="encode")
+    rules = Rules(settings, module.config, pieces)
     if settings.method == "beam":
-        return beam.search(module, variables, memory, lengths, limits, settings)
+        return beam.search(module, variables, memory, lengths, limits, rules)
     if settings.method == "sample" and keys is None:
         raise ValueError("sampling needs keys: 64 random bits a text")
-    return _each(module, variables, memory, lengths, limits, settings, keys)
+    return _each(module, variables, memory, lengths, limits, rules, keys)
 
 
 class _State(NamedTuple):
@@ -65,11 +66,11 @@ def _each(
     memory: Array,
     lengths: Array,
     limits: Array,
-    settings: Decoding,
+    rules: Rules,
     words: Array | None,
 ) -> Decoded:
     """Rows that know nothing of one another: greedy decoding and sampling."""
-    config, rules = module.config, Rules(settings, module.config)
+    config, settings = module.config, rules.settings
     texts, copies, size = memory.shape[0], settings.samples, settings.max_tokens
     rows = texts * copies
     row_limits = jnp.repeat(limits, copies)
@@ -81,7 +82,7 @@ def _each(
         scores = rules.allowed(logits, state.tokens, position)
         if settings.method == "sample":
             assert keys is not None
-            token = samples.draw(scores, keys, position, settings.sampling)
+            token = samples.draw(scores, keys, position, settings)
         else:
             token = samples.largest(scores, 1)[1][:, 0].astype(jnp.int32)
         chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]

@@ -9,13 +9,11 @@ vocabularies slowly (32k pieces: 60 times the time of the matrix product before 
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.errors import UserError
+from qac_jax.models.decoding.settings import Sampling
 from qac_jax.models.layers import Array
 
 
@@ -24,26 +22,6 @@ _SPARE = 7
 # Where only the nucleus cuts: it rarely holds more tokens than these.
 _NUCLEUS = 256
 _BLOCK = 128
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """Which tokens can be drawn: the `top_k` best, and of those a mass of `top_p`."""
-
-    temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0.0:
-            raise UserError(
-                f"temperature={self.temperature} is not above 0; for the most probable token "
-                "choose greedy decoding"
-            )
-        if self.top_k < 0:
-            raise UserError(f"top_k={self.top_k}; expected 0 (off) or more")
-        if not 0.0 < self.top_p <= 1.0:
-            raise UserError(f"top_p={self.top_p}; expected more than 0 and at most 1 (off)")
 
 
 def row_keys(words: Array, copies: int) -> Array:

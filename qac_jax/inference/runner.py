@@ -1,0 +1,138 @@
+"""What all models that are only applied have in common.
+
+Their weights lie on every device of this process, the rows of a batch are cut over the devices, and
+the host prepares the next batches while the devices compute.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from qac_jax.inference import buckets
+from qac_jax.inference.buckets import Batch
+from qac_jax.inference.settings import BY_DEVICE, Inference
+
+
+# Tokens of one batch on one device: what fits a CPU's caches, and what fills a GPU.
+_TOKENS = {"cpu": 4096}
+_MANY_TOKENS = 65536
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """A model's parameters on the devices, and how batches get there. Make it with `of`."""
+
+    params: Any
+    mesh: Mesh
+    inference: Inference = BY_DEVICE
+
+    @classmethod
+    def of(
+        cls,
+        params: Any,
+        inference: Inference = BY_DEVICE,
+        devices: Sequence[Any] | None = None,
+    ) -> Runner:
+        """On all devices of this process, or on these."""
+        devices = jax.local_devices() if devices is None else list(devices)
+        mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
+        return cls(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), mesh, inference)
+
+    def placed(self, arrays: T) -> T:
+        """Arrays of one batch on the devices, their rows cut over them."""
+        return jax.device_put(arrays, NamedSharding(self.mesh, PartitionSpec("data")))
+
+    def batches(self, lengths: Sequence[int], limit: int) -> Iterator[Batch]:
+        """Batches of about the same number of tokens, for models that read."""
+        devices = self.mesh.size
+        tokens = self.inference.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS)
+        texts = self.inference.batch_texts
+        return buckets.batches(
+            lengths, tokens * devices, texts=texts * devices, multiple=devices, limit=limit
+        )
+
+    def even_batches(
+        self, lengths: Sequence[int], limit: int, *, on_cpu: int, elsewhere: int
+    ) -> Iterator[Batch]:
+        """Batches of the same number of texts, for models that write."""
+        devices = self.mesh.size
+        return buckets.even_batches(
+            lengths,
+            self.texts(on_cpu, elsewhere),
+            tokens=self.inference.batch_tokens * devices,
+            multiple=devices,
+            limit=limit,
+        )
+
+    def texts(self, on_cpu: int, elsewhere: int) -> int:
+        """Texts of a batch on all devices; the arguments are for one device, by its kind."""
+        usual = on_cpu if jax.default_backend() == "cpu" else elsewhere
+        return (self.inference.batch_texts or usual) * self.mesh.size
+
+    def run(
+        self,
+        batches: Iterable[Batch],
+        start: Callable[[Batch], T],
+        take: Callable[[Batch, T], None],
+        *,
+        ahead: int = 3,
+    ) -> None:
+        """Starts every batch and takes the results in order, up to `ahead` batches under way.
+
+        JAX computes in the background: `start` prepares the next batches meanwhile.
+        """
+        waiting: collections.deque[tuple[Batch, T]] = collections.deque()
+        for batch in batches:
+            waiting.append((batch, start(batch)))
+            if len(waiting) >= ahead:
+                take(*waiting.popleft())
+        while waiting:
+            take(*waiting.popleft())
+
+    def rows(
+        self,
+        batches: Iterable[Batch],
+        start: Callable[[Batch], jax.Array],
+        out: np.ndarray,
+        advance: Callable[[int], None] | None = None,
+    ) -> np.ndarray:
+        """`out` filled with what `start` computes of each text, a row (or a number) each."""
+
+        def take(batch: Batch, found: jax.Array) -> None:
+            out[batch.rows] = np.asarray(found)[: len(batch.rows)]
+            if advance is not None:
+                advance(len(batch.rows))
+
+        self.run(batches, start, take)
+        return out
+
+
+def dtype_of(precision: str) -> str:
+    """The dtype of matrix products: by default bfloat16 where there are units for it."""
+    name = Inference(precision).precision
+    if name != "auto":
+        return name
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """What `make` makes of each item, the next one in a thread while one is in use."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        upcoming: collections.deque[concurrent.futures.Future[T]] = collections.deque()
+        for item in items:
+            upcoming.append(thread.submit(make, item))
+            if len(upcoming) > 1:
+                yield upcoming.popleft().result()
+        while upcoming:
+            yield upcoming.popleft().result()

@@ -1,0 +1,32 @@
+"""The tokenizer that belongs to a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from qac_jax.errors import UserError
+from qac_jax.hub import huggingface, parameters
+from qac_jax.text import tokenizers
+from qac_jax.text.tokenizers import Tokenizer
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The tokenizer that lies with a model: in its folder, or where its kind keeps it."""
+    usual = (parameters.TOKENIZER, ".", "0_Transformer", "passage")
+    for name in usual:
+        place = folder / name
+        if any((place / file).is_file() for file in huggingface.TOKENIZER_FILES):
+            return tokenizers.load(os.path.normpath(place))
+    raise UserError(
+        f"{folder} holds no tokenizer; copy {huggingface.TOKENIZER_FILES[0]} of the model into it"
+    )
+
+
+def check_vocabulary(tokenizer: Tokenizer, rows: int, model: str) -> None:
+    """Refuses a tokenizer with more pieces than the model has rows for them."""
+    if tokenizer.vocab_size > rows:
+        raise UserError(
+            f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the {model} "
+            f"{rows} rows for them; give the tokenizer it was trained with"
+        )
