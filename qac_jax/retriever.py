@@ -28,7 +28,9 @@ from qac_jax import artifacts, progress
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface
-from qac_jax.inference.encoder import Encoder, Settings, tokenizer_of
+from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.settings import AS_THE_FOLDER_SAYS, EncoderOptions
+from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import index as index_files
@@ -96,7 +98,7 @@ class Retriever:
         somebody watches.
         """
         bars = sys.stderr.isatty() if progress_bars is None else progress_bars
-        settings = Settings(pooling=pooling, max_length=max_length)
+        options = EncoderOptions(pooling=pooling, max_length=max_length)
         with _told(bars):
             place = Path(folder)
             if (place / _INDEX / artifacts.COMMIT).exists():
@@ -104,8 +106,8 @@ class Retriever:
             record = artifacts.peek(place)
             if record is None or record["kind"] != index_files.KIND:
                 place = huggingface.resolve(place)
-                return cls(Encoder.load(place, settings), place, bars=bars)
-            if settings != Settings():
+                return cls(Encoder.load(place, options), place, bars=bars)
+            if options != AS_THE_FOLDER_SAYS:
                 raise UserError(
                     f"{place} is an index, whose encoder is used as it was for its vectors; leave "
                     "out pooling and max_length"
@@ -272,7 +274,7 @@ class Retriever:
         huggingface.save(
             folder,
             DualEncoder(config, encoder.module.runtime),
-            {"params": encoder.params},
+            {"params": encoder.runner.params},
             tokenizer=export.tokenizer_folder(self._place),
             max_length=max(encoder.limits.values()),
         )

@@ -95,9 +95,10 @@ class Encode:
         return [found[i * len(found) // wanted] for i in range(wanted)]
 
     def _encoder(self, folder: Path) -> Encoder:
-        from qac_jax.inference.encoder import Encoder, Settings
+        from qac_jax.inference.encoder import Encoder
+        from qac_jax.inference.settings import Inference
 
-        return Encoder.load(folder, Settings(batch_tokens=self.tokens))
+        return Encoder.load(folder, inference=Inference(batch_tokens=self.tokens))
 
     def _theirs(self, folder: Path, texts: list[str]) -> Callable[[], np.ndarray]:
         try:

@@ -93,7 +93,7 @@ class Extract:
 
     def _self(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
         from qac_jax.inference.encoder import Encoder
-        from qac_jax.inference.likelihood import EncoderSalience
+        from qac_jax.queries.extraction_encoder import EncoderSalience
 
         salience = EncoderSalience(Encoder.load(self.model or shipped.minilm()))
         documents, spans = _texts(drawn)
@@ -107,12 +107,14 @@ class Extract:
 
     def _plm(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
         from qac_jax.inference.likelihood import Likelihood
+        from qac_jax.inference.settings import LikelihoodOptions
 
+        options = LikelihoodOptions(self.likelihood)
         if self.scorer:
-            salience = Likelihood.load(self.scorer, kind=self.likelihood)
+            salience = Likelihood.load(self.scorer, options)
         else:
             drawn = drawn[: self.scored]
-            salience = Likelihood(_random_t5(), self.likelihood)
+            salience = Likelihood(_random_t5(), options)
         documents, spans = _texts(drawn)
         salience(documents[:_COMPILING], spans[:_COMPILING])
         began = time.perf_counter()
@@ -164,7 +166,7 @@ def _random_t5() -> Any:
     import jax.numpy as jnp
 
     from qac_jax.inference.generator import Generator
-    from qac_jax.models.decoding.decode import Decoding
+    from qac_jax.models.decoding.settings import Decoding
     from qac_jax.models.layers import Runtime
     from qac_jax.models.t5 import T5, T5Config
     from qac_jax.text import tokenizers

@@ -17,7 +17,8 @@ from qac_jax.fields import option
 
 
 if TYPE_CHECKING:
-    from qac_jax.inference.generator import Batch, Generator, Request
+    from qac_jax.inference.buckets import Batch
+    from qac_jax.inference.generator import Generator, Request
 
 
 # (width, inner width, layers of encoder and decoder each, heads); 64 numbers a head.
@@ -101,9 +102,10 @@ class Generate:
         import jax
 
         from qac_jax.hub import backbones
-        from qac_jax.inference import generator
-        from qac_jax.models.decoding.rules import Decoding
-        from qac_jax.models.decoding.sampling import Sampling
+        from qac_jax.inference.generator import Generator
+        from qac_jax.inference.runner import dtype_of
+        from qac_jax.inference.settings import Inference
+        from qac_jax.models.decoding.settings import Decoding
         from qac_jax.models.layers import Runtime
         from qac_jax.models.t5 import T5, T5Config
         from qac_jax.text import tokenizers
@@ -120,19 +122,25 @@ class Generate:
             start_id=tokenizer.cls_id,
             eos_id=tokenizer.sep_id,
         )
-        module = T5(config, Runtime(dtype=generator.precision_here(self.precision)))
+        module = T5(config, Runtime(dtype=dtype_of(self.precision)))
         params = jax.tree.map(np.asarray, backbones.new_parameters(module))
-        settings = Decoding(
+        decoding = Decoding(
             max_tokens=self.max_tokens,
             min_tokens=self.max_tokens,
             samples=self.samples,
-            sampling=Sampling(1.0, self.top_k, self.top_p),
+            top_k=self.top_k,
+            top_p=self.top_p,
         )
-        made = generator.Generator.of(
-            module, params, tokenizer, settings, max_input=self.max_input, texts=self.batch_texts
+        made = Generator.of(
+            module,
+            params,
+            tokenizer,
+            decoding,
+            Inference(batch_texts=self.batch_texts),
+            max_input=self.max_input,
         )
-        # All rows of the table are said, as on the other side.
-        return dataclasses.replace(made, settings=settings), params
+        # All rows of the table may be drawn, as on the other side.
+        return dataclasses.replace(made, pieces=0), params
 
     def _requests(self, generator: Generator) -> list[Request]:
         from qac_jax.formats import documents
@@ -205,11 +213,11 @@ class Generate:
     ) -> None:
         """Both sides say the same when nothing is drawn."""
         from qac_jax.inference.generator import Request
-        from qac_jax.models.decoding.rules import Decoding
+        from qac_jax.models.decoding.settings import Decoding
 
-        few = Decoding(method="greedy", max_tokens=_CHECKED, min_tokens=_CHECKED)
+        few = Decoding(method="greedy", samples=1, max_tokens=_CHECKED, min_tokens=_CHECKED)
         names = [Request("", "")] * len(rows)
-        ours = dataclasses.replace(generator, settings=few).start(names, rows, batch)
+        ours = dataclasses.replace(generator, decoding=few).start(names, rows, batch)
         theirs = model.generate(
             **inputs, do_sample=False, max_new_tokens=_CHECKED, min_new_tokens=_CHECKED
         )
@@ -231,7 +239,7 @@ class Generate:
             "mean_tokens_read": float(np.mean(lengths)),
             "rows_a_batch": batches[0].size * self.samples,
             "shapes": len({(b.size, b.length) for b in batches}),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(generator.params)),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(generator.runner.params)),
             "precision": generator.module.runtime.dtype,
             "device": jax.devices()[0].device_kind,
             "cores": os.cpu_count(),

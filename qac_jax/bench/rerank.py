@@ -132,11 +132,12 @@ class Rerank:
     def _ours(
         self, folder: Path, queries: Sequence[str], passages: Sequence[str]
     ) -> Callable[[], np.ndarray]:
-        from qac_jax.inference.reranker import Reranker, Settings
+        from qac_jax.inference.reranker import Reranker
+        from qac_jax.inference.settings import Inference, RerankerOptions
 
         # Truncated as Hugging Face does it, so that both sides read the same tokens.
-        settings = Settings(self.max_length, "longest_first", batch_tokens=self.tokens)
-        reranker = Reranker.load(folder, settings)
+        options = RerankerOptions(self.max_length, "longest_first")
+        reranker = Reranker.load(folder, options, Inference(batch_tokens=self.tokens))
         return lambda: reranker.score(queries, passages)
 
     def _theirs(

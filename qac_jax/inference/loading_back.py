@@ -20,7 +20,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.hub import dpr, huggingface
-from qac_jax.inference.encoder import tokenizer_of
+from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder
 from qac_jax.text.tokenizers import Tokenizer

@@ -20,7 +20,7 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.inference.encoder import Encoder, Settings
+from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.vectors import Vectors, shard_names
 
@@ -101,7 +101,7 @@ class Index(Searchable):
                 f"the encoder of {self.artifact.path} is not at {place} any more; say where it "
                 "is by --model"
             )
-        return Encoder.load(place, Settings(**known["settings"]))
+        return Encoder.remembered(known, place)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Vectors to (scores, rows), as every searcher."""

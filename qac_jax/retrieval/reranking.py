@@ -13,7 +13,8 @@ from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Ranking, Run
-from qac_jax.inference.reranker import Reranker, Settings, Texts, rerank
+from qac_jax.inference.reranker import Reranker, Texts, rerank
+from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.retrieval import texts
 from qac_jax.retrieval.hits import Hit
 
@@ -31,7 +32,8 @@ class Candidates:
     texts: Texts
     depth: int
     model: str
-    settings: Settings
+    options: RerankerOptions
+    inference: Inference
 
     @classmethod
     def read(
@@ -43,7 +45,8 @@ class Candidates:
         k: int,
         depth: int,
         model: str,
-        settings: Settings,
+        options: RerankerOptions,
+        inference: Inference,
     ) -> Candidates:
         """The first `k` passages of a run file, and the texts of its queries."""
         found = runs.read_run(run, k)
@@ -53,7 +56,7 @@ class Candidates:
                 f"{len(absent)} queries of the run have no text in {queries}, such as "
                 f"{min(absent)!r}; give the queries that were searched with"
             )
-        return cls(found, asked, texts, depth, model, settings)
+        return cls(found, asked, texts, depth, model, options, inference)
 
     def pieces(self) -> list[list[str]]:
         """The queries, cut into pieces of about as many pairs."""
@@ -63,7 +66,7 @@ class Candidates:
     @functools.cached_property
     def reranker(self) -> Reranker:
         """Loaded when the first piece needs it."""
-        return Reranker.load(self.model, self.settings)
+        return Reranker.load(self.model, self.options, self.inference)
 
     def reranked(self, piece: Sequence[str]) -> Run:
         """The rankings of some queries in the cross-encoder's order.
@@ -123,7 +126,7 @@ def hits(question: str, found: Sequence[Hit], model: str) -> list[Hit]:
     if not all(hit.text for hit in found):
         raise UserError("the cross-encoder reads texts, and they are not where they were")
     read = [texts.passage_text(dataclasses.asdict(hit)) for hit in found]
-    reranker = Reranker.load(model, Settings(max_length=0))
+    reranker = Reranker.load(model, RerankerOptions(max_length=0))
     reads_scores = reranker.module.reads_scores
     standing = shares([hit.score for hit in found]) if reads_scores else None
     odds = reranker.score([question] * len(found), read, standing)

@@ -45,7 +45,6 @@ class Engine:
             made = stage_lib.execute(Bm25(input=corpus, preset=self.bm25), folder / "bm25")
             lexical = Index(made)
             return lambda queries, k: lexical.run(_texts(queries), k)
-        from qac_jax.inference.encoder import Encoder
         from qac_jax.retrieval.exact import Exact
         from qac_jax.retrieval.hits import ranking
         from qac_jax.retrieval.ids import Ids
@@ -54,7 +53,7 @@ class Engine:
         stage = Embed(model=self.model, input=corpus, **self.embed)
         made = stage_lib.execute(stage, folder / "vectors")
         exact, ids = Exact(Vectors.of(made)), Ids(made)
-        encoder = Encoder.load(self.model, stage.settings())
+        encoder = stage.load(self.model)
 
         def search(queries: Sequence[Query], k: int) -> Run:
             texts = _texts(queries)

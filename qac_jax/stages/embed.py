@@ -13,7 +13,7 @@ from etils import epath
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.inference.settings import Inference
+from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import sharding
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Shard, sharded, writer_of_host
@@ -22,7 +22,7 @@ from qac_jax.processes import Place
 
 
 if TYPE_CHECKING:
-    from qac_jax.inference.encoder import Encoder, Settings
+    from qac_jax.inference.encoder import Encoder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class Embed(Stage):
 
     VERB: ClassVar[str] = "embed"
     KIND: ClassVar[str] = "vectors"
+    VERSION: ClassVar[int] = 2
     SHARED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
         "qac embed --model out/retriever --input corpus.jsonl --out out/vectors"
@@ -55,19 +56,10 @@ class Embed(Stage):
         "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")
     )
     titles: bool = option(True, "put a passage's title before its text, as in training")
-    title: str = option(
-        "",
-        "how a title joins its text (default: as in training): marked is title TEXT: text",
-        choices=("", "none", "space", "separate", "segments", "marked"),
-    )
-    pooling: str = option("", "instead of what the folder says", choices=("", "cls", "mean"))
-    normalize: str = option(
-        "", "vectors of length 1 (default: as the folder says)", choices=("", "yes", "no")
-    )
-    max_length: int = option(0, "tokens of a text (0: what the folder says)")
     prompt: str | None = option(None, "put before each text (default: what the folder says)")
     dtype: str = option("float32", "vectors are stored so", choices=("float32", "float16"))
     shard_rows: int = option(65536, "texts a file: what an interruption loses at most")
+    options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
 
@@ -86,7 +78,6 @@ class Embed(Stage):
         import jax
 
         from qac_jax import artifacts
-        from qac_jax.inference.encoder import Encoder
         from qac_jax.training import distributed
 
         distributed.start(self.place())
@@ -98,7 +89,7 @@ class Embed(Stage):
         if not first:
             out = Writer(out.path, {})  # with what process 0 knows by now
         found = artifacts.load(self._texts_folder(inputs, out), "passages")
-        encoder = Encoder.load(inputs.path("encoder"), self.settings())
+        encoder = self.load(inputs.path("encoder"))
         work = _Work(found, encoder, self._side(), self.titles, self.shard_rows)
         self._encode(work, out, jax.process_index(), jax.process_count())
         distributed.barrier("encoded")
@@ -106,20 +97,14 @@ class Embed(Stage):
             sharding.gather_hosts(out)
             self._finish(work, out, inputs.path("encoder"))
 
-    def settings(self) -> Settings:
-        """How the encoder's folder is used; searching must use it in the same way."""
-        from qac_jax.inference.encoder import Settings
+    def load(self, place: epath.PathLike) -> Encoder:
+        """The encoder as this stage uses it; searching must use it in the same way."""
+        from qac_jax.inference.encoder import Encoder
 
-        return Settings(
-            title=self.title,
-            pooling=self.pooling,
-            normalize={"yes": True, "no": False}.get(self.normalize),
-            max_length=self.max_length,
-            query_prompt=self.prompt if self._side() == "query" else None,
-            passage_prompt=self.prompt if self._side() == "passage" else None,
-            precision=self.inference.precision,
-            batch_tokens=self.inference.batch_tokens,
-        )
+        return Encoder.load(place, self.options, self.inference, self._prompts())
+
+    def _prompts(self) -> dict[str, str]:
+        return {} if self.prompt is None else {self._side(): self.prompt}
 
     def _side(self) -> str:
         return self.side or ("query" if self.queries else "passage")
@@ -173,6 +158,7 @@ class Embed(Stage):
             sharded(mine, left, encode, bar, ahead=lambda shard: work.tokens(shard.job))
 
     def _finish(self, work: _Work, out: Writer, model: epath.Path) -> None:
+        from qac_jax.inference.encoder import memory
         from qac_jax.retrieval import ids, texts
 
         if ids.OFFSETS not in out.done:
@@ -181,10 +167,7 @@ class Embed(Stage):
         out.info.update(
             dimension=work.encoder.width,
             side=work.side,
-            encoder={
-                "path": os.path.abspath(model),
-                "settings": dataclasses.asdict(self.settings()),
-            },
+            encoder=memory(model, self.options, self.inference, self._prompts()),
             texts=texts.location(work.artifact, out.path),
         )
 

@@ -69,7 +69,7 @@ class Export(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.hub import huggingface
         from qac_jax.inference import loading_back
-        from qac_jax.inference.encoder import tokenizer_of
+        from qac_jax.inference.tokenizer import tokenizer_of
         from qac_jax.models.layers import Runtime
 
         place = huggingface.resolve(Path(inputs.text("model")))

@@ -176,7 +176,7 @@ class Index(Stage):
     def _queries(self, inputs: Inputs) -> np.ndarray | None:
         """Queries as vectors, encoded here where they are texts; None: vectors of the index."""
         from qac_jax.formats.queries import read_queries
-        from qac_jax.inference.encoder import Encoder, Settings
+        from qac_jax.inference.encoder import Encoder
         from qac_jax.retrieval.vectors import Vectors
 
         if "queries" not in inputs:
@@ -186,7 +186,7 @@ class Index(Stage):
             found = of.read(0, len(of)).astype(np.float32)
         else:
             known = inputs.artifact("vectors").info["encoder"]
-            encoder = Encoder.load(known["path"], Settings(**known["settings"]))
+            encoder = Encoder.remembered(known)
             texts = [query.text for query in read_queries(inputs.path("queries"))]
             found = encoder.encode(texts, "query")
         if len(found) < 2:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.inference.settings import Inference
+from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline.sharding import Shard, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
 
@@ -71,7 +71,7 @@ class Search(Stage):
         kinds=("passages",),
         default="",
     )
-    max_length: int = option(160, "tokens that the cross-encoder reads of query and passage")
+    pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -122,7 +122,6 @@ class Search(Stage):
     def _candidates(self, inputs: Inputs, work: Writer) -> Candidates:
         """What the cross-encoder reads: the given run, or what the index finds."""
         from qac_jax.formats.runs import run_files
-        from qac_jax.inference.reranker import Settings
         from qac_jax.retrieval.reranking import Candidates
 
         if "candidates" in inputs:
@@ -139,11 +138,8 @@ class Search(Stage):
             k=self.k,
             depth=self._depth(),
             model=self.reranker,
-            settings=Settings(
-                self.max_length,
-                precision=self.inference.precision,
-                batch_tokens=self.inference.batch_tokens,
-            ),
+            options=self.pairs,
+            inference=self.inference,
         )
 
     def _texts(self, inputs: Inputs) -> Texts:

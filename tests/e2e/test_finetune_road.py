@@ -102,7 +102,7 @@ def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
         "passage": ["passage: " + titles.text_of(tokenizer, p, "separate") for p in passages],
         "query": ["query: river stone lamp", "query: " + "winter garden " * 9],
     }
-    params = encoder.params
+    params = encoder.runner.params
     stage = Embed(encoder=str(retriever), passages=str(road / "passages"))
     vectors = Vectors.of(execute(stage, road / f"vectors_{tied}"))
     for side, limit in (("passage", 14), ("query", 8)):

@@ -18,7 +18,8 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
-from qac_jax.inference.reranker import Reranker, Settings, probability
+from qac_jax.inference.reranker import Reranker, probability
+from qac_jax.inference.settings import RerankerOptions
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import reranking
 from qac_jax.stages import label as label_stage
@@ -70,7 +71,7 @@ def road(tmp_path_factory) -> Road:
     asked = {q.id: q.text for q in read_queries(data / "queries.jsonl")}
     ranked = runs.read_run(str(run.path / "run.trec"))
     pairs = [(asked[q], texts[p]) for q, found in ranked.items() for p in found.ids[:10]]
-    odds = Reranker.load(model, Settings(max_length=48)).score(*zip(*pairs, strict=True))
+    odds = Reranker.load(model, RerankerOptions(max_length=48)).score(*zip(*pairs, strict=True))
     low, high = np.quantile(probability(odds), (0.33, 0.66))
     assert low < high
     return Road(folder, data, prepared, run, model, (float(low), float(high)))

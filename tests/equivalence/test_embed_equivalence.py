@@ -18,7 +18,9 @@ from qac_jax import artifacts, fields
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.inference import buckets
-from qac_jax.inference.encoder import Encoder, Settings
+from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.runner import Runner
+from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import stage
 from qac_jax.retrieval.ids import Ids
 from qac_jax.retrieval.vectors import Vectors
@@ -63,27 +65,24 @@ def all_of(artifact: artifacts.Artifact) -> np.ndarray:
 
 def test_batches_change_nothing(encoder, texts):
     expected = encoder.encode(texts)
-    found = dataclasses.replace(encoder, batch_tokens=128).encode(texts)
+    runner = dataclasses.replace(encoder.runner, inference=Inference(batch_tokens=128))
+    found = dataclasses.replace(encoder, runner=runner).encode(texts)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
     np.testing.assert_allclose(found[-1:], encoder.encode(["one"]), rtol=0, atol=2e-6)
 
 
 def test_eight_devices_are_one(encoder, texts):
-    one = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    alone = dataclasses.replace(
-        encoder, mesh=one, params=jax.device_put(encoder.params, jax.devices()[0])
-    )
-    assert encoder.mesh.size == 8
+    one = Runner.of(encoder.runner.params, devices=jax.devices()[:1])
+    alone = dataclasses.replace(encoder, runner=one)
+    assert encoder.runner.mesh.size == 8
     found = encoder.apply(*_batch(encoder, texts)).sharding
     assert len(found.device_set) == 8
     np.testing.assert_allclose(encoder.encode(texts), alone.encode(texts), rtol=0, atol=2e-6)
 
 
 def _batch(encoder: Encoder, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    from qac_jax.inference.encoder import padded
-
     rows = encoder.tokenize(texts)
-    return padded(rows, encoder.batches(rows)[0], encoder.tokenizer.pad_id)
+    return buckets.padded(rows, encoder.batches(rows)[0], encoder.tokenizer.pad_id)
 
 
 def test_sentence_transformers_gives_the_same(folder, encoder, texts):
@@ -96,15 +95,15 @@ def test_sentence_transformers_gives_the_same(folder, encoder, texts):
 
 
 def test_settings_replace_what_the_folder_says(folder, texts):
-    settings = Settings(pooling="cls", normalize=False, max_length=8, passage_prompt="")
-    changed = Encoder.load(folder / "encoder", settings)
+    options = EncoderOptions(pooling="cls", normalize="no", max_length=8)
+    changed = Encoder.load(folder / "encoder", options, prompts={"passage": ""})
     rows = changed.tokenize(texts[:3])
     assert max(map(len, rows)) == 8
     assert changed.tokenize(["river"])[0] == changed.framed(changed.tokenizer.encode("river"))
     lengths = np.linalg.norm(changed.encode(texts[:3]), axis=1)
     assert (abs(lengths - 1) > 0.01).all()
     with pytest.raises(UserError, match="max_length=65 .* 3 to 64"):
-        Encoder.load(folder / "encoder", Settings(max_length=65))
+        Encoder.load(folder / "encoder", EncoderOptions(max_length=65))
 
 
 def test_an_interrupted_run_goes_on_to_the_same(folder, whole, tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ import pytest
 from toy_generation import model
 
 from qac_jax.inference.generator import Generator, Request, Said
-from qac_jax.models.decoding.decode import Decoding
-from qac_jax.models.decoding.sampling import Sampling
+from qac_jax.inference.settings import Inference
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.text import tokenizers
 
 
@@ -32,15 +32,15 @@ def requests() -> list[Request]:
 def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[list[Said]]:
     """Every request's continuations; `order` shuffles the requests on the way."""
     module, params = model()
-    given = {"max_tokens": 8, "samples": 2, "sampling": Sampling(1.0, 25, 0.95), **settings}
+    given = {"max_tokens": 8, "samples": 2, "top_k": 25, "top_p": 0.95, **settings}
     generator = Generator.of(
         module,
         params,
         tokenizers.load(),
         Decoding(**given),
+        Inference(batch_texts=texts),
         devices=jax.devices()[:devices],
         max_input=32,
-        texts=texts,
     )
     places = list(range(16))
     random.Random(order).shuffle(places)
@@ -91,8 +91,8 @@ def test_what_is_said_obeys_the_settings(expected: list[list[Said]]) -> None:
     [
         {"method": "greedy", "samples": 1},
         {"method": "beam", "beams": 3},
-        {"sampling": Sampling(0.7, 0, 0.9)},
-        {"sampling": Sampling()},
+        {"temperature": 0.7, "top_k": 0, "top_p": 0.9},
+        {"top_k": 0, "top_p": 1.0},
         {"no_repeat_ngram": 1, "min_tokens": 8},
     ],
     ids=["greedy", "beam", "nucleus", "all", "rules"],

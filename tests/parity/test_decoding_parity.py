@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from qac_jax.hub import huggingface
-from qac_jax.models.decoding.decode import Decoded, Decoding, decode
-from qac_jax.models.decoding.sampling import Sampling, draw, kept, row_keys
+from qac_jax.models.decoding.decode import decode
+from qac_jax.models.decoding.rules import Decoded
+from qac_jax.models.decoding.sampling import draw, kept, row_keys
+from qac_jax.models.decoding.settings import Decoding, Sampling
 from qac_jax.models.layers import Runtime
 
 
@@ -51,7 +53,7 @@ def settings_of(case: Path, name: str) -> Decoding:
     base = re.match(r"(greedy|beam)\d+", name)
     assert base, f"{name} is neither greedy nor beam search"
     said = " ".join({table[base[0]]: None, table[name]: None})
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, Any] = {"samples": 1}
     for theirs, ours in _NUMBERS.items():
         values = re.findall(rf"{theirs}=([-\d.]+)", said)
         if values:

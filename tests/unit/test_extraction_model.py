@@ -12,9 +12,11 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.inference.generator import Generator
-from qac_jax.inference.likelihood import EncoderSalience, Likelihood
-from qac_jax.models.decoding.decode import Decoding
+from qac_jax.inference.likelihood import Likelihood
+from qac_jax.inference.settings import LikelihoodOptions
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.t5 import T5, T5Config, shift_right
+from qac_jax.queries.extraction_encoder import EncoderSalience
 from qac_jax.text import tokenizers
 
 
@@ -43,7 +45,7 @@ def alone(generator: Generator, document: str, span: list[int]) -> np.ndarray:
     ids = jnp.array([tokenizer.backend.encode(document).ids])
     target = jnp.array([span])
     logits = module.apply(
-        {"params": generator.params},
+        {"params": generator.runner.params},
         ids,
         jnp.array([ids.shape[1]]),
         shift_right(target, module.config.start_id),
@@ -52,7 +54,10 @@ def alone(generator: Generator, document: str, span: list[int]) -> np.ndarray:
 
 
 def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generator) -> None:
-    found = {kind: Likelihood(generator, kind)(DOCUMENTS, SPANS) for kind in ("sum", "mean")}
+    found = {
+        kind: Likelihood(generator, LikelihoodOptions(kind))(DOCUMENTS, SPANS)
+        for kind in ("sum", "mean")
+    }
     assert [len(scores) for scores in found["sum"]] == [3, 1]
     for place, (document, spans) in enumerate(zip(DOCUMENTS, SPANS, strict=True)):
         for number, span in enumerate(spans):
@@ -62,7 +67,7 @@ def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generat
 
 
 def test_released_counts_padding_as_words(generator: Generator) -> None:
-    found = Likelihood(generator, "released")(DOCUMENTS, SPANS)
+    found = Likelihood(generator, LikelihoodOptions("released"))(DOCUMENTS, SPANS)
     encode, pad = generator.tokenizer.encode, generator.tokenizer.pad_id
     longest = max(len(encode(span)) for of in SPANS for span in of)
     for place, (document, spans) in enumerate(zip(DOCUMENTS, SPANS, strict=True)):
@@ -71,7 +76,7 @@ def test_released_counts_padding_as_words(generator: Generator) -> None:
             said = alone(generator, document, ids + [pad] * (longest - len(ids)))
             np.testing.assert_allclose(found[place][number], said.sum(), rtol=2e-5)
     # The batch decides: with a longer span beside them, the same spans score lower.
-    more = Likelihood(generator, "released")(
+    more = Likelihood(generator, LikelihoodOptions("released"))(
         [*DOCUMENTS, "Other words."],
         [*SPANS, ["a much longer span of words than all of the others"]],
     )
@@ -85,7 +90,7 @@ def test_a_span_without_tokens_is_never_the_best(generator: Generator) -> None:
 
 
 def test_long_texts_are_cut(generator: Generator) -> None:
-    salience = Likelihood(generator, document_tokens=8, span_tokens=3)
+    salience = Likelihood(generator, LikelihoodOptions(document_tokens=8, span_tokens=3))
     words = " ".join(["field"] * 50)
     both = salience([words, words + " of mice"], [["lamp in the hall"], ["lamp in the garden"]])
     np.testing.assert_allclose(both[0], both[1], rtol=1e-6)
@@ -105,8 +110,8 @@ def test_span_times_document() -> None:
     assert [scores.tolist() for scores in found] == [[4.0, 2.0], [6.0]]
 
 
-def test_what_does_not_fit_is_refused(generator: Generator) -> None:
+def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="likelihood='average'"):
-        Likelihood(generator, "average")
+        LikelihoodOptions("average")
     with pytest.raises(UserError, match="span_tokens=0"):
-        Likelihood(generator, span_tokens=0)
+        LikelihoodOptions(span_tokens=0)

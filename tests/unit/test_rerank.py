@@ -14,7 +14,8 @@ import toy_retrieval
 from qac_jax.errors import UserError
 from qac_jax.formats.runs import ranked
 from qac_jax.hub import huggingface
-from qac_jax.inference.reranker import Reranker, Settings, probability, rerank
+from qac_jax.inference.reranker import Reranker, probability, rerank
+from qac_jax.inference.settings import RerankerOptions
 from qac_jax.models.bert import Bert, BertConfig
 
 
@@ -25,7 +26,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def reranker(folder: Path) -> Reranker:
-    return Reranker.load(folder, Settings(max_length=32, truncation="longest_first"))
+    return Reranker.load(folder, RerankerOptions(max_length=32, truncation="longest_first"))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_order_and_neighbours_change_nothing(reranker, pairs) -> None:
 
 def test_two_labels_are_log_odds(tmp_path, pairs) -> None:
     model = toy_cross_encoder.save_cross_encoder(tmp_path / "two", labels=2)
-    two = Reranker.load(model, Settings(max_length=32))
+    two = Reranker.load(model, RerankerOptions(max_length=32))
     odds = two.score(pairs[0][:4], pairs[1][:4])
     logits = _alone(two, pairs[0][:4], pairs[1][:4])
     softmax = np.exp(logits[:, 1]) / np.exp(logits).sum(-1)
@@ -75,7 +76,7 @@ def _alone(reranker: Reranker, queries: list[str], passages: list[str]) -> np.nd
     for row, pair in enumerate(rows):
         ids[row, : len(pair[0])], types[row, : len(pair[1])] = pair
     lengths = np.array([len(pair) for pair, _ in rows])
-    logits = jax.jit(reranker.module.apply)({"params": reranker.params}, ids, lengths, types)
+    logits = jax.jit(reranker.module.apply)({"params": reranker.runner.params}, ids, lengths, types)
     return np.asarray(logits, np.float64)
 
 
@@ -96,8 +97,8 @@ def test_a_model_that_reads_scores_reads_them_before_the_query(tmp_path, folder,
     module, variables = huggingface.load(folder)
     reading = module.clone(reads_scores=True)
     saved = huggingface.save(tmp_path / "told", reading, variables, tokenizer=folder)
-    told = Reranker.load(saved, Settings(max_length=32))
-    plain = Reranker.load(folder, Settings(max_length=32))
+    told = Reranker.load(saved, RerankerOptions(max_length=32))
+    plain = Reranker.load(folder, RerankerOptions(max_length=32))
     expected = plain.score(
         [f"{n} {query}" for n, query in zip((20, 140, 95, 3), queries, strict=True)], passages
     )
@@ -117,7 +118,7 @@ def test_a_model_that_reads_scores_reads_them_before_the_query(tmp_path, folder,
 
 def test_what_is_no_cross_encoder_is_refused(tmp_path, folder) -> None:
     with pytest.raises(UserError, match="max_length=2"):
-        Reranker.load(folder, Settings(max_length=2))
+        Reranker.load(folder, RerankerOptions(max_length=2))
     bert = Bert(BertConfig(64, 8, 1, 1, 8, 8))
     shapes = jax.eval_shape(bert.init, jax.random.key(0), np.zeros((1, 2), np.int32))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), nn.unbox(shapes))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models.decoding.rules import Decoding
-from qac_jax.models.decoding.sampling import Sampling, draw, kept, largest, row_keys
+from qac_jax.models.decoding.sampling import draw, kept, largest, row_keys
+from qac_jax.models.decoding.settings import Decoding, Sampling
 
 
 ROWS, SIZE = 6, 3000

@@ -10,8 +10,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.hub import shipped
 from qac_jax.inference.generator import Generator, Request
-from qac_jax.models.decoding.decode import Decoding
-from qac_jax.models.decoding.sampling import Sampling
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.queries.prompts import PROMPTS
 
 
@@ -65,7 +64,7 @@ def test_the_card_names_data_licence_command_and_scores(name: str) -> None:
 
 
 def test_qgen_asks_about_the_text() -> None:
-    settings = Decoding(samples=SAMPLES, max_tokens=32, sampling=Sampling(1.0, 25, 0.8))
+    settings = Decoding(samples=SAMPLES, max_tokens=32, top_k=25, top_p=0.8)
     generator = Generator.load(shipped.folder("qgen"), settings)
     said = generator.generate([Request(n, t, before="text2query: ") for n, t in TEXTS.items()])
     asked = {n: [s.text for s in texts] for n, texts in zip(TEXTS, said, strict=True)}
