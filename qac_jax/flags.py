@@ -87,6 +87,8 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
         if convert is None:
             continue  # objectives, models: gin builds them
         text = field.metadata.get("help", "").replace("%", "%%")
+        if choices := [str(c) for c in field.metadata.get("choices", ()) if c != ""]:
+            text += f": {', '.join(choices)}".replace("%", "%%")
         default = field.default if field.default is not dataclasses.MISSING else None
         if default not in (None, "", (), fields.REQUIRED):
             text += f" (default {default})"

@@ -10,6 +10,7 @@ from etils import epath
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
@@ -31,7 +32,7 @@ class Bm25(Stage):
     format: str = option(
         "auto",
         "the form of --input",
-        choices=("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv"),
+        choices=("auto", *DOCUMENTS.names()),
     )
     expand: str = artifact_input(
         "queries generated for the passages, put behind them (docT5query)",

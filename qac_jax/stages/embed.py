@@ -14,6 +14,7 @@ from etils import epath
 from qac_jax import processes, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 from qac_jax.processes import Place
 
@@ -45,7 +46,7 @@ class Embed(Stage):
     format: str = option(
         "auto",
         "the form of --input",
-        choices=("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv", "tokens"),
+        choices=("auto", *DOCUMENTS.names(), "tokens"),
     )
     side: str = option(
         "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.formats.registry import FORMATS
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.stage import Inputs, Stage, option, source
 
 
@@ -42,7 +42,7 @@ class Prepare(Stage):
     )
 
     input: str = source("files, folders or patterns with documents, or the name of a data set", "")
-    format: str = option("jsonl", "the form the documents come in", choices=tuple(FORMATS))
+    format: str = option("jsonl", "the form the documents come in", choices=DOCUMENTS.names())
     packages: str = option("", "python_docs: the packages, such as numpy,scipy,stdlib")
     options: str = option("", "settings of the format: name=value name=value")
     cut: str = option(
