@@ -108,7 +108,7 @@ def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
 def _add_setting(group: Any, name: str, leaf: fields.Leaf, convert: Any) -> None:
     text = leaf.field.metadata.get("help", "").replace("%", "%%")
     if choices := [str(c) for c in leaf.field.metadata.get("choices", ()) if c != ""]:
-        text += f" [{', '.join(choices)}]"
+        text += f" [{', '.join(choices)}]".replace("%", "%%")
     default = leaf.field.default if leaf.field.default is not dataclasses.MISSING else None
     if default not in (None, "", (), fields.REQUIRED):
         text += f" (default {default})"

@@ -1,9 +1,9 @@
-"""Open-domain question answering: does a passage hold an answer? (Karpukhin et al. 2020, DPR)
+"""Open-domain question answering: does a passage contain an answer? (Karpukhin et al. 2020, DPR)
 
-Text and answer are brought to NFD, cut into tokens and lower-cased; the answer must stand in the
-passage as a sequence of whole tokens. Only the passage's text is looked at, never its title.
-CuratedTREC gives regular expressions instead. A question counts for R@k when one of its first k
-passages holds an answer, and every question counts, found or not.
+Text and answer are normalised to NFD, tokenized and lower-cased; the answer must occur in the
+passage as a sequence of whole tokens. Only the passage's text is searched, never its title.
+CuratedTREC has regular expressions instead. hit@k is the share of all questions that have an answer
+in one of their top k passages.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from qac_jax.formats.runs import Ranking
 
 MEASURES = ("hit@5", "hit@20", "hit@100")
 
-# What parts tokens in a joined text: a control character, which no token can hold.
-_BETWEEN = "\n"
+# Separates tokens in a joined text: a control character, which no token contains.
+_SEPARATOR = "\n"
 _SIGMA = frozenset("σς")
 
 Matcher = Callable[[str], bool]
@@ -33,10 +33,10 @@ Matcher = Callable[[str], bool]
 
 @functools.cache
 def _token() -> re.Pattern[str]:
-    """A run of letters, numbers and marks, or any other single character that can be seen.
+    """A run of letters, numbers and marks, or any other single visible character.
 
-    Python's own `\\w` leaves out marks (accents in NFD) and takes in the underscore, hence
-    the list of ranges by Unicode's categories.
+    Python's own `\\w` excludes marks (accents in NFD) and includes the underscore, hence the
+    list of ranges by Unicode's categories.
     """
     word: list[str] = []
     seen: list[str] = []
@@ -57,9 +57,9 @@ def tokens(text: str) -> list[str]:
 
 
 def matcher(answers: Sequence[str], form: str = "text") -> Matcher:
-    """Tells of a passage's text whether it holds one of the answers.
+    """A function that says whether a passage's text contains one of the answers.
 
-    An answer without any token matches nothing. So does a pattern that is none (as in DPR).
+    An answer without tokens matches nothing, nor does an invalid regular expression (as in DPR).
     """
     if form not in FORMS:
         raise UserError(f"unknown form of answers {form!r}; {nearest(form, FORMS)}")
@@ -70,7 +70,7 @@ def _by_tokens(answers: Sequence[str]) -> Matcher:
     wanted = [(_probe(parts), _join(parts)) for answer in answers if (parts := tokens(answer))]
 
     def holds(text: str) -> bool:
-        # Most passages are told by one look for a word of the answer; cutting into tokens is slow.
+        # Searching for a word of the answer first decides most passages; tokenizing is slow.
         plain = unicodedata.normalize("NFD", text).lower()
         likely = [joined for probe, joined in wanted if probe in plain]
         if not likely:
@@ -100,13 +100,13 @@ def _joined(text: str) -> str:
 
 
 def _join(parts: Sequence[str]) -> str:
-    return f"{_BETWEEN}{_BETWEEN.join(parts)}{_BETWEEN}"
+    return f"{_SEPARATOR}{_SEPARATOR.join(parts)}{_SEPARATOR}"
 
 
 def _probe(parts: Sequence[str]) -> str:
-    """What any text that holds these tokens must hold, lower-cased as a whole.
+    """A string that every text with these tokens contains when it is lower-cased as a whole.
 
-    How a capital sigma is lower-cased depends on its neighbours, so it is not looked for.
+    How a capital sigma is lower-cased depends on its neighbours, so it is not searched for.
     """
     return max((part for part in parts if not _SIGMA & set(part)), key=len, default="")
 
@@ -116,7 +116,7 @@ def _pattern(answer: str) -> re.Pattern[str] | None:
         return re.compile(unicodedata.normalize("NFD", answer), re.IGNORECASE | re.MULTILINE)
     except re.error as error:
         progress.say(
-            f"the answer {answer!r} is no regular expression ({error}): it matches nothing"
+            f"the answer {answer!r} is not a valid regular expression ({error}): it matches nothing"
         )
         return None
 
@@ -129,7 +129,7 @@ def evaluate(
     form: str = "text",
     measures: Sequence[str] = MEASURES,
 ) -> QueryScores:
-    """Hit-rates of a run; `texts` gives the passages' texts for ids."""
+    """Hit rates of a run; `texts` gives the passages' texts for their ids."""
     cuts = {measure: _cut(measure) for measure in measures}
     deepest = max(cuts.values())
     per_query: dict[str, dict[str, float]] = {}
@@ -142,8 +142,8 @@ def evaluate(
                 )
             holds = matcher(question.answers, form)
             ranking = run.get(question.id)
-            found = ranking.ids[:deepest] if ranking is not None else ()
-            rank = next((i for i, text in enumerate(texts(found), 1) if holds(text)), None)
+            ids = ranking.ids[:deepest] if ranking is not None else ()
+            rank = next((i for i, text in enumerate(texts(ids), 1) if holds(text)), None)
             per_query[question.id] = {
                 measure: float(rank is not None and rank <= cut) for measure, cut in cuts.items()
             }
@@ -153,7 +153,7 @@ def evaluate(
     retrieved = frozenset(query for query in per_query if query in run)
     if not retrieved:
         raise UserError(
-            f"the run holds none of the {len(per_query)} questions (such as "
+            f"the run has none of the {len(per_query)} questions (such as "
             f"{next(iter(per_query))!r}, but {next(iter(run), '')!r}); check that both belong "
             f"together"
         )
@@ -162,7 +162,7 @@ def evaluate(
 
 
 def macro_means(scores: QueryScores, group_of: Mapping[str, str]) -> dict[str, float]:
-    """Means of the groups' means: EntityQuestions counts every relation the same."""
+    """Means of the groups' means: EntityQuestions weighs all relations equally."""
     groups: dict[str, list[dict[str, float]]] = {}
     for query, values in scores.per_query.items():
         groups.setdefault(group_of[query], []).append(values)
@@ -178,8 +178,7 @@ def macro_means(scores: QueryScores, group_of: Mapping[str, str]) -> dict[str, f
 
 def relations(questions: Iterable[Query]) -> dict[str, str]:
     """Question -> relation for EntityQuestions; empty for any other set."""
-    found = {q.id: str(q.meta["relation"]) for q in questions if "relation" in q.meta}
-    return found
+    return {q.id: str(q.meta["relation"]) for q in questions if "relation" in q.meta}
 
 
 def _cut(measure: str) -> int:

@@ -1,4 +1,4 @@
-"""Collections in BEIR's layout, alone or many below one folder, judged with any search engine.
+"""Collections in BEIR's layout, one or a folder of many, evaluated with any search engine.
 
 def searcher(collection):               # indexes collection.path's corpus
     return search                       # search(queries, k) -> run
@@ -54,9 +54,9 @@ Searcher = Callable[[Collection], SearchFunction]
 
 
 def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collection]:
-    """The collection that a folder is, or all that lie in it (CQADupStack's one level deeper).
+    """The folder's collection, or all collections in it (CQADupStack's one level deeper).
 
-    Without `split`, MS MARCO is judged on its dev set as BEIR does, all others on test.
+    Without `split`, MS MARCO is evaluated on its dev set as in BEIR, all others on test.
     """
     folder = os.path.abspath(os.fspath(folder))
     if not os.path.isdir(folder):
@@ -66,35 +66,37 @@ def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collect
         parent = os.path.basename(os.path.dirname(folder))
         forum = benchmarks.set_name(parent) == CQADUPSTACK and name in FORUMS
         return [_collection(f"{CQADUPSTACK}/{name}" if forum else name, folder, split)]
-    found = []
+    collections = []
     for child in _children(folder):
         path = os.path.join(folder, child)
         if _is_collection(path):
             below = benchmarks.set_name(name) == CQADUPSTACK
-            found.append(_collection(f"{CQADUPSTACK}/{child}" if below else child, path, split))
+            collections.append(
+                _collection(f"{CQADUPSTACK}/{child}" if below else child, path, split)
+            )
         elif benchmarks.set_name(child) == CQADUPSTACK:
-            found += [
+            collections += [
                 _collection(f"{CQADUPSTACK}/{forum}", os.path.join(path, forum), split)
                 for forum in _children(path)
                 if _is_collection(os.path.join(path, forum))
             ]
-    if not found:
+    if not collections:
         raise UserError(
             f"{folder} holds no collection; expected corpus.jsonl, queries.jsonl and qrels/ in it "
             f"or in its folders"
         )
-    return found
+    return collections
 
 
 def evaluate_collection(
     collection: Collection, search: SearchFunction, rules: Protocol | None = None, depth: int = 0
 ) -> tuple[Result, Run]:
-    """Searches and judges one collection (`depth` passages a query); the run is what was judged."""
+    """Searches and evaluates one collection (`depth` passages a query): metrics and run."""
     rules = rules or benchmarks.protocol(collection.protocol)
     if depth:
         rules = dataclasses.replace(rules, depth=depth)
     judgements = collection.judgements()
-    # One more, so that the depth is still reached when a query finds itself.
+    # One more, so that `depth` passages remain when a query retrieves itself.
     wanted = rules.depth if rules.self_hits else rules.depth + 1
     run = dict(search(collection.queries(judgements), wanted))
     if not rules.self_hits:
@@ -112,7 +114,7 @@ def evaluate_folder(
     depth: int = 0,
     keep: Callable[[Collection, Run], None] | None = None,
 ) -> list[Result]:
-    """All collections of a folder, one after the other; `keep` may store each run."""
+    """All collections of a folder, one after the other; `keep` is called with each run."""
     results = []
     for collection in collections(folder, split):
         outcome, run = evaluate_collection(collection, searcher(collection), rules, depth)
@@ -125,19 +127,19 @@ def evaluate_folder(
 
 
 def with_forums_together(results: Sequence[Result]) -> list[Result]:
-    """Adds CQADupStack where all twelve forums are there; says so where some are not."""
+    """Adds CQADupStack if all twelve forums are there; logs which of them are missing."""
     forums = [r for r in results if r.name.startswith(f"{CQADUPSTACK}/")]
-    found = list(results)
+    complete = list(results)
     if forums:
         absent = sorted(set(FORUMS) - {r.name.split("/")[1] for r in forums})
         if absent:
             progress.say(
-                f"CQADupStack has no figure: it is the mean of twelve forums, and "
+                f"CQADupStack has no value: it is the mean of twelve forums, and "
                 f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
             )
         else:
-            found.append(benchmarks.forums_together(forums))
-    return found
+            complete.append(benchmarks.forums_together(forums))
+    return complete
 
 
 def _collection(name: str, path: str, split: str) -> Collection:

@@ -1,8 +1,8 @@
-"""The benchmarks' own rules: what is measured, over which queries, and which sets make an average.
+"""The benchmarks' own rules: the measures, the queries of a mean, and the sets of an average.
 
-A `Protocol` says how one collection is judged. A `Suite` gathers the figures of many collections as
-the AugTriever paper lays them out (Tables 1 and 6): MS MARCO, 14 BEIR sets, six question sets.
-An average exists only when all its members do; what is missing is named.
+A `Protocol` says how one collection is evaluated. A `Suite` holds the metrics of many collections
+as in the AugTriever paper (Tables 1 and 6): MS MARCO, 14 BEIR sets, six question sets.
+An average exists only when all its members do; those that are missing are named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qac_jax.formats.runs import Ranking, Run
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a collection is judged, and how deep it is searched."""
+    """How a collection is evaluated, and how many passages a query are retrieved."""
 
     measures: tuple[str, ...]
     level: int = 1
@@ -29,13 +29,13 @@ class Protocol:
 
 
 PROTOCOLS = {
-    # Any collection of one's own.
+    # Any other collection.
     "own": Protocol(("mrr@10", "ndcg@10", "hit@1", "hit@50", "recall@100", "map")),
     # The script divides by the queries that have a relevant passage (6,980 of the dev set).
     "msmarco": Protocol(("mrr@10", "hit@1", "hit@50", "hit@1000", "ndcg@10"), over="answerable"),
-    # Grades 0 to 3: a passage is relevant from 2 on wherever a measure knows only yes and no.
+    # Grades 0 to 3: for binary measures a passage is relevant from grade 2 on.
     "trec_dl": Protocol(("ndcg@10", "map", "mrr@10", "recall@100", "recall@1000"), level=2),
-    # A query that is itself in the corpus (ArguAna, Quora) does not count as its own answer.
+    # A query that is itself in the corpus (ArguAna, Quora) is not counted as its own answer.
     "beir": Protocol(
         ("ndcg@10", "recall@100", "capped_recall@100", "map@100", "mrr@10"), self_hits=False
     ),
@@ -48,7 +48,7 @@ FORUMS = (
 CQADUPSTACK = "cqadupstack"
 MSMARCO = "msmarco"
 
-# Folder name -> how papers print it, in their order.
+# Folder name -> name in papers, in their order.
 BEIR14 = {
     "trec-covid": "TREC-COVID",
     "nfcorpus": "NFCorpus",
@@ -65,8 +65,8 @@ BEIR14 = {
     "quora": "Quora",
     CQADUPSTACK: "CQADupStack",
 }
-# The paper does not name the eleven; these are the sets that CPT-text reports, and Contriever's
-# figures on them average as printed.
+# The paper does not name the eleven sets. These are the sets that CPT-text reports; Contriever's
+# results on them have the printed average.
 BEIR11 = tuple(name for name in BEIR14 if name not in ("nq", "scidocs", CQADUPSTACK))
 
 QUESTIONS = {
@@ -126,18 +126,18 @@ def set_name(folder: str) -> str:
 
 
 def protocol_of(collection: str) -> str:
-    """Which protocol a collection is judged by: BEIR's for its sets, MS MARCO among them."""
+    """The protocol of a collection: BEIR's for its sets, with MS MARCO."""
     name = set_name(collection.split("/")[0])
     return "beir" if name in BEIR14 or name == MSMARCO else "own"
 
 
 def without_self_hits(run: Mapping[str, Ranking]) -> Run:
-    """Leaves out passages that have their query's id."""
+    """The run without passages that have their query's id."""
     return {query: ranking.without(query) for query, ranking in run.items()}
 
 
 def judge(name: str, run: Mapping[str, Ranking], judgements: Judgements, rules: Protocol) -> Result:
-    """One run on one collection by its rules; the run is taken as deep as it is."""
+    """Metrics of one run on one collection by its rules; the whole run is used."""
     if not rules.self_hits:
         run = without_self_hits(run)
     scores = metrics.evaluate(run, judgements, rules.measures, rules.level)
@@ -154,7 +154,7 @@ def forums_together(parts: Sequence[Result]) -> Result:
     return Result(
         CQADUPSTACK,
         {m: sum(p.mean[m] for p in parts) / len(parts) for m in parts[0].mean},
-        {},  # the forums' own results hold them; their ids may meet
+        {},  # these are in the forums' own results: two forums may use the same id
         sum(part.queries for part in parts),
         sum(part.missing for part in parts),
     )
@@ -162,7 +162,7 @@ def forums_together(parts: Sequence[Result]) -> Result:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """One system's figures over collections: nDCG@10 of BEIR sets, hit-rates of question sets."""
+    """One system's metrics: nDCG@10 of BEIR sets, hit rates of question sets."""
 
     ndcg: Mapping[str, float]
     hits: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
@@ -182,7 +182,7 @@ class Suite:
         return {group: _mean(self.ndcg, sets) for group, sets in GROUPS.items()}
 
     def missing(self) -> list[str]:
-        """The sets of BEIR14 that are not here."""
+        """The sets of BEIR14 without a value."""
         return [printed for name, printed in BEIR14.items() if name not in self.ndcg]
 
     def summary(self) -> dict[str, float | None]:
@@ -197,15 +197,15 @@ class Suite:
 
     def columns(self) -> dict[str, float | None]:
         """The columns of Table 6 in their order."""
-        found: dict[str, float | None] = {"MS MARCO": self.ndcg.get(MSMARCO)}
-        found |= {printed: self.ndcg.get(name) for name, printed in BEIR14.items()}
-        found["BEIR Avg (14)"] = self.beir14()
+        columns: dict[str, float | None] = {"MS MARCO": self.ndcg.get(MSMARCO)}
+        columns |= {printed: self.ndcg.get(name) for name, printed in BEIR14.items()}
+        columns["BEIR Avg (14)"] = self.beir14()
         for name, printed in QUESTIONS.items():
             for k in (5, 20, 100):
-                found[f"{printed} R@{k}"] = self.hits.get(name, {}).get(f"hit@{k}")
+                columns[f"{printed} R@{k}"] = self.hits.get(name, {}).get(f"hit@{k}")
         for k in (5, 20, 100):
-            found[f"Average R@{k}"] = self.questions(tuple(QUESTIONS), f"hit@{k}")
-        return found
+            columns[f"Average R@{k}"] = self.questions(tuple(QUESTIONS), f"hit@{k}")
+        return columns
 
 
 def _mean(figures: Mapping[str, float], members: Sequence[str]) -> float | None:

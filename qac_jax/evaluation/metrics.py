@@ -3,10 +3,10 @@
     scores = evaluate(run, judgements, ("ndcg@10", "mrr@10", "hit@50", "map"), level=2)
     scores.mean("ndcg@10")
 
-`mrr@k` and `hit@k` look at the first k passages; the papers of this field print `hit@50` and
+`mrr@k` and `hit@k` are of the top k passages; the papers of this field print `hit@50` and
 `hit@1000` as "R@50" and "R@1k" (the MS MARCO script's recall is "any relevant one among them").
-`recall@k` is the share of all relevant passages. Grades count as they are in `ndcg` (linear gain);
-for everything else a passage is relevant from `level` on.
+`recall@k` is the share of all relevant passages. `ndcg` uses grades as linear gains; for all other
+measures a passage is relevant from grade `level` on.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from qac_jax.formats.runs import Ranking
 
 Judgements = Mapping[str, Mapping[str, int]]
 
-# Over which queries a mean is taken. "judged": all that have a judgement (trec_eval -c);
-# "retrieved": those of them that the run holds (trec_eval without -c); "answerable": those that
-# have a relevant passage (the MS MARCO script). A query that the run lacks has 0 everywhere.
+# The queries of a mean. "judged": all that have a judgement (trec_eval -c); "retrieved": those of
+# them that are in the run (trec_eval without -c); "answerable": those that have a relevant passage
+# (the MS MARCO script). A judged query that is not in the run scores 0.
 OVER = ("judged", "retrieved", "answerable")
 
-# Our names -> trec_eval's; those of the right-hand side are taken as well ("ndcg_cut_10", "Rprec").
+# Our names -> trec_eval's, which are valid too ("ndcg_cut_10", "Rprec").
 _TREC = {"ndcg": "ndcg_cut", "recall": "recall", "map": "map_cut", "precision": "P"}
 _TREC_WHOLE = ("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret")
 _TREC_CUT = ("ndcg_cut", "recall", "map_cut", "P", "success")
 _AT = re.compile(r"([a-z_]+)@([1-9]\d*)")
 _CUT = re.compile(rf"({'|'.join(_TREC_CUT)})[_.]([1-9]\d*)")
-_TOGETHER = 256
+_BATCH = 256
 
 
 @dataclass(frozen=True)
 class QueryScores:
-    """What a run scores on every judged query."""
+    """The values of all measures on every judged query."""
 
     per_query: dict[str, dict[str, float]]
     retrieved: frozenset[str]
@@ -49,11 +49,11 @@ class QueryScores:
 
     @property
     def missing(self) -> list[str]:
-        """Judged queries that the run does not hold: they count 0."""
+        """Judged queries that are not in the run: they score 0."""
         return [query for query in self.per_query if query not in self.retrieved]
 
     def queries(self, over: str = "judged") -> list[str]:
-        """The queries that a mean is taken over; see OVER."""
+        """The queries of a mean; see OVER."""
         if over not in OVER:
             raise UserError(f"means over {over!r} queries are unknown; {nearest(over, OVER)}")
         if over == "judged":
@@ -62,7 +62,7 @@ class QueryScores:
         return [query for query in self.per_query if query in chosen]
 
     def mean(self, measure: str, over: str = "judged") -> float:
-        """The mean of a measure; the sum of trec_eval's counts, as it has it."""
+        """The mean of a measure; of trec_eval's counts (num_…) the sum, as trec_eval does."""
         values = [self.per_query[query][measure] for query in self.queries(over)]
         total = math.fsum(values)
         return total if measure.startswith("num_") else total / len(values) if values else 0.0
@@ -106,20 +106,20 @@ def evaluate(
         for measure, (function, cut) in own.items():
             per_query[query][measure] = function(run[query].ids[:cut], relevant[query], cut)
     if trec:
-        # To trec_eval a negative grade says "not judged", and a query with no other grade sends it
-        # into an endless loop.
+        # In trec_eval a negative grade means "not judged"; a query without other grades makes it
+        # loop for ever.
         known = {
             query: {passage: grade for passage, grade in grades.items() if grade >= 0}
             for query, grades in judgements.items()
         }
         evaluator = pytrec_eval.RelevanceEvaluator(known, set(trec.values()), level)
-        for some in _portions([q for q in judgements if q in retrieved and known[q]], _TOGETHER):
-            found = evaluator.evaluate({query: _as_dict(run[query]) for query in some})
-            for query, values in found.items():
+        for batch in _batches([q for q in judgements if q in retrieved and known[q]], _BATCH):
+            scored = evaluator.evaluate({query: _as_dict(run[query]) for query in batch})
+            for query, values in scored.items():
                 for measure, name in trec.items():
                     per_query[query][measure] = values[name]
         for query in per_query.keys() - retrieved:
-            # What is relevant does not depend on the run.
+            # The number of relevant passages does not depend on the run.
             if "num_rel" in per_query[query]:
                 per_query[query]["num_rel"] = float(len(relevant[query]))
     return QueryScores(
@@ -131,7 +131,7 @@ def evaluate(
 
 
 def check(measures: Sequence[str]) -> None:
-    """Refuses unknown measures before anything is read."""
+    """Raises an error for unknown measures, before anything is read."""
     for measure in measures:
         _parse(measure)
     if not measures:
@@ -139,7 +139,7 @@ def check(measures: Sequence[str]) -> None:
 
 
 def depth_of(measure: str) -> int | None:
-    """How far down a measure looks; None: all the way."""
+    """The k of a measure; None if it is of the whole ranking."""
     match = _AT.fullmatch(measure) or _CUT.fullmatch(measure)
     return int(match[2]) if match else None
 
@@ -160,8 +160,8 @@ def _hit(ids: Sequence[str], relevant: frozenset[str], cut: int) -> float:
 
 def _capped_recall(ids: Sequence[str], relevant: frozenset[str], cut: int) -> float:
     """BEIR's recall where there are more relevant passages than k (TREC-COVID)."""
-    found = sum(name in relevant for name in ids)
-    return found / min(cut, len(relevant)) if relevant else 0.0
+    retrieved = sum(name in relevant for name in ids)
+    return retrieved / min(cut, len(relevant)) if relevant else 0.0
 
 
 _Own = Callable[[Sequence[str], frozenset[str], int], float]
@@ -169,7 +169,7 @@ _OWN: dict[str, _Own] = {"mrr": _reciprocal, "hit": _hit, "capped_recall": _capp
 
 
 def _parse(measure: str) -> str | tuple[_Own, int]:
-    """trec_eval's name, or our function and where it cuts."""
+    """trec_eval's name, or our function and its k."""
     if measure in _TREC_WHOLE:
         return measure
     if match := _CUT.fullmatch(measure):
@@ -187,7 +187,7 @@ def _as_dict(ranking: Ranking) -> dict[str, float]:
     return dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
 
 
-def _portions(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     stream = iter(items)
-    while portion := list(itertools.islice(stream, size)):
-        yield portion
+    while batch := list(itertools.islice(stream, size)):
+        yield batch

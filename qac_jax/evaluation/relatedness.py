@@ -1,9 +1,9 @@
-"""How related are contexts to their passages? An estimate of what appendix A of QAC asks judges.
+"""How related are contexts to their passages? Estimates of what humans judge (QAC, appendix A).
 
-Each passage is paired with contexts of several sorts: a query made for it, another passage of its
-document. A context that is about its passage leads back to it: BM25 ranks the passage high for it,
-an encoder puts the two close together, a cross-encoder scores them high. All sorts are measured on
-the same passages, so that their differences can be tested pair by pair.
+Each passage is paired with contexts of several sorts: a generated query, another passage of its
+document. If a context is about its passage, BM25 ranks the passage high for it, an encoder gives
+the two similar vectors, and a cross-encoder a high score. All sorts are measured on the same
+passages, so that their differences can be tested pair by pair.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from qac_jax.retrieval import bm25, ids
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
 DEPTH = 100
-# As in the released code: a "random" passage is at most so many places away.
+# As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
-# Passages without another one in their document, before documents are taken for single passages.
+# If this many passages a wanted pair have no other passage in their document, no document has two.
 _ENOUGH = 20
-_WORD, _RUN = re.compile(r"\w+"), 3
-# The places of a passage in BM25's ranking, as the plot groups them.
+_WORD = re.compile(r"\w+")
+# Last rank and name of the groups of ranks in the plot.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
 _BEYOND = f"> {DEPTH}"
 
@@ -52,54 +52,54 @@ class ContextPair(NamedTuple):
 def from_contexts(
     passages: Records, contexts: Records, at_most: int, seed: int = 0
 ) -> Iterable[ContextPair]:
-    """Pairs of every sort for the same passages, drawn at random: those that have all sorts.
+    """Pairs of every sort for the same random passages: those that have contexts of all sorts.
 
-    Where documents are single passages, and so none has, the passages' queries alone.
+    If every document is one passage, and so none has them all, only pairs with queries.
     """
     rng = random.Random(seed)
     rows = list(range(len(contexts)))
     rng.shuffle(rows)
-    # Drawn apart, so that what is drawn of longer documents does not depend on single passages.
-    apart = random.Random(seed)
+    # A generator of its own: draws for longer documents do not depend on single passages.
+    alone_rng = random.Random(seed)
     alone: list[ContextPair] = []
-    found = passed = 0
+    drawn = passed = 0
     for row in rows:
         record = contexts[row]
         texts = [context["text"] for context in record["contexts"]]
-        (place,) = passages.positions([record["_id"]])
-        if not texts or place is None:
+        (position,) = passages.positions([record["_id"]])
+        if not texts or position is None:
             continue
-        near, siblings = _siblings(passages, place)
+        near, siblings = _siblings(passages, position)
         if not siblings:
             passed += 1
             if len(alone) < at_most:
-                alone.append(ContextPair(place, record["_id"], apart.choice(texts), QUERY))
-            if not found and passed == _ENOUGH * at_most:
+                alone.append(ContextPair(position, record["_id"], alone_rng.choice(texts), QUERY))
+            if not drawn and passed == _ENOUGH * at_most:
                 break
             continue
-        yield ContextPair(place, record["_id"], rng.choice(texts), QUERY)
+        yield ContextPair(position, record["_id"], rng.choice(texts), QUERY)
         for sort, others in ((RANDOM, siblings), (NEARBY, near)):
             other = rng.choice(others)
-            yield ContextPair(place, record["_id"], passages[other]["text"], sort, other)
-        found += 1
-        if found == at_most:
+            yield ContextPair(position, record["_id"], passages[other]["text"], sort, other)
+        drawn += 1
+        if drawn == at_most:
             return
-    if not found:
+    if not drawn:
         yield from alone
 
 
-def _siblings(passages: Records, place: int) -> tuple[list[int], list[int]]:
-    """Rows of the passages just beside one, and of all around it, of the same document."""
-    document = passages[place]["doc"]
+def _siblings(passages: Records, position: int) -> tuple[list[int], list[int]]:
+    """Rows of the adjacent passages, and of all within the window, of the same document."""
+    document = passages[position]["doc"]
     around = []
     for step in (-1, 1):
-        row = place + step
-        while 0 <= row < len(passages) and abs(row - place) <= _WINDOW:
+        row = position + step
+        while 0 <= row < len(passages) and abs(row - position) <= _WINDOW:
             if passages[row]["doc"] != document:
                 break
             around.append(row)
             row += step
-    return [row for row in around if abs(row - place) == 1], sorted(around)
+    return [row for row in around if abs(row - position) == 1], sorted(around)
 
 
 def from_examples(
@@ -110,60 +110,60 @@ def from_examples(
 ) -> Iterable[ContextPair]:
     """The same of token examples: records of the features' texts, and all passages' texts.
 
-    Of the sorts that are stored; a passage that lacks one of them is passed over.
+    Of the sorts that are stored; a passage without contexts of all of them is skipped.
     """
     names = {"contexts": QUERY, "random": RANDOM, "nearby": NEARBY, "overlap": "overlapping text"}
     rng = random.Random(seed)
     rows = list(range(len(records)))
     rng.shuffle(rows)
     place_of = {text: row for row, text in enumerate(texts)}
-    found = 0
+    drawn = 0
     for row in rows:
         if not all(records[row].values()):
             continue
-        for feature, given in records[row].items():
-            context = rng.choice(given)
+        for feature, contexts in records[row].items():
+            context = rng.choice(contexts)
             yield ContextPair(row, str(row), context, names[feature], place_of.get(context, -1))
-        found += 1
-        if found == at_most:
+        drawn += 1
+        if drawn == at_most:
             return
 
 
 def lexical(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:
-    """BM25's place of each pair's passage for its context; None beyond DEPTH.
+    """BM25's rank of each pair's passage for its context; None beyond DEPTH.
 
-    Where the context is one of the passages, its own place is left out.
+    If the context is itself a passage, it is taken out of the ranking.
     """
     with tempfile.TemporaryDirectory() as folder:
-        place = os.path.join(folder, "bm25")
-        with artifacts.create(place, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:
+        path = os.path.join(folder, "bm25")
+        with artifacts.create(path, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:
             out.count = bm25.write(out, texts, bm25.Analyzer(), bm25.PRESETS["anserini"])
             ids.write(out, map(str, range(out.count)))
-        index = bm25.Bm25(artifacts.load(place))
+        index = bm25.Bm25(artifacts.load(path))
         _, rows = index.find([pair.context for pair in pairs], min(DEPTH + 1, len(index)))
-    found: list[int | None] = []
+    ranks: list[int | None] = []
     for pair, ranking in zip(pairs, rows, strict=True):
         others = ranking[ranking != pair.itself][:DEPTH]
-        places = np.flatnonzero(others == pair.passage)
-        found.append(int(places[0]) + 1 if len(places) else None)
-    return found
+        positions = np.flatnonzero(others == pair.passage)
+        ranks.append(int(positions[0]) + 1 if len(positions) else None)
+    return ranks
 
 
 def measured(
     pairs: Sequence[ContextPair],
-    places: Sequence[int | None],
+    ranks: Sequence[int | None],
     cosine: Sequence[float] | np.ndarray = (),
     odds: Sequence[float] | np.ndarray = (),
     copies: Sequence[float] = (),
 ) -> list[Result]:
-    """The figures of every sort, pair by pair; `cosine` of an encoder, `odds` of a cross-encoder
-    as probabilities, `copies` as `copied` counts them."""
+    """Metrics of every sort, pair by pair: from BM25's ranks, cosines of an encoder's vectors, a
+    cross-encoder's probabilities (`odds`) and shares of copied words."""
     by_sort: dict[str, dict[str, dict[str, float]]] = {}
-    for number, (pair, place) in enumerate(zip(pairs, places, strict=True)):
+    for number, (pair, rank) in enumerate(zip(pairs, ranks, strict=True)):
         values = {
-            "bm25 mrr": 1.0 / place if place else 0.0,
-            "bm25 hit@1": float(place == 1),
-            "bm25 hit@10": float(place is not None and place <= 10),
+            "bm25 mrr": 1.0 / rank if rank else 0.0,
+            "bm25 hit@1": float(rank == 1),
+            "bm25 hit@10": float(rank is not None and rank <= 10),
         }
         if len(cosine):
             values["cosine"] = float(cosine[number])
@@ -189,14 +189,14 @@ def measured(
 
 
 def copied(context: str, passage: str) -> float:
-    """The share of the context's runs of three words that stand in the passage just so."""
-    said, there = _runs(context), _runs(passage)
-    return sum(run in there for run in said) / len(said) if said else 0.0
+    """The share of the context's word trigrams that occur in the passage."""
+    trigrams = _trigrams(context)
+    return len(trigrams & _trigrams(passage)) / len(trigrams) if trigrams else 0.0
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
+def _trigrams(text: str) -> set[tuple[str, ...]]:
     words = _WORD.findall(text.lower())
-    return {tuple(words[place : place + _RUN]) for place in range(len(words) - _RUN + 1)}
+    return set(zip(words, words[1:], words[2:], strict=False))
 
 
 def cosines(
@@ -206,29 +206,29 @@ def cosines(
 ) -> np.ndarray:
     """The cosine of passage and context of each pair; `encode(texts, side)` gives vectors."""
     rows = list(dict.fromkeys(pair.passage for pair in pairs))
-    place = {row: number for number, row in enumerate(rows)}
+    number_of = {row: number for number, row in enumerate(rows)}
     passages = _unit(encode([text(row) for row in rows], "passage"))
-    found = np.zeros(len(pairs), np.float32)
+    cosine = np.zeros(len(pairs), np.float32)
     for side, wanted in (("query", True), ("passage", False)):
         numbers = [n for n, pair in enumerate(pairs) if (pair.sort == QUERY) == wanted]
         if numbers:
             vectors = _unit(encode([pairs[n].context for n in numbers], side))
-            theirs = passages[[place[pairs[n].passage] for n in numbers]]
-            found[numbers] = np.sum(vectors * theirs, axis=1)
-    return found
+            theirs = passages[[number_of[pairs[n].passage] for n in numbers]]
+            cosine[numbers] = np.sum(vectors * theirs, axis=1)
+    return cosine
 
 
 def groups(
-    pairs: Sequence[ContextPair], places: Sequence[int | None]
+    pairs: Sequence[ContextPair], ranks: Sequence[int | None]
 ) -> dict[str, dict[str, float]]:
-    """Sort -> group of places -> share of its pairs."""
-    found: dict[str, dict[str, float]] = {}
-    for pair, place in zip(pairs, places, strict=True):
-        shares = found.setdefault(pair.sort, {**{n: 0.0 for _, n in _GROUPS}, _BEYOND: 0.0})
-        shares[next((n for last, n in _GROUPS if place and place <= last), _BEYOND)] += 1
+    """Sort -> group of ranks -> share of its pairs."""
+    counts: dict[str, dict[str, float]] = {}
+    for pair, rank in zip(pairs, ranks, strict=True):
+        group = counts.setdefault(pair.sort, {**{n: 0.0 for _, n in _GROUPS}, _BEYOND: 0.0})
+        group[next((n for last, n in _GROUPS if rank and rank <= last), _BEYOND)] += 1
     return {
-        sort: {name: count / sum(shares.values()) for name, count in shares.items()}
-        for sort, shares in found.items()
+        sort: {name: count / sum(group.values()) for name, count in group.items()}
+        for sort, group in counts.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""`metrics.json`: {"mean": {…}, "per_query": {…}}; of several runs, both for each by its name."""
+"""`metrics.json`: {"mean": {…}, "per_query": {…}}; of several runs, both by the run's name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from qac_jax.evaluation.metrics import QueryScores
 
 FILE = "metrics.json"
 
-# What EntityQuestions adds: means over relations.
+# Prefix of means over relations (EntityQuestions).
 MACRO = "macro_"
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The figures of one run on one collection; `per_query` has what the mean is taken over."""
+    """The metrics of one run on one collection; `per_query` has the queries of the mean."""
 
     name: str
     mean: dict[str, float]
@@ -37,13 +37,13 @@ class Result:
         return {query: values[measure] for query, values in self.per_query.items()}
 
     def hit_rates(self) -> dict[str, float]:
-        """hit@k of a question set, over relations where there are any."""
+        """hit@k of a question set; means over relations if it has relations."""
         names = [name for name in self.mean if name.startswith("hit@")]
         return {name: self.mean.get(MACRO + name, self.mean[name]) for name in names}
 
 
 def write(file: IO[str], results: Sequence[Result], facts: Mapping[str, Any]) -> None:
-    """`facts` (protocol, relevance level, comparisons …) stand beside the figures."""
+    """Writes results, with `facts` (protocol, relevance level, comparisons …) beside them."""
     parts = [dataclasses.asdict(result) for result in results]
     if len(parts) == 1:
         record = {**parts[0], **facts}

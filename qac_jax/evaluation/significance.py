@@ -1,4 +1,4 @@
-"""Are two runs different? Paired tests over queries, and who wins where.
+"""Is the difference of two runs significant? Paired tests over queries, with wins and losses.
 
 Smucker, Allan and Carterette (CIKM 2007) recommend the randomisation test; Student's paired t-test
 agrees with it closely on retrieval measures. Several comparisons at once are corrected by Holm.
@@ -17,7 +17,7 @@ from qac_jax.errors import UserError
 
 PERMUTATIONS = 100_000
 
-# Up to this many differing queries all sign patterns are counted instead of drawn.
+# Up to this number of differing queries all patterns of signs are tried instead of drawn.
 _EXACT = 16
 _BLOCK = 1 << 22
 
@@ -49,7 +49,7 @@ def compare(
 ) -> list[Comparison]:
     """All pairs of runs (name -> query -> value) on one measure, corrected together."""
     pairs = list(itertools.combinations(per_query, 2))
-    found = []
+    compared = []
     for first, second in pairs:
         if per_query[first].keys() != per_query[second].keys():
             raise UserError(
@@ -58,7 +58,7 @@ def compare(
             )
         values = per_query[first], per_query[second]
         difference = np.array([values[1][query] - values[0][query] for query in values[0]])
-        found.append(
+        compared.append(
             Comparison(
                 first,
                 second,
@@ -74,11 +74,11 @@ def compare(
                 r,
             )
         )
-    by_t = holm([c.t_test for c in found])
-    by_r = holm([c.randomization for c in found])
+    by_t = holm([c.t_test for c in compared])
+    by_r = holm([c.randomization for c in compared])
     return [
         dataclasses.replace(c, t_test_holm=t, randomization_holm=r)
-        for c, t, r in zip(found, by_t, by_r, strict=True)
+        for c, t, r in zip(compared, by_t, by_r, strict=True)
     ]
 
 
@@ -86,14 +86,14 @@ def paired_t_test(differences: Sequence[float] | np.ndarray) -> float:
     """The two-sided p-value of Student's test that the mean difference is zero."""
     from scipy import stats
 
-    given = np.asarray(differences, np.float64)
-    if len(given) < 2:
+    values = np.asarray(differences, np.float64)
+    if len(values) < 2:
         return 1.0
-    mean = float(given.mean())
+    mean = float(values.mean())
     # All differences are equal up to rounding: t is infinite, or 0/0 where they are zero.
-    if float(given.std(ddof=1)) <= 1e-12 * abs(mean):
+    if float(values.std(ddof=1)) <= 1e-12 * abs(mean):
         return 0.0 if mean else 1.0
-    return float(stats.ttest_rel(given, np.zeros_like(given)).pvalue)
+    return float(stats.ttest_rel(values, np.zeros_like(values)).pvalue)
 
 
 def randomization_test(
@@ -101,7 +101,7 @@ def randomization_test(
     permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> float:
-    """The two-sided p-value of Fisher's test: how often random signs give as large a mean.
+    """The two-sided p-value of Fisher's test: how often random signs give a mean as large.
 
     With few differing queries all signs are tried; otherwise `permutations` draws are made, and
     the data counts as one of them, so that p is never 0. scipy.stats.permutation_test gives the
@@ -110,9 +110,9 @@ def randomization_test(
     """
     if permutations < 1:
         raise UserError(f"permutations = {permutations}; expected 1 or more (such as 100000)")
-    given = np.asarray(differences, np.float64)
-    # A query on which both are equal changes no sum.
-    unequal = given[given != 0]
+    values = np.asarray(differences, np.float64)
+    # A query on which both runs are equal does not change the sum.
+    unequal = values[values != 0]
     n, total = len(unequal), float(unequal.sum())
     # Sums that are equal but for rounding count as equal.
     bound = abs(total) - 1e-9 * float(np.abs(unequal).sum())
@@ -131,7 +131,7 @@ def randomization_test(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: adjusted p-values, in the order given."""
+    """Holm's step-down correction: adjusted p-values, in the order of the argument."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted = [0.0] * len(p_values)
     largest = 0.0

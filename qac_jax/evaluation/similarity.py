@@ -1,10 +1,10 @@
 """PAIR's Figure 4: is a positive passage nearer to its query than to what ranks beside it?
 
 For each query the passages of its ranking that are not judged relevant, at ranks 1 to 100, are the
-negatives p⁻; p⁺ is its positive. s(p⁺, q) should be above s(p⁺, p⁻), which is what the
-passage-centric loss asks for.
+negatives p⁻; p⁺ is its positive. The passage-centric loss trains s(p⁺, q) to be above
+s(p⁺, p⁻).
 
-    found = compare(query_vectors, positive_vectors, negative_vectors, ranks, depth=100)
+    similarity = compare(query_vectors, positive_vectors, negative_vectors, ranks, depth=100)
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def compare(
     nearer: list[float] = []
     means: list[float] = []
     cosines: list[float] = []
-    for row, (found, places) in enumerate(zip(negatives, ranks, strict=True)):
-        scores = found.astype(np.float64) @ positives[row].astype(np.float64)
-        at = np.asarray(places) - 1
+    for row, (vectors, row_ranks) in enumerate(zip(negatives, ranks, strict=True)):
+        scores = vectors.astype(np.float64) @ positives[row].astype(np.float64)
+        at = np.asarray(row_ranks) - 1
         np.add.at(sums, at, scores)
         np.add.at(counts, at, 1)
         nearer.append(float(np.mean(to_query[row] > scores)))
         means.append(float(scores.mean()))
-        lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(positives[row])
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(positives[row])
         cosines.append(float(np.mean(scores / np.maximum(lengths, 1e-12))))
     lengths = np.linalg.norm(queries, axis=1) * np.linalg.norm(positives, axis=1)
     return Similarity(

@@ -1,8 +1,8 @@
-"""Human judgements: a blind sheet to fill in, and what several filled sheets say.
+"""Human judgements: a blind sheet to fill in, and the result of several filled sheets.
 
-A sheet is a CSV of two texts a line, shuffled, without a word on where they come from; that stands
-in a key of its own, which judges do not get. Appendix A of QAC calls a pair highly related where at
-least 3 of 6 judges say so: at least half of them.
+A sheet is a CSV of two texts a line, shuffled, without their sources; these are in a separate key,
+which judges do not get. Appendix A of QAC calls a pair highly related if at least 3 of 6 judges
+vote so: at least half of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _YES, _NO = ("1", "yes", "y", "true"), ("0", "no", "n", "false")
 
 
 class Item(NamedTuple):
-    """Two texts to judge together, and what is not told: where they come from."""
+    """Two texts to judge together, and their source, which judges do not see."""
 
     first: str
     second: str
@@ -31,15 +31,15 @@ class Item(NamedTuple):
 
 
 def write(sheet: IO[str], key: IO[str], items: Sequence[Item], seed: int = 0) -> None:
-    """The blind sheet and its key, in a new order."""
+    """The blind sheet and its key, shuffled."""
     order = list(items)
     random.Random(seed).shuffle(order)
-    to_judges, to_us = csv.writer(sheet), csv.writer(key)
-    to_judges.writerow(SHEET)
-    to_us.writerow(KEY)
+    sheet_writer, key_writer = csv.writer(sheet), csv.writer(key)
+    sheet_writer.writerow(SHEET)
+    key_writer.writerow(KEY)
     for number, item in enumerate(order, start=1):
-        to_judges.writerow((number, _line(item.first), _line(item.second), ""))
-        to_us.writerow((number, item.sort, item.name))
+        sheet_writer.writerow((number, _line(item.first), _line(item.second), ""))
+        key_writer.writerow((number, item.sort, item.name))
 
 
 def read_key(path: str | os.PathLike[str]) -> dict[int, str]:
@@ -49,7 +49,7 @@ def read_key(path: str | os.PathLike[str]) -> dict[int, str]:
 
 def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int, bool]:
     """One judge's filled sheet."""
-    found: dict[int, bool] = {}
+    votes: dict[int, bool] = {}
     for number, row, line in _rows(path, ("number", "vote")):
         vote = (row["vote"] or "").strip().lower()
         if number not in key:
@@ -58,27 +58,27 @@ def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int
             raise DataError(
                 f"vote {row['vote']!r} is neither 1 (yes) nor 0 (no)", file=str(path), line=line
             )
-        found[number] = vote in _YES
-    if missing := len(key.keys() - found.keys()):
+        votes[number] = vote in _YES
+    if missing := len(key.keys() - votes.keys()):
         raise DataError(
             f"votes on {missing} of {len(key)} numbers are missing; fill in all", file=str(path)
         )
-    return found
+    return votes
 
 
 def rates(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> dict[str, float]:
-    """Sort -> share of its items that at least half of the judges say yes to."""
+    """Sort -> share of its items for which at least half of the judges vote yes."""
     by_sort: dict[str, list[bool]] = {}
     for number, sort in key.items():
         yes = sum(votes[number] for votes in judges)
         by_sort.setdefault(sort, []).append(2 * yes >= len(judges))
-    return {sort: sum(found) / len(found) for sort, found in sorted(by_sort.items())}
+    return {sort: sum(items) / len(items) for sort, items in sorted(by_sort.items())}
 
 
 def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
-    """How much judges agree beyond chance (Fleiss, 1971): 1 always, 0 as by chance.
+    """Agreement of judges beyond chance (Fleiss, 1971): 1 if they always agree, 0 as by chance.
 
-    Where all votes are the same there is no chance to disagree; they agree.
+    If all votes are equal, agreement by chance is complete too; kappa is 1 then.
     """
     count = len(judges)
     if count < 2:
@@ -96,7 +96,7 @@ def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
 def _rows(
     path: str | os.PathLike[str], columns: Sequence[str]
 ) -> list[tuple[int, dict[str, str], int]]:
-    found = []
+    rows = []
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         for row in reader:
@@ -107,14 +107,14 @@ def _rows(
                     line=reader.line_num,
                 )
             try:
-                found.append((int(row["number"]), row, reader.line_num))
+                rows.append((int(row["number"]), row, reader.line_num))
             except ValueError:
                 raise DataError(
-                    f"number {row['number']!r} is none", file=str(path), line=reader.line_num
+                    f"{row['number']!r} is not a valid number", file=str(path), line=reader.line_num
                 ) from None
-    if not found:
-        raise DataError("holds no line; expected a sheet or key of qac evaluate", file=str(path))
-    return found
+    if not rows:
+        raise DataError("has no lines; expected a sheet or key of qac evaluate", file=str(path))
+    return rows
 
 
 def _line(text: str) -> str:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from qac_jax.errors import UserError, nearest
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Piece, total_size
 from qac_jax.formats.identities import IdSet
-from qac_jax.formats.registry import checked_options, get_format
+from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.formats.samples import Recognise, never
 
 
 # One shard's share of text when nobody says how many shards there should be. It depends on the
@@ -78,6 +80,26 @@ class Shard:
         return self.option(name) == "true"
 
 
+Pieces = list[tuple[Piece, ...]]
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A way to store documents; a file of `readers/documents` declares one as FORMAT.
+
+    share: (path, count, options) -> the parts of the corpus, in at most `count` shards (None: as
+        many as suit the data).
+    read: (shard, bad) -> the documents of one of them.
+    options: what `--options name=value` may set, with the defaults, all as text.
+    recognise: how sure it is that a sample of a file is its own.
+    """
+
+    share: Callable[[str, int | None, Mapping[str, str]], Pieces]
+    read: Callable[[Shard, BadLines], Iterator[Document]]
+    options: Mapping[str, str] = field(default_factory=dict)
+    recognise: Recognise = never
+
+
 def shards(
     format: str,
     path: str | os.PathLike[str],
@@ -88,11 +110,12 @@ def shards(
 
     Without a count: one part for every 64 MB. What the parts hold does not depend on the machine.
     """
-    spec = get_format(format)
-    chosen = tuple(sorted(checked_options(spec, options or {}).items()))
-    pieces = getattr(spec.load(), spec.share)(os.fspath(path), count, dict(chosen))
+    reader = DOCUMENTS.get(format)
+    chosen = _checked(format, reader.options, options or {})
+    pieces = reader.share(os.fspath(path), count, chosen)
+    settings = tuple(sorted(chosen.items()))
     return [
-        Shard(format, os.fspath(path), part, index, len(pieces), chosen)
+        Shard(format, os.fspath(path), part, index, len(pieces), settings)
         for index, part in enumerate(pieces)
     ]
 
@@ -106,9 +129,7 @@ def read_shard(
 ) -> Iterator[Document]:
     """The documents of one part. Those numbered in `drop` are repeated: told as bad records."""
     bad = BadLines() if bad is None else bad
-    spec = get_format(shard.format)
-    stream: Iterator[Document] = getattr(spec.load(), spec.read)(shard, bad)
-    for number, document in enumerate(stream):
+    for number, document in enumerate(DOCUMENTS.get(shard.format).read(shard, bad)):
         if number in drop:
             bad.add(f"the id of {_told(document)} was there before", _place(document, shard))
         else:
@@ -159,6 +180,18 @@ def ids_of(document: Document) -> list[str]:
     if document.passages:
         return [f"p {passage.id}" for passage in document.passages]
     return [f"d {document.id}"]
+
+
+def _checked(format: str, known: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
+    """All options of a format: the given ones, and the defaults of the others."""
+    chosen = dict(known)
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(f"format {format!r} has no option {name!r}; {nearest(name, known)}")
+        chosen[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        if known[name] in ("true", "false") and chosen[name] not in ("true", "false"):
+            raise UserError(f"option {name}={value!r} of {format!r}: expected true or false")
+    return chosen
 
 
 def _told(document: Document) -> str:

@@ -1,25 +1,39 @@
-"""Judgements: which passage answers which query.
+"""Judgements: which passage answers which query, with or without a grade.
 
-Two columns (query, passage), TREC's four (query, 0, passage, grade), BEIR's three with a header
-(query-id, corpus-id, score), and ORCAS clicks.
+The formats (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each line is read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.files import Line, Piece, expand, find, text_lines
 from qac_jax.formats.identities import IdSet
+from qac_jax.formats.registry import JUDGEMENTS
 
 
 class Judgement(NamedTuple):
     query: str
     passage: str
     grade: int = 1
+
+
+@dataclass(frozen=True)
+class JudgementFormat:
+    """A layout of one judgement a line; a file of `readers/judgements` declares one as FORMAT.
+
+    columns: what they are called. matches: where another format has as many, which lines are
+    its own (None: all that no other one takes).
+    """
+
+    columns: tuple[str, ...]
+    parse: Callable[[Sequence[str]], Judgement]
+    matches: Callable[[Sequence[str]], bool] | None = None
 
 
 def read_judgements(
@@ -34,11 +48,11 @@ def read_judgements(
     a judgement of a query without text or of a passage that is nowhere is a bad record.
     """
     bad = BadLines(skip_bad) if bad is None else bad
-    known = IdSet()
+    known, formats = IdSet(), _by_width()
     for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel")):
         for line in text_lines(Piece(file), bad):
             try:
-                judgement = _parse(line)
+                judgement = _parse(line, formats)
                 if judgement is None:
                     continue
                 if queries is not None and judgement.query not in queries:
@@ -76,25 +90,30 @@ def by_query(judgements: Iterator[Judgement]) -> dict[str, dict[str, int]]:
     return table
 
 
-def _parse(line: Line) -> Judgement | None:
+def _parse(line: Line, known: Mapping[int, Sequence[JudgementFormat]]) -> Judgement | None:
     fields = line.text.split("\t") if "\t" in line.text else line.text.split()
     if line.offset == 0 and fields[0].lower() in ("query-id", "query_id", "qid"):
         return None
-    if len(fields) == 2:
-        return Judgement(fields[0], fields[1])
-    if len(fields) == 3:
-        return Judgement(fields[0], fields[1], _grade(fields[2]))
-    if len(fields) == 4 and fields[3].startswith(("http:", "https:")):
-        return Judgement(fields[0], fields[2])  # ORCAS: a click
-    if len(fields) == 4:
-        return Judgement(fields[0], fields[2], _grade(fields[3]))
-    raise BadRecord(
-        f"{len(fields)} columns; expected 2 (query, passage), 3 (query, passage, grade) or "
-        f"4 (query, 0, passage, grade)"
-    )
+    for format in known.get(len(fields), ()):
+        if format.matches is None or format.matches(fields):
+            return format.parse(fields)
+    raise BadRecord(f"{len(fields)} columns; expected {_expected(known)}")
 
 
-def _grade(text: str) -> int:
+def _by_width() -> dict[int, list[JudgementFormat]]:
+    """The formats by their number of columns, those with a condition first."""
+    found: dict[int, list[JudgementFormat]] = {}
+    for format in sorted(JUDGEMENTS.all().values(), key=lambda f: f.matches is None):
+        found.setdefault(len(format.columns), []).append(format)
+    return found
+
+
+def _expected(known: Mapping[int, Sequence[JudgementFormat]]) -> str:
+    shown = [f"{n} ({', '.join(known[n][-1].columns)})" for n in sorted(known)]
+    return ", ".join(shown[:-1]) + f" or {shown[-1]}"
+
+
+def grade(text: str) -> int:
     try:
         return int(text)
     except ValueError:

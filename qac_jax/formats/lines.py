@@ -10,15 +10,47 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Document, Shard, check, default_count
-from qac_jax.formats.files import Line, Piece, expand, plain_name, share_out, text_lines
+from qac_jax.formats.documents import (
+    Document,
+    DocumentFormat,
+    Passage,
+    Pieces,
+    Shard,
+    check,
+    default_count,
+)
+from qac_jax.formats.files import Line, expand, plain_name, share_out, text_lines
+from qac_jax.formats.samples import Recognise, never
 
+
+NO_TITLE = "-"
 
 _LONGEST_FIELD = 1 << 30
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def share_lines(path: str, count: int | None, suffixes: Sequence[str]) -> list[tuple[Piece, ...]]:
+def line_format(
+    parse: Callable[[Line, Mapping[str, str]], Document | None],
+    suffixes: Sequence[str],
+    options: Mapping[str, str] | None = None,
+    recognise: Recognise = never,
+) -> DocumentFormat:
+    """A format of one document a line, in files with these suffixes.
+
+    `parse` takes a line and the format's options; None: the line holds no document (a header).
+    """
+
+    def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+        return share_lines(path, count, suffixes)
+
+    def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+        chosen = dict(shard.options)
+        return read_lines(shard, bad, lambda line: parse(line, chosen))
+
+    return DocumentFormat(share, read, options or {}, recognise)
+
+
+def share_lines(path: str, count: int | None, suffixes: Sequence[str]) -> Pieces:
     files = expand(path, suffixes)
     return share_out(files, count or default_count(files))
 
@@ -26,7 +58,7 @@ def share_lines(path: str, count: int | None, suffixes: Sequence[str]) -> list[t
 def read_lines(
     shard: Shard, bad: BadLines, parse: Callable[[Line], Document | None]
 ) -> Iterator[Document]:
-    """One document a line (None: the line is none, such as a header)."""
+    """One document a line (None: the line holds none)."""
     for piece in shard.pieces:
         for line in text_lines(piece, bad):
             try:
@@ -97,6 +129,14 @@ def string(record: Mapping[str, Any], *keys: str, what: str = "") -> str:
             f"{', '.join(map(repr, list(record)[:8])) or 'none'}"
         )
     return ""
+
+
+def table_passage(name: str, title: str, text: str, line: Line) -> Document:
+    """A passage of a table as MS MARCO's are: `-` stands for a missing title."""
+    title = "" if title == NO_TITLE else title.strip()
+    if not text.strip():
+        raise BadRecord(f"the text of {name!r} is empty")
+    return Document(name, title, passages=(Passage(name, title, text),), place=line.place)
 
 
 def made_id(line: Line) -> str:

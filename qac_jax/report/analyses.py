@@ -14,7 +14,7 @@ from qac_jax.report.tables import number
 _ZOOM = 1.6
 
 
-def similarity_table(found: Mapping[str, Similarity]) -> str:
+def similarity_table(similarities: Mapping[str, Similarity]) -> str:
     """A Markdown table, one encoder a line."""
     header = (
         "encoder",
@@ -35,19 +35,19 @@ def similarity_table(found: Mapping[str, Similarity]) -> str:
             number(s.cosine_to_query),
             number(s.cosine_to_negatives),
         ]
-        for name, s in found.items()
+        for name, s in similarities.items()
     ]
     return tables.markdown(header, rows)
 
 
-def similarity_svg(found: Mapping[str, Similarity]) -> str:
+def similarity_svg(similarities: Mapping[str, Similarity]) -> str:
     """s(p⁺, p⁻) over the negatives' ranks, one line an encoder.
 
     Encoders' scores have scales of their own, so each is drawn relative to its s(p⁺, q), which is
     the dashed line at 0: below it a negative is farther from the positive passage than the query.
     """
     series = []
-    for name, similarity in found.items():
+    for name, similarity in similarities.items():
         ranks = [r for r, value in enumerate(similarity.by_rank, 1) if value is not None]
         values = [v - similarity.to_query for v in similarity.by_rank if v is not None]
         series.append(Series(name, ranks, values))

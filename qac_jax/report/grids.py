@@ -1,8 +1,8 @@
-"""Many systems, several seeds: one table of figures, and which differences are real.
+"""Many systems, several seeds: one table of metrics, and which differences are significant.
 
-A run of a system has one result a seed. Its figure is their mean, with the standard deviation over
-seeds. Tests are paired over queries, of each query's mean over the seeds: seeds ask the same
-queries, so that counting them apart would claim more evidence than there is. Each seed is tested by
+A run of a system has one result a seed. The table shows their mean and their standard deviation.
+Tests are paired over queries, with each query's mean over the seeds: all seeds use the same
+queries, so that counting them separately would overstate the evidence. Each seed is tested by
 itself too. Two families of comparisons are corrected by Holm, each by itself: all systems on one
 run, and all runs (and baselines) of one system.
 """
@@ -24,14 +24,14 @@ from qac_jax.report.suites import NDCG
 from qac_jax.report.tables import number, probability
 
 
-# system -> seed -> run -> what it scored.
+# system -> seed -> run -> its metrics.
 Figures = Mapping[str, Mapping[int, Mapping[str, Result]]]
 Values = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which runs are rows: those of every system and those that are no system's, with labels."""
+    """Which runs are rows, with labels: those of every system, and baselines that no system has."""
 
     rows: Mapping[str, str]
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -40,7 +40,7 @@ class Layout:
 
 
 def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[str, Any]:
-    """All rows, and where asked for the comparisons, as JSON."""
+    """All rows and, if `tested`, all comparisons, as JSON."""
     first = next(iter(figures.values()))
     rows = [
         _row("", label, {seed: runs[run] for seed, runs in first.items() if run in runs}, layout)
@@ -61,17 +61,17 @@ def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[
 
 def heatmap(summary: Mapping[str, Any]) -> Heatmap:
     """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
-    found: dict[str, dict[str, float]] = {}
+    systems: dict[str, dict[str, float]] = {}
     for row in summary["rows"]:
         if row["system"]:
             if NDCG not in row["mean"]:
                 raise UserError(f"a heat map shows {NDCG}; add it to grid.Grid.measures")
-            found.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
-    return Heatmap.from_suites({system: Suite(figures) for system, figures in found.items()})
+            systems.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
+    return Heatmap.from_suites({system: Suite(figures) for system, figures in systems.items()})
 
 
 def markdown(summary: Mapping[str, Any], title: str = "") -> str:
-    """The same for people: figures, then the families of comparisons."""
+    """The same as Markdown: metrics, then the families of comparisons."""
     measures, seeds = summary["measures"], summary["seeds"]
     first = measures[0]
     header = ["system", "run", *measures, *(f"{first}, seed {seed}" for seed in seeds)]
@@ -91,7 +91,7 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
             aligned=True,
         )
     ]
-    families = dict.fromkeys(found["family"] for found in summary["comparisons"])
+    families = dict.fromkeys(compared["family"] for compared in summary["comparisons"])
     for family in families:
         lines += ["", f"## {family}: differences in {first}, paired over queries", ""]
         lines += [
@@ -106,15 +106,17 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
                 ],
                 [
                     [
-                        f"{found['second']} − {found['first']}",
-                        f"{found['difference']:+.4f}",
-                        f"{found['wins']}/{found['losses']}/{found['ties']}",
-                        probability(found["t_test_holm"]),
-                        probability(found["randomization_holm"]),
-                        " ".join(f"{of['difference']:+.4f}" for of in found["per_seed"].values()),
+                        f"{compared['second']} − {compared['first']}",
+                        f"{compared['difference']:+.4f}",
+                        f"{compared['wins']}/{compared['losses']}/{compared['ties']}",
+                        probability(compared["t_test_holm"]),
+                        probability(compared["randomization_holm"]),
+                        " ".join(
+                            f"{of['difference']:+.4f}" for of in compared["per_seed"].values()
+                        ),
                     ]
-                    for found in summary["comparisons"]
-                    if found["family"] == family
+                    for compared in summary["comparisons"]
+                    if compared["family"] == family
                 ],
                 aligned=True,
             )
@@ -151,12 +153,12 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
             for run, label in (*layout.baselines.items(), *layout.rows.items())
             if all(run in runs for runs in seeds.values())
         }
-        # Rows may be collections of their own: nothing pairs their questions.
-        asked = {frozenset(r.per_query) for of in members.values() for r in of.values()}
-        if len(asked) == 1:
+        # Rows may be different collections, whose questions cannot be paired.
+        questions = {frozenset(r.per_query) for of in members.values() for r in of.values()}
+        if len(questions) == 1:
             families[system] = members
     measure, draws = layout.measures[0], layout.permutations
-    found = []
+    compared = []
     for family, members in families.items():
         pooled = {name: _mean_by_query(of, measure) for name, of in members.items()}
         common = set.intersection(*(set(of) for of in members.values())) if members else set()
@@ -174,14 +176,16 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
         for comparison in significance.compare(pooled, measure, permutations=draws):
             pair = (comparison.first, comparison.second)
             per_seed = {str(seed): dataclasses.asdict(of[pair]) for seed, of in by_seed.items()}
-            found.append({"family": family, **dataclasses.asdict(comparison), "per_seed": per_seed})
-    return found
+            compared.append(
+                {"family": family, **dataclasses.asdict(comparison), "per_seed": per_seed}
+            )
+    return compared
 
 
 def _index(
     comparisons: Sequence[significance.Comparison],
 ) -> dict[tuple[str, str], significance.Comparison]:
-    return {(found.first, found.second): found for found in comparisons}
+    return {(c.first, c.second): c for c in comparisons}
 
 
 def _mean_by_query(results: Mapping[int, Result], measure: str) -> Values:

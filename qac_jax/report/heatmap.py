@@ -1,9 +1,9 @@
 """Which pseudo-queries suit which collections: AugTriever's heat map (appendix A.2).
 
 A row is a system, a column a group of collections (by lengths, kinds of queries, domains, tasks;
-`benchmarks.GROUPS`, as the paper prints them) or a collection; a cell the mean nDCG@10, and its
-shade how it stands in its column. A group has a figure only where all its members have one, so
-collections of one's own stand in columns of their own.
+`benchmarks.GROUPS`, as the paper prints them) or a collection. A cell holds the mean nDCG@10; its
+shade is its position between the lowest and the highest value of the column. A group has a value
+only if all its members have one, so other collections have columns of their own.
 
     systems = {"RandomCrop": "out/crop/beir", "QExt": "out/qext/beir"}
     table = Heatmap.of(systems)
@@ -30,23 +30,23 @@ _STRONG = 0.65
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Figures by system and column; None where there is none."""
+    """Values by system and column; None where a system has none."""
 
     columns: tuple[str, ...]
     figures: Mapping[str, tuple[float | None, ...]]
 
     @classmethod
     def of(cls, folders: Mapping[str, str]) -> Heatmap:
-        """From artefacts of figures: system -> folders joined by commas."""
+        """From artefacts of kind "metrics": system -> folders joined by commas."""
         return cls.from_suites(
-            {name: suites.suite(suites.gathered(place)) for name, place in folders.items()}
+            {name: suites.suite(suites.gathered(joined)) for name, joined in folders.items()}
         )
 
     @classmethod
     def from_suites(cls, systems: Mapping[str, Suite]) -> Heatmap:
-        """From every system's figures; columns without any figure are left out."""
+        """From every system's metrics; columns without any value are left out."""
         if not systems:
-            raise UserError("a heat map needs at least one system; give figures of some")
+            raise UserError("a heat map needs at least one system; give the metrics of some")
         rows = {name: dict(_columns(suite)) for name, suite in systems.items()}
         names = list(dict.fromkeys(column for row in rows.values() for column in row))
         kept = tuple(
@@ -66,16 +66,18 @@ class Heatmap:
 
     def shades(self) -> dict[str, tuple[float | None, ...]]:
         """0 for the lowest figure of a column to 1 for the highest (all equal: 1)."""
-        found = []
+        shaded = []
         for column in zip(*self.figures.values(), strict=True):
             known = [value for value in column if value is not None]
             low, high = min(known), max(known)
             span = high - low
-            found.append([None if v is None else (v - low) / span if span else 1.0 for v in column])
-        return dict(zip(self.figures, zip(*found, strict=True), strict=True))
+            shaded.append(
+                [None if v is None else (v - low) / span if span else 1.0 for v in column]
+            )
+        return dict(zip(self.figures, zip(*shaded, strict=True), strict=True))
 
     def drawing(self) -> Drawing:
-        """As a plot; every cell says its value when it is pointed at."""
+        """As a plot; every cell shows its value when it is pointed at."""
         left = _MARGIN * 2 + CHARACTER * max(map(len, self.figures))
         # Names of columns are written at 45 degrees.
         top = _MARGIN * 2 + 0.75 * CHARACTER * max(map(len, self.columns))
@@ -102,13 +104,13 @@ class Heatmap:
 
 
 def _columns(suite: Suite) -> Iterator[tuple[str, Any]]:
-    """MS MARCO, the groups, then collections that are in none of them."""
+    """MS MARCO, the groups, then collections that are in no group."""
     yield "MS MARCO", suite.ndcg.get(MSMARCO)
     yield from suite.groups().items()
     grouped = {name for members in GROUPS.values() for name in members} | {MSMARCO, *BEIR14}
     whole = all(name in suite.ndcg for name in BEIR14)
     for name, value in suite.ndcg.items():
-        # Of an incomplete BEIR the sets say more than the groups that are missing.
+        # If BEIR is incomplete, its groups are missing: then its sets are shown.
         if name not in grouped or (not whole and name != MSMARCO):
             yield BEIR14.get(name, name), value
 

@@ -13,7 +13,7 @@ from qac_jax.report import tables
 from qac_jax.report.tables import number
 
 
-# What the folder is -> (library, task at the hub, what to call it, three lines that load it).
+# What the folder is -> (library, task at the hub, description, lines of Python that load it).
 _FORMS = {
     "sentence_transformers": (
         "sentence-transformers",
@@ -74,7 +74,7 @@ _OURS = 'from qac_jax import Retriever\n\nvectors = Retriever.load("{place}").en
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What its owner says of a model."""
+    """What the owner of a model writes about it."""
 
     name: str
     license: str = ""
@@ -104,10 +104,10 @@ def text(
     ]
     if form in ("sentence_transformers", "two_towers", "dpr"):
         parts.append(f"or without PyTorch:\n```python\n{_OURS.format(place=place)}\n```")
-    said = [("recipe", card.recipe)] if card.recipe else []
-    if training or said:
+    recipe = [("recipe", card.recipe)] if card.recipe else []
+    if training or recipe:
         parts.append(
-            "## Training\n" + tables.markdown(("what", "value"), [*said, *training.items()])
+            "## Training\n" + tables.markdown(("what", "value"), [*recipe, *training.items()])
         )
     if card.data:
         parts.append(f"## Data\n{card.data}")

@@ -1,4 +1,4 @@
-"""Figures of many collections and question sets, made one by one, as one system's table.
+"""Metrics of many collections and question sets, evaluated one by one, as one system's table.
 
 results = gathered("out/beir,out/questions/nq,out/questions/triviaqa")
 tables.suites({"mine": suite(results)})
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
-from qac_jax.evaluation import benchmarks, results
+from qac_jax.evaluation import benchmarks
 from qac_jax.evaluation.benchmarks import BEIR14, MSMARCO, QUESTIONS, Suite
-from qac_jax.evaluation.results import Result
+from qac_jax.evaluation.results import Result, read
 
 
 KIND = "metrics"
@@ -34,45 +34,45 @@ _ALIASES = {
 
 
 def gathered(source: str) -> list[Result]:
-    """The results of figures' folders joined by commas; question sets are named by theirs."""
-    found: dict[str, Result] = {}
+    """The results in folders joined by commas; question sets are named after their folders."""
+    gathered: dict[str, Result] = {}
     for folder in filter(None, map(str.strip, source.split(","))):
         name = os.path.basename(os.path.abspath(folder))
         for result in _named(artifacts.load(folder, KIND), name):
-            if result.name in found:
+            if result.name in gathered:
                 raise UserError(
                     f"{folder} is the second with figures of {result.name}; give each set once"
                 )
-            found[result.name] = result
-    return list(found.values())
+            gathered[result.name] = result
+    return list(gathered.values())
 
 
-def suite(found: Sequence[Result]) -> Suite:
-    """The table's figures: nDCG@10 of collections, hit-rates of question sets."""
-    ndcg = {benchmarks.set_name(r.name): r.mean[NDCG] for r in found if NDCG in r.mean}
-    asked = [r for r in found if r.name.startswith(_QUESTIONS)]
-    return Suite(ndcg, {r.name.removeprefix(_QUESTIONS): r.hit_rates() for r in asked})
+def suite(results: Sequence[Result]) -> Suite:
+    """The table's values: nDCG@10 of collections, hit-rates of question sets."""
+    ndcg = {benchmarks.set_name(r.name): r.mean[NDCG] for r in results if NDCG in r.mean}
+    questions = [r for r in results if r.name.startswith(_QUESTIONS)]
+    return Suite(ndcg, {r.name.removeprefix(_QUESTIONS): r.hit_rates() for r in questions})
 
 
-def is_known(found: Sequence[Result]) -> bool:
+def is_known(results: Sequence[Result]) -> bool:
     """Whether the papers' table has at least two of these collections, or a question set."""
     known = {*BEIR14, MSMARCO}
-    figures = suite(found)
+    figures = suite(results)
     return len(known & figures.ndcg.keys()) > 1 or bool(figures.hits)
 
 
 def _named(artifact: Artifact, name: str) -> Iterator[Result]:
-    """Results under the names of their sets; what is said of single queries stays behind."""
-    found, facts = results.read(artifact)
+    """Results under the names of their sets, without the values of single queries."""
+    runs, facts = read(artifact)
     by_answers = facts.get("protocol") == "answers"
     if not artifact.fields.get("beir") and not artifact.fields.get("suite"):
-        if len(found) != 1:
+        if len(runs) != 1:
             raise UserError(
-                f"{artifact.path} holds figures of {len(found)} runs; a table of collections is "
-                "one system's, so give figures of one run each"
+                f"{artifact.path} holds metrics of {len(runs)} runs; a table of collections is "
+                "one system's, so give metrics of one run each"
             )
-        found = [dataclasses.replace(found[0], name=name)]
-    for result in found:
+        runs = [dataclasses.replace(runs[0], name=name)]
+    for result in runs:
         if by_answers:
             result = dataclasses.replace(result, name=_QUESTIONS + _question_set(result.name))
         elif NDCG not in result.mean and not result.name.startswith(_QUESTIONS):
@@ -88,7 +88,7 @@ def _question_set(name: str) -> str:
     plain = _ALIASES.get(plain, plain)
     if plain not in QUESTIONS:
         raise UserError(
-            f"the folder {name!r} has figures of questions and the name of no question set of the "
-            f"papers ({nearest(plain, QUESTIONS)}); name it after its set"
+            f"the folder {name!r} has figures of questions, but is not named after a question set "
+            f"of the papers ({nearest(plain, QUESTIONS)}); name it after its set"
         )
     return plain

@@ -1,4 +1,4 @@
-"""Figures as plain text."""
+"""Metrics and comparisons as tables, in plain text and Markdown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def figures(means: Mapping[str, Mapping[str, float]], what: str = "run") -> str:
     return grid([what, *measures], rows)
 
 
-def comparisons(found: Sequence[Comparison]) -> str:
+def comparisons(compared: Sequence[Comparison]) -> str:
     """Differences of runs with both tests, corrected by Holm."""
     rows = [
         [
@@ -60,14 +60,14 @@ def comparisons(found: Sequence[Comparison]) -> str:
             *(probability(p) for p in (c.t_test, c.t_test_holm)),
             *(probability(p) for p in (c.randomization, c.randomization_holm)),
         ]
-        for c in found
+        for c in compared
     ]
     header = ["difference", "measure", "mean", "won/lost/tied", "t-test p", "Holm"]
     return grid([*header, "randomisation p", "Holm"], rows)
 
 
 def suites(systems: Mapping[str, Suite]) -> str:
-    """AugTriever's Table 6 turned on its side (a line a set), with the averages of Table 1.
+    """AugTriever's Table 6 transposed (a line a set), with the averages of Table 1.
 
     In percent; a dash where a set is missing, and for every average that needs it.
     """
@@ -76,9 +76,9 @@ def suites(systems: Mapping[str, Suite]) -> str:
     summaries = {name: system.summary() for name, system in systems.items()}
     rows = _lines(columns) + [[""] * len(header)] + _lines(summaries)
     notes = [
-        f"{name}: {told}".removeprefix(": ")
+        f"{name}: {note}".removeprefix(": ")
         for name, system in systems.items()
-        for told in _missing(system)
+        for note in _missing(system)
     ]
     return "\n".join([grid(header, rows), *notes])
 

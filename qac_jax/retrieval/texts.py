@@ -6,7 +6,6 @@ passage_text(with_texts[0])           # title, blank, text
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,17 +15,19 @@ from etils import epath
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.formats import documents, files
+from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Piece, expand, open_bytes, plain_name, text_lines
+from qac_jax.formats.files import Piece, expand, text_lines
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import write_records
+from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.formats.samples import sample
 from qac_jax.retrieval.vectors import TEXTS
 
 
 KIND = "passages"
-FORMATS = ("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv", "tokens")
+TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
 
 
 def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
@@ -70,7 +71,7 @@ def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
 def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
     """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known form."""
     format = detect(path) if format == "auto" else format
-    if format == "tokens":
+    if format == TOKENS:
         yield from read_tokens(path)
         return
     for document in documents.read(format, path):
@@ -106,24 +107,14 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
 
 def detect(path: str) -> str:
     """The format of a corpus, by its name and first line."""
-    if os.path.isdir(path) and files.find(path, "corpus.jsonl", "documents.jsonl"):
-        return "beir"
-    first = expand(path, (".jsonl", ".tsv"))[0]
-    with open_bytes(first) as file:
-        head = file.readline(1 << 16).decode(errors="replace").removeprefix("\ufeff")
-    name = plain_name(first)
-    if head.lstrip().startswith("{"):
-        record: dict[str, Any] = {}
-        with contextlib.suppress(BadRecord):
-            record = json_object(head)
-        if "tokens" in record or isinstance(record.get("text"), list):
-            return "tokens"
-        return "tevatron" if "docid" in record else "beir"
-    if name.endswith(".tsv"):
-        return "dpr" if head.split("\t")[:2] == ["id", "text"] else "msmarco_passages"
+    found = sample(expand(path, (".jsonl", ".tsv"))[0], path)
+    if found.record and ("tokens" in found.record or isinstance(found.record.get("text"), list)):
+        return TOKENS
+    if name := DOCUMENTS.detect(found):
+        return name
     raise UserError(
-        f"{first} is of no known form; name it with --format ({', '.join(FORMATS[1:])}), or make "
-        "passages of it with qac prepare"
+        f"{found.file} is not in a format that is recognised; name one with --format "
+        f"({', '.join((*DOCUMENTS.names(), TOKENS))}), or make passages of it with qac prepare"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax.artifacts import Writer
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
@@ -32,7 +33,7 @@ class Bm25(Stage):
     format: str = option(
         "auto",
         "the format of a file of passages",
-        choices=("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv"),
+        choices=("auto", *DOCUMENTS.names()),
     )
     expand: Ref = input(
         "queries generated for the passages, put behind them (docT5query)",

@@ -13,6 +13,7 @@ from etils import epath
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import sharding
 from qac_jax.pipeline.settings import Hosts
@@ -50,7 +51,7 @@ class Embed(Stage):
     format: str = option(
         "auto",
         "the format of a file of passages",
-        choices=("auto", "beir", "msmarco_passages", "dpr", "tevatron", "jsonl", "tsv", "tokens"),
+        choices=("auto", *DOCUMENTS.names(), "tokens"),
     )
     side: str = option(
         "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")

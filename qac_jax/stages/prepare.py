@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.formats.registry import FORMATS
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.sharding import Shard, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 from qac_jax.text.cutting import Cutting
@@ -45,7 +45,7 @@ class Prepare(Stage):
         default="",
         aliases=("input",),
     )
-    format: str = option("jsonl", "the form the documents come in", choices=tuple(FORMATS))
+    format: str = option("jsonl", "the form the documents come in", choices=DOCUMENTS.names())
     packages: str = option("", "python_docs: the packages, such as numpy,scipy,stdlib")
     options: str = option("", "settings of the format: name=value name=value")
     tokenizer: Ref = input(

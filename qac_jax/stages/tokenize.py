@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.formats.registry import TRAINING
 from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
 
 
@@ -58,9 +59,7 @@ class Tokenize(Stage):
     negatives: str = source("negatives: MS MARCO triples, hard negatives, a run, an artefact", "")
     pairs: str = artifact_input("seq2seq: pairs of a generator", kind="pairs", default="")
     training: str = source("a training file that holds its texts", "")
-    training_format: str = option(
-        "tevatron", "form of the training file", choices=("tevatron", "rocketqa")
-    )
+    training_format: str = option("tevatron", "form of the training file", choices=TRAINING.names())
     task: str = option("passage_query", "what to make", choices=TASKS)
     part: str = option(
         "all",
@@ -103,6 +102,7 @@ class Tokenize(Stage):
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside fields and inputs."""
+        from qac_jax.data.form import form_of
         from qac_jax.text import tokenizers
 
         return {"tokenizer": tokenizers.load(self.tokenizer).identity}

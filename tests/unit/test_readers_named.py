@@ -12,17 +12,17 @@ import pytest
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents
 from qac_jax.formats.documents import Passage, Section
-from qac_jax.formats.readers import named
+from qac_jax.formats.readers.documents import huggingface, ir_datasets, tfds
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     """Every test opens its data sets anew."""
-    for opened in (named._tfds, named._huggingface, named._ir_datasets):
-        opened.cache_clear()
+    for library in (tfds, huggingface, ir_datasets):
+        library.opened.cache_clear()
     yield
-    for opened in (named._tfds, named._huggingface, named._ir_datasets):
-        opened.cache_clear()
+    for library in (tfds, huggingface, ir_datasets):
+        library.opened.cache_clear()
 
 
 def _whole(format: str, name: str, count: int, **options: Any) -> list[documents.Document]:

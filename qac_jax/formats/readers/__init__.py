@@ -1,1 +1,1 @@
-"""One module a family of formats: files to documents."""
+"""Formats: a folder for what they hold, a file for each. What several share stands beside them."""

@@ -12,13 +12,21 @@ from typing import Any
 
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Document, Passage, Shard, default_count
+from qac_jax.formats.documents import (
+    Document,
+    DocumentFormat,
+    Passage,
+    Pieces,
+    Shard,
+    default_count,
+)
 from qac_jax.formats.files import Line, Piece, find, share_out, text_lines
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.lines import json_object, read_lines, share_lines, string
+from qac_jax.formats.samples import LIKELY, NO, SURE, Sample
 
 
-def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     if not os.path.isdir(path):
         return share_lines(path, count, (".jsonl",))
     files = [f for f in (_documents_file(path), find(path, "corpus.jsonl")) if f]
@@ -77,6 +85,12 @@ def _rest(record: Mapping[str, Any], *used: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in used}
 
 
+def recognise(sample: Sample) -> int:
+    if os.path.isdir(sample.path) and find(sample.path, "corpus.jsonl", "documents.jsonl"):
+        return SURE
+    return NO if sample.record is None else LIKELY
+
+
 def _documents_file(path: str) -> str | None:
     return find(path, "documents.jsonl") if os.path.isdir(path) else None
 
@@ -98,3 +112,6 @@ def _safely(text: str) -> list[Any]:
     except BadRecord:
         return []
     return passages if isinstance(passages, list) else []
+
+
+FORMAT = DocumentFormat(share, read, recognise=recognise)

@@ -2,7 +2,7 @@
 
 Corpus lines {"docid", "title", "text"} (or "text_id") are passages. Training lines {"query_id",
 "query", "positive_passages", "negative_passages"} are read as the passages they name, each once;
-`formats/training_lines.py` reads them as questions.
+`readers/training/tevatron.py` reads them as questions.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Document, Passage, Shard, check
+from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces, Shard, check
 from qac_jax.formats.files import Line, Piece, expand, raw_lines, text_lines
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.lines import json_object, read_lines, share_lines, string
+from qac_jax.formats.samples import NO, SURE, Sample
 
 
 _GROUPS = ("positive_passages", "negative_passages")
 
 
-def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     files = expand(path, (".jsonl", ".json"))
     if any(_is_training(file) for file in files):
         # A passage occurs in many training lines: only one reader can tell which is the first.
@@ -66,3 +67,10 @@ def _document(record: Mapping[str, Any], line: Line) -> Document:
 def _is_training(file: str) -> bool:
     first = next(raw_lines(Piece(file)), (b"", 0, 0))[0]
     return b'"positive_passages"' in first
+
+
+def recognise(sample: Sample) -> int:
+    return SURE if sample.record and "docid" in sample.record else NO
+
+
+FORMAT = DocumentFormat(share, read, recognise=recognise)

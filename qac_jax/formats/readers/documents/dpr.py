@@ -10,15 +10,16 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Document, Passage, Shard
+from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces, Shard
 from qac_jax.formats.files import Line, Piece, line_before, raw_lines, text_lines
 from qac_jax.formats.lines import quoted_columns, share_lines
+from qac_jax.formats.samples import NO, SURE, Sample
 
 
 _COLUMNS = ("id", "text", "title")
 
 
-def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     shards = []
     for pieces in share_lines(path, count, (".tsv",)):
         moved = [
@@ -88,3 +89,10 @@ def _next_article(file: str, offset: int) -> int:
 
 def _last_column(raw: bytes) -> bytes:
     return raw.rstrip(b"\r\n").rsplit(b"\t", 1)[-1].strip()
+
+
+def recognise(sample: Sample) -> int:
+    return SURE if sample.named(".tsv") and sample.columns[:2] == ["id", "text"] else NO
+
+
+FORMAT = DocumentFormat(share, read, recognise=recognise)

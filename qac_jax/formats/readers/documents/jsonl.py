@@ -6,32 +6,18 @@ The keys are found by their usual names or told by the options id, title and tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Document, Section, Shard
-from qac_jax.formats.files import Line, Piece
-from qac_jax.formats.lines import json_object, made_id, read_lines, share_lines, string
+from qac_jax.formats.bad_lines import BadRecord
+from qac_jax.formats.documents import Document, Section
+from qac_jax.formats.files import Line
+from qac_jax.formats.lines import json_object, line_format, made_id, string
 
 
 _IDS = ("_id", "id", "docid", "doc_id", "text_id", "pid")
 _TITLES = ("title", "headline")
 _TEXTS = ("text", "contents", "content", "body", "passage", "article")
-_SUFFIXES = (".jsonl", ".json", ".ndjson")
-
-
-def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
-    return share_lines(path, count, _SUFFIXES)
-
-
-def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    keys = {name: shard.option(name) for name in ("id", "title", "text")}
-
-    def parse(line: Line) -> Document:
-        return document_of(json_object(line.text), keys, line)
-
-    return read_lines(shard, bad, parse)
 
 
 def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
@@ -66,3 +52,10 @@ def _section(part: Any) -> Section:
     if not isinstance(part, dict):
         raise BadRecord("sections are not objects {heading, text}")
     return Section(string(part, "heading", "title"), string(part, "text", what="section's text"))
+
+
+FORMAT = line_format(
+    lambda line, options: document_of(json_object(line.text), options, line),
+    (".jsonl", ".json", ".ndjson"),
+    options={"id": "", "title": "", "text": ""},
+)

@@ -1,10 +1,14 @@
-"""HTML as far as retrieval needs it: title, headings, text, and links with their labels."""
+"""A folder of HTML files: title, headings, text, and links with their labels.
+
+One file is one document, its path below the folder its id.
+"""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 
 from qac_jax.formats.documents import Document, Section
+from qac_jax.formats.readers.folders import folder_format
 
 
 _IGNORED = {"script", "style", "noscript", "template", "svg", "nav"}
@@ -101,3 +105,6 @@ class _Page(HTMLParser):
 
 def _joined(parts: list[str]) -> str:
     return " ".join("".join(parts).split())
+
+
+FORMAT = folder_format(parse_html, (".html", ".htm", ".xhtml"))

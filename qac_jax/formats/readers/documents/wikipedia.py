@@ -13,8 +13,16 @@ from xml.parsers import expat
 
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import Document, Section, Shard, check, default_count
-from qac_jax.formats.files import Piece, expand, open_bytes, share_out
+from qac_jax.formats.documents import (
+    Document,
+    DocumentFormat,
+    Pieces,
+    Section,
+    Shard,
+    check,
+    default_count,
+)
+from qac_jax.formats.files import expand, open_bytes, share_out
 from qac_jax.formats.readers import wikitext
 
 
@@ -23,7 +31,7 @@ _FILE, _CATEGORY = "6", "14"
 _WANTED = {"title", "ns", "id", "text", "namespace"}
 
 
-def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
+def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     files = expand(path, (".xml",))
     return share_out(files, count or default_count(files), cut=False)
 
@@ -140,3 +148,6 @@ class _Dump:
         elif name in _WANTED and self._page:
             # Revisions and contributors have ids too; the page's comes first.
             self._page.fields.setdefault(name, text)
+
+
+FORMAT = DocumentFormat(share, read)

@@ -1,0 +1,34 @@
+"""A Hugging Face dataset by name, such as wikimedia/wikipedia:20231101.en."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Shard
+from qac_jax.formats.readers import named
+
+
+def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+    return named.ranges(path, len(opened(path, options["split"])), count)
+
+
+def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    table = opened(shard.path, shard.option("split"))
+    return named.read(shard, bad, lambda a, b: (table[i] for i in range(a, b)))
+
+
+@functools.lru_cache(maxsize=2)
+def opened(name: str, split: str) -> Any:
+    datasets = named.library("datasets", "datasets")
+    path, _, config = name.partition(":")
+    return named.loaded(
+        "the Hugging Face data set",
+        name,
+        lambda: datasets.load_dataset(path, config or None, split=split),
+    )
+
+
+FORMAT = DocumentFormat(share, read, options={"split": "train", "id": "", "title": "", "text": ""})
