@@ -1,6 +1,7 @@
 """Which queries of a passage are kept: what the released codes leave in and these rules take out.
 
-Every rule is off unless it is set, so that `Filter()` keeps everything.
+A passage's queries are looked at one by one (`Filter`), then a retriever and a cross-encoder may
+judge them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.retrieval.hits import Searchable
 
 
@@ -26,32 +28,44 @@ _TOGETHER = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """Rules for the queries of one passage.
+    """Which queries of a passage are kept."""
 
-    copies: queries of so many words or more that stand in the passage word by word (0: kept).
-    """
-
-    empty: bool = False
-    repeats: bool = False
-    copies: int = 0
+    drop_empty: bool = option(True, "leave out texts without a word")
+    drop_repeats: bool = option(True, "leave out texts that a passage has already")
+    drop_copies: int = option(
+        0, "leave out texts of this many words or more that stand in the passage (0: keep)"
+    )
+    round_trip: int = option(
+        0, "leave out texts for which --index ranks the passage below this rank (0: keep)"
+    )
+    min_probability: float = option(
+        0.5, "leave out texts that --cross_encoder finds less probable than this"
+    )
 
     def __post_init__(self) -> None:
-        if self.copies < 0:
-            raise UserError(f"drop_copies={self.copies} is a number of words; expected 0 or more")
+        if self.drop_copies < 0 or self.round_trip < 0:
+            raise UserError(
+                f"drop_copies={self.drop_copies} is a number of words, round_trip="
+                f"{self.round_trip} a rank; expected 0 (off) or more"
+            )
+        if not 0.0 <= self.min_probability <= 1.0:
+            raise UserError(
+                f"min_probability={self.min_probability} is not a probability; expected 0 to 1"
+            )
 
     def __call__(
         self, contexts: Sequence[Context], passage: str, dropped: collections.Counter[str]
     ) -> list[Context]:
         """What is kept, in order; `dropped` counts the rest by its reason."""
         kept, known = [], set()
-        text = f" {plain(passage)} " if self.copies else ""
+        text = f" {plain(passage)} " if self.drop_copies else ""
         for context in contexts:
             said = plain(context["text"])
-            if self.empty and not said:
+            if self.drop_empty and not said:
                 dropped["empty"] += 1
-            elif self.repeats and said in known:
+            elif self.drop_repeats and said in known:
                 dropped["repeated"] += 1
-            elif self.copies and said.count(" ") + 1 >= self.copies and f" {said} " in text:
+            elif text and said.count(" ") + 1 >= self.drop_copies and f" {said} " in text:
                 dropped["copied"] += 1
             else:
                 known.add(said)

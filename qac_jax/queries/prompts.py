@@ -8,6 +8,8 @@ figures here are the ones that fit those outputs, which no paper states.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from qac_jax.errors import UserError
 
@@ -33,3 +35,20 @@ PROMPTS: dict[str, Prompt] = {
         after=" Please use a sentence in the above text to summarize its content.", max_tokens=64
     ),
 }
+
+
+def named(
+    prompts: Mapping[str, Any] | None, *, prefix: str, origin: str, max_tokens: int
+) -> dict[str, Prompt]:
+    """Origin -> prompt: the given ones, or the prefix alone."""
+    if prompts is None:
+        name = origin or prefix.strip(" :") or "generated"
+        return {name: Prompt(before=prefix, max_tokens=max_tokens)}
+    for name, prompt in prompts.items():
+        if not isinstance(prompt, Prompt):
+            raise UserError(
+                f"prompts[{name!r}] = {prompt!r} is not a Prompt; bind it to @{name}/Prompt()"
+            )
+    if not prompts:
+        raise UserError("prompts names no prompt; bind at least one, or leave it out")
+    return {origin + name: prompt for name, prompt in prompts.items()}

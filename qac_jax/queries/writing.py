@@ -16,6 +16,7 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.queries import filtering
+from qac_jax.queries.contexts import belongs
 from qac_jax.queries.filtering import Filter, Scorer
 from qac_jax.queries.importing import read_contexts
 from qac_jax.queries.prompts import Prompt
@@ -40,12 +41,10 @@ class Rules:
     part: str = "all"
     filter: Filter = Filter()
     index: Searchable | None = None
-    depth: int = 0
     judge: Scorer | None = None
-    least: float = 0.5
 
     def takes(self, passage: Mapping[str, Any]) -> bool:
-        return self.part == "all" or bool(passage.get("held_out")) == (self.part == "held_out")
+        return belongs(passage, self.part)
 
 
 class Sources(abc.ABC):
@@ -70,11 +69,11 @@ class Sources(abc.ABC):
             for p, contexts in zip(taken, made, strict=True)
         ]
         if self.rules.index is not None:
-            depth = self.rules.depth
+            depth = self.rules.filter.round_trip
             records = filtering.found_again(records, self.rules.index, depth, dropped)
         if self.rules.judge is not None:
             texts = [passage_text(passage) for passage in taken]
-            judge, least = self.rules.judge, self.rules.least
+            judge, least = self.rules.judge, self.rules.filter.min_probability
             records = filtering.scored_well(records, texts, judge, least, dropped)
         return records, {
             **facts,
@@ -207,3 +206,23 @@ class Spool:
 
     def _path(self, number: int) -> str:
         return os.path.join(self._folder, f"import-{number:05d}.jsonl")
+
+
+def summed(shards: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
+    """What an artefact notes of all its shards, and a sentence about it."""
+    total: collections.Counter[str] = collections.Counter()
+    dropped: collections.Counter[str] = collections.Counter()
+    for facts in shards:
+        total.update({name: facts.get(name, 0) for name in ("texts", "tokens", "kept")})
+        dropped.update(facts.get("dropped", {}))
+    info: dict[str, Any] = {
+        "texts": total["texts"],
+        "kept": total["kept"],
+        "dropped": dict(sorted(dropped.items())),
+        "score": "mean log-likelihood of a token under the model, the end included",
+    }
+    if total["tokens"]:
+        info["tokens"] = total["tokens"]
+    left = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
+    sentence = f"{total['kept']:,} of {total['texts']:,} texts kept"
+    return info, sentence + (f" (left out: {left})" if left else "")

@@ -115,7 +115,7 @@ def test_queries_made_elsewhere(
         "nine again",
     ]
     assert found["p2"] == [{"text": "two", "origin": "llm", "score": 1}] and not found["p0"]
-    assert not (out / ".generate").exists()
+    assert not (out / artifacts.SCRATCH).exists()
     with file.open("a") as more:
         more.write(json.dumps({"_id": "nobody", "queries": ["x"]}) + "\n")
     assert qac(*given, "--import", file, "--out", tmp_path / "no") == 2
@@ -128,8 +128,8 @@ def test_queries_made_elsewhere(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "generate needs one of --model, --generator, --import, and none of them"),
-        (["--model", "x", "--import", "y"], "--model and --import"),
+        ([], "generate needs one of --generator, --imported, and none of them"),
+        (["--model", "x", "--import", "y"], "--generator and --imported"),
         (["--model", "x", "--round_trip", "3"], "belong together"),
         (["--model", "x", "--top_p", "0"], "top_p"),
         (["--model", "x", "--method", "beem"], "beam"),

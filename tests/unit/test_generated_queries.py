@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from qac_jax.queries.importing import read_contexts
 
 
 PASSAGE = "Copper is a soft metal, and it conducts heat very well."
+NO_RULE = Filter(drop_empty=False, drop_repeats=False)
 
 
 def contexts(*texts: str) -> list[dict[str, Any]]:
@@ -31,21 +33,28 @@ def kept(rules: Filter, *texts: str) -> tuple[list[str], dict[str, int]]:
 
 def test_no_rule_keeps_everything() -> None:
     texts = ["", "what is copper", "What is copper?", "is a soft metal and it conducts"]
-    assert kept(Filter(), *texts) == (texts, {})
+    assert kept(NO_RULE, *texts) == (texts, {})
 
 
 def test_each_rule() -> None:
-    assert kept(Filter(empty=True), "", " ?", "heat") == (["heat"], {"empty": 2})
-    assert kept(Filter(repeats=True), "What is it?", "what is  IT", "heat") == (
+    assert kept(dataclasses.replace(NO_RULE, drop_empty=True), "", " ?", "heat") == (
+        ["heat"],
+        {"empty": 2},
+    )
+    assert kept(
+        dataclasses.replace(NO_RULE, drop_repeats=True), "What is it?", "what is  IT", "heat"
+    ) == (
         ["What is it?", "heat"],
         {"repeated": 1},
     )
     copied = "a soft METAL and it"
-    assert kept(Filter(copies=5), copied, "soft metal", "is copper a soft metal") == (
+    assert kept(
+        dataclasses.replace(NO_RULE, drop_copies=5), copied, "soft metal", "is copper a soft metal"
+    ) == (
         ["soft metal", "is copper a soft metal"],
         {"copied": 1},
     )
-    assert kept(Filter(copies=6), copied)[0] == [copied]
+    assert kept(dataclasses.replace(NO_RULE, drop_copies=6), copied)[0] == [copied]
 
 
 class Ranked:
