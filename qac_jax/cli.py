@@ -39,6 +39,10 @@ STAGES = {
     "unite": "qac_jax.stages.unite:Unite",
     "judge": "qac_jax.stages.judge:Judge",
     "evaluate": "qac_jax.stages.evaluate:Evaluate",
+    "evaluate-beir": "qac_jax.stages.evaluate_beir:EvaluateBeir",
+    "suite": "qac_jax.stages.suite:Suite",
+    "relate": "qac_jax.stages.relate:Relate",
+    "votes": "qac_jax.stages.votes:Votes",
     "similarities": "qac_jax.stages.similarities:Similarities",
     "report": "qac_jax.stages.report:Report",
     "export": "qac_jax.stages.export:Export",
@@ -72,6 +76,10 @@ _SUMMARIES = {
     "unite": "several judged collections -> one, some judgements hidden",
     "judge": "questions judged by names -> queries and judgements of passages",
     "evaluate": "runs and judgements -> figures, and which differences are real",
+    "evaluate-beir": "an encoder, or BM25, on folders in BEIR's layout -> figures",
+    "suite": "figures of many collections and question sets -> the papers' table",
+    "relate": "contexts -> how related they are to their passages; a sheet for judges",
+    "votes": "filled sheets of judges -> figures",
     "report": "everything in a run's folder -> a page to read, and a table",
     "export": "parameters -> a folder for transformers or sentence-transformers",
     "similarities": "passages beside their queries and negatives: PAIR's Figure 4",
@@ -80,6 +88,16 @@ _SUMMARIES = {
     "inspect": "what an artefact is, where it comes from, its first items",
     "doctor": "what works on this machine",
     "bench": "a benchmark against a peer in the same run",
+}
+# `qac evaluate` with one of these flags is the verb that does this work.
+_OF_EVALUATE = {
+    "--beir": "evaluate-beir",
+    "--bm25": "evaluate-beir",
+    "--suite": "suite",
+    "--pairs": "relate",
+    "--sheet": "relate",
+    "--labels": "relate",
+    "--votes": "votes",
 }
 _WIDE = 160
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -143,9 +161,21 @@ def _dispatch(arguments: list[str]) -> int:
     }
     if verb in others:
         return others[verb](rest)
+    if verb == "evaluate":
+        verb = _evaluating(rest)
     if verb in STAGES:
         return _stage(verb, rest)
     raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*STAGES, *others])}")
+
+
+def _evaluating(arguments: Sequence[str]) -> str:
+    """The verb that does what is asked of `qac evaluate`."""
+    given = {word.split("=")[0] for word in arguments}
+    verbs = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in given}
+    if len(verbs) > 1:
+        said = " and ".join(f"{flag} (qac {verb})" for verb, flag in verbs.items())
+        raise UserError(f"{said} are verbs of their own, and each stands alone; give one")
+    return next(iter(verbs), "evaluate")
 
 
 def _overview() -> str:
@@ -155,7 +185,7 @@ def _overview() -> str:
         "Query-as-context pre-training, PAIR, AugTriever: documents in, a measured retriever out.",
         "",
     ]
-    lines += [f"  {verb:<12} {text}" for verb, text in _SUMMARIES.items()]
+    lines += [f"  {verb:<13} {text}" for verb, text in _SUMMARIES.items()]
     lines += [
         "",
         "Flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,",

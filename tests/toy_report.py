@@ -105,7 +105,7 @@ def judged(folder: Path, rng: np.random.Generator) -> None:
             out.count = QUERIES
             out.info["seconds"] = 1.0
     runs = ",".join(os.fspath(folder / system.replace(" ", "_")) for system in SYSTEMS)
-    stage = Evaluate(
+    stage = Evaluate.make(
         runs=runs,
         qrels=os.fspath(sources / "test.tsv"),
         measures=("ndcg@10", "mrr@10", "recall@20"),

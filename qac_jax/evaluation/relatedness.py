@@ -12,16 +12,20 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from qac_jax import artifacts
+from qac_jax.artifacts import Artifact
+from qac_jax.data.examples import Examples
+from qac_jax.data.kinds.mixed import CONTEXTS
 from qac_jax.errors import UserError
 from qac_jax.evaluation.results import Result
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import bm25, ids
+from qac_jax.text import tokenizers
 
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
@@ -47,6 +51,51 @@ class ContextPair(NamedTuple):
 
     def __repr__(self) -> str:
         return f"ContextPair({self.name}, {self.sort}, {self.context[:40]!r})"
+
+
+class Sample(NamedTuple):
+    """Pairs that were drawn, a passage's text by its row, and the texts of all passages."""
+
+    pairs: list[ContextPair]
+    text: Callable[[int], str]
+    texts: Callable[[], Iterator[str]]
+
+
+def sample_of_contexts(passages: Records, contexts: Records, at_most: int, seed: int = 0) -> Sample:
+    """Contexts, and other passages of the same documents."""
+
+    def texts() -> Iterator[str]:
+        return (record["text"] for record in passages)
+
+    pairs = list(from_contexts(passages, contexts, at_most, seed))
+    return Sample(pairs, lambda row: passages[row]["text"], texts)
+
+
+def sample_of_examples(examples: Artifact, at_most: int, seed: int = 0) -> Sample:
+    """The same of token examples, decoded."""
+    texts, records = _decoded(examples)
+    pairs = list(from_examples(texts, records, at_most, seed))
+    return Sample(pairs, lambda row: texts[row], lambda: iter(texts))
+
+
+def _decoded(artifact: Artifact) -> tuple[list[str], list[dict[str, list[str]]]]:
+    """The texts of token examples: every passage, and its contexts by feature."""
+    examples = Examples(artifact)
+    features = [name for name in CONTEXTS.values() if name in examples.info["schema"]]
+    if "passage" not in examples.info["schema"] or not features:
+        raise UserError(
+            f"{artifact.path} holds no pairs (its task is {examples.info['task']!r}); give "
+            "examples of passage_query, passage_passage or mixed, or contexts"
+        )
+    decode = tokenizers.load(os.fspath(artifact.path / "tokenizer")).backend.decode_batch
+    texts: list[str] = []
+    found: list[dict[str, list[str]]] = []
+    for first in range(0, examples.count, 1024):
+        for record in examples.read(np.arange(first, min(first + 1024, examples.count))):
+            texts += decode([list(map(int, record["passage"]))])
+            of = {n: decode([list(map(int, ids)) for ids in record[n]]) for n in features}
+            found.append(of)
+    return texts, found
 
 
 def from_contexts(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from qac_jax.artifacts import Artifact
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.evaluation.metrics import QueryScores
 
 
@@ -42,6 +42,14 @@ class Result:
         return {name: self.mean.get(MACRO + name, self.mean[name]) for name in names}
 
 
+def store(out: Writer, results: Sequence[Result], facts: Mapping[str, Any]) -> None:
+    """Writes the file of an artefact of kind "metrics", its count and its means."""
+    with out.open(FILE) as file:
+        write(file, results, facts)
+    out.count = sum(result.queries for result in results)
+    out.info["mean"] = {result.name: result.mean for result in results}
+
+
 def write(file: IO[str], results: Sequence[Result], facts: Mapping[str, Any]) -> None:
     """Writes results, with `facts` (protocol, relevance level, comparisons …) beside them."""
     parts = [dataclasses.asdict(result) for result in results]
@@ -49,9 +57,8 @@ def write(file: IO[str], results: Sequence[Result], facts: Mapping[str, Any]) ->
         record = {**parts[0], **facts}
     else:
         names = [part.pop("name") for part in parts]
-        figures = {
-            key: dict(zip(names, (part[key] for part in parts), strict=True)) for key in parts[0]
-        }
+        keys = [field.name for field in dataclasses.fields(Result) if field.name != "name"]
+        figures = {key: {n: p[key] for n, p in zip(names, parts, strict=True)} for key in keys}
         record = {"names": names, **figures, **facts}
     json.dump(record, file, indent=1, ensure_ascii=False)
     file.write("\n")

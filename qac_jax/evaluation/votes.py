@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
 
 from qac_jax.errors import DataError, UserError
+from qac_jax.evaluation.results import Result
 
 
 SHEET = ("number", "first", "second", "vote")
 KEY = ("number", "sort", "name")
+RATE = "highly related"
 _YES, _NO = ("1", "yes", "y", "true"), ("0", "no", "n", "false")
 
 
@@ -75,6 +77,23 @@ def rates(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> dict[
     return {sort: sum(items) / len(items) for sort, items in sorted(by_sort.items())}
 
 
+def counted(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> list[Result]:
+    """The same as results, with the share of judges that said yes to each item."""
+    return [
+        Result(
+            sort,
+            {RATE: rate},
+            {
+                str(number): {RATE: sum(votes[number] for votes in judges) / len(judges)}
+                for number, of in key.items()
+                if of == sort
+            },
+            sum(of == sort for of in key.values()),
+        )
+        for sort, rate in rates(key, judges).items()
+    ]
+
+
 def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
     """Agreement of judges beyond chance (Fleiss, 1971): 1 if they always agree, 0 as by chance.
 
@@ -82,7 +101,7 @@ def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
     """
     count = len(judges)
     if count < 2:
-        raise UserError("agreement needs at least 2 judges; give more sheets to --votes")
+        raise UserError("agreement needs at least 2 judges; give more --sheets")
     agreement, yes_share = 0.0, 0.0
     for number in judges[0]:
         yes = sum(votes[number] for votes in judges)
@@ -102,7 +121,7 @@ def _rows(
         for row in reader:
             if absent := [name for name in columns if row.get(name) is None]:
                 raise DataError(
-                    f"has no column {absent[0]!r}; expected a sheet or key of qac evaluate",
+                    f"has no column {absent[0]!r}; expected a sheet or key of qac relate",
                     file=str(path),
                     line=reader.line_num,
                 )
@@ -113,7 +132,7 @@ def _rows(
                     f"{row['number']!r} is not a valid number", file=str(path), line=reader.line_num
                 ) from None
     if not rows:
-        raise DataError("has no lines; expected a sheet or key of qac evaluate", file=str(path))
+        raise DataError("has no lines; expected a sheet or key of qac relate", file=str(path))
     return rows
 
 

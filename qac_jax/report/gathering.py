@@ -179,7 +179,7 @@ def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOpt
     """Metrics, and the questions on which the best system gains and loses most."""
     systems, facts = results.read(artifact)
     comparisons = [Comparison(**c) for c in facts.get("comparisons") or ()]
-    collections = _is_of_collections(artifact)
+    collections = suites.of_collections(artifact)
     plain = Evaluation(name, systems, comparisons, facts, of_collections=collections)
     measure = plain.measures[0] if plain.measures else ""
     if not measure or not all(result.per_query for result in systems):
@@ -228,17 +228,12 @@ def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOpt
     )
 
 
-def _is_of_collections(artifact: Artifact) -> bool:
-    """Whether the rows of these metrics are collections, and not runs on one."""
-    return bool(artifact.fields.get("beir") or artifact.fields.get("suite"))
-
-
 def _heatmap(metrics: Mapping[str, Artifact]) -> Heatmap | None:
     """Systems by collections, where there are several of both."""
     systems = {
         name: suites.suite(results.read(artifact)[0])
         for name, artifact in metrics.items()
-        if _is_of_collections(artifact)
+        if suites.of_collections(artifact)
     }
     if len(systems) < 2 or not any(suite.ndcg for suite in systems.values()):
         return None
@@ -266,8 +261,8 @@ def _renamed(evaluation: Evaluation, names: Mapping[str, str]) -> Evaluation:
 
 def _runs(artifact: Artifact, texts: _Texts) -> dict[str, Run]:
     """The runs that were evaluated; none if one of them was removed."""
-    fields = [artifact.fields.get(name) or "" for name in ("runs", "searched", "against")]
-    paths = [part.strip() for joined in fields for part in joined.split(",") if part.strip()]
+    runs = artifact.fields.get("runs") or ""
+    paths = [part.strip() for part in runs.split(",") if part.strip()]
     existing = list(filter(None, map(texts.existing, paths)))
     if not existing or len(existing) != len(paths):
         return {}

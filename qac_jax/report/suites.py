@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
@@ -16,6 +17,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.evaluation import benchmarks
 from qac_jax.evaluation.benchmarks import BEIR14, MSMARCO, QUESTIONS, Suite
 from qac_jax.evaluation.results import Result, read
+from qac_jax.report import tables
 
 
 KIND = "metrics"
@@ -54,6 +56,29 @@ def suite(results: Sequence[Result]) -> Suite:
     return Suite(ndcg, {r.name.removeprefix(_QUESTIONS): r.hit_rates() for r in questions})
 
 
+def facts(results: Sequence[Result]) -> dict[str, Any]:
+    """What is stored beside these results: the papers' averages, and which sets they lack."""
+    figures = suite(results)
+    return {
+        "averages": figures.summary(),
+        "missing_sets": figures.missing(),
+        "table": figures.columns(),
+        "groups": figures.groups(),
+    }
+
+
+def text(results: Sequence[Result], facts: Mapping[str, Any]) -> str:
+    """Results of collections for the screen, with the averages if there are any."""
+    table = tables.figures({result.name: result.mean for result in results}, "collection")
+    return f"{table}\n\n{tables.suites({'': suite(results)})}" if "averages" in facts else table
+
+
+def of_collections(artifact: Artifact) -> bool:
+    """Whether the rows of these metrics are collections, and not runs on one."""
+    fields = artifact.fields
+    return artifact.stage == "suite" or bool(fields.get("beir") or fields.get("suite"))
+
+
 def is_known(results: Sequence[Result]) -> bool:
     """Whether the papers' table has at least two of these collections, or a question set."""
     known = {*BEIR14, MSMARCO}
@@ -65,7 +90,7 @@ def _named(artifact: Artifact, name: str) -> Iterator[Result]:
     """Results under the names of their sets, without the values of single queries."""
     runs, facts = read(artifact)
     by_answers = facts.get("protocol") == "answers"
-    if not artifact.fields.get("beir") and not artifact.fields.get("suite"):
+    if not of_collections(artifact):
         if len(runs) != 1:
             raise UserError(
                 f"{artifact.path} holds metrics of {len(runs)} runs; a table of collections is "

@@ -24,7 +24,7 @@ _PAIRS = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidates:
+class Reranking:
     """A run whose first `depth` passages a query are read again by a cross-encoder."""
 
     run: Mapping[str, Ranking]
@@ -47,7 +47,7 @@ class Candidates:
         model: str,
         options: RerankerOptions,
         inference: Inference,
-    ) -> Candidates:
+    ) -> Reranking:
         """The first `k` passages of a run file, and the texts of its queries."""
         found = runs.read_run(run, k)
         asked = {query.id: query.text for query in read_queries(queries) if query.id in found}

@@ -7,12 +7,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
+import numpy as np
+
 from qac_jax import artifacts, progress
+from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
+from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval import bm25, index
+from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.hits import Hit, Searchable
+from qac_jax.retrieval.vectors import Vectors
 
 
 KINDS = (index.KIND, bm25.KIND)
@@ -28,6 +34,17 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
     if artifact.kind == bm25.KIND:
         return bm25.Bm25(artifact)
     return index.Index(artifact, encoder=encoder)
+
+
+class ExactSearch(Searchable):
+    """Vectors that are searched as they are, without an index of their own."""
+
+    def __init__(self, vectors: Artifact, encoder: Encoder):
+        super().__init__(vectors)
+        self._exact, self._encoder = Exact(Vectors.of(vectors)), encoder
+
+    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._exact.search(self._encoder.encode(list(questions), "query"), k)
 
 
 def write_run(

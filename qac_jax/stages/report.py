@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import REFERENCE, Inputs, Stage, option, source
+from qac_jax.pipeline.inputs import STAGE
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
@@ -30,24 +31,35 @@ class Report(Stage):
     EXAMPLE: ClassVar[str] = "qac report --folder out/demo --out out/demo/report"
 
     folder: str = option("", "the --out of a recipe's run (default: where the metrics lie)")
-    metrics: str = source("figures of qac evaluate, joined by commas (default: the folder's)", "")
-    after: str = source("in a recipe: other stages that must be done before", "")
+    metrics: Ref = input(
+        "figures, such as those of qac evaluate (default: the folder's)",
+        kinds=("metrics",),
+        default="",
+        many=True,
+    )
+    after: Ref = input(
+        "in a recipe: other stages that must be done before",
+        kinds=(FILE,),
+        default="",
+        many=True,
+    )
     title: str = option("", "of the page (default: the folder's name)")
-    queries: str = source("the questions' texts, where the runs do not say", "")
+    queries: Ref = input(
+        "the questions' texts, where the runs do not say", kinds=(FILE,), default=""
+    )
     names: Mapping[str, str] | None = option(None, "to show, of figures and of what they judge")
     cases: int = option(5, "questions won, and lost, to show of each test")
     samples: int = option(6, "passages to show with their generated queries")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
-        self._check()
         return {"folder": self.folder or None}
 
     def environment(self) -> dict[str, str]:
         """The folder's artefacts, which are shown without being inputs."""
         from qac_jax.report import gathering
 
-        if not (self.folder or self.metrics) or REFERENCE in self.metrics:
+        if not (self.folder or self.metrics) or STAGE in self.metrics:
             return {}
         found = gathering.artifacts_in(self._folder())
         return {"artefacts": fields.digest({name: a.identity for name, a in found.items()})}
@@ -56,8 +68,7 @@ class Report(Stage):
         from qac_jax.report.html import html
         from qac_jax.report.markdown import markdown
 
-        del inputs
-        content = self._content()
+        content = self._content(inputs)
         with out.open(PAGE) as file:
             file.write(html(content))
         with out.open(TABLE) as file:
@@ -68,7 +79,8 @@ class Report(Stage):
         text = artifact.file(TABLE).read_text().rstrip()
         return f"{text}\n\n{artifact.file(PAGE)}"
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        super().check()
         if not (self.folder or self.metrics):
             raise UserError(
                 "report needs something to show; pass --folder DIR (the --out of a run), or "
@@ -76,28 +88,23 @@ class Report(Stage):
             )
 
     def _folder(self) -> str:
-        self._check()
         first = self.metrics.split(",")[0].strip()
         return self.folder or os.path.dirname(os.path.abspath(first))
 
-    def _content(self) -> Content:
-        from qac_jax import artifacts
+    def _content(self, inputs: Inputs) -> Content:
         from qac_jax.report import gathering
 
         folder = self._folder()
         found = gathering.artifacts_in(folder)
-        named = [part.strip() for part in self.metrics.split(",") if part.strip()]
-        metrics = {n: a for n, a in found.items() if a.kind == "metrics"}
-        if named:
-            opened = [artifacts.load(place, "metrics") for place in named]
-            metrics = {artifact.path.name: artifact for artifact in opened}
+        named = {artifact.path.name: artifact for artifact in inputs.get("metrics", ())}
+        metrics = named or {n: a for n, a in found.items() if a.kind == "metrics"}
         if not found and not metrics:
             raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
-        choice = gathering.ReportOptions(
+        options = gathering.ReportOptions(
             self.title or os.path.basename(os.path.abspath(folder)),
             self.cases,
             self.samples,
             self.queries,
             self.names or {},
         )
-        return gathering.content({**found, **metrics}, metrics, choice)
+        return gathering.content({**found, **metrics}, metrics, options)

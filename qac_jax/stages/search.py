@@ -20,7 +20,7 @@ from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_o
 
 if TYPE_CHECKING:
     from qac_jax.inference.reranker import Texts
-    from qac_jax.retrieval.reranking import Candidates
+    from qac_jax.retrieval.reranking import Reranking
 
 
 RUN = "run.trec"
@@ -119,10 +119,10 @@ class Search(Stage):
     def _depth(self) -> int:
         return min(self.rerank_depth or self.k, self.k)
 
-    def _candidates(self, inputs: Inputs, work: Writer) -> Candidates:
+    def _candidates(self, inputs: Inputs, work: Writer) -> Reranking:
         """What the cross-encoder reads: the given run, or what the index finds."""
         from qac_jax.formats.runs import run_files
-        from qac_jax.retrieval.reranking import Candidates
+        from qac_jax.retrieval.reranking import Reranking
 
         if "candidates" in inputs:
             (run,) = run_files(inputs.path("candidates")).values()
@@ -131,7 +131,7 @@ class Search(Stage):
                 with work.open(RUN) as file:
                     self._search(file, inputs)
             run = os.fspath(work.path / RUN)
-        return Candidates.read(
+        return Reranking.read(
             run,
             self.queries,
             self._texts(inputs),

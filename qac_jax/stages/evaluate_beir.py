@@ -1,0 +1,119 @@
+"""`qac evaluate-beir`: an encoder or BM25 on collections in BEIR's layout, searched and judged.
+
+Vectors and indexes are made by the stages embed and bm25 in a scratch folder, so that an
+interrupted evaluation goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.evaluation.settings import Judging
+from qac_jax.inference.settings import EncoderOptions, Inference
+from qac_jax.pipeline.stage import (
+    FILE,
+    MODEL,
+    Inputs,
+    Ref,
+    Stage,
+    execute,
+    input,
+    one_of,
+    option,
+    part,
+)
+
+
+if TYPE_CHECKING:
+    from etils import epath
+
+    from qac_jax.evaluation.beir import Collection, SearchFunction
+    from qac_jax.formats.queries import Query
+    from qac_jax.formats.runs import Ranking, Run
+    from qac_jax.retrieval.hits import Searchable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateBeir(Stage):
+    """Searches collections with an encoder or BM25 and judges the runs by their judgements."""
+
+    VERB: ClassVar[str] = "evaluate-beir"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = (
+        "qac evaluate-beir --encoder out/retriever --beir data/beir --out out/beir"
+    )
+
+    GROUPS = (one_of("encoder", "bm25"),)
+
+    beir: Ref = input("a folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
+    encoder: Ref = input(
+        "a dual encoder that searches them",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("model",),
+    )
+    bm25: str = option("", "or BM25, with these parameters", choices=("", "anserini", "lucene"))
+    split: str = option("", "whose judgements (default: test; MS MARCO's dev)")
+    rules: Judging = part(Judging)
+    options: EncoderOptions = part(EncoderOptions)
+    inference: Inference = part(Inference)
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"collections": self.beir, "engine": self.encoder or self.bm25}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import beir, results
+        from qac_jax.formats import runs
+        from qac_jax.report import suites
+
+        work = out.scratch("searched")
+
+        def searcher(collection: Collection) -> SearchFunction:
+            index = self._index(inputs, collection.path, work / collection.name)
+
+            def search(queries: Sequence[Query], k: int) -> Run:
+                return index.run({query.id: query.text for query in queries}, k)
+
+            return search
+
+        def keep(collection: Collection, run: Mapping[str, Ranking]) -> None:
+            with out.open(f"runs/{collection.name}.trec") as file:
+                runs.write_lines(file, run)
+
+        found = beir.evaluate_folder(
+            inputs.path("beir"),
+            searcher,
+            split=self.split,
+            rules=self.rules.resolved() if self.rules.chosen else None,
+            depth=self.rules.depth,
+            keep=keep,
+        )
+        known = suites.facts(found) if suites.is_known(found) else {}
+        results.store(out, found, {"comparisons": [], **known})
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
+
+        return suites.text(*results.read(artifact))
+
+    def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
+        """What searches a corpus; `folder` keeps it until all collections are judged."""
+        from qac_jax.retrieval import bm25, search
+        from qac_jax.stages.bm25 import Bm25
+        from qac_jax.stages.embed import Embed
+
+        if self.bm25:
+            return bm25.Bm25(execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
+        model = inputs.path("encoder")
+        stage = Embed(
+            encoder=inputs.text("encoder"),
+            passages=corpus,
+            options=self.options,
+            inference=self.inference,
+        )
+        return search.ExactSearch(execute(stage, folder / "vectors"), stage.load(model))

@@ -1,0 +1,45 @@
+"""`qac suite`: figures made before, of collections and question sets, as the papers' table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suite(Stage):
+    """Gathers one system's figures of qac evaluate and qac evaluate-beir: AugTriever's Tables 1
+    and 6, with their averages where all members are there."""
+
+    VERB: ClassVar[str] = "suite"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = "qac suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
+
+    metrics: Ref = input(
+        "figures of one system; those of a question set lie in a folder with the set's name",
+        kinds=("metrics",),
+        many=True,
+        aliases=("suite",),
+    )
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"table of": self.metrics}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
+
+        found = suites.gathered(",".join(map(os.fspath, inputs.paths("metrics"))))
+        results.store(out, found, {"comparisons": [], **suites.facts(found)})
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
+
+        return suites.text(*results.read(artifact))

@@ -1,0 +1,48 @@
+"""`qac votes`: what human judges said on the sheets of `qac relate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Votes(Stage):
+    """Counts filled sheets: the share of each sort that judges call highly related, and how far
+    they agree (Fleiss' kappa)."""
+
+    VERB: ClassVar[str] = "votes"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = (
+        "qac votes --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
+    )
+
+    sheets: Ref = input("filled sheets, one a judge", kinds=(FILE,), many=True, aliases=("votes",))
+    key: Ref = input(
+        "what the sheet's numbers are: key.csv of the folder of qac relate", kinds=(FILE,)
+    )
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"judges": len(self.sheets.split(","))}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import results, votes
+
+        key = votes.read_key(os.fspath(inputs.path("key")))
+        judges = [votes.read_votes(os.fspath(path), key) for path in inputs.paths("sheets")]
+        facts = {"judges": len(judges), "kappa": votes.fleiss_kappa(judges)}
+        results.store(out, votes.counted(key, judges), facts)
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.report import tables
+
+        found, facts = results.read(artifact)
+        table = tables.figures({result.name: result.mean for result in found}, "context")
+        return f"{table}\n\njudges {facts['judges']}, Fleiss' kappa {facts['kappa']:.3f}"
