@@ -21,7 +21,7 @@ from typing import Any
 ROAD = (
     *("prepare", "pairs", "generate", "extract", "collect", "unite", "judge", "tokenize"),
     *("pretrain", "finetune", "bm25", "embed", "index", "search", "fuse", "mine", "label"),
-    *("evaluate", "report", "export"),
+    *("evaluate", "evaluate-beir", "suite", "relate", "votes", "report", "export"),
 )
 
 _STAGES = Path(__file__).parent / "stages"

@@ -1,4 +1,4 @@
-"""`qac evaluate`: runs and judgements (or questions with answers) into figures."""
+"""`qac evaluate`: runs and judgements, or questions with answers, into metrics with tests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Evaluate(Stage):
         from qac_jax.formats import runs as run_files
 
         judge, measures = self._judge(inputs), self._measures()
-        found = []
+        judged = []
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
         for name, path in paths.items():
             run = run_files.read_run(path, self.rules.depth or None)
@@ -91,8 +91,8 @@ class Evaluate(Stage):
                 progress.say(
                     f"{name}: queries that the run lacks and that count 0: {result.missing:,}"
                 )
-            found.append(result)
-        compared = judging.compared(found, measures, self.permutations, self.seed)
+            judged.append(result)
+        compared = judging.compared(judged, measures, self.permutations, self.seed)
         rules = self.rules.resolved()
         facts = {
             "protocol": self.rules.protocol if self.qrels else "answers",
@@ -100,16 +100,16 @@ class Evaluate(Stage):
             "over": rules.over if self.qrels else "judged",
             "comparisons": [dataclasses.asdict(comparison) for comparison in compared],
         }
-        results.store(out, found, facts)
-        out.count = found[0].queries
+        results.store(out, judged, facts)
+        out.count = judged[0].queries
 
     def summary(self, artifact: Artifact) -> str:
         from qac_jax.evaluation import results
         from qac_jax.evaluation.significance import Comparison
         from qac_jax.report import tables
 
-        found, facts = results.read(artifact)
-        text = tables.figures({result.name: result.mean for result in found})
+        judged, facts = results.read(artifact)
+        text = tables.figures({result.name: result.mean for result in judged})
         if facts["comparisons"]:
             compared = tables.comparisons([Comparison(**c) for c in facts["comparisons"]])
             text += f"\n\n{compared}"

@@ -1,4 +1,4 @@
-"""`qac evaluate-beir`: an encoder or BM25 on collections in BEIR's layout, searched and judged.
+"""`qac evaluate-beir`: an encoder or BM25, and folders in BEIR's layout, into metrics.
 
 Vectors and indexes are made by the stages embed and bm25 in a scratch folder, so that an
 interrupted evaluation goes on where it was.
@@ -84,7 +84,7 @@ class EvaluateBeir(Stage):
             with out.open(f"runs/{collection.name}.trec") as file:
                 runs.write_lines(file, run)
 
-        found = beir.evaluate_folder(
+        judged = beir.evaluate_folder(
             inputs.path("beir"),
             searcher,
             split=self.split,
@@ -92,8 +92,8 @@ class EvaluateBeir(Stage):
             depth=self.rules.depth,
             keep=keep,
         )
-        known = suites.facts(found) if suites.is_known(found) else {}
-        results.store(out, found, {"comparisons": [], **known})
+        averages = suites.facts(judged) if suites.is_known(judged) else {}
+        results.store(out, judged, {"comparisons": [], **averages})
 
     def summary(self, artifact: Artifact) -> str:
         from qac_jax.evaluation import results

@@ -1,4 +1,4 @@
-"""`qac relate`: how related contexts are to their passages."""
+"""`qac relate`: contexts or examples into metrics of how related they are to their passages."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class Relate(Stage):
         from qac_jax.evaluation.significance import Comparison
         from qac_jax.report import tables
 
-        found, facts = results.read(artifact)
-        if not found:
+        sorts, facts = results.read(artifact)
+        if not sorts:
             return ""
-        parts = [tables.figures({r.name: r.mean for r in found}, "context")]
+        parts = [tables.figures({r.name: r.mean for r in sorts}, "context")]
         if facts["comparisons"]:
             parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
         parts.append(f"plot: {artifact.file(PLOT)}")
@@ -117,7 +117,7 @@ class Relate(Stage):
         )
 
     def _measure(self, sample: Sample, inputs: Inputs, out: Writer) -> None:
-        """The figures of every sort and their plot."""
+        """The metrics of every sort and their plot."""
         from qac_jax.evaluation import judging, relatedness, results
         from qac_jax.report import analyses
 
@@ -138,13 +138,13 @@ class Relate(Stage):
             scores = judge.score(contexts, [sample.text(pair.passage) for pair in pairs])
             odds = reranker.probability(scores)
         copies = [relatedness.copied(pair.context, sample.text(pair.passage)) for pair in pairs]
-        found = relatedness.measured(pairs, places, cosine, odds, copies)
-        compared = judging.compared(found, list(found[0].mean), seed=self.seed)
+        sorts = relatedness.measured(pairs, places, cosine, odds, copies)
+        compared = judging.compared(sorts, list(sorts[0].mean), seed=self.seed)
         shares = relatedness.groups(pairs, places)
         with out.open(PLOT) as file:
             file.write(analyses.relatedness_svg(shares))
         facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
-        results.store(out, found, facts)
+        results.store(out, sorts, facts)
 
     def _items(self, sample: Sample | None, inputs: Inputs) -> list[Item]:
         """What judges are asked about: as many of each sort."""

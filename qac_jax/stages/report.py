@@ -23,7 +23,7 @@ PAGE, TABLE = "report.html", "report.md"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report(Stage):
-    """Shows figures with their significance, wins and losses, training curves, the index, samples
+    """Shows metrics with their significance, wins and losses, training curves, the index, samples
     of generated queries, settings, time and memory of everything in a run's folder."""
 
     VERB: ClassVar[str] = "report"
@@ -32,7 +32,7 @@ class Report(Stage):
 
     folder: str = option("", "the --out of a recipe's run (default: where the metrics lie)")
     metrics: Ref = input(
-        "figures, such as those of qac evaluate (default: the folder's)",
+        "metrics, such as those of qac evaluate (default: the folder's)",
         kinds=("metrics",),
         default="",
         many=True,
@@ -47,7 +47,9 @@ class Report(Stage):
     queries: Ref = input(
         "the questions' texts, where the runs do not say", kinds=(FILE,), default=""
     )
-    names: Mapping[str, str] | None = option(None, "to show, of figures and of what they judge")
+    names: Mapping[str, str] | None = option(
+        None, "to show, of metrics and of the systems they are about"
+    )
     cases: int = option(5, "questions won, and lost, to show of each test")
     samples: int = option(6, "passages to show with their generated queries")
 

@@ -1,4 +1,4 @@
-"""`qac suite`: figures made before, of collections and question sets, as the papers' table."""
+"""`qac suite`: metrics of collections and question sets into the papers' table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite(Stage):
-    """Gathers one system's figures of qac evaluate and qac evaluate-beir: AugTriever's Tables 1
+    """Gathers one system's metrics of qac evaluate and qac evaluate-beir: AugTriever's Tables 1
     and 6, with their averages where all members are there."""
 
     VERB: ClassVar[str] = "suite"
@@ -21,7 +21,7 @@ class Suite(Stage):
     EXAMPLE: ClassVar[str] = "qac suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
 
     metrics: Ref = input(
-        "figures of one system; those of a question set lie in a folder with the set's name",
+        "metrics of one system; those of a question set lie in a folder with the set's name",
         kinds=("metrics",),
         many=True,
         aliases=("suite",),
@@ -35,8 +35,8 @@ class Suite(Stage):
         from qac_jax.evaluation import results
         from qac_jax.report import suites
 
-        found = suites.gathered(",".join(map(os.fspath, inputs.paths("metrics"))))
-        results.store(out, found, {"comparisons": [], **suites.facts(found)})
+        gathered = suites.gathered(",".join(map(os.fspath, inputs.paths("metrics"))))
+        results.store(out, gathered, {"comparisons": [], **suites.facts(gathered)})
 
     def summary(self, artifact: Artifact) -> str:
         from qac_jax.evaluation import results

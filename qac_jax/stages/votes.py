@@ -1,4 +1,4 @@
-"""`qac votes`: what human judges said on the sheets of `qac relate`."""
+"""`qac votes`: the filled sheets of human judges into metrics."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ class Votes(Stage):
         from qac_jax.evaluation import results
         from qac_jax.report import tables
 
-        found, facts = results.read(artifact)
-        table = tables.figures({result.name: result.mean for result in found}, "context")
+        sorts, facts = results.read(artifact)
+        table = tables.figures({result.name: result.mean for result in sorts}, "context")
         return f"{table}\n\njudges {facts['judges']}, Fleiss' kappa {facts['kappa']:.3f}"
