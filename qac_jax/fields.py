@@ -89,7 +89,7 @@ def _flat(cls: Any) -> Mapping[str, Leaf]:
         for field in dataclasses.fields(owner):
             if role(field) == "part" or not field.init:
                 continue
-            if field.name in found:
+            if field.name in found or field.name in parts(cls):
                 raise TypeError(f"{cls.__name__} has two settings named {field.name}")
             found[field.name] = Leaf(owner, holder, field, hints[field.name])
     return found

@@ -82,7 +82,7 @@ class Extract:
         from qac_jax.stages.extract import Extract as Stage
 
         began = time.perf_counter()
-        stage = Stage(passages=str(made.path), method="bm25", workers=self.workers)
+        stage = Stage.make(passages=str(made.path), method="bm25", workers=self.workers)
         found = execute(stage, folder / "bm25")
         rate = made.count / (time.perf_counter() - began)
         salience = Bm25Salience(Statistics.load(found.file("statistics.json")))

@@ -4,9 +4,9 @@ Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et 
 and ranked by a measure of salience, which is one callable: documents and their spans in, one score
 a span out, higher is better.
 
-    extraction_bm25.Bm25Salience      how the document's words answer the span as a query
-    likelihood.EncoderSalience        span · document under a dual encoder
-    likelihood.Likelihood             log-likelihood of the span under a T5 that read the document
+    extraction_bm25.Bm25Salience        how the document's words answer the span as a query
+    extraction_encoder.EncoderSalience  span · document under a dual encoder
+    inference.likelihood.Likelihood     log-likelihood of the span under a T5 that read the document
 
 The released code cannot extract anything (its loader never draws spans), so the paper rules.
 Structure (titles, anchors) is read off the document by `structure`. All of it becomes contexts.
@@ -22,8 +22,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.formats.records import Record, Records, write_lines
 from qac_jax.queries import structure
+from qac_jax.queries.contexts import belongs
 from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
 from qac_jax.text import crops
 
@@ -60,16 +62,15 @@ class Candidates(NamedTuple):
 class Drawing:
     """How spans are drawn: words are what white space divides."""
 
-    count: int = 16
-    shortest: int = 4
-    longest: int = 16
-    context_words: int = 256
-    seed: int = 0
+    spans: int = option(16, "spans that are drawn and ranked")
+    shortest: int = option(4, "words of a span, at least")
+    longest: int = option(16, "words of a span, at most")
+    context_words: int = option(256, "words of a passage that are looked at")
 
     def __post_init__(self) -> None:
-        if self.count < 1 or not 1 <= self.shortest <= self.longest:
+        if self.spans < 1 or not 1 <= self.shortest <= self.longest:
             raise UserError(
-                f"spans={self.count} of {self.shortest} to {self.longest} words cannot be drawn; "
+                f"spans={self.spans} of {self.shortest} to {self.longest} words cannot be drawn; "
                 "expected at least one span, and bounds in order from 1 on"
             )
         if self.context_words < self.longest:
@@ -78,16 +79,16 @@ class Drawing:
                 f"{self.longest} words; make it longer"
             )
 
-    def candidates(self, name: str, text: str) -> Candidates:
+    def candidates(self, name: str, text: str, seed: int = 0) -> Candidates:
         """The spans of a document, from (seed, name) alone."""
         words = text.split()
-        rng = np.random.default_rng(_number(self.seed, name))
+        rng = np.random.default_rng(_number(seed, name))
         first, last = crops.window(len(words), self.context_words, rng)
         words = words[first:last]
         if len(words) < self.shortest:
             return Candidates(" ".join(words), [])
         places = crops.chunks(
-            len(words), rng, count=self.count, shortest=self.shortest, longest=self.longest
+            len(words), rng, count=self.spans, shortest=self.shortest, longest=self.longest
         )
         return Candidates(" ".join(words), [" ".join(words[a:b]) for a, b in places])
 
@@ -98,14 +99,15 @@ class Extraction:
 
     method: str
     drawing: Drawing = Drawing()
-    keep: int = 1  # the best so many spans
+    keep: int = 1  # spans of a passage: the best
     title: structure.TitleRule = structure.TitleRule()
     origin: str = ""
     part: str = "all"
+    seed: int = 0
 
     def takes(self, passage: Record) -> bool:
         """Whether this passage belongs to the part of the corpus that is asked for."""
-        return self.part == "all" or bool(passage.get("held_out")) == (self.part == "held_out")
+        return belongs(passage, self.part)
 
     def contexts(
         self, passages: Sequence[Record], salience: Salience | None
@@ -120,7 +122,7 @@ class Extraction:
                 )
                 yield [self._context(text, None) for text in texts if text]
             return
-        drawn = [self.drawing.candidates(p["_id"], p["text"]) for p in passages]
+        drawn = [self.drawing.candidates(p["_id"], p["text"], self.seed) for p in passages]
         if self.method == RANDOM:
             for document in drawn:
                 some = list(dict.fromkeys(document.spans))[: self.keep]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.fields import option
 
 
 LINES = ("any", "sentence", "none")
@@ -22,30 +23,32 @@ _FEW = 3
 
 @dataclasses.dataclass(frozen=True)
 class TitleRule:
-    """The title that is given, else the first line that is one; cut to `words` words.
+    """The title that is given, else the first line that is one; cut to `title_words` words.
 
     first_line: "any" takes the first line that is not blank (Wikipedia, Pile-CC, OpenWebText2),
     "sentence" the first one of more than three words (all other sources), "none" no line at all.
     The line stays in the text.
     """
 
-    first_line: str = "any"
-    words: int = 64
+    first_line: str = option(
+        "any", "title: which first line is one where none is given", choices=LINES
+    )
+    title_words: int = option(64, "words of a title")
 
     def __post_init__(self) -> None:
         if self.first_line not in LINES:
             raise UserError(
                 f"first_line={self.first_line!r} is not known; {nearest(self.first_line, LINES)}"
             )
-        if self.words < 1:
-            raise UserError(f"title_words={self.words}; expected 1 or more")
+        if self.title_words < 1:
+            raise UserError(f"title_words={self.title_words}; expected 1 or more")
 
     def of(self, passage: dict[str, Any]) -> str:
         """The title of a passage's document, or nothing."""
         title = " ".join((passage.get("title") or "").split())
         if not title and self.first_line != "none" and not passage.get("position"):
             title = next(self._lines(passage["text"]), "")
-        return " ".join(title.split()[: self.words])
+        return " ".join(title.split()[: self.title_words])
 
     def _lines(self, text: str) -> Iterator[str]:
         least = 1 if self.first_line == "any" else _FEW + 1

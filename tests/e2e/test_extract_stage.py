@@ -66,7 +66,7 @@ def test_an_interrupted_run_goes_on(
     passages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(out: str) -> Any:
-        settings = Extract(passages=str(passages), shard_passages=8, workers=1)
+        settings = Extract.make(passages=str(passages), shard_passages=8, workers=1)
         return stage.execute(settings, tmp_path / out)
 
     whole, write = made("whole"), extraction.write_shard
@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on(
     assert made("cut").identity == whole.identity
     assert (done, again) == ([0, 8], [16, 24])
     monkeypatch.setattr(extraction, "write_shard", write)
-    spread = Extract(passages=str(passages), shard_passages=8, workers=2)
+    spread = Extract.make(passages=str(passages), shard_passages=8, workers=2)
     assert stage.execute(spread, tmp_path / "spread").identity == whole.identity
 
 
@@ -117,7 +117,7 @@ def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: A
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--method", "plm"], "takes one of --model and --trained"),
+        (["--method", "plm"], "takes a model; give --scorer"),
         (["--model", "."], "takes no model"),
         (["--keep", "0"], "keep=0"),
         (["--spans", "0"], "spans=0"),

@@ -32,16 +32,16 @@ def documents(count: int = 40) -> list[str]:
 def test_spans_are_runs_of_the_document_within_bounds() -> None:
     counts = set()
     for number, text in enumerate(documents()):
-        found = Drawing(seed=1).candidates(f"p{number}", text)
+        found = Drawing().candidates(f"p{number}", text, seed=1)
         assert len(found.spans) == 16 and found.text == " ".join(text.split())
         for span in found.spans:
             counts.add(len(span.split()))
             assert f" {span} " in f" {found.text} "
             assert min(4, len(text.split())) <= len(span.split()) <= 16
     assert counts == set(range(4, 17))
-    again = Drawing(seed=1).candidates("p0", documents()[0])
-    assert again == Drawing(seed=1).candidates("p0", documents()[0])
-    assert again != Drawing(seed=2).candidates("p0", documents()[0])
+    again = Drawing().candidates("p0", documents()[0], seed=1)
+    assert again == Drawing().candidates("p0", documents()[0], seed=1)
+    assert again != Drawing().candidates("p0", documents()[0], seed=2)
     long = " ".join(map(str, range(1000)))
     window = Drawing().candidates("long", long).text.split()
     assert len(window) == 256 and window != long.split()[:256]
@@ -112,7 +112,7 @@ def test_the_best_different_spans() -> None:
         (structure.TitleRule("any"), "Two words"),
         (structure.TitleRule("sentence"), "This line says something more."),
         (structure.TitleRule("none"), ""),
-        (structure.TitleRule("sentence", words=3), "This line says"),
+        (structure.TitleRule("sentence", title_words=3), "This line says"),
     ],
 )
 def test_first_lines_as_titles(rule: structure.TitleRule, expected: str) -> None:
@@ -145,11 +145,11 @@ def test_anchors_are_told_once() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Drawing(count=0), "spans=0"),
+        (lambda: Drawing(spans=0), "spans=0"),
         (lambda: Drawing(shortest=9, longest=4), "9 to 4"),
         (lambda: Drawing(context_words=8), "context_words=8"),
         (lambda: structure.TitleRule("first"), "first_line"),
-        (lambda: structure.TitleRule(words=0), "title_words=0"),
+        (lambda: structure.TitleRule(title_words=0), "title_words=0"),
         (lambda: Bm25Salience(Statistics.of(["a b"]), b=2), "b=2"),
     ],
 )
