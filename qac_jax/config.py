@@ -25,6 +25,8 @@ assert importlib.util
 
 # Where gin files are looked for: the working folder, the checkout, its gin_configs.
 _CHECKOUT = Path(__file__).parent.parent
+_MACRO, _REQUIRED = "gin.macro", "%gin.REQUIRED"
+_NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +82,23 @@ def build(cls: type) -> Any:
     """The instance that the bindings describe, with its fields checked."""
     selector = f"{cls.__module__}.{cls.__qualname__}"
     instance = _guarded(lambda: gin.get_configurable(selector)(), cls.__qualname__)
-    fields.check(instance)
+    try:
+        fields.check(instance)
+    except UserError as error:
+        if missing := _required_macros():
+            field = str(error).split("; pass ")[0]  # "NAME is not set"
+            raise UserError(f"{field}: {_NO_VALUE.format(missing[0])}") from error
+        raise
     return instance
 
 
 def _part(cls: type) -> Any:
     """A part of a stage by its bindings, in the scope of the stage that is being built."""
-    selector = f"{cls.__module__}.{cls.__qualname__}"
-    return gin.get_configurable(selector)() if _is_registered(selector) else cls()
+    try:
+        configurable = gin.get_configurable(cls)
+    except ValueError:  # no file and no flag names it
+        return cls()
+    return configurable()
 
 
 def _search_only(paths: Sequence[str]) -> None:
@@ -96,6 +107,12 @@ def _search_only(paths: Sequence[str]) -> None:
     known[:] = [known[0]]
     for path in paths:
         gin.add_config_file_search_path(path)
+
+
+def _required_macros() -> list[str]:
+    """The macros that a file declares as `%gin.REQUIRED` and that nothing has set."""
+    macros = {scope: bound for (scope, name), bound in gin.config._CONFIG.items() if name == _MACRO}
+    return sorted(name for name, bound in macros.items() if repr(bound.get("value")) == _REQUIRED)
 
 
 def binds(cls: type) -> bool:
@@ -188,7 +205,7 @@ def _explain(error: Exception) -> str | None:
     if match := re.search(
         r"missing 1 required positional argument: 'value'.*scope '([^']+)'", message, re.S
     ):
-        return f"macro %{match[1]} has no value; pass --gin.{match[1]}=VALUE or write it in a file"
+        return _NO_VALUE.format(match[1])
     if isinstance(error, SyntaxError) or type(error).__name__ == "TokenError":
         return f"not valid gin: {first}{place}"
     if "Unable to open file" in message:

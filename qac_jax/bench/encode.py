@@ -123,7 +123,7 @@ class Encode:
         cut = encoder.batches(rows)
         lengths = [len(row) for row in rows]
         work = sum(
-            flops.bert(encoder.module.config.bert, flops.Load.padded(b.size, b.length)).forward
+            encoder.module.config.bert.flops(flops.Load.padded(b.size, b.length)).forward
             for b in cut
         )
         with self._recorded():

@@ -11,7 +11,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
 import flax.linen as nn
 import jax
@@ -22,36 +22,25 @@ from flax import traverse_util
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.hub import hf_config, name_maps, weights
-from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
-from qac_jax.models.heads import BidirectionalHead, CausalDecoder
+from qac_jax.models.architecture import Architecture
+from qac_jax.models.backbone import PARTS, BackboneConfig
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5
+from qac_jax.models.tensor_names import Table, names
 
 
 Loaded = tuple[nn.Module, dict[str, Any]]
 
-# Buffers and leftovers that carry no knowledge: they are passed over without a word.
+# Buffers and leftovers that carry no knowledge: they are ignored without a word.
 _BUFFERS = ("*position_ids", "*token_type_ids", "*.attn.bias", "*.attn.masked_bias", "*co_target")
-# Parts of known checkpoints that no module here has; they are passed over with a word. Heads are
-# what `huggingface.load_heads` reads.
-_KNOWN = (
-    "*cls.seq_relationship.*",
-    "*c_head.*",
-    "*d_head.*",
-    "*d_head_ln_f.*",
-    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-)
-_WORDS = "embeddings.word_embeddings.weight"
-# In config.json of a cross-encoder: it was trained on queries behind a first ranking's score.
-READS_SCORES = "qac_reads_scores"
+# Pre-training heads, which `huggingface.load_heads` reads; they are ignored with a word.
+_HEADS = ("*c_head.*", "*d_head.*", "*d_head_ln_f.*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How a folder is read.
 
-    pooler, mlm_head: whether a BERT has that part (None: if its weights do). prefix: which
+    pooler, mlm_head: whether an encoder has that part (None: if its weights do). prefix: which
     encoder, where a file holds several. allow_unused, allow_missing: names (shell patterns) of
     tensors that may go unused, or may be missing: then they start as in a new model, from `seed`.
     """
@@ -65,59 +54,73 @@ class Options:
     seed: int = 0
 
 
-class BertFiles(NamedTuple):
-    """A BERT's folder: its shape, its tensors, and which of them is which parameter."""
+Kind = TypeVar("Kind", bound=Architecture)
+
+
+@dataclasses.dataclass(frozen=True)
+class Files(Generic[Kind]):
+    """A model folder: its configuration, its tensors, and which of them is which parameter."""
 
     raw: dict[str, Any]
-    config: BertConfig
-    table: name_maps.Table
+    config: Kind
     tensors: dict[str, np.ndarray]
     encoder: str  # what the names of the encoder begin with
-    model: str  # what the names of heads begin with
+    model: str  # what the names of the model around it begin with
+
+    @property
+    def table(self) -> Table:
+        """The tensors of the network by itself."""
+        return self.config.table(self.encoder, self.model)
 
 
 def load(folder: Path, options: Options) -> Loaded:
-    """The module that config.json names: Bert, CrossEncoder, T5, or a DPR's DualEncoder."""
-    raw = hf_config.read_json(folder / "config.json")
-    if hf_config.family(raw, folder) == "t5":
-        return _load_t5(folder, raw, options)
-    if hf_config.architecture(raw).endswith("ForSequenceClassification"):
-        return _load_cross_encoder(folder, options)
-    if raw["model_type"] == "dpr":
-        return _load_dpr(folder, options)
-    files = read_bert(folder, options)
-    module = Bert(files.config, options.runtime)
-    return module, fit(folder, module, files.table, files.tensors, options)
+    """The network that config.json names: an encoder or a T5, without what is around it."""
+    files = read(folder, options, Architecture)
+    module = files.config.build(options.runtime)
+    return module, fit(folder, module, files.table, files.tensors, options, files.config.hf_ignored)
 
 
-def read_bert(folder: Path, options: Options) -> BertFiles:
-    """A folder whose model is a BERT, or has one inside."""
+def read_encoder(folder: Path, options: Options) -> Files[BackboneConfig]:
+    """A folder whose model is an encoder, or has one inside."""
+    return read(folder, options, BackboneConfig)
+
+
+def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
+    """A folder of one of the architectures that are a `base`.
+
+    Its configuration is that of config.json, with the optional parts whose tensors are there.
+    """
     raw = hf_config.read_json(folder / "config.json")
-    if hf_config.family(raw, folder) != "bert":
-        raise UserError(
-            f"{folder} holds a {raw['model_type']!r} model; expected a BERT, which is what "
-            "encoders are made of here"
-        )
+    cls = hf_config.architecture(raw, folder, base)
     tensors = _usual_names(weights.read_folder(folder))
-    encoder = _encoder_prefix(folder, tensors, options.prefix)
-    model = encoder.removesuffix("bert.").removesuffix("ernie.")
+    encoder = _encoder_prefix(folder, cls, tensors, options.prefix)
+    model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
+    wanted = _wanted_parts(cls, options)
+    for part, beginnings in cls.hf_parts.items():
+        if wanted[part] is False:
+            prefixes = tuple(p.format(encoder=encoder, model=model) for p in beginnings)
+            tensors = {n: t for n, t in tensors.items() if not n.startswith(prefixes)}
+    table = cls.from_hf(raw, **dict.fromkeys(cls.hf_parts, True)).table(encoder, model)
+    _drop_copies(folder, cls, tensors, cls.hf_copies(encoder, model), names(table))
     has = {
-        "pooler": f"{encoder}pooler.dense.weight" in tensors,
-        "mlm_head": f"{model}cls.predictions.transform.dense.weight" in tensors,
+        part: _has_part(part, table, tensors) if asked is None else asked
+        for part, asked in wanted.items()
     }
-    for part, names in (("pooler", f"{encoder}pooler."), ("mlm_head", f"{model}cls.")):
-        wanted = getattr(options, part)
-        if wanted is False:
-            tensors = {n: t for n, t in tensors.items() if not n.startswith(names)}
-        has[part] = has[part] if wanted is None else wanted
-    copies = {
-        f"{model}cls.predictions.decoder.weight": f"{encoder}{_WORDS}",
-        f"{model}cls.predictions.decoder.bias": f"{model}cls.predictions.bias",
-    }
-    _drop_copies(folder, tensors, copies)
-    config = hf_config.bert_config(raw, **has)
-    table = name_maps.bert(config, encoder, model)
-    return BertFiles(raw, config, table, tensors, encoder, model)
+    return Files(raw, cls.from_hf(raw, **has), tensors, encoder, model)
+
+
+def _wanted_parts(cls: type[Architecture], options: Options) -> dict[str, bool | None]:
+    """Which optional parts the model is to have, None: those whose tensors are there."""
+    asked = {part: getattr(options, part) for part in PARTS}
+    if odd := [part for part in PARTS if asked[part] and part not in cls.hf_parts]:
+        raise UserError(f"a {cls.title} has no {odd[0]}; leave {odd[0]}=True out")
+    return {part: asked.get(part) for part in cls.hf_parts}
+
+
+def _has_part(part: str, table: Table, tensors: Mapping[str, Any]) -> bool:
+    return any(
+        slot.name in tensors for path, slot in table.items() if path.split("/", 1)[0] == part
+    )
 
 
 def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -132,90 +135,72 @@ def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return renamed
 
 
-def _encoder_prefix(folder: Path, tensors: Mapping[str, Any], prefix: str | None) -> str:
+def _encoder_prefix(
+    folder: Path, cls: type[Architecture], tensors: Mapping[str, Any], prefix: str | None
+) -> str:
     """What the names of the encoder begin with: "", "bert.", "ernie.", "lm.bert." …"""
-    found = sorted(name.removesuffix(_WORDS) for name in tensors if name.endswith(_WORDS))
+    if not cls.hf_bases:
+        return ""
+    words = cls.hf_words
+    found = sorted(name.removesuffix(words) for name in tensors if name.endswith(words))
     if prefix is not None and prefix in found:
         return prefix
     if len(found) == 1 and prefix is None:
         return found[0]
     if not found:
-        raise UserError(f"the weights of {folder} hold no BERT: no name ends in {_WORDS}")
+        raise UserError(f"the weights of {folder} hold no {cls.title}: no name ends in {words}")
     listed = ", ".join(repr(p) for p in found)
     if prefix is None:
         raise UserError(f"{folder} holds several encoders, with prefixes {listed}; pass prefix=")
     raise UserError(f"prefix={prefix!r} is not in the weights of {folder}, which have {listed}")
 
 
-def _drop_copies(folder: Path, tensors: dict[str, np.ndarray], copies: Mapping[str, str]) -> None:
+def _drop_copies(
+    folder: Path,
+    cls: type[Architecture],
+    tensors: dict[str, np.ndarray],
+    copies: Mapping[str, str],
+    parameters: set[str],
+) -> None:
     """Removes tensors that repeat others (tied weights), if they do."""
     for name, original in copies.items():
         if name not in tensors:
             continue
-        if original in tensors and not np.array_equal(tensors[name], tensors[original]):
+        same = original in tensors and np.array_equal(tensors[name], tensors[original])
+        if name in parameters and not same:
+            continue  # it may be a parameter of its own
+        if original in tensors and not same:
             raise UserError(
                 f"{name} of {folder} differs from {original}, but here they are one parameter; "
-                "untied output embeddings of a BERT are not supported"
+                f"untied output embeddings of a {cls.title} are not supported"
             )
         tensors.setdefault(original, tensors[name])
         del tensors[name]
 
 
-def _load_cross_encoder(folder: Path, options: Options) -> Loaded:
-    files = read_bert(folder, dataclasses.replace(options, pooler=True, mlm_head=False))
-    bias = files.tensors.get(f"{files.model}classifier.bias")
-    labels = len(files.raw.get("id2label") or "01") if bias is None else len(bias)
-    rate = files.raw.get("classifier_dropout")
-    scores = bool(files.raw.get(READS_SCORES))
-    module = CrossEncoder(files.config, options.runtime, labels, rate, scores)
-    table = name_maps.cross_encoder(files.config, files.encoder, files.model)
-    return module, fit(folder, module, table, files.tensors, options)
-
-
-def _load_dpr(folder: Path, options: Options) -> Loaded:
-    """One side of a DPR: the [CLS] vector, projected where projection_dim says so."""
-    # Old DPR files hold a pooler that the model never used.
-    files = read_bert(folder, dataclasses.replace(options, pooler=False, mlm_head=False))
-    width = files.raw.get("projection_dim") or None
-    module = DualEncoder(DualEncoderConfig(files.config, projection=width), options.runtime)
-    table = name_maps.under("encoder/bert", files.table)
-    if width:
-        name = f"{files.encoder.removesuffix('bert_model.')}encode_proj"
-        table |= name_maps.dense("encoder/projection", name)
-    return module, fit(folder, module, table, files.tensors, options)
-
-
-def _load_t5(folder: Path, raw: dict[str, Any], options: Options) -> Loaded:
-    tensors = weights.read_folder(folder)
-    shared, copies = "shared.weight", ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    _drop_copies(folder, tensors, dict.fromkeys(copies, shared))
-    head = tensors.get("lm_head.weight")
-    tied = head is None or (shared in tensors and np.array_equal(head, tensors[shared]))
-    if tied:
-        tensors.pop("lm_head.weight", None)
-    config = hf_config.t5_config(raw, tied=tied)
-    module = T5(config, options.runtime)
-    return module, fit(folder, module, name_maps.t5(config), tensors, options)
-
-
-def bert_table(config: BertConfig) -> name_maps.Table:
-    """The names under which a BERT is saved: Hugging Face's, with the MLM head or without."""
-    return name_maps.bert(config, encoder="bert." if config.mlm_head else "")
+def saved_table(config: Architecture) -> Table:
+    """The names under which a network is saved: those of transformers' class of the same parts."""
+    inside = isinstance(config, BackboneConfig) and config.mlm_head
+    return config.table(encoder=config.hf_base if inside else "")
 
 
 def fit(
     source: Path,
     module: nn.Module,
-    table: name_maps.Table,
+    table: Table,
     tensors: Mapping[str, np.ndarray],
     options: Options,
+    ignored: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The module's variables from the tensors, after checking that nothing is left over."""
-    expected = name_maps.names(table)
+    """The module's variables from the tensors, after checking that nothing is left over.
+
+    ignored: patterns of tensors that need not be used, beside those of the options.
+    """
+    expected = names(table)
     missing = expected - tensors.keys()
     _account(source, "lack", missing, options.allow_missing, "allow_missing")
     extra = {n for n in tensors.keys() - expected if not _matches(n, _BUFFERS)}
-    _account(source, "hold", extra, (*options.allow_unused, *_KNOWN), "allow_unused")
+    _account(source, "hold", extra, (*options.allow_unused, *_HEADS, *ignored), "allow_unused")
     present = {path: slot for path, slot in table.items() if slot.name not in missing}
     params = traverse_util.flatten_dict(name_maps.read(present, tensors), sep="/")
     # Shapes and new parameters come from the loop form, which tables speak of.
@@ -256,15 +241,8 @@ def _unbox(tree: Any) -> Any:
 
 def new_parameters(module: nn.Module, seed: int = 0, *, abstract: bool = False) -> Any:
     """A module's parameters as a new model has them, without names of axes."""
-    ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones((1,), jnp.int32)
-    inputs: tuple[jax.Array, ...] = (ids, lengths)
-    if isinstance(module, T5):
-        inputs = (ids, lengths, ids)
-    elif isinstance(module, BidirectionalHead | CausalDecoder):
-        width = module.config.hidden_size
-        inputs = (jnp.zeros((1, width)), jnp.zeros((1, 2, width)))
     init = partial(jax.eval_shape, module.init) if abstract else jax.jit(module.init)
-    return _unbox(init(jax.random.key(seed), *inputs)["params"])
+    return _unbox(init(jax.random.key(seed), *module.example_inputs())["params"])
 
 
 def _account(source: Path, verb: str, odd: set[str], allowed: Iterable[str], option: str) -> None:

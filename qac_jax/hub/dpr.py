@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.hub import hf_config, name_maps, weights
-from qac_jax.models.encoders import SIDES, DualEncoderConfig
+from qac_jax.hub import backbones, hf_config, name_maps, weights
+from qac_jax.models.backbone import PARTS
+from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
+from qac_jax.models.tensor_names import dense, under
 
 
+MODEL_TYPE = "dpr"
+_INNER = "bert_model."  # what the names of the encoder inside begin with
 # Side -> (the class in transformers, what the names of its tensors begin with).
 CLASSES = {
     "query": ("DPRQuestionEncoder", "question_encoder."),
@@ -22,16 +26,39 @@ CLASSES = {
 }
 
 
+def is_side(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a DPR's encoder."""
+    return raw.get("model_type") == MODEL_TYPE
+
+
 def is_pair(folder: Path) -> bool:
     """Whether this holds both sides of a DPR."""
     files = [folder / side / "config.json" for side in SIDES]
-    return all(
-        file.is_file() and hf_config.read_json(file).get("model_type") == "dpr" for file in files
-    )
+    return all(file.is_file() and is_side(hf_config.read_json(file)) for file in files)
+
+
+def load_side(folder: Path, options: backbones.Options) -> backbones.Loaded:
+    """One side of a DPR: the [CLS] vector, projected where projection_dim says so."""
+    # Old DPR files hold a pooler that the model never used.
+    options = dataclasses.replace(options, pooler=False, mlm_head=False)
+    files = backbones.read_encoder(folder, options)
+    width = files.raw.get("projection_dim") or None
+    module = DualEncoder(DualEncoderConfig(files.config, projection=width), options.runtime)
+    table = under("encoder/bert", files.table)
+    if width:
+        name = f"{files.encoder.removesuffix(_INNER)}encode_proj"
+        table |= dense("encoder/projection", name)
+    ignored = files.config.hf_ignored
+    return module, backbones.fit(folder, module, table, files.tensors, options, ignored)
 
 
 def check(config: DualEncoderConfig) -> None:
     """Refuses what DPR's form has no place for."""
+    if MODEL_TYPE not in config.bert.model_types:
+        raise UserError(
+            f"a DPR is a pair of BERTs, but this encoder is a {config.bert.title}; export it as "
+            "sentence_transformers"
+        )
     plain = DualEncoderConfig(config.bert)
     names = ("pooling", "normalize", "projection_activation", "query_prompt", "passage_prompt")
     odd = [
@@ -49,22 +76,21 @@ def check(config: DualEncoderConfig) -> None:
 def save_side(folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any], side: str) -> None:
     """Writes one tower (in loop form), without a tokenizer."""
     cls, prefix = CLASSES[side]
-    bert = dataclasses.replace(config.bert, pooler=False, mlm_head=False)
-    table = name_maps.under("bert", name_maps.bert(bert, f"{prefix}bert_model."))
-    unused = ("pooler", "mlm_head")  # parts of a BERT that a vector is not made with
-    params: dict[str, Any] = {
-        "bert": {name: part for name, part in tower["bert"].items() if name not in unused}
+    bert = config.bert.with_parts()
+    table = under("bert", bert.table(prefix + _INNER))
+    params: dict[str, Any] = {  # without the parts that a vector is not made with
+        "bert": {name: part for name, part in tower["bert"].items() if name not in PARTS}
     }
     if config.projection is not None:
-        table |= name_maps.dense("projection", f"{prefix}encode_proj")
+        table |= dense("projection", f"{prefix}encode_proj")
         kernel = tower["projection"]["kernel"]
         # DPR's projection always has a bias.
         params["projection"] = {"bias": np.zeros_like(kernel[0]), **tower["projection"]}
     weights.write_file(folder / weights.SAFETENSORS, name_maps.write(table, params))
     raw = {
-        **hf_config.from_bert(bert),
+        **bert.to_hf(),
         "architectures": [cls],
-        "model_type": "dpr",
+        "model_type": MODEL_TYPE,
         "projection_dim": config.projection or 0,
     }
     hf_config.write_json(folder / "config.json", raw)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, name_maps, weights
-from qac_jax.models.bert import BertConfig
+from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
+from qac_jax.models.tensor_names import Slot, Table, norm, under
 
 
 FILE = "heads.safetensors"
@@ -25,11 +27,11 @@ _LAYER = re.compile(rf"(?P<prefix>.*?)(?P<head>{BIDIRECTIONAL}|{CAUSAL})\.(?P<la
 
 
 def load(
-    path: Path, config: BertConfig, window: int, options: backbones.Options
+    path: Path, config: BackboneConfig, window: int, options: backbones.Options
 ) -> dict[str, backbones.Loaded]:
     """The heads of a file, or of a folder that has them in one of the usual files.
 
-    config is the shape of the BERT that they belong to; window is how far a causal decoder looks
+    config is that of the encoder that they belong to; window is how far a causal decoder looks
     back, which no file says.
     """
     path, tensors = _find(path)
@@ -41,7 +43,10 @@ def load(
         else:
             module = CausalDecoder(config, options.runtime, count, window)
         own = {n: t for n, t in tensors.items() if n.startswith((f"{prefix}{name}", name))}
-        heads[name] = module, backbones.fit(path, module, _table(name, count, prefix), own, options)
+        heads[name] = (
+            module,
+            backbones.fit(path, module, _table(name, module, prefix), own, options),
+        )
     return heads
 
 
@@ -51,16 +56,38 @@ def save(path: Path, heads: Mapping[str, backbones.Loaded]) -> None:
     for name, (module, variables) in heads.items():
         if name not in (BIDIRECTIONAL, CAUSAL):
             raise UserError(f"there is no head {name!r}; expected {BIDIRECTIONAL} or {CAUSAL}")
-        table = _table(name, module.num_layers, "")
+        table = _table(name, module, "")
         tensors |= name_maps.write(table, backbones.loop_params(variables))
     weights.write_file(path, tensors)
 
 
-def _table(name: str, count: int, prefix: str) -> name_maps.Table:
+def _table(name: str, module: Any, prefix: str) -> Table:
+    count = module.num_layers
     if name == BIDIRECTIONAL:
-        return name_maps.bert_layers(count, f"{prefix}{name}.")
-    table = name_maps.gpt2_layers(count, f"{prefix}{name}.")
-    return table | name_maps.norm("norm", f"{prefix}{name}_ln_f")
+        return under("layers", module.config.stack_table(count, f"{prefix}{name}."))
+    table = under("layers", _gpt2_blocks(count, f"{prefix}{name}."))
+    return table | norm("norm", f"{prefix}{name}_ln_f")
+
+
+def _gpt2_blocks(count: int, prefix: str) -> Table:
+    """GPT-2 blocks. Their matrices are stored as [in, out], queries, keys and values in one."""
+    table: Table = {}
+    for i in range(count):
+        theirs = f"{prefix}{i}"
+        table |= norm(f"{i}/attention_norm", f"{theirs}.ln_1")
+        table |= norm(f"{i}/mlp_norm", f"{theirs}.ln_2")
+        for part, name in enumerate(("query", "key", "value")):
+            for leaf, kind in (("kernel", "weight"), ("bias", "bias")):
+                slot = Slot(f"{theirs}.attn.c_attn.{kind}", part=part)
+                table[f"{i}/attention/{name}/{leaf}"] = slot
+        for path, name in (
+            ("attention/output", "attn.c_proj"),
+            ("mlp/up", "mlp.c_fc"),
+            ("mlp/down", "mlp.c_proj"),
+        ):
+            table[f"{i}/{path}/kernel"] = Slot(f"{theirs}.{name}.weight")
+            table[f"{i}/{path}/bias"] = Slot(f"{theirs}.{name}.bias")
+    return table
 
 
 def there(path: Path) -> bool:

@@ -23,6 +23,7 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import (
     backbones,
+    cross_encoder,
     dpr,
     head_files,
     hf_config,
@@ -32,10 +33,10 @@ from qac_jax.hub import (
     weights,
 )
 from qac_jax.hub.backbones import Loaded, Options
-from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models import architecture
+from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5
 
 
 Place = str | os.PathLike[str]
@@ -84,10 +85,10 @@ def resolve(place: Place) -> Path:
 def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAULT) -> Loaded:
     """(module, variables) of a folder, by what its files say.
 
-    A BERT (ERNIE, Contriever …) gives a Bert, a sequence classifier a CrossEncoder, a T5 a T5, a
-    sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was trained. Heads
-    beside a BERT: `load_heads`. With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT
-    without that part gets a new one.
+    An encoder (BERT, ERNIE, Contriever …) gives a Backbone, a sequence classifier a CrossEncoder,
+    a T5 a T5, a sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was
+    trained. Heads beside an encoder: `load_heads`. With `Options(mlm_head=True,
+    allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
     folder, options = resolve(place), _with(runtime, options)
     if artifacts.peek(folder) is not None:
@@ -97,9 +98,12 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
     if dpr.is_pair(folder):
-        query, passage = (backbones.load(folder / side, options) for side in SIDES)
+        query, passage = (dpr.load_side(folder / side, options) for side in SIDES)
         return sentence_transformers.pair(query, passage)
-    return backbones.load(folder, options)
+    raw = hf_config.read_json(folder / "config.json")
+    if cross_encoder.is_folder(raw):
+        return cross_encoder.load(folder, options)
+    return (dpr.load_side if dpr.is_side(raw) else backbones.load)(folder, options)
 
 
 def load_dual_encoder(
@@ -129,7 +133,7 @@ def as_dual_encoder(
 ) -> Loaded:
     """A loaded encoder as a DualEncoder; `place` is only spoken of."""
     module, variables = loaded
-    if isinstance(module, Bert):
+    if isinstance(module, Backbone):
         if pooling is None:
             raise UserError(
                 f"{place} does not say how it makes a vector of a text; choose pooling='cls' or "
@@ -150,7 +154,7 @@ def as_dual_encoder(
 
 def load_heads(
     place: Place,
-    config: BertConfig,
+    config: BackboneConfig,
     runtime: Runtime | None = None,
     options: Options = DEFAULT,
     *,
@@ -223,7 +227,8 @@ def save(
                     sentence_transformers.save_tied(place, config, tower, max_length)
                 _copy(sources, place)
         else:
-            _save_backbone(path, module, params)
+            save_one = cross_encoder.save if isinstance(module, CrossEncoder) else _save_backbone
+            save_one(path, module, params)
             _copy(sources, path)
         if heads:
             head_files.save(path / head_files.FILE, heads)
@@ -231,22 +236,13 @@ def save(
 
 
 def _save_backbone(path: Path, module: nn.Module, params: Mapping) -> None:
-    if isinstance(module, Bert):
-        raw, table = hf_config.from_bert(module.config), backbones.bert_table(module.config)
-    elif isinstance(module, CrossEncoder):
-        raw = hf_config.from_bert(module.bert_config, module.labels)
-        raw["classifier_dropout"] = module.classifier_dropout
-        if module.reads_scores:
-            raw[backbones.READS_SCORES] = True
-        table = name_maps.cross_encoder(module.bert_config)
-    elif isinstance(module, T5):
-        raw, table = hf_config.from_t5(module.config), name_maps.t5(module.config)
-        tokens = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-        hf_config.write_json(path / "generation_config.json", {name: raw[name] for name in tokens})
-    else:
+    config = architecture.of_module(module)
+    if config is None:
         raise UserError(f"a {type(module).__name__} has no Hugging Face form")
+    table = backbones.saved_table(config)
     weights.write_file(path / weights.SAFETENSORS, name_maps.write(table, params))
-    hf_config.write_json(path / "config.json", raw)
+    for name, content in {"config.json": config.to_hf(), **config.hf_files()}.items():
+        hf_config.write_json(path / name, content)
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

@@ -25,10 +25,10 @@ from etils import epath
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import name_maps
-from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models import architecture
+from qac_jax.models.architecture import Architecture
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5, T5Config
 
 
 KIND = "parameters"
@@ -36,10 +36,6 @@ MODULE, EXPORTED, WHOLE, TOKENIZER = "module.json", "parameters", "objective", "
 
 Nested = dict[str, Any]
 
-_TYPES: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (Bert, BertConfig, CrossEncoder, DualEncoder, DualEncoderConfig, T5, T5Config)
-}
 _NOT_ARCHITECTURE = ("parent", "name", "runtime")
 
 
@@ -107,9 +103,10 @@ def identity(params: Any) -> str:
 def describe_module(module: Any) -> Nested:
     """A module (or a configuration inside) as JSON, without how it is computed."""
     described: Nested = {"class": type(module).__name__}
-    if described["class"] not in _TYPES:
+    known = _known()
+    if described["class"] not in known and architecture.of_module(module) is None:
         raise UserError(
-            f"a {described['class']} cannot be stored; {nearest(described['class'], _TYPES)}"
+            f"a {described['class']} cannot be stored; {nearest(described['class'], known)}"
         )
     for field in dataclasses.fields(module):
         if field.name not in _NOT_ARCHITECTURE:
@@ -121,17 +118,23 @@ def describe_module(module: Any) -> Nested:
 
 def build_module(record: Mapping[str, Any], runtime: Runtime) -> Any:
     """The inverse of `describe_module`."""
-    if record.get("class") not in _TYPES:
-        raise UserError(
-            f"the stored module is a {record.get('class')!r}, which this version does not know; "
-            + nearest(str(record.get("class")), _TYPES)
-        )
-    cls = _TYPES[record["class"]]
     fields = {
         name: build_module(value, runtime) if isinstance(value, Mapping) else value
         for name, value in record.items()
         if name != "class"
     }
+    # A network that is nothing but an architecture's is known by its configuration.
+    if fields.keys() == {"config"} and isinstance(fields["config"], Architecture):
+        module = fields["config"].build(runtime)
+        if type(module).__name__ == record.get("class"):
+            return module
+    types = _known()
+    if record.get("class") not in types:
+        raise UserError(
+            f"the stored module is a {record.get('class')!r}, which this version does not know; "
+            + nearest(str(record.get("class")), types)
+        )
+    cls = types[record["class"]]
     known = {field.name for field in dataclasses.fields(cls)}
     if unknown := sorted(set(fields) - known):
         raise UserError(
@@ -139,3 +142,9 @@ def build_module(record: Mapping[str, Any], runtime: Runtime) -> Any:
             f"not know; {nearest(unknown[0], known)}"
         )
     return cls(**fields, **({"runtime": runtime} if "runtime" in known else {}))
+
+
+def _known() -> Nested:
+    """The classes of configurations, and of modules that are more than an architecture's."""
+    made = (CrossEncoder, DualEncoder, DualEncoderConfig)
+    return {**architecture.registered(), **{cls.__name__: cls for cls in made}}

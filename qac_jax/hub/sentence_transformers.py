@@ -16,6 +16,7 @@ from typing import Any
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, hf_config, name_maps, weights
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
+from qac_jax.models.tensor_names import Table, dense, under
 
 
 MODULES = "modules.json"
@@ -93,7 +94,7 @@ def load_tied(folder: Path, options: backbones.Options) -> backbones.Loaded:
     """A dual encoder with one tower, from one sentence-transformers folder."""
     places = _places(folder)
     inner = folder / places["Transformer"]
-    files = backbones.read_bert(inner, options)
+    files = backbones.read_encoder(inner, options)
     settings = _settings(folder)
     prompts = settings.get("prompts") or {}
     config = DualEncoderConfig(
@@ -111,14 +112,15 @@ def load_tied(folder: Path, options: backbones.Options) -> backbones.Loaded:
         config = dataclasses.replace(config, **_projection(place / "config.json"))
         tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
     module = DualEncoder(config, options.runtime)
-    table = name_maps.under("encoder", _tower(config, files.table))
-    return module, backbones.fit(folder, module, table, tensors, options)
+    table = under("encoder", _tower(config, files.table))
+    ignored = files.config.hf_ignored
+    return module, backbones.fit(folder, module, table, tensors, options, ignored)
 
 
-def _tower(config: DualEncoderConfig, bert: name_maps.Table) -> name_maps.Table:
-    table = name_maps.under("bert", bert)
+def _tower(config: DualEncoderConfig, bert: Table) -> Table:
+    table = under("bert", bert)
     if config.projection is not None:
-        table |= name_maps.dense("projection", f"{_DENSE}linear", config.projection_bias)
+        table |= dense("projection", f"{_DENSE}linear", config.projection_bias)
     return table
 
 
@@ -179,12 +181,12 @@ def save_tied(
     folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any], max_length: int | None
 ) -> None:
     """Writes one tower (in loop form) as a sentence-transformers folder, without a tokenizer."""
-    bert = backbones.bert_table(config.bert)
-    tensors = name_maps.write(_tower(config, bert), tower)
+    table = backbones.saved_table(config.bert)
+    tensors = name_maps.write(_tower(config, table), tower)
     dense = {n.removeprefix(_DENSE): t for n, t in tensors.items() if n.startswith(_DENSE)}
     own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
     weights.write_file(folder / weights.SAFETENSORS, own)
-    hf_config.write_json(folder / "config.json", hf_config.from_bert(config.bert))
+    hf_config.write_json(folder / "config.json", config.bert.to_hf())
     width = config.bert.hidden_size
     pooling: dict[str, Any] = {flag: name == config.pooling for name, flag in _POOLINGS.items()}
     pooling |= {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
@@ -212,7 +214,7 @@ def save_tied(
         if name == "Dense":
             weights.write_file(folder / place / weights.SAFETENSORS, dense)
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")
-    limit = max_length or config.bert.max_positions
+    limit = max_length or config.bert.max_length
     hf_config.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": False})
     prompts = {"query": config.query_prompt, _PASSAGE_PROMPTS[0]: config.passage_prompt}
     settings: dict[str, Any] = {

@@ -17,9 +17,9 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.hub import weights
+from qac_jax.models import architecture
 
 
-_NAMES = ("embeddings.word_embeddings.weight", "shared.weight")  # of a BERT, of a T5
 _MARKS = ("##", "▁", "Ġ")  # how pieces say that a word goes on, or begins
 _LOUD = 2  # components that tell frequent words from rare ones, and little else
 _APART = 0.3  # of a random row: "array" and "##array" may have the same vector
@@ -28,11 +28,14 @@ _CENTRINGS = 2  # a mean of unit vectors is not that of the vectors: once is not
 
 def of_folder(folder: str | os.PathLike[str]) -> np.ndarray:
     """[their vocabulary, their width] of a model folder in Hugging Face's layout."""
-    tensors = weights.read_folder(folder)
-    for name, tensor in tensors.items():
-        if name.endswith(_NAMES):
+    names = tuple({cls.hf_words for cls in architecture.registered().values()})
+    for name, tensor in weights.read_folder(folder).items():
+        if name.endswith(names):
             return tensor
-    raise UserError(f"{folder} has no word vectors; expected the folder of a BERT or a T5")
+    raise UserError(
+        f"{folder} has no word vectors; expected the folder of one of these models: "
+        + ", ".join(architecture.model_types(architecture.Architecture))
+    )
 
 
 def table(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.bert import Bert, BertConfig, BertOutput
+from qac_jax.models.backbone import BackboneConfig, BackboneOutput, example_texts
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -43,7 +43,7 @@ class DualEncoderConfig:
     there are positions) are for whoever tokenises the texts.
     """
 
-    bert: BertConfig
+    bert: BackboneConfig
     tied: bool = True
     pooling: str = "cls"
     normalize: bool = False
@@ -81,7 +81,7 @@ def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     return total / jnp.maximum(lengths, 1)[:, None].astype(hidden.dtype)
 
 
-def pooled(out: BertOutput, lengths: Array | None, pooling: str) -> Array:
+def pooled(out: BackboneOutput, lengths: Array | None, pooling: str) -> Array:
     """What stands for whole texts: [CLS] as it is, or the mean of all tokens, in at least fp32."""
     if pooling == "cls":
         return out.cls
@@ -103,7 +103,7 @@ class Tower(nn.Module):
 
     def setup(self) -> None:
         config, runtime = self.config, self.runtime
-        self.bert = Bert(config.bert, runtime)
+        self.bert = config.bert.build(runtime)
         if config.projection is not None:
             self.projection = Dense(
                 config.projection,
@@ -172,6 +172,11 @@ class DualEncoder(nn.Module):
         vector = tower(ids, lengths, token_types, keys)
         return vector * self.config.scale if side == "query" else vector
 
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        return example_texts()
+
     def encode_query(
         self,
         ids: Array,
@@ -200,7 +205,7 @@ class CrossEncoder(nn.Module):
     trained on queries that begin with the passage's share of a first ranking's scores.
     """
 
-    bert_config: BertConfig
+    bert_config: BackboneConfig
     runtime: Runtime = Runtime()
     labels: int = 1
     classifier_dropout: float | None = None  # None: the BERT's hidden dropout
@@ -209,7 +214,7 @@ class CrossEncoder(nn.Module):
     def setup(self) -> None:
         if not self.bert_config.pooler:
             raise UserError("a cross-encoder reads the pooled vector; use a BERT with pooler=True")
-        self.bert = Bert(self.bert_config, self.runtime)
+        self.bert = self.bert_config.build(self.runtime)
         self.classifier = Dense(
             self.labels,
             ("embed", "labels"),
@@ -225,13 +230,19 @@ class CrossEncoder(nn.Module):
         keys: Array | None = None,
     ) -> Array:
         """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels]."""
-        pooled: Any = self.bert(ids, lengths, token_types, keys, rows=1).pooled
+        rows = self.bert_config.pooler_rows
+        pooled: Any = self.bert(ids, lengths, token_types, keys, rows=rows).pooled
         rate = self.classifier_dropout
         if rate is None:
             rate = self.bert_config.hidden_dropout
         pooled = dropout(pooled, keys, OUTPUT_SITE, rate, self.runtime.dropout)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        return example_texts()
 
 
 def log_odds(logits: Array) -> Array:

@@ -1,9 +1,9 @@
-"""FLOPs of the models' matrix products, by component, from formulas.
+"""FLOPs of matrix products, by component: formulas of the parts that networks are made of.
 
-XLA's own count takes a loop's body once, whatever its length, so what reports a rate of FLOPs
-divides these by time. A multiplication and an addition are two FLOPs; sums, norms and
-activations are left out. Give real lengths (`Load.of`) for the useful work, padded ones
-(`Load.padded`) for the work done.
+Architectures add them up (`BackboneConfig.flops`, `T5Config.flops`). XLA's own count takes a
+loop's body once, whatever its length, so what reports a rate of FLOPs divides these by time. A
+multiplication and an addition are two FLOPs; sums, norms and activations are left out. Give real
+lengths (`Load.of`) for the useful work, padded ones (`Load.padded`) for the work done.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import REMATERIALISATION
-from qac_jax.models.t5 import T5Config
-from qac_jax.models.t5_layers import FEED_FORWARD
 
 
 _LAYER_PARTS = ("projections", "attention", "mlp")
@@ -77,9 +74,7 @@ class Flops:
         return Flops({n: self.parts.get(n, 0.0) + other.parts.get(n, 0.0) for n in names})
 
 
-def _layer(
-    query: Load, key_tokens: float, pairs: float, hidden: int, inner: int, mlp: int
-) -> Flops:
+def layer(query: Load, key_tokens: float, pairs: float, hidden: int, inner: int, mlp: int) -> Flops:
     """One layer: query tokens that attend to key tokens over `pairs` of them.
 
     inner is heads × head_dim, mlp the width of all up projections and the down projection.
@@ -95,56 +90,40 @@ def _layer(
     )
 
 
-def _times(flops: Flops, count: int) -> Flops:
+def times(flops: Flops, count: int) -> Flops:
+    """The same `count` times."""
     return Flops({name: value * count for name, value in flops.parts.items()})
 
 
-def _words(vocab_size: int) -> int:
-    """The vocabulary as it is computed, padded to a multiple of 128."""
-    return vocab_size + -vocab_size % 128
-
-
-def bert(
-    config: BertConfig, load: Load, *, rows: int | None = None, predictions: float = 0
+def layers(
+    load: Load, count: int, hidden: int, inner: int, mlp: int, rows: int | None = None
 ) -> Flops:
-    """A BERT over `load`; predictions is the number of positions whose words are predicted.
+    """`count` encoder layers in which every token sees its whole text (see `layer`).
 
-    rows: the last layer computes only so many positions of every text, as in `Bert.__call__`.
+    rows: the last one computes only this many positions of every text.
     """
-    width, mlp = config.hidden_size, 2 * config.intermediate_size
-    whole = _layer(load, load.tokens, load.pairs, width, width, mlp)
+    whole = layer(load, load.tokens, load.pairs, hidden, inner, mlp)
     if rows is None:
-        total = _times(whole, config.num_layers)
-    else:
-        first = Load(load.texts, load.texts * rows, 0)
-        last = _layer(first, load.tokens, load.tokens * rows, width, width, mlp)
-        total = _times(whole, config.num_layers - 1) + last
-    if config.pooler:
-        total += Flops({"pooler": 2.0 * width * width * load.texts})
-    if predictions:
-        total += mlm(config, predictions)
-    return total
+        return times(whole, count)
+    first = Load(load.texts, load.texts * rows, 0)
+    last = layer(first, load.tokens, load.tokens * rows, hidden, inner, mlp)
+    return times(whole, count - 1) + last
 
 
-def mlm(config: BertConfig, predictions: float) -> Flops:
-    """The MLM head at so many positions."""
-    width = config.hidden_size
-    return Flops({"mlm_head": 2.0 * predictions * width * (width + _words(config.vocab_size))})
+def words(width: int, vocab_size: int, tokens: float) -> Flops:
+    """Scores of every word for `tokens` positions; the vocabulary is padded to 128 columns."""
+    return Flops({"words": 2.0 * tokens * width * (vocab_size + -vocab_size % 128)})
 
 
-def bidirectional_head(
-    config: BertConfig, load: Load, layers: int, predictions: float = 0
-) -> Flops:
-    """Condenser's head or CoT-MAE's MLM decoder, with the MLM head it shares."""
-    total = bert(dataclasses.replace(config, num_layers=layers, pooler=False), load)
-    return total + mlm(config, predictions)
+def pooler(width: int, texts: float) -> Flops:
+    """A dense layer of the model's width over one vector of every text."""
+    return Flops({"pooler": 2.0 * width * width * texts})
 
 
-def causal_decoder(config: BertConfig, load: Load, layers: int, predictions: float = 0) -> Flops:
-    """CoT-MAE's query decoder: MLP of 4 × hidden; a window hides scores but saves none."""
-    width = config.hidden_size
-    layer = _layer(load, load.tokens, load.pairs, width, width, 8 * width)
-    return _times(layer, layers) + mlm(config, predictions)
+def mlm_head(width: int, vocab_size: int, predictions: float) -> Flops:
+    """A dense layer and the scores of all words, at `predictions` positions."""
+    scores = words(width, vocab_size, predictions)
+    return Flops({"mlm_head": 2.0 * predictions * width * width + scores.forward})
 
 
 def classifier(hidden_size: int, labels: int, texts: float) -> Flops:
@@ -155,22 +134,3 @@ def classifier(hidden_size: int, labels: int, texts: float) -> Flops:
 def similarities(width: int, queries: float, passages: float) -> Flops:
     """Dot products of every query with every passage."""
     return Flops({"similarities": 2.0 * width * queries * passages})
-
-
-def t5(config: T5Config, source: Load, target: Load, crossed: float) -> Flops:
-    """A T5, teacher-forced; crossed is the sum over texts of source × target length.
-
-    The relative-bias tables, computed once a stack, are left out.
-    """
-    width, inner = config.d_model, config.num_heads * config.d_kv
-    _, gated = FEED_FORWARD[config.feed_forward]
-    mlp = (3 if gated else 2) * config.d_ff
-    encoder = _layer(source, source.tokens, source.pairs, width, inner, mlp)
-    own = _layer(target, target.tokens, target.pairs, width, inner, mlp)
-    cross = _layer(target, source.tokens, crossed, width, inner, 0)
-    words = {"words": 2.0 * target.tokens * width * _words(config.vocab_size)}
-    return (
-        _times(encoder, config.num_layers)
-        + _times(own + cross, config.num_decoder_layers)
-        + Flops(words)
-    )

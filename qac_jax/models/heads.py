@@ -14,10 +14,11 @@ from functools import partial
 import flax.linen as nn
 import jax.numpy as jnp
 
+from qac_jax.models import flops as formulas
 from qac_jax.models.attention import causal_window
-from qac_jax.models.bert import BertConfig
+from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.layers import Array, LayerNorm, Runtime, dropout, shard
-from qac_jax.models.transformer import INPUT_SITE, CausalLayer, EncoderLayer, Layers
+from qac_jax.models.transformer import INPUT_SITE, CausalLayer, Layers
 
 
 def with_cls(cls: Array, rest: Array) -> Array:
@@ -33,19 +34,28 @@ class BidirectionalHead(nn.Module):
     CoT-MAE it is `Bert.embed` of the other text, masked on its own.
     """
 
-    config: BertConfig
+    config: BackboneConfig
     runtime: Runtime = Runtime()
     num_layers: int = 2
 
     def setup(self) -> None:
-        make = partial(EncoderLayer, self.config, self.runtime)
-        self.layers = Layers(make, self.num_layers, self.runtime)
+        self.layers = self.config.stack(self.runtime, self.num_layers)
 
     def __call__(
         self, cls: Array, rest: Array, lengths: Array | None = None, keys: Array | None = None
     ) -> Array:
         """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
         return self.layers(with_cls(cls, rest), lengths, keys)[0]
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        return _example_inputs(self.config)
+
+    @nn.nowrap
+    def flops(self, load: formulas.Load) -> formulas.Flops:
+        """A forward pass, without the MLM head after it."""
+        return self.config.stack_flops(load, self.num_layers)
 
 
 class CausalDecoder(nn.Module):
@@ -55,7 +65,7 @@ class CausalDecoder(nn.Module):
     it and column 0, the passage; -1 is the plain causal decoder.
     """
 
-    config: BertConfig
+    config: BackboneConfig
     runtime: Runtime = Runtime()
     num_layers: int = 1
     window: int = -1
@@ -74,3 +84,18 @@ class CausalDecoder(nn.Module):
         x = dropout(x, keys, INPUT_SITE, self.config.hidden_dropout, self.runtime.dropout)
         visible = causal_window(x.shape[1], self.window)
         return self.norm(self.layers(x, lengths, keys, visible)[0])
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        return _example_inputs(self.config)
+
+    @nn.nowrap
+    def flops(self, load: formulas.Load) -> formulas.Flops:
+        """A forward pass, without the MLM head: an MLP of 4 × hidden; a window saves nothing."""
+        width = self.config.hidden_size
+        return formulas.layers(load, self.num_layers, width, width, 8 * width)
+
+
+def _example_inputs(config: BackboneConfig) -> tuple[Array, ...]:
+    return jnp.zeros((1, config.hidden_size)), jnp.zeros((1, 2, config.hidden_size))

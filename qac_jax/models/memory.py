@@ -7,9 +7,9 @@ attention probabilities. A compiler that fuses keeps less, so this is an upper e
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
+
+from qac_jax.models.layers import Runtime
 
 
 # Numbers kept of a layer for every token and unit of width, the attention's probabilities apart,
@@ -19,19 +19,20 @@ _PROBABILITIES = {"none": 2.5, "attention": 0.0, "dots": 0.0, "layer": 0.0}
 _LOGITS = 2 * 4  # a logit and its gradient, in fp32
 
 
-def bert(
-    module: Any, texts: float, length: int, *, layers: int | None = None, predictions: float = 0
+def layers(
+    runtime: Runtime, texts: float, length: int, count: int, width: int, heads: int
 ) -> float:
-    """A BERT of `layers` layers (default: its own) over padded texts, with its predictions.
+    """`count` layers over padded texts, and the embeddings below them."""
+    of_layer = _WIDTHS[runtime.remat] * width + _PROBABILITIES[runtime.remat] * heads * length
+    return _bytes(runtime) * texts * length * (count * of_layer + 4 * width)
 
-    Heads on top of it are further layers of the same width.
-    """
-    config, runtime = module.config, module.runtime
-    number = jnp.dtype(runtime.dtype).itemsize
-    count = config.num_layers if layers is None else layers
-    tokens = texts * length
-    of_layer = _WIDTHS[runtime.remat] * config.hidden_size
-    of_layer += _PROBABILITIES[runtime.remat] * config.num_heads * length
-    words = config.vocab_size + -config.vocab_size % 128
-    head = predictions * (_LOGITS * words + 4 * number * config.hidden_size)
-    return number * tokens * (count * of_layer + 4 * config.hidden_size) + head
+
+def mlm_head(runtime: Runtime, width: int, vocab_size: int, predictions: float) -> float:
+    """Word predictions at this many positions; the vocabulary is padded to 128 columns."""
+    words = vocab_size + -vocab_size % 128
+    return predictions * (_LOGITS * words + 4 * _bytes(runtime) * width)
+
+
+def _bytes(runtime: Runtime) -> int:
+    """Of one activation."""
+    return jnp.dtype(runtime.dtype).itemsize

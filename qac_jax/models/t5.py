@@ -11,9 +11,9 @@ The cache is an ordinary value, so that it can be carried by a loop inside a com
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -21,8 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.models import flops as formulas
+from qac_jax.models.architecture import Architecture, register
 from qac_jax.models.attention import causal_window
-from qac_jax.models.bert import tied_logits
 from qac_jax.models.layers import (
     Array,
     Embedding,
@@ -31,6 +32,7 @@ from qac_jax.models.layers import (
     fold,
     shard,
 )
+from qac_jax.models.mlm_head import tied_logits
 from qac_jax.models.t5_layers import (
     FEED_FORWARD,
     DecoderBlock,
@@ -40,11 +42,16 @@ from qac_jax.models.t5_layers import (
     RMSNorm,
     site,
 )
+from qac_jax.models.tensor_names import Slot, Table
 from qac_jax.models.transformer import Layers
 
 
+_RELATIVE_BIAS = "relative_attention_bias.weight"
+
+
+@register
 @dataclasses.dataclass(frozen=True)
-class T5Config:
+class T5Config(Architecture):
     """T5's shape. tied: the embedding is also the output matrix; scaled: its input is × d^-½."""
 
     vocab_size: int = 32128
@@ -66,6 +73,32 @@ class T5Config:
     eos_id: int = 1
     start_id: int = 0
 
+    title: ClassVar = "T5"
+    model_types: ClassVar = ("t5", "mt5")  # mT5 is a T5 v1.1
+    hf_class: ClassVar = "T5"
+    hf_fields: ClassVar = {
+        "vocab_size": "vocab_size",
+        "d_model": "d_model",
+        "d_kv": "d_kv",
+        "d_ff": "d_ff",
+        "num_layers": "num_layers",
+        "num_heads": "num_heads",
+        "num_buckets": "relative_attention_num_buckets",
+        "max_distance": "relative_attention_max_distance",
+        "feed_forward": "feed_forward_proj",
+        "dropout": "dropout_rate",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "initializer_factor": "initializer_factor",
+        "pad_id": "pad_token_id",
+        "eos_id": "eos_token_id",
+        "start_id": "decoder_start_token_id",
+    }
+    hf_words: ClassVar = "shared.weight"
+    # An output matrix of its own; where it equals the embedding, the two are tied.
+    hf_parts: ClassVar = {"lm_head": ("lm_head.",)}
+    hf_ignored: ClassVar = (f"decoder.block.0.layer.1.EncDecAttention.{_RELATIVE_BIAS}",)
+    word_embedding: ClassVar = ("shared", "embedding")
+
     def __post_init__(self) -> None:
         if self.feed_forward not in FEED_FORWARD:
             raise UserError(
@@ -84,6 +117,97 @@ class T5Config:
                 "table of relative positions; expected an even number from 4 and a distance beyond "
                 "its half"
             )
+
+    def build(self, runtime: Runtime) -> T5:
+        return T5(self, runtime)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.d_model
+
+    @property
+    def embedding_std(self) -> float:
+        return self.initializer_factor
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], **parts: bool) -> Self:
+        # Hugging Face scales the decoder's output where embeddings are tied.
+        named = bool(raw.get("tie_word_embeddings", raw["model_type"] != "mt5"))
+        fields = cls.taken(raw)
+        return cls(
+            tied=not parts["lm_head"],
+            scaled=bool(raw.get("scale_decoder_outputs", named)),
+            num_decoder_layers=raw.get("num_decoder_layers") or fields.get("num_layers", 6),
+            **fields,
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        return super().to_hf() | {
+            "architectures": ["T5ForConditionalGeneration"],
+            "is_encoder_decoder": True,
+            "num_decoder_layers": self.num_decoder_layers,
+            "tie_word_embeddings": self.tied,
+            "scale_decoder_outputs": self.scaled,
+        }
+
+    def hf_files(self) -> Mapping[str, Mapping[str, Any]]:
+        raw = self.to_hf()
+        tokens = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        return {"generation_config.json": {name: raw[name] for name in tokens}}
+
+    @classmethod
+    def hf_copies(cls, encoder: str, model: str) -> Mapping[str, str]:
+        del encoder, model
+        names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+        return dict.fromkeys(names, cls.hf_words)
+
+    def table(self, encoder: str = "", model: str = "") -> Table:
+        del encoder, model  # a T5's names have no prefix
+        found: Table = {"shared/embedding": Slot("shared.weight")}
+        if not self.tied:
+            found["lm_head/embedding"] = Slot("lm_head.weight")
+        for stack, count in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
+            found[f"{stack}/norm/scale"] = Slot(f"{stack}.final_layer_norm.weight")
+            bias = f"{stack}.block.0.layer.0.SelfAttention.{_RELATIVE_BIAS}"
+            found[f"{stack}/relative_bias/embedding"] = Slot(bias)
+            for i in range(count):
+                found |= self._block_table(f"{stack}/layers/{i}", f"{stack}.block.{i}.layer.")
+        return found
+
+    def _block_table(self, ours: str, theirs: str) -> Table:
+        parts = [("attention", "SelfAttention", "attention_norm")]
+        if ours.startswith("decoder"):
+            parts.append(("cross_attention", "EncDecAttention", "cross_attention_norm"))
+        found: Table = {}
+        for place, (path, name, norm) in enumerate(parts):
+            for inner in ("query", "key", "value", "output"):
+                slot = Slot(f"{theirs}{place}.{name}.{inner[0]}.weight", transposed=True)
+                found[f"{ours}/{path}/{inner}/kernel"] = slot
+            found[f"{ours}/{norm}/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
+        place = len(parts)
+        gated = FEED_FORWARD[self.feed_forward][1]
+        up = {"gate": "wi_0", "up": "wi_1"} if gated else {"up": "wi"}
+        for path, name in {**up, "down": "wo"}.items():
+            slot = Slot(f"{theirs}{place}.DenseReluDense.{name}.weight", transposed=True)
+            found[f"{ours}/mlp/{path}/kernel"] = slot
+        found[f"{ours}/mlp_norm/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
+        return found
+
+    def flops(self, source: formulas.Load, target: formulas.Load, crossed: float) -> formulas.Flops:
+        """A teacher-forced pass; crossed is the sum over texts of source × target length.
+
+        The relative-bias tables, computed once a stack, are left out.
+        """
+        width, inner = self.d_model, self.num_heads * self.d_kv
+        _, gated = FEED_FORWARD[self.feed_forward]
+        mlp = (3 if gated else 2) * self.d_ff
+        own = formulas.layer(target, target.tokens, target.pairs, width, inner, mlp)
+        cross = formulas.layer(target, source.tokens, crossed, width, inner, 0)
+        return (
+            formulas.layers(source, self.num_layers, width, inner, mlp)
+            + formulas.times(own + cross, self.num_decoder_layers)
+            + formulas.words(width, self.vocab_size, target.tokens)
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -168,6 +292,12 @@ class T5(nn.Module):
         """Logits [B, T, vocabulary] of the token after each of targets_in."""
         memory = self.encode(ids, lengths, keys)
         return self.decode(targets_in, memory, lengths, keys)
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        ids = jnp.zeros((1, 2), jnp.int32)
+        return ids, jnp.ones((1,), jnp.int32), ids
 
     def encode(self, ids: Array, lengths: Array, keys: Array | None = None) -> Array:
         """The encoder's output [B, S, d_model]."""

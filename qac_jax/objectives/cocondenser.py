@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops
-from qac_jax.models.bert import BertOutput
+from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import POOLINGS, l2_normalize, pooled
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, gathered
@@ -71,7 +71,7 @@ class CoCondenser(Condenser):
     def whole(self) -> bool:
         return super().whole or self.pooling != "cls"
 
-    def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
+    def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
         vector = pooled(out, lengths, self.pooling)
         return l2_normalize(vector) if self.normalize else vector
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
-from qac_jax.models import flops, memory
-from qac_jax.models.bert import BertOutput
+from qac_jax.models import flops
+from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.flops import Flops
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
@@ -128,7 +128,7 @@ class Condenser(Mlm):
         )
         return Reading(self.vector(out, text.lengths), of_head, late)
 
-    def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
+    def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
         """What stands for a whole text."""
         return out.cls
 
@@ -163,17 +163,17 @@ class Condenser(Mlm):
     def _flops(self, texts: int, length: int) -> Flops:
         config, predictions = self.module.config, self.masking.max_predictions(length)
         load = flops.Load.padded(texts, length)
-        of_bert = flops.bert(
-            config,
+        of_bert = config.flops(
             load,
             rows=None if self.whole else 1,
             predictions=texts * predictions * self.late_mlm,
         )
-        return of_bert + flops.bidirectional_head(
-            config, load, self.head_layers, texts * predictions
-        )
+        return of_bert + self.head.flops(load) + config.mlm_flops(texts * predictions)
 
     def _activations(self, texts: int, length: int) -> float:
         predictions = texts * self.masking.max_predictions(length) * (1 + self.late_mlm)
         layers = self.model.config.num_layers + self.head_layers
-        return memory.bert(self.module, texts, length, layers=layers, predictions=predictions)
+        config, runtime = self.model.config, self.model.runtime
+        return config.activation_bytes(
+            runtime, texts, length, layers=layers, predictions=predictions
+        )

@@ -10,14 +10,15 @@ the same document, and both are encoded and both decoded (`symmetric`).
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops, memory
-from qac_jax.models.bert import BertOutput
+from qac_jax.models import flops
+from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import POOLINGS, pooled
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
@@ -168,7 +169,7 @@ class CotMae(Mlm):
         """At how many tokens the last layer is wanted (None: all)."""
         return None if self.encoder_mlm or self.pooling != "cls" else 1
 
-    def vector(self, out: BertOutput, lengths: jax.Array) -> jax.Array:
+    def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
         """What stands for a whole passage."""
         return pooled(out, lengths, self.pooling).astype(out.last.dtype)
 
@@ -204,29 +205,27 @@ class CotMae(Mlm):
             texts, length = spec[source].shape
             load = flops.Load.padded(texts, length)
             count = texts * self.masking.max_predictions(length) * self.encoder_mlm
-            total += flops.bert(config, load, rows=self._rows, predictions=count)
+            total += config.flops(load, rows=self._rows, predictions=count)
             texts, length = spec[target].shape
             load = flops.Load.padded(texts, length)
-            for name in self.decoders:
+            for name, head in self.decoders.items():
                 count = texts * self._predictions(name, length)
-                if name == "mlm":
-                    total += flops.bidirectional_head(config, load, self.mlm_layers, count)
-                else:
-                    total += flops.causal_decoder(config, load, self.causal_layers, count)
+                total += head.flops(load) + config.mlm_flops(count)
         return total.training()
 
     def activation_bytes(self, spec: Spec) -> float:
         """What the backward pass of one microbatch of these shapes keeps."""
+        kept = partial(self.model.config.activation_bytes, self.model.runtime)
         total = 0.0
         for source, target in self.ways:
             texts, length = spec[source].shape
             count = texts * self.masking.max_predictions(length) * self.encoder_mlm
-            total += memory.bert(self.module, texts, length, predictions=count)
+            total += kept(texts, length, predictions=count)
             texts, length = spec[target].shape
             for name, head in self.decoders.items():
                 count = texts * self._predictions(name, length)
                 layers = head.num_layers
-                total += memory.bert(self.module, texts, length, layers=layers, predictions=count)
+                total += kept(texts, length, layers=layers, predictions=count)
         return total
 
     def _predictions(self, name: str, length: int) -> int:

@@ -157,7 +157,7 @@ class _Scorer(Objective):
 
     def _flops(self, texts: int, length: int) -> float:
         config = self.encoder_module.bert_config
-        work = flops.bert(config, flops.Load.padded(texts, length), rows=1)
+        work = config.flops(flops.Load.padded(texts, length), rows=config.pooler_rows)
         work += flops.classifier(config.hidden_size, self.model.labels, texts)
         # The direction takes a forward pass, and a backward one that no weight asks for.
         return work.training() + (2 * work.forward if self.adversarial_step else 0.0)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops, memory
+from qac_jax.models import flops
 from qac_jax.models.bert import Bert
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives.masking import Masking, Vocabulary
@@ -101,10 +101,11 @@ class Mlm(Objective):
         texts, length = spec["tokens"].shape
         predictions = texts * self.masking.max_predictions(length)
         load = flops.Load.padded(texts, length)
-        return flops.bert(self.module.config, load, predictions=predictions).training()
+        return self.module.config.flops(load, predictions=predictions).training()
 
     def activation_bytes(self, spec: Spec) -> float:
         """What the backward pass of one microbatch of these shapes keeps."""
         texts, length = spec["tokens"].shape
         predictions = texts * self.masking.max_predictions(length)
-        return memory.bert(self.module, texts, length, predictions=predictions)
+        config, runtime = self.module.config, self.module.runtime
+        return config.activation_bytes(runtime, texts, length, predictions=predictions)

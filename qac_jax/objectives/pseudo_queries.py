@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops, memory
-from qac_jax.models.bert import Bert
+from qac_jax.models import flops
 from qac_jax.models.encoders import DualEncoder, l2_normalize
 from qac_jax.models.layers import fold
 from qac_jax.objectives.objective import Batch, Spec, example_keys
@@ -125,21 +125,20 @@ class PseudoQueries(DualEncoderObjective):
         """Model FLOPs of a step: what is only looked at has no backward pass."""
         config = self.model.config
         size, length, texts, longest = _shapes(spec)
-        learned = flops.bert(config.bert, flops.Load.padded(size, length))
-        read = flops.bert(config.bert, flops.Load.padded(texts, longest))
+        learned = config.bert.flops(flops.Load.padded(size, length))
+        read = config.bert.flops(flops.Load.padded(texts, longest))
         total = (learned + flops.similarities(config.width, size, candidates)).training()
         total += read.training() if passages_learn else read.forward
         if "spans" in spec:
             _, count, span = spec["spans"].shape
-            total += flops.bert(config.bert, flops.Load.padded(size * count, span)).forward
+            total += config.bert.flops(flops.Load.padded(size * count, span)).forward
         return total
 
     def _activation_bytes(self, spec: Spec, passages_learn: bool) -> float:
         """What the backward pass keeps of the texts that learn."""
         size, length, texts, longest = _shapes(spec)
-        bert = Bert(self.model.config.bert, self.model.runtime)
-        kept = memory.bert(bert, size, length)
-        return kept + (memory.bert(bert, texts, longest) if passages_learn else 0.0)
+        kept = partial(self.model.config.bert.activation_bytes, self.model.runtime)
+        return kept(size, length) + (kept(texts, longest) if passages_learn else 0.0)
 
 
 def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:

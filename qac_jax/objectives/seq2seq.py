@@ -115,4 +115,4 @@ class Seq2Seq(Objective):
     def _flops(self, texts: int, inputs: int, targets: int) -> float:
         source, target = (flops.Load.padded(texts, length) for length in (inputs, targets))
         crossed = float(texts) * inputs * targets
-        return flops.t5(self.model.config, source, target, crossed).training()
+        return self.model.config.flops(source, target, crossed).training()

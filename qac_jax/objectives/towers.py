@@ -160,8 +160,8 @@ def training_flops(model: DualEncoder, spec: Spec) -> float:
     queries, query_length = spec["query"].shape
     size, per, length = spec["passages"].shape
     rows = 1 if model.config.pooling == "cls" else None
-    work = flops.bert(config, flops.Load.padded(queries, query_length), rows=rows)
-    work += flops.bert(config, flops.Load.padded(size * per, length), rows=rows)
+    work = config.flops(flops.Load.padded(queries, query_length), rows=rows)
+    work += config.flops(flops.Load.padded(size * per, length), rows=rows)
     if model.config.projection:
         work += flops.classifier(config.hidden_size, model.config.projection, queries + size * per)
     return work.training()

@@ -102,7 +102,6 @@ class Tokenize(Stage):
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside fields and inputs."""
-        from qac_jax.data.form import form_of
         from qac_jax.text import tokenizers
 
         return {"tokenizer": tokenizers.load(self.tokenizer).identity}

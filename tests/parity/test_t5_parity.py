@@ -61,7 +61,7 @@ def loss_and_gradient(case: Path, precision: str) -> tuple[jax.Array, dict]:
         loss = functools.partial(mean_loss, module, arrays=arrays)
         value, gradient = jax.jit(jax.value_and_grad(loss))(variables)
     looped = name_maps.looped(gradient["params"])
-    return value, name_maps.write(name_maps.t5(module.config), looped)
+    return value, name_maps.write(module.config.table(), looped)
 
 
 @pytest.mark.parametrize(

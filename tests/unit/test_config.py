@@ -136,3 +136,10 @@ def test_files_that_are_absent_or_no_text(tmp_path):
 def test_the_text_in_force_is_kept(gin_file):
     build(files=[gin_file("toy_stages.Numbers.count = 4\n")], bindings=["Numbers.shards=3"])
     assert "Numbers.count = 4" in config.text() and "Numbers.shards = 3" in config.text()
+
+
+def test_a_required_macro_without_a_value_is_named(gin_file):
+    file = gin_file("WORD = %gin.REQUIRED\ntoy_stages.Numbers.word = %WORD\n")
+    with pytest.raises(UserError, match="macro %WORD has no value; pass --gin.WORD=VALUE"):
+        build(files=[file])
+    assert build(files=[file], bindings=["WORD = 'm'"]).word == "m"

@@ -21,7 +21,7 @@ from qac_jax.evaluation.results import Result
 from qac_jax.hub import huggingface, weights
 from qac_jax.inference import loading_back
 from qac_jax.inference.encoder import Encoder
-from qac_jax.models.bert import BertConfig
+from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.pipeline.stage import execute
@@ -185,7 +185,7 @@ def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> Non
     elif made == "t5":
         saved(place, T5(T5Config(tiny_bert().vocab_size, 16, 8, 24, 1, 1, 2)))
     elif made == "bert":
-        saved(place, huggingface.Bert(dataclasses.replace(tiny_bert(), pooler=False)))
+        saved(place, Bert(dataclasses.replace(tiny_bert(), pooler=False)))
     else:
         changes: dict[str, dict[str, Any]] = {
             "mean": {},

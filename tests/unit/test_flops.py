@@ -73,39 +73,38 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Callable, flops.Flops]] = {
         Bert(dataclasses.replace(CONFIG, pooler=False, mlm_head=False)),
         (IDS, LENGTHS),
         _last,
-        flops.bert(dataclasses.replace(CONFIG, pooler=False), LOAD),
+        CONFIG.with_parts().flops(LOAD),
     ),
-    "mlm": (Bert(CONFIG), (IDS, LENGTHS), _mlm, flops.bert(CONFIG, LOAD, predictions=7 * BATCH)),
+    "mlm": (Bert(CONFIG), (IDS, LENGTHS), _mlm, CONFIG.flops(LOAD, predictions=7 * BATCH)),
     "cross": (
         CrossEncoder(CONFIG, labels=2),
         (IDS, LENGTHS),
         _itself,
-        flops.bert(CONFIG, LOAD, rows=1) + flops.classifier(256, 2, BATCH),
+        CONFIG.flops(LOAD, rows=1) + flops.classifier(256, 2, BATCH),
     ),
     "bidirectional": (
         BidirectionalHead(CONFIG, num_layers=1),
         (VECTORS, STATES, LENGTHS),
         _itself,
-        flops.bidirectional_head(CONFIG, LOAD, 1),
+        BidirectionalHead(CONFIG, num_layers=1).flops(LOAD),
     ),
     "causal": (
         CausalDecoder(CONFIG, num_layers=1, window=3),
         (VECTORS, STATES, LENGTHS),
         _itself,
-        flops.causal_decoder(CONFIG, LOAD, 1),
+        CausalDecoder(CONFIG, num_layers=1).flops(LOAD),
     ),
     "t5": (
         T5(T5_CONFIG),
         (IDS, LENGTHS, jax.ShapeDtypeStruct((BATCH, 20), jnp.int32)),
         _itself,
-        flops.t5(T5_CONFIG, LOAD, flops.Load.padded(BATCH, 20), BATCH * LENGTH * 20),
+        T5_CONFIG.flops(LOAD, flops.Load.padded(BATCH, 20), BATCH * LENGTH * 20),
     ),
     "t5_gated": (
         T5(dataclasses.replace(T5_CONFIG, feed_forward="gated-gelu")),
         (IDS, LENGTHS, jax.ShapeDtypeStruct((BATCH, 20), jnp.int32)),
         _itself,
-        flops.t5(
-            dataclasses.replace(T5_CONFIG, feed_forward="gated-gelu"),
+        dataclasses.replace(T5_CONFIG, feed_forward="gated-gelu").flops(
             LOAD,
             flops.Load.padded(BATCH, 20),
             BATCH * LENGTH * 20,
@@ -134,7 +133,7 @@ def test_training_is_xlas_count(remat: str) -> None:
 
 
 def test_recomputation_by_policy() -> None:
-    formula = flops.bert(CONFIG, LOAD, predictions=5)
+    formula = CONFIG.flops(LOAD, predictions=5)
     attention = formula.parts["attention"]
     assert formula.recomputed("none") == 0
     assert formula.recomputed("dots") == formula.recomputed("attention") == attention
@@ -145,17 +144,17 @@ def test_recomputation_by_policy() -> None:
 
 
 def test_padding_is_seen() -> None:
-    real = flops.bert(CONFIG, flops.Load.of([48, 24]))
-    padded = flops.bert(CONFIG, LOAD)
+    real = CONFIG.flops(flops.Load.of([48, 24]))
+    padded = CONFIG.flops(LOAD)
     assert real.parts["mlp"] == pytest.approx(0.75 * padded.parts["mlp"])
     assert real.parts["attention"] == pytest.approx(0.625 * padded.parts["attention"])
-    same = flops.bert(CONFIG, flops.Load.of(np.full((BATCH,), LENGTH)))
+    same = CONFIG.flops(flops.Load.of(np.full((BATCH,), LENGTH)))
     assert same == padded
 
 
 def test_bert_base_is_the_known_figure() -> None:
     """2 FLOPs a parameter of the layers and a token, plus attention: 85 M parameters."""
-    formula = flops.bert(BertConfig(), flops.Load.padded(1, 128))
+    formula = BertConfig().flops(flops.Load.padded(1, 128))
     parameters = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
     attention = 12 * 4 * 768 * 128 * 128
     assert formula.forward == 2 * parameters * 128 + attention

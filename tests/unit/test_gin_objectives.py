@@ -101,9 +101,7 @@ def test_every_objective_builds_by_itself(name: str, objective: type, kind: str)
     assert type(train.optimizer) is Optimizer and train.optimizer.warmup_ratio > 0
 
 
-@pytest.mark.parametrize(
-    "path", sorted(GIN.glob("objectives/*.gin")) + sorted(GIN.glob("models/*"))
-)
+@pytest.mark.parametrize("path", sorted(GIN.glob("**/*.gin")), ids=lambda path: path.stem)
 def test_headers_say_what_to_set(path: Path) -> None:
     header = path.read_text().split("from __gin__")[0]
     assert "# Set:" in header and "# Commonly overridden:" in header

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, hf_config, huggingface, name_maps, weights
+from qac_jax.hub import backbones, huggingface, name_maps, weights
 from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
@@ -42,12 +42,12 @@ def random_params(module: nn.Module, seed: int = 0):
 
 
 def bert_tensors(config: BertConfig, encoder: str, model: str = "") -> weights.Tensors:
-    return name_maps.write(name_maps.bert(config, encoder, model), random_params(Bert(config)))
+    return name_maps.write(config.table(encoder, model), random_params(Bert(config)))
 
 
 def folder_of(path: Path, tensors: weights.Tensors, config: BertConfig = CONFIG, **raw) -> Path:
     path.mkdir(exist_ok=True)
-    (path / "config.json").write_text(json.dumps(hf_config.from_bert(config) | raw))
+    (path / "config.json").write_text(json.dumps(config.to_hf() | raw))
     weights.write_file(path / "model.safetensors", tensors)
     return path
 
