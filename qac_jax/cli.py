@@ -15,38 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qac_jax import __version__, flags, processes, progress
+from qac_jax import __version__, flags, processes, progress, verbs
 from qac_jax.errors import Interrupted, UserError, nearest
 
 
-# Verb -> the stage behind it. Both training verbs take any objective.
-STAGES = {
-    "prepare": "qac_jax.stages.prepare:Prepare",
-    "pairs": "qac_jax.stages.pairs:Pairs",
-    "generate": "qac_jax.stages.generate:Generate",
-    "extract": "qac_jax.stages.extract:Extract",
-    "collect": "qac_jax.stages.collect:Collect",
-    "tokenize": "qac_jax.stages.tokenize:Tokenize",
-    "pretrain": "qac_jax.stages.train:Train",
-    "finetune": "qac_jax.stages.train:Train",
-    "bm25": "qac_jax.stages.bm25:Bm25",
-    "embed": "qac_jax.stages.embed:Embed",
-    "index": "qac_jax.stages.index:Index",
-    "search": "qac_jax.stages.search:Search",
-    "fuse": "qac_jax.stages.fuse:Fuse",
-    "mine": "qac_jax.stages.mine:Mine",
-    "label": "qac_jax.stages.label:Label",
-    "unite": "qac_jax.stages.unite:Unite",
-    "judge": "qac_jax.stages.judge:Judge",
-    "evaluate": "qac_jax.stages.evaluate:Evaluate",
-    "evaluate-beir": "qac_jax.stages.evaluate_beir:EvaluateBeir",
-    "suite": "qac_jax.stages.suite:Suite",
-    "relate": "qac_jax.stages.relate:Relate",
-    "votes": "qac_jax.stages.votes:Votes",
-    "similarities": "qac_jax.stages.similarities:Similarities",
-    "report": "qac_jax.stages.report:Report",
-    "export": "qac_jax.stages.export:Export",
-}
 BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
     "extract": "qac_jax.bench.extract:Extract",
@@ -57,32 +29,8 @@ BENCHMARKS = {
     "pretrain": "qac_jax.bench.pretrain:Pretrain",
     "train": "qac_jax.bench.train:Train",
 }
-_SUMMARIES = {
-    "prepare": "documents of any format -> passages (or a vocabulary)",
-    "pairs": "passages and their questions -> what a generator learns from",
-    "generate": "passages -> queries, by a T5 or from a file (contexts)",
-    "extract": "passages -> their best spans, titles or anchors (contexts)",
-    "collect": "a folder's judged queries, or generated ones -> questions",
-    "tokenize": "passages and contexts -> token examples",
-    "pretrain": "examples -> trained parameters",
-    "finetune": "the same stage, for retrievers",
-    "bm25": "passages -> a BM25 index",
-    "embed": "texts and an encoder -> vectors",
-    "index": "vectors -> an index, exact or ScaNN's",
-    "search": "an index and questions -> passages on the screen, or a run",
-    "fuse": "several runs -> one, by ranks or by scores",
-    "mine": "rankings -> hard negatives",
-    "label": "rankings and a teacher -> pseudo-labels",
-    "unite": "several judged collections -> one, some judgements hidden",
-    "judge": "questions judged by names -> queries and judgements of passages",
-    "evaluate": "runs and judgements -> metrics, and which differences are real",
-    "evaluate-beir": "an encoder, or BM25, on folders in BEIR's layout -> metrics",
-    "suite": "metrics of many collections and question sets -> the papers' table",
-    "relate": "contexts -> how related they are to their passages; a sheet for judges",
-    "votes": "filled sheets of judges -> metrics",
-    "report": "everything in a run's folder -> a page to read, and a table",
-    "export": "parameters -> a folder for transformers or sentence-transformers",
-    "similarities": "passages beside their queries and negatives: PAIR's Figure 4",
+# What the command line knows beside the stages.
+_OTHERS = {
     "run": "a recipe: all its stages, skipping what is done",
     "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
     "inspect": "what an artefact is, where it comes from, its first items",
@@ -163,19 +111,19 @@ def _dispatch(arguments: list[str]) -> int:
         return others[verb](rest)
     if verb == "evaluate":
         verb = _evaluating(rest)
-    if verb in STAGES:
+    if verb in verbs.stages():
         return _stage(verb, rest)
-    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*STAGES, *others])}")
+    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*verbs.stages(), *others])}")
 
 
 def _evaluating(arguments: Sequence[str]) -> str:
     """The verb that does what is asked of `qac evaluate`."""
     given = {word.split("=")[0] for word in arguments}
-    verbs = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in given}
-    if len(verbs) > 1:
-        said = " and ".join(f"{flag} (qac {verb})" for verb, flag in verbs.items())
+    asked = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in given}
+    if len(asked) > 1:
+        said = " and ".join(f"{flag} (qac {verb})" for verb, flag in asked.items())
         raise UserError(f"{said} are verbs of their own, and each stands alone; give one")
-    return next(iter(verbs), "evaluate")
+    return next(iter(asked), "evaluate")
 
 
 def _overview() -> str:
@@ -185,7 +133,8 @@ def _overview() -> str:
         "Query-as-context pre-training, PAIR, AugTriever: documents in, a measured retriever out.",
         "",
     ]
-    lines += [f"  {verb:<13} {text}" for verb, text in _SUMMARIES.items()]
+    lines += [f"  {verb.name:<13} {verb.summary}" for verb in verbs.stages().values()]
+    lines += [f"  {verb:<13} {text}" for verb, text in _OTHERS.items()]
     lines += [
         "",
         "Flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,",
@@ -207,8 +156,8 @@ def _stage(verb: str, arguments: list[str]) -> int:
     from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
-    cls = _load(STAGES[verb])
-    parser = flags.parser(verb, _SUMMARIES[verb], cls.EXAMPLE)  # type: ignore[attr-defined]
+    cls = verbs.stages()[verb].load()
+    parser = flags.parser(verb, verbs.stages()[verb].summary, cls.EXAMPLE)
     flags.add_common(parser)
     flags.add_field_flags(parser, cls)
     options = parser.parse_all(arguments)
@@ -248,7 +197,7 @@ def _search(arguments: list[str]) -> int:
 
     if any(word.split("=")[0] in ("--out", "--dry_run") for word in arguments):
         return _stage("search", arguments)
-    parser = flags.parser("search", _SUMMARIES["search"], search.Search.EXAMPLE)
+    parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
     search.add_flags(parser)
     return search.answer(parser.parse_all(arguments))
 
@@ -306,7 +255,7 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
 def _recipe_parser(verb: str) -> flags.Parser:
     parser = flags.parser(
         verb,
-        _SUMMARIES[verb],
+        _OTHERS[verb],
         f"qac {verb} gin_configs/recipes/demo.gin" + (" --out out/demo" if verb == "run" else ""),
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a gin file that names stages")
@@ -453,7 +402,7 @@ def _readable(value: Any) -> str:
 
 
 def _inspect(arguments: list[str]) -> int:
-    parser = flags.parser("inspect", _SUMMARIES["inspect"], "qac inspect out/passages")
+    parser = flags.parser("inspect", _OTHERS["inspect"], "qac inspect out/passages")
     parser.add_argument("artifact", metavar="ARTEFACT", help="the folder of an artefact")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument(
@@ -477,7 +426,7 @@ def _inspect(arguments: list[str]) -> int:
 
 
 def _doctor(arguments: list[str]) -> int:
-    parser = flags.parser("doctor", _SUMMARIES["doctor"], "qac doctor")
+    parser = flags.parser("doctor", _OTHERS["doctor"], "qac doctor")
     parser.add_argument("--json", action="store_true", help="as JSON")
     options = parser.parse_all(arguments)
     from qac_jax.stages import doctor

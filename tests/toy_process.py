@@ -12,11 +12,12 @@ from typing import Any
 def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     """The same command line in a process of its own, with the toy stages as verbs."""
     code = (
-        "import sys; from qac_jax import cli\n"
-        "cli.STAGES['numbers'] = 'toy_stages:Numbers'; cli._SUMMARIES['numbers'] = ''\n"
+        "import sys; from qac_jax import cli, verbs\n"
+        "verbs.stages()['numbers'] = verbs.Verb('numbers', 'toy_stages', 'Numbers', '')\n"
         "sys.exit(cli.main())"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=environment,

@@ -1,4 +1,4 @@
-"""Training: examples and an objective in, parameters out. Behind `pretrain` and `finetune`."""
+"""`qac pretrain`, `qac finetune`: examples and an objective into trained parameters."""
 
 from __future__ import annotations
 

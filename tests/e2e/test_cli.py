@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from toy_process import start
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts, cli, verbs
+from qac_jax.verbs import Verb
 
 
 TESTS = Path(__file__).parent.parent
@@ -36,10 +37,8 @@ recipe.Recipe.stages = {
 @pytest.fixture(autouse=True)
 def toys(monkeypatch):
     """The toy stages as verbs."""
-    monkeypatch.setitem(cli.STAGES, "numbers", "toy_stages:Numbers")
-    monkeypatch.setitem(cli._SUMMARIES, "numbers", "numbers")
-    monkeypatch.setitem(cli.STAGES, "double", "toy_stages:Doubled")
-    monkeypatch.setitem(cli._SUMMARIES, "double", "twice")
+    for name, cls in (("numbers", "Numbers"), ("double", "Doubled")):
+        monkeypatch.setitem(verbs.stages(), name, Verb(name, "toy_stages", cls, name))
 
 
 @pytest.fixture
@@ -188,8 +187,8 @@ def test_help_is_quick_and_light():
         "heavy = {'jax', 'tensorflow', 'seqio', 'scann', 'nltk', 'torch'} & set(sys.modules)\n"
         "print(code, elapsed, sorted(heavy), file=sys.stderr)"
     )
-    verbs = [[v] for v in cli.STAGES if v not in ("numbers", "double")]
-    for arguments in [[], *verbs, ["run"], ["plan"], ["inspect"], ["doctor"], ["bench"]]:
+    stages = [[v] for v in verbs.stages() if v not in ("numbers", "double")]
+    for arguments in [[], *stages, ["run"], ["plan"], ["inspect"], ["doctor"], ["bench"]]:
         done = subprocess.run(
             [sys.executable, "-c", watch, *arguments, "--help"], capture_output=True, text=True
         )

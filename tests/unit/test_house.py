@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import qac_jax
-from qac_jax import cli
+from qac_jax import verbs
 from qac_jax.pipeline.stage import Stage
 
 
@@ -43,16 +43,15 @@ def test_no_file_is_too_long() -> None:
 
 def test_stages_are_verbs() -> None:
     found = {path.stem for path in (ROOT / "stages").glob("*.py")} - {"__init__"}
-    modules = {target.split(":")[0].rsplit(".", 1)[-1] for target in cli.STAGES.values()}
+    modules = {verb.module.rsplit(".", 1)[-1] for verb in verbs.stages().values()}
     assert found == modules | LOOKING
 
 
 def test_every_verb_names_its_stage() -> None:
-    for verb, target in cli.STAGES.items():
-        module, name = target.split(":")
-        stage = getattr(importlib.import_module(module), name)
+    for verb in verbs.stages().values():
+        stage = verb.load()
         assert issubclass(stage, Stage), verb
-        assert stage.VERB and stage.KIND and stage.EXAMPLE, verb
+        assert stage.VERB and stage.KIND and stage.EXAMPLE and verb.summary, verb
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: module_of(path))
