@@ -55,15 +55,15 @@ def texts_of(passages: Artifact) -> Callable[[Sequence[str]], list[str]]:
     records = Records(passages)
 
     def texts(ids: Sequence[str]) -> list[str]:
-        found = []
+        read = []
         for name, position in zip(ids, records.positions(ids), strict=True):
             if position is None:
                 raise UserError(
                     f"passage {name!r} of the run is not in {passages.path}; give the passages "
                     f"that were searched"
                 )
-            found.append(records[position]["text"])
-        return found
+            read.append(records[position]["text"])
+        return read
 
     return texts
 

@@ -89,13 +89,13 @@ def _decoded(artifact: Artifact) -> tuple[list[str], list[dict[str, list[str]]]]
         )
     decode = tokenizers.load(os.fspath(artifact.path / "tokenizer")).backend.decode_batch
     texts: list[str] = []
-    found: list[dict[str, list[str]]] = []
+    contexts: list[dict[str, list[str]]] = []
     for first in range(0, examples.count, 1024):
         for record in examples.read(np.arange(first, min(first + 1024, examples.count))):
             texts += decode([list(map(int, record["passage"]))])
             of = {n: decode([list(map(int, ids)) for ids in record[n]]) for n in features}
-            found.append(of)
-    return texts, found
+            contexts.append(of)
+    return texts, contexts
 
 
 def from_contexts(

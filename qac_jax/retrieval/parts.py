@@ -108,7 +108,7 @@ def texts_seen_from(
 ) -> list[dict[str, Any]]:
     """Where the texts are that a folder knows of, seen from the new folder."""
     return [
-        {**entry, **(texts.location(found, out.path) if found else {})}
+        {**entry, **(texts.location(text, out.path) if text else {})}
         for entry in known
-        for found in [texts.find(entry, folder)]
+        for text in [texts.find(entry, folder)]
     ]

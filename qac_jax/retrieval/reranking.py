@@ -49,14 +49,14 @@ class Reranking:
         inference: Inference,
     ) -> Reranking:
         """The first `k` passages of a run file, and the texts of its queries."""
-        found = runs.read_run(run, k)
-        asked = {query.id: query.text for query in read_queries(queries) if query.id in found}
-        if absent := found.keys() - asked.keys():
+        rankings = runs.read_run(run, k)
+        asked = {query.id: query.text for query in read_queries(queries) if query.id in rankings}
+        if absent := rankings.keys() - asked.keys():
             raise UserError(
                 f"{len(absent)} queries of the run have no text in {queries}, such as "
                 f"{min(absent)!r}; give the queries that were searched with"
             )
-        return cls(found, asked, texts, depth, model, options, inference)
+        return cls(rankings, asked, texts, depth, model, options, inference)
 
     def pieces(self) -> list[list[str]]:
         """The queries, cut into pieces of about as many pairs."""
@@ -80,12 +80,12 @@ class Reranking:
 
 def texts_of(index: Artifact) -> Texts:
     """Ids -> texts with titles, from where an index has them."""
-    found = [texts.find(location, index.path) for location in index.info["texts"]]
-    if None in found:
+    passages = [texts.find(location, index.path) for location in index.info["texts"]]
+    if None in passages:
         raise UserError(
             f"the texts of {index.path} are not where they were; give them with --passages DIR"
         )
-    return passage_texts([artifact for artifact in found if artifact is not None])
+    return passage_texts([artifact for artifact in passages if artifact is not None])
 
 
 def passage_texts(given: Sequence[Artifact]) -> Texts:
@@ -93,19 +93,19 @@ def passage_texts(given: Sequence[Artifact]) -> Texts:
     parts = [Records(artifact) for artifact in given]
 
     def look(ids: Sequence[str]) -> list[str]:
-        found: dict[str, str] = {}
+        texts_by_id: dict[str, str] = {}
         for records in parts:
-            left = [name for name in ids if name not in found]
+            left = [name for name in ids if name not in texts_by_id]
             for name, place in zip(left, records.positions(left), strict=True):
                 if place is not None:
-                    found[name] = texts.passage_text(records[place])
-        absent = [name for name in ids if name not in found]
+                    texts_by_id[name] = texts.passage_text(records[place])
+        absent = [name for name in ids if name not in texts_by_id]
         if absent:
             raise UserError(
                 f"passage {absent[0]!r} of the run is not among the passages; give those that "
                 "were searched"
             )
-        return [found[name] for name in ids]
+        return [texts_by_id[name] for name in ids]
 
     return look
 
@@ -119,16 +119,16 @@ def _followed(ranking: Ranking, rest: Sequence[str]) -> Ranking:
     return runs.ranked((*ranking.ids, *rest), [*ranking.scores.tolist(), *below])
 
 
-def hits(question: str, found: Sequence[Hit], model: str) -> list[Hit]:
+def hits(question: str, candidates: Sequence[Hit], model: str) -> list[Hit]:
     """Hits for a question in the cross-encoder's order, with its log-odds as scores."""
-    if not found:
+    if not candidates:
         return []
-    if not all(hit.text for hit in found):
+    if not all(hit.text for hit in candidates):
         raise UserError("the cross-encoder reads texts, and they are not where they were")
-    read = [texts.passage_text(dataclasses.asdict(hit)) for hit in found]
+    read = [texts.passage_text(dataclasses.asdict(hit)) for hit in candidates]
     reranker = Reranker.load(model, RerankerOptions(max_length=0))
     reads_scores = reranker.module.reads_scores
-    standing = shares([hit.score for hit in found]) if reads_scores else None
-    odds = reranker.score([question] * len(found), read, standing)
-    order = sorted(range(len(found)), key=lambda i: -odds[i])
-    return [dataclasses.replace(found[i], score=float(odds[i])) for i in order]
+    standing = shares([hit.score for hit in candidates]) if reads_scores else None
+    odds = reranker.score([question] * len(candidates), read, standing)
+    order = sorted(range(len(candidates)), key=lambda i: -odds[i])
+    return [dataclasses.replace(candidates[i], score=float(odds[i])) for i in order]

@@ -48,13 +48,13 @@ class ExactSearch(Searchable):
 
 
 def write_run(
-    file: IO[str], found: Searchable, queries: Mapping[str, str], k: int
+    file: IO[str], index: Searchable, queries: Mapping[str, str], k: int
 ) -> Iterator[int]:
     """Searches and writes a TREC run piece by piece; yields how many queries each had."""
     names = list(queries)
     for start in range(0, len(names), _TOGETHER):
         piece = {name: queries[name] for name in names[start : start + _TOGETHER]}
-        runs.write_lines(file, found.run(piece, k))
+        runs.write_lines(file, index.run(piece, k))
         yield len(piece)
 
 
@@ -68,10 +68,10 @@ def search_file(
     """Writes the run of all queries of a file; returns how many there were."""
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage a query")
-    found = open_index(index, encoder)
+    opened = open_index(index, encoder)
     texts = {query.id: query.text for query in read_queries(queries)}
     with progress.Bar("search", total=len(texts), unit="queries") as bar:
-        for count in write_run(file, found, texts, k):
+        for count in write_run(file, opened, texts, k):
             bar.advance(count)
     return len(texts)
 
@@ -85,7 +85,7 @@ def shown(question: str, hits: Sequence[Hit]) -> str:
             lines[-1] += f"  ({hit.id})"
         if hit.text:
             lines.append(f"               {snippet(hit.text, question)}")
-    return "\n".join(lines) or "nothing was found"
+    return "\n".join(lines) or "no passage matches"
 
 
 def snippet(text: str, question: str, size: int = _SNIPPET) -> str:

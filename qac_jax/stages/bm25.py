@@ -76,8 +76,8 @@ class Bm25(Stage):
 
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
         given = inputs.get_artifact("passages")
-        found = given or texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
-        passages = Records(found)
+        source = given or texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
+        passages = Records(source)
         contexts = inputs.get_artifact("expand")
         expansions = Records(contexts) if contexts is not None else None
         with progress.Bar("bm25", total=len(passages), unit="passages") as bar:
@@ -85,7 +85,7 @@ class Bm25(Stage):
                 out, self._texts(passages, expansions, bar), analyzer, self.scoring()
             )
         ids.write(out, passages.ids())
-        where = {**texts.location(found, out.path), "rows": len(passages)}
+        where = {**texts.location(source, out.path), "rows": len(passages)}
         out.info.update(texts=[where], words=len(analyzer.known))
 
     def _texts(self, passages: Records, expansions: Records | None, bar: Any) -> Iterator[str]:

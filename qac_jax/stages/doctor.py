@@ -17,7 +17,7 @@ from importlib import metadata
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One part: what it said, whether the house can stand without it, how to mend it."""
+    """One part: how it is tried, what to do if it fails, whether the package needs it."""
 
     name: str
     probe: Callable[[], str]
@@ -32,7 +32,7 @@ def run(as_json: bool) -> int:
     for check in CHECKS:
         try:
             said, state = check.probe(), "ok"
-        except Exception as error:  # any failure of a part is a finding, not a crash
+        except Exception as error:  # whatever fails is reported, and the other parts are tried
             said = f"{type(error).__name__}: {error}".split("\n")[0]
             state = "broken" if check.needed else "absent"
         results.append((check, state, said))
@@ -68,7 +68,7 @@ def _jax() -> str:
 
     value = jax.jit(lambda x: (x @ x).sum())(jnp.ones((64, 64)))
     if float(value) != 64.0**3:
-        raise RuntimeError(f"a matrix product gave {float(value)} instead of {64.0**3}")
+        raise RuntimeError(f"a matrix product is {float(value)} instead of {64.0**3}")
     devices = jax.devices()
     kinds = ", ".join(sorted({d.device_kind for d in devices}))
     return f"{_versions('jax', 'jaxlib')}: {len(devices)} x {devices[0].platform} ({kinds})"
@@ -101,9 +101,9 @@ def _scann() -> str:
 
     vectors = np.eye(64, dtype=np.float32)
     searcher = scann.scann_ops_pybind.builder(vectors, 1, "dot_product").score_brute_force().build()
-    found, _ = searcher.search_batched(vectors[:8])
-    if found[:, 0].tolist() != list(range(8)):
-        raise RuntimeError(f"a search among unit vectors found {found[:, 0].tolist()}")
+    rows, _ = searcher.search_batched(vectors[:8])
+    if rows[:, 0].tolist() != list(range(8)):
+        raise RuntimeError(f"a search among unit vectors gave the rows {rows[:, 0].tolist()}")
     return _versions("scann")
 
 
@@ -119,9 +119,9 @@ def _splitter() -> str:
     from qac_jax.text import sentences
 
     splitter = sentences.load()
-    found = list(splitter.split("It rains. Dr. Who stays at home."))
-    if len(found) < 2:
-        raise RuntimeError(f"two sentences were split into {found}")
+    parts = list(splitter.split("It rains. Dr. Who stays at home."))
+    if len(parts) < 2:
+        raise RuntimeError(f"two sentences were split into {parts}")
     return f"{splitter.name}, {_versions('nltk')}"
 
 

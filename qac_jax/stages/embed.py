@@ -35,7 +35,7 @@ class Embed(Stage):
     VERSION: ClassVar[int] = 2
     SHARED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
-        "qac embed --model out/retriever --input corpus.jsonl --out out/vectors"
+        "qac embed --encoder out/retriever --passages corpus.jsonl --out out/vectors"
     )
 
     GROUPS = (one_of("passages", "queries"),)
@@ -112,20 +112,14 @@ class Embed(Stage):
 
     def _texts(self, inputs: Inputs, out: Writer) -> None:
         """Copies the texts of a raw file beside the vectors: `search` prints them from there."""
-        from qac_jax import artifacts
         from qac_jax.retrieval import texts, vectors
 
-        folder = out.path / vectors.TEXTS
-        if self._texts_folder(inputs, out) != folder:
+        if self._texts_folder(inputs, out) != out.path / vectors.TEXTS:
             return
-        if not (folder / artifacts.COMMIT).exists():
-            records = (
-                texts.read_question_records(self.queries)
-                if self.queries
-                else texts.read_passages(self.passages, self.format)
-            )
-            texts.store(folder, records)
-        out.adopt(vectors.TEXTS, identity=artifacts.load(folder).identity)
+        if self.queries:
+            texts.keep(out, lambda: texts.read_question_records(self.queries))
+        else:
+            texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
 
     def _texts_folder(self, inputs: Inputs, out: Writer) -> epath.Path:
         from qac_jax.retrieval import vectors

@@ -122,14 +122,14 @@ class Index(Stage):
             self._tune(inputs, out, vectors, name, preset)
 
     def _method(self, count: int, base: Any) -> str:
-        found = base.description["method"] if base is not None else ""
-        if found and self.method not in ("auto", found):
+        known = base.description["method"] if base is not None else ""
+        if known and self.method not in ("auto", known):
             raise UserError(
-                f"method={self.method!r}, but the index to add to is of the method {found!r}; "
+                f"method={self.method!r}, but the index to add to is of the method {known!r}; "
                 "give that or auto"
             )
-        if found or self.method != "auto":
-            return found or self.method
+        if known or self.method != "auto":
+            return known or self.method
         return "exact" if count < _MANY else "scann"
 
     def _preset(self, count: int) -> Preset:
@@ -160,8 +160,8 @@ class Index(Stage):
             target=self.target_recall,
             seed=self.seed,
         )
-        found = dataclasses.asdict(tuned)
-        out.info.update(effort=dataclasses.asdict(tuned.effort), tuning=found)
+        measured = dataclasses.asdict(tuned)
+        out.info.update(effort=dataclasses.asdict(tuned.effort), tuning=measured)
         chosen = tuned.chosen
         said = (
             f"recall@{tuned.k} {chosen.recall:.4f} (on other queries {tuned.held_out_recall:.4f}) "
@@ -183,12 +183,14 @@ class Index(Stage):
             return None
         if (given := inputs.get_artifact("queries")) is not None:
             of = Vectors.of(given)
-            found = of.read(0, len(of)).astype(np.float32)
+            vectors = of.read(0, len(of)).astype(np.float32)
         else:
             known = inputs.artifact("vectors").info["encoder"]
             encoder = Encoder.remembered(known)
             texts = [query.text for query in read_queries(inputs.path("queries"))]
-            found = encoder.encode(texts, "query")
-        if len(found) < 2:
-            raise UserError(f"{self.queries} holds {len(found)} queries; tuning needs two or more")
-        return found
+            vectors = encoder.encode(texts, "query")
+        if len(vectors) < 2:
+            raise UserError(
+                f"{self.queries} holds {len(vectors)} queries; tuning needs two or more"
+            )
+        return vectors

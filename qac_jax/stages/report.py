@@ -63,8 +63,8 @@ class Report(Stage):
 
         if not (self.folder or self.metrics) or STAGE in self.metrics:
             return {}
-        found = gathering.artifacts_in(self._folder())
-        return {"artefacts": fields.digest({name: a.identity for name, a in found.items()})}
+        artifacts = gathering.artifacts_in(self._folder())
+        return {"artefacts": fields.digest({name: a.identity for name, a in artifacts.items()})}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report.html import html
@@ -97,10 +97,10 @@ class Report(Stage):
         from qac_jax.report import gathering
 
         folder = self._folder()
-        found = gathering.artifacts_in(folder)
+        artifacts = gathering.artifacts_in(folder)
         named = {artifact.path.name: artifact for artifact in inputs.get("metrics", ())}
-        metrics = named or {n: a for n, a in found.items() if a.kind == "metrics"}
-        if not found and not metrics:
+        metrics = named or {n: a for n, a in artifacts.items() if a.kind == "metrics"}
+        if not artifacts and not metrics:
             raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
         options = gathering.ReportOptions(
             self.title or os.path.basename(os.path.abspath(folder)),
@@ -109,4 +109,4 @@ class Report(Stage):
             self.queries,
             self.names or {},
         )
-        return gathering.content({**found, **metrics}, metrics, options)
+        return gathering.content({**artifacts, **metrics}, metrics, options)

@@ -92,24 +92,24 @@ class Search(Stage):
                 out.count = self._search(file, inputs)
             return
         work = Writer(out.scratch("rerank"), {})
-        found = self._candidates(inputs, work)
+        reranking = self._candidates(inputs, work)
         pieces = [
             Shard(f"piece-{number:06d}.trec", len(names), names)
-            for number, names in enumerate(found.pieces())
+            for number, names in enumerate(reranking.pieces())
         ]
 
         def rerank(piece: Shard, _: None) -> None:
             from qac_jax.formats import runs
 
-            runs.write_run(work.part(piece.name), found.reranked(piece.job))
+            runs.write_run(work.part(piece.name), reranking.reranked(piece.job))
 
-        with progress.Bar("rerank", total=len(found.run), unit="queries") as bar:
+        with progress.Bar("rerank", total=len(reranking.run), unit="queries") as bar:
             sharded(work, pieces, rerank, bar)
         with out.open(RUN, "wb") as file:
             for piece in pieces:
                 with (work.path / piece.name).open("rb") as part:
                     shutil.copyfileobj(part, file)
-        out.count = len(found.run)
+        out.count = len(reranking.run)
 
     def _search(self, file: Any, inputs: Inputs) -> int:
         from qac_jax.retrieval.search import search_file
@@ -210,8 +210,8 @@ def _ask(options: argparse.Namespace, question: str) -> int:
     k = 10 if options.k is None else options.k
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage")
-    found = search.open_index(options.index, options.encoder)
-    hits = found.ask([question], max(k, _READ_AGAIN) if options.reranker else k)[0]
+    index = search.open_index(options.index, options.encoder)
+    hits = index.ask([question], max(k, _READ_AGAIN) if options.reranker else k)[0]
     if options.reranker:
         from qac_jax.retrieval import reranking
 
@@ -220,6 +220,6 @@ def _ask(options: argparse.Namespace, question: str) -> int:
         print(json.dumps([dataclasses.asdict(hit) for hit in hits], ensure_ascii=False))
     else:
         print(search.shown(question, hits))
-    for place in found.texts.missing:
+    for place in index.texts.missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")
     return 0

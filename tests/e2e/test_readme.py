@@ -49,7 +49,7 @@ COMMANDS = [command for command in commands() if not is_form(command)]
 def test_the_page_has_its_commands() -> None:
     verbs = {shlex.split(command)[1] for command in COMMANDS}
     named = {line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")}
-    rest = {"generate", "label", "bench", "similarities", "unite", "collect", "pairs"}
+    rest = {"generate", "label", "bench", "similarities", "unite", "collect", "pairs", "votes"}
     assert named - verbs <= rest, named - verbs
     assert len(COMMANDS) > 25
     for path in re.findall(r"gin_configs/recipes/\w+\.gin", README):
