@@ -10,10 +10,19 @@ s(p⁺, p⁻).
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from qac_jax.errors import UserError
+from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Run
+
+
+if TYPE_CHECKING:
+    from qac_jax.inference.encoder import Encoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,3 +79,57 @@ def compare(
             for total, count in zip(sums, counts, strict=True)
         ),
     )
+
+
+def of_run(
+    encoder: Encoder,
+    run: Run,
+    queries: Mapping[str, str],
+    judged: Mapping[str, Mapping[str, int]],
+    passages: Records,
+    *,
+    depth: int = 100,
+    at_most: int = 0,
+) -> Similarity:
+    """The same for the first `depth` passages of a run under an encoder.
+
+    Of each query that has a positive and negatives; of the first `at_most` of them (0: all).
+    """
+    chosen: list[tuple[str, str, dict[str, int]]] = []
+    for query, ranking in run.items():
+        right = [name for name, grade in judged.get(query, {}).items() if grade > 0]
+        if query in queries and right:
+            wrong = {n: r for r, n in enumerate(ranking.ids, 1) if n not in right}
+            if wrong:
+                chosen.append((query, right[0], wrong))
+    chosen = chosen[: at_most or None]
+    if not chosen:
+        raise UserError("no query of the run has a judged positive and negatives; check both")
+    names = list(dict.fromkeys(n for _, right, wrong in chosen for n in (right, *wrong)))
+    places = passages.positions(names)
+    if None in places:
+        raise UserError(
+            f"passage {names[places.index(None)]!r} is not among the passages; give those "
+            "that were searched"
+        )
+    vectors = encoder.encode([encoder.passage_text(passages[place or 0]) for place in places])
+    rows = {name: row for row, name in enumerate(names)}
+    return compare(
+        encoder.encode([queries[query] for query, _, _ in chosen], "query"),
+        vectors[[rows[right] for _, right, _ in chosen]],
+        [vectors[[rows[n] for n in wrong]] for _, _, wrong in chosen],
+        [list(wrong.values()) for _, _, wrong in chosen],
+        depth,
+    )
+
+
+def names_of(folders: Sequence[str]) -> list[str]:
+    """What encoders are called: by the part of their paths that differs."""
+    paths = [os.path.normpath(folder).split(os.sep) for folder in folders]
+    if len({path[-1] for path in paths}) == len(paths):
+        return [path[-1] for path in paths]
+    while all(len(path) > 1 for path in paths) and len({path[-1] for path in paths}) == 1:
+        paths = [path[:-1] for path in paths]
+    while all(len(path) > 1 for path in paths) and len({path[0] for path in paths}) == 1:
+        paths = [path[1:] for path in paths]
+    return ["/".join(path) for path in paths]

@@ -80,6 +80,9 @@ class Stage:
 
     def check(self) -> None:
         """Refuses settings and inputs that do not go together; subclasses add to it."""
+        for name, field in inputs.declared(self).items():
+            if field.default == fields.REQUIRED and not getattr(self, name):
+                raise UserError(f"{self.VERB} needs --{name} ({field.metadata['help']}); give it")
         for group in self.GROUPS:
             group.check(self)
 

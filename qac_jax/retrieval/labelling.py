@@ -16,46 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.errors import UserError
 from qac_jax.inference.reranker import probability
+from qac_jax.retrieval.settings import Labelling
 
 
-POSITIVES = ("best", "all")
-ORDERS = ("ranked", "sampled")
 BINS = 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """How scores become labels.
-
-    positives: "best" takes the highest-scored candidate above the threshold (the released data),
-    "all" takes all of them (the paper). order: negatives as the retriever ranks them (released),
-    or drawn at random. extend: judged queries get positives by their scores too. fill: a shortage
-    of negatives is filled up at random with candidates after the first `depth`, which nobody
-    looked at (released, for MS MARCO's judged queries).
-    """
-
-    positive: float = 0.9
-    negative: float = 0.1
-    positives: str = "best"
-    order: str = "ranked"
-    count: int = 4  # negatives of a query
-    depth: int = 50  # candidates that are looked at
-    extend: bool = False
-    fill: int = 0  # the rank up to which a shortage is filled; 0: it is not
-    seed: int = 111
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.negative < self.positive <= 1.0:
-            raise UserError(
-                f"thresholds positive={self.positive} and negative={self.negative}; expected "
-                "0 <= negative < positive <= 1"
-            )
-        if self.count < 1 or self.depth < 1:
-            raise UserError(f"count={self.count}, depth={self.depth}; expected 1 or more of both")
-        if self.fill and self.fill <= self.depth:
-            raise UserError(f"fill={self.fill} is a rank after depth={self.depth}; raise it")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +43,8 @@ class Candidates:
 class Labeller:
     """Candidates to records, counting what is kept and why the rest is not."""
 
-    def __init__(self, rule: Rule):
-        self.rule = rule
+    def __init__(self, rule: Labelling, seed: int = 111):
+        self.rule, self._seed = rule, seed
         self.counts: Counter[str] = Counter()
         self.histogram = np.zeros(BINS, np.int64)
 
@@ -143,7 +108,7 @@ class Labeller:
         return chosen
 
     def _drawn(self, query: str, from_these: Sequence[Any], count: int) -> list[Any]:
-        rng = random.Random(f"{self.rule.seed} {query}")
+        rng = random.Random(f"{self._seed} {query}")
         return rng.sample(list(from_these), min(count, len(from_these)))
 
 

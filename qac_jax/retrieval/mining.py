@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.retrieval.hits import Searchable
+from qac_jax.retrieval.settings import Mining
 
 
 # Rankings are made a little deeper, since copies of positives drop out of them.
@@ -33,20 +38,17 @@ class Question:
     positives: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Of the first `depth` of each ranking, `keep` together, drawn with `seed`."""
-
-    depth: int = 200
-    keep: int = 128
-    seed: int = 42
-
-
 class Miner:
     """Several searchers over the same passages."""
 
-    def __init__(self, passages: Records, searchers: Mapping[str, Searchable], choice: Choice):
-        self._passages, self._choice = passages, choice
+    def __init__(
+        self,
+        passages: Records,
+        searchers: Mapping[str, Searchable],
+        mining: Mining,
+        seed: int = 42,
+    ):
+        self._passages, self._mining, self._seed = passages, mining, seed
         self._searchers = searchers
         self._rows = {name: _rows_of(s, passages) for name, s in searchers.items()}
         self._texts = np.fromiter(
@@ -54,9 +56,9 @@ class Miner:
         )
 
     def mine(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
-        """A record for each question: ids of positives and negatives, and who found them where."""
+        """A record for each question: ids of positives and negatives, and the systems' ranks."""
         most = max((len(q.positives) for q in questions), default=0)
-        depth = min(self._choice.depth + most + _ROOM, len(self._passages))
+        depth = min(self._mining.depth + most + _ROOM, len(self._passages))
         texts = [question.text for question in questions]
         rankings = {}
         for name, searcher in self._searchers.items():
@@ -74,14 +76,14 @@ class Miner:
         ranks: dict[str, dict[int, tuple[int, float]]] = {}
         for name, (scores, rows) in rankings.items():
             right = np.isin(rows, positives) | np.isin(self._texts[rows], self._texts[positives])
-            kept = np.flatnonzero((rows >= 0) & ~right)[: self._choice.depth]
+            kept = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth]
             # Ranks are those of the whole ranking, positives counted.
             ranks[name] = {
                 int(rows[place]): (int(place) + 1, round(float(scores[place]), 6)) for place in kept
             }
         found = list(dict.fromkeys(row for ranked in ranks.values() for row in ranked))
-        random.Random(f"{self._choice.seed} {question.id}").shuffle(found)
-        found = found[: self._choice.keep]
+        random.Random(f"{self._seed} {question.id}").shuffle(found)
+        found = found[: self._mining.keep]
         none = (0, None)
         return {
             "_id": question.id,
@@ -136,3 +138,22 @@ def _text_hash(text: str) -> int:
     """Of the words alone: capitals and blanks do not make another text."""
     plain = " ".join(text.split()).casefold()
     return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
+
+
+def judged_queries(
+    queries: str | os.PathLike[str], qrels: str | os.PathLike[str], passages: Records
+) -> list[Question]:
+    """Those of a file with judgements."""
+    texts = {query.id: query.text for query in read_queries(queries)}
+    return questions_of(texts, by_query(read_judgements(qrels, queries=texts)), passages)
+
+
+def generated_queries(contexts: Records, passages: Records) -> list[Question]:
+    """Those of an artefact of contexts: each one's passage is its positive."""
+    texts: dict[str, str] = {}
+    judged: dict[str, dict[str, int]] = {}
+    for record in contexts:
+        for place, query in enumerate(record["contexts"]):
+            name = generated_id(record["_id"], place)
+            texts[name], judged[name] = query["text"], {record["_id"]: 1}
+    return questions_of(texts, judged, passages)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.sharding import Shard, cut, sharded
+from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
+from qac_jax.retrieval.settings import Mining
 
 
 if TYPE_CHECKING:
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.mining import Question
 
 
-# Queries of one file: what an interruption loses at most.
-_TOGETHER = 8192
+# Queries of one file: what an interruption loses at most; and searched together, so that the bar
+# moves.
+_TOGETHER, _SEARCHED = 8192, 512
 _FILES = "negatives"
+# What a system is called -> the input it comes from.
+_INPUTS = {"mined": "index", "bm25": "bm25"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,65 +34,40 @@ class Mine(Stage):
 
     VERB: ClassVar[str] = "mine"
     KIND: ClassVar[str] = "negatives"
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
         "qac mine --index out/index --passages out/passages --queries queries.jsonl "
         "--qrels qrels/train.tsv --out out/negatives"
     )
 
-    passages: str = artifact_input("the passages that were indexed", kind="passages")
-    index: str = artifact_input("an encoder's index", kind="index", default="")
-    bm25: str = artifact_input("BM25's index", kind="bm25", default="")
+    passages: Ref = input("the passages that were indexed", kinds=("passages",))
+    index: Ref = input("an encoder's index", kinds=("index",), default="")
+    encoder: Ref = input(
+        "where the index's encoder is, if it was moved",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("model",),
+    )
+    bm25: Ref = input("BM25's index", kinds=("bm25",), default="")
     negatives: str = option(
         "all",
         "which of the two are used: mined (the encoder's), bm25, mined+bm25, or all there are",
         choices=("all", "mined", "bm25", "mined+bm25"),
     )
-    queries: str = source("queries", "")
-    qrels: str = source("their judgements", "")
-    contexts: str = artifact_input(
-        "or generated queries, whose passages are their positives", kind="contexts", default=""
+    queries: Ref = input("queries", kinds=(FILE,), default="")
+    qrels: Ref = input("their judgements", kinds=(FILE,), default="")
+    contexts: Ref = input(
+        "or generated queries, whose passages are their positives", kinds=("contexts",), default=""
     )
-    model: str = source("where the index's encoder is, if it was moved", "")
-    depth: int = option(200, "passages of each ranking that negatives are drawn from")
-    keep: int = option(128, "negatives of a query")
-    seed: int = option(42, "of drawing them")
+    mining: Mining = part(Mining)
+    seed: int = option(42, "of drawing negatives")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        self._check()
         count = inputs.get("contexts", {}).get("count")
         return {"from": ", ".join(self._systems()), "passages with queries": count}
 
-    def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
-        from qac_jax.retrieval import mining
-
-        self._check()
-        passages = Records(_artifact(inputs, "passages"))
-        questions = self._questions(inputs, passages)
-        if not questions:
-            raise UserError("no query has a positive passage; check the queries and judgements")
-        searchers = self._searchers(inputs)
-        choice = mining.Choice(self.depth, self.keep, self.seed)
-        miner = mining.Miner(passages, searchers, choice)
-        shards = -(-len(questions) // _TOGETHER)
-        with progress.Bar("mine", total=len(questions), unit="queries") as bar:
-            for number in range(shards):
-                name = shard_name(_FILES, number, shards)
-                piece = questions[number * _TOGETHER : (number + 1) * _TOGETHER]
-                if name in out.done:
-                    bar.skip(len(piece))
-                    continue
-                told = write_lines(out.part(name), _mined(miner, piece, bar))
-                out.keep(name, sha256=told["sha256"], facts={"records": told["records"]})
-        write_offsets(out, _FILES, shards)
-        out.info["systems"] = {
-            name: {"path": str(s.artifact.path), "identity": s.artifact.identity}
-            for name, s in searchers.items()
-        }
-
-    def _check(self) -> None:
-        if self.depth < 1 or self.keep < 1:
-            raise UserError(f"depth={self.depth}, keep={self.keep}; expected 1 or more of both")
+    def check(self) -> None:
+        super().check()
         if bool(self.contexts) == bool(self.queries) or bool(self.queries) != bool(self.qrels):
             raise UserError(
                 "mine needs queries whose positives are known; pass --queries with --qrels, or "
@@ -98,6 +78,42 @@ class Mine(Stage):
             wanted = " and ".join(f"--{_INPUTS[name]}" for name in missing) or "--index or --bm25"
             raise UserError(f"negatives={self.negatives!r} needs an index; pass {wanted}")
 
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
+        from qac_jax.retrieval.mining import Miner
+
+        passages = Records(inputs.artifact("passages"))
+        questions = self._questions(inputs, passages)
+        if not questions:
+            raise UserError("no query has a positive passage; check the queries and judgements")
+        searchers = self._searchers(inputs)
+        miner, pieces = (
+            Miner(passages, searchers, self.mining, self.seed),
+            cut(len(questions), _TOGETHER),
+        )
+        shards = [
+            Shard(shard_name(_FILES, number, len(pieces)), stop - start, questions[start:stop])
+            for number, (start, stop) in enumerate(pieces)
+        ]
+        with progress.Bar("mine", total=len(questions), unit="queries") as bar:
+
+            def mined(asked: Sequence[Question]) -> Iterator[Any]:
+                for start, stop in cut(len(asked), _SEARCHED):
+                    yield from miner.mine(asked[start:stop])
+                    bar.advance(stop - start)
+
+            sharded(
+                out,
+                shards,
+                lambda shard, _: write_lines(out.part(shard.name), mined(shard.job)),
+                bar,
+            )
+        write_offsets(out, _FILES, len(shards))
+        out.info["systems"] = {
+            name: {"path": str(s.artifact.path), "identity": s.artifact.identity}
+            for name, s in searchers.items()
+        }
+
     def _systems(self) -> list[str]:
         if self.negatives == "all":
             return [name for name, field in _INPUTS.items() if getattr(self, field)]
@@ -106,44 +122,15 @@ class Mine(Stage):
     def _searchers(self, inputs: Inputs) -> dict[str, Searchable]:
         from qac_jax.retrieval import search
 
+        encoder = inputs.text("encoder")
         return {
-            name: search.open_index(_artifact(inputs, _INPUTS[name]).path, self.model)
-            for name in self._systems()
+            name: search.open_index(inputs.path(_INPUTS[name]), encoder) for name in self._systems()
         }
 
-    def _questions(self, inputs: Inputs, passages: Records) -> Sequence[Question]:
-        from qac_jax.data.judged import generated_id
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.formats.queries import read_queries
+    def _questions(self, inputs: Inputs, passages: Records) -> list[Question]:
         from qac_jax.formats.records import Records
         from qac_jax.retrieval import mining
 
         if "contexts" in inputs:
-            contexts = Records(_artifact(inputs, "contexts"))
-            texts, judged = {}, {}
-            for record in contexts:
-                for place, query in enumerate(record["contexts"]):
-                    name = generated_id(record["_id"], place)
-                    texts[name], judged[name] = query["text"], {record["_id"]: 1}
-            return mining.questions_of(texts, judged, passages)
-        texts = {query.id: query.text for query in read_queries(self.queries)}
-        judged = by_query(read_judgements(self.qrels, queries=texts))
-        return mining.questions_of(texts, judged, passages)
-
-
-# What a system is called -> the input it comes from.
-_INPUTS = {"mined": "index", "bm25": "bm25"}
-
-
-def _mined(miner: Any, questions: Sequence[Question], bar: progress.Bar) -> Iterator[Any]:
-    """Records, with the searches in pieces so that the bar moves."""
-    step = 512
-    for start in range(0, len(questions), step):
-        yield from miner.mine(questions[start : start + step])
-        bar.advance(len(questions[start : start + step]))
-
-
-def _artifact(inputs: Inputs, name: str) -> Artifact:
-    found = inputs[name]
-    assert isinstance(found, Artifact)
-    return found
+            return mining.generated_queries(Records(inputs.artifact("contexts")), passages)
+        return mining.judged_queries(inputs.text("queries"), inputs.text("qrels"), passages)

@@ -21,9 +21,8 @@ from qac_jax.formats.records import Records
 from qac_jax.inference.reranker import Reranker, probability
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval import reranking
+from qac_jax.retrieval import reranking, run_labels
 from qac_jax.stages import label as label_stage
-from qac_jax.stages import labels
 from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.label import Label
 from qac_jax.stages.prepare import Prepare
@@ -44,14 +43,14 @@ class Road:
         given = {
             "passages": str(self.passages.path),
             "queries": str(self.data / "queries.jsonl"),
-            "searched": str(self.run.path),
-            "model": str(self.model),
+            "candidates": str(self.run.path),
+            "teacher": str(self.model),
             "positive": self.thresholds[1],
             "negative": self.thresholds[0],
             "depth": 10,
             "max_length": 48,
         }
-        stage = Label(**{**given, **changes})
+        stage = Label.make(**{**given, **changes})
         return execute(stage, self.folder / name)
 
 
@@ -88,7 +87,7 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
         return original(*given, **named)
 
     monkeypatch.setattr(reranking, "rerank", counted)
-    stage = Search(
+    stage = Search.make(
         candidates=str(road.run.path),
         queries=str(road.data / "queries.jsonl"),
         passages=str(road.passages.path),
@@ -109,7 +108,7 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
         assert set(after[query].ids[:8]) == set(ranking.ids[:8])
         assert after[query].ids[8:] == ranking.ids[8:]  # nobody read them: their order stays
     # Its scores label the same run without the teacher.
-    told = road.label("scored", model="", scored=str(artifact.path), depth=8)
+    told = road.label("scored", teacher="", scored=str(artifact.path), depth=8)
     read = road.label("read", depth=8)
     assert told.info["counts"] == read.info["counts"]
     pairs = zip(Records(told), Records(read), strict=True)
@@ -119,7 +118,7 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
 def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
     whole = road.label("whole")
     monkeypatch.setattr(label_stage, "_TOGETHER", 4)
-    records, calls = labels.Work.records, []
+    records, calls = run_labels.RunLabels.records, []
 
     def counted(self, queries, facts, advance):
         calls.append(len(queries))
@@ -127,7 +126,7 @@ def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
             raise RuntimeError("pulled the plug")
         return records(self, queries, facts, advance)
 
-    monkeypatch.setattr(labels.Work, "records", counted)
+    monkeypatch.setattr(run_labels.RunLabels, "records", counted)
     with pytest.raises(RuntimeError, match="plug"):
         road.label("cut")
     cut = road.label("cut")
@@ -178,7 +177,7 @@ def test_answers_say_what_is_right_without_a_teacher(road: Road, tmp_path) -> No
         questions.append({**record, "metadata": {"answers": ["violin"]}})
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(q) + "\n" for q in questions))
-    found = road.label("answers", model="", answers=str(file))
+    found = road.label("answers", teacher="", answers=str(file))
     texts = {r["_id"]: r["text"].lower() for r in Records(road.passages)}
     run = runs.read_run(str(road.run.path / "run.trec"))
     for record in Records(found):
@@ -191,11 +190,11 @@ def test_answers_say_what_is_right_without_a_teacher(road: Road, tmp_path) -> No
 
 def test_what_does_not_fit_together_is_told(road: Road, tmp_path) -> None:
     for changes, sentence in (
-        ({"model": ""}, "a teacher's scores"),
-        ({"searched": ""}, "candidates"),
+        ({"teacher": ""}, "a teacher's scores"),
+        ({"candidates": ""}, "candidates"),
         ({"positive": road.thresholds[0]}, "thresholds"),
         ({"positive": 1.0}, "none of 12 queries"),
-        ({"qrels": "a", "answers": "b"}, "does not exist|both say"),
+        ({"qrels": "a", "answers": "b"}, "does not exist|at most one"),
     ):
         with pytest.raises(UserError, match=sentence):
             road.label(f"wrong-{'-'.join(changes)}-{sentence[:4]}", **changes)

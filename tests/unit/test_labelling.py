@@ -13,11 +13,11 @@ from qac_jax.retrieval.labelling import (
     Accuracy,
     Candidates,
     Labeller,
-    Rule,
     lines_of,
     plain,
     shares,
 )
+from qac_jax.retrieval.settings import Labelling
 
 
 IDS = tuple("abcdefgh")
@@ -29,62 +29,62 @@ def candidates(**changes: Any) -> Candidates:
     return Candidates(**{"query": "q", "text": "what?", "ids": IDS, "odds": odds, **changes})
 
 
-def labelled(rule: Rule, **changes: Any) -> dict[str, Any]:
-    record = Labeller(rule).label(candidates(**changes))
+def labelled(rule: Labelling, seed: int = 111, **changes: Any) -> dict[str, Any]:
+    record = Labeller(rule, seed).label(candidates(**changes))
     assert record is not None
     return record
 
 
 def test_the_best_candidate_and_the_first_that_are_surely_wrong() -> None:
-    record = labelled(Rule(count=2, depth=8))
+    record = labelled(Labelling(count=2, depth=8))
     assert record["positives"] == ["e"] and record["negatives"] == ["a", "d"]
     np.testing.assert_allclose(probability(np.array(record["positives_scores"])), [0.97], rtol=1e-4)
     np.testing.assert_allclose(
         probability(np.array(record["negatives_scores"])), [0.06, 0.02], rtol=1e-4
     )
     assert labelled(
-        Rule(depth=8),
+        Labelling(depth=8),
     )["negatives"] == ["a", "d", "f", "g"]
 
 
 def test_all_above_the_threshold() -> None:
-    assert labelled(Rule(positives="all", depth=8))["positives"] == ["e", "b"]
-    assert labelled(Rule(positives="all", positive=0.96, depth=8))["positives"] == ["e"]
+    assert labelled(Labelling(positives="all", depth=8))["positives"] == ["e", "b"]
+    assert labelled(Labelling(positives="all", positive=0.96, depth=8))["positives"] == ["e"]
 
 
 def test_only_the_first_candidates_are_looked_at() -> None:
-    record = labelled(Rule(depth=4))
+    record = labelled(Labelling(depth=4))
     assert record["positives"] == ["b"] and record["negatives"] == ["a", "d"]
 
 
 def test_sampled_negatives_belong_to_query_and_seed() -> None:
     drawn = {
-        tuple(labelled(Rule(order="sampled", count=2, depth=8, seed=seed))["negatives"])
+        tuple(labelled(Labelling(order="sampled", count=2, depth=8), seed)["negatives"])
         for seed in range(20)
     }
     assert len(drawn) > 3 and all(set(pair) < set("adfg") for pair in drawn)
-    again = Rule(order="sampled", count=2, depth=8, seed=3)
-    assert labelled(again) == labelled(again)
+    again = Labelling(order="sampled", count=2, depth=8)
+    assert labelled(again, 3) == labelled(again, 3)
 
 
 def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> None:
     given = {"relevant": {"c": 0.0, "z": 0.0}}
-    record = labelled(Rule(depth=8), **given)
+    record = labelled(Labelling(depth=8), **given)
     assert record["positives"] == ["c", "z"] and record["negatives"] == ["a", "d", "f", "g"]
-    extended = labelled(Rule(depth=8, extend=True, positives="all"), **given)
+    extended = labelled(Labelling(depth=8, extend=True, positives="all"), **given)
     assert extended["positives"] == ["c", "z", "e", "b"]
     # Without a candidate that holds an answer there is no positive (Natural Questions).
-    assert Labeller(Rule(depth=8)).label(candidates(relevant={})) is None
+    assert Labeller(Labelling(depth=8)).label(candidates(relevant={})) is None
 
 
 def test_what_may_be_right_is_never_a_negative() -> None:
-    record = labelled(Rule(depth=8), excluded={"a", "f"})
+    record = labelled(Labelling(depth=8), excluded={"a", "f"})
     assert record["negatives"] == ["d", "g"]
-    assert "d" not in labelled(Rule(depth=8), relevant={"d": -4.0})["negatives"]
+    assert "d" not in labelled(Labelling(depth=8), relevant={"d": -4.0})["negatives"]
 
 
 def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
-    rule = Rule(depth=4, fill=7, count=4)
+    rule = Labelling(depth=4, fill=7, count=4)
     record = labelled(rule, relevant={"e": 1.0})
     assert record["negatives"][:2] == ["a", "d"] and set(record["negatives"][2:]) == {"f", "g"}
     assert record["negatives_scores"][2:] == [0.0, 0.0]
@@ -92,17 +92,17 @@ def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
 
 
 def test_without_a_teacher_all_but_the_known_is_wrong() -> None:
-    record = labelled(Rule(depth=8, count=3), odds=None, relevant={"b": 0.0}, excluded={"c"})
+    record = labelled(Labelling(depth=8, count=3), odds=None, relevant={"b": 0.0}, excluded={"c"})
     assert record["positives"] == ["b"] and record["negatives"] == ["a", "d", "e"]
 
 
 def test_what_is_left_out_is_counted() -> None:
-    labeller = Labeller(Rule(positive=0.99, depth=8))
+    labeller = Labeller(Labelling(positive=0.99, depth=8))
     assert labeller.label(candidates()) is None
     assert labeller.counts["queries without a positive"] == 1
-    none = Labeller(Rule(negative=0.001, depth=8))
+    none = Labeller(Labelling(negative=0.001, depth=8))
     assert none.label(candidates()) is None and none.counts["queries without a negative"] == 1
-    kept = Labeller(Rule(depth=8))
+    kept = Labeller(Labelling(depth=8))
     kept.label(candidates())
     counts = {"queries": 1, "queries kept": 1, "positives": 1, "positives by score": 1}
     assert kept.counts == {**counts, "negatives": 4}
@@ -112,7 +112,7 @@ def test_what_is_left_out_is_counted() -> None:
 
 
 def test_lines_of_one_positive_and_one_negative() -> None:
-    record = labelled(Rule(depth=8, positives="all", count=3))
+    record = labelled(Labelling(depth=8, positives="all", count=3))
     lines = lines_of(record)
     assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
     assert [line["negatives"][0] for line in lines[:3]] == record["negatives"]
@@ -121,7 +121,7 @@ def test_lines_of_one_positive_and_one_negative() -> None:
 
 def test_accuracy_counts_judged_queries_alone() -> None:
     accuracy = Accuracy({"q": {"e": 1, "a": 1}})
-    accuracy.look(labelled(Rule(depth=8)))
+    accuracy.look(labelled(Labelling(depth=8)))
     accuracy.look({"_id": "other", "positives": ["x"], "negatives": ["y"]})
     assert shares(accuracy.counts) == {
         "positives": 1.0,
@@ -141,4 +141,4 @@ def test_equal_queries_are_told_whatever_their_marks() -> None:
 )
 def test_rules_that_mean_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="expected|raise"):
-        Rule(**wrong)
+        Labelling(**wrong)

@@ -17,7 +17,8 @@ from qac_jax.formats.records import Records, write_records
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.hits import Searchable
-from qac_jax.retrieval.mining import Choice, Miner, Question
+from qac_jax.retrieval.mining import Miner, Question
+from qac_jax.retrieval.settings import Mining
 from qac_jax.stages import bm25, mine
 
 
@@ -52,10 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def miner(folder: Path, *names: str, **choice: int) -> Miner:
+def miner(folder: Path, *names: str, seed: int = 42, **settings: int) -> Miner:
     passages = artifacts.load(folder / "passages")
     searchers = {name: InOrder(passages, name == "backwards") for name in names}
-    return Miner(Records(passages), searchers, Choice(**choice))
+    return Miner(Records(passages), searchers, Mining(**settings), seed)
 
 
 def test_positives_and_their_copies_are_no_negatives(folder):
@@ -96,7 +97,7 @@ def stage_of(folder: Path, **settings: object) -> mine.Mine:
         "qrels": str(folder / "qrels.tsv"),
         **settings,
     }
-    return mine.Mine(**given)  # type: ignore[arg-type]
+    return mine.Mine.make(**given)
 
 
 def test_tokenize_reads_what_is_mined(folder, tmp_path):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from qac_jax.evaluation import similarity
+from qac_jax.evaluation.similarity import names_of
 from qac_jax.report import analyses
-from qac_jax.stages.similarities import names_of
 
 
 def _known() -> similarity.Similarity:

@@ -1,32 +1,37 @@
-"""What `label` does with a piece of its queries: scores their candidates and makes records."""
+"""A run's queries with labels: their candidates are scored and become records."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.evaluation import answers as answering
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run
 from qac_jax.inference.reranker import Reranker
-from qac_jax.retrieval.labelling import Accuracy, Candidates, Labeller, Rule, lines_of
+from qac_jax.retrieval.labelling import Accuracy, Candidates, Labeller, lines_of, plain, shares
+from qac_jax.retrieval.settings import Labelling
 from qac_jax.retrieval.texts import passage_text
 
 
 Judgements = dict[str, dict[str, int]]
+# Answers of a question -> whether a text holds one of them.
+Matcher = Callable[[Sequence[str]], Callable[[str], bool]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class RunLabels:
     """All that is known about queries and passages; of `scores` and `reranker` one at most."""
 
-    rule: Rule
+    rule: Labelling
+    seed: int
     pairs: bool  # one positive and one negative a record
     run: Run
     scores: Run | None
@@ -36,12 +41,13 @@ class Work:
     more: Judgements
     truth: Judgements
     answers: Mapping[str, Sequence[str]]
+    matcher: Matcher
 
     def records(
         self, queries: Sequence[Query], facts: dict[str, Any], advance: Callable[[int], None]
     ) -> Iterator[dict[str, Any]]:
-        """Labelled records; in the end `facts` tells counts, histogram and accuracy."""
-        labeller, accuracy = Labeller(self.rule), Accuracy(self.truth)
+        """Labelled records; in the end `facts` holds counts, histogram and accuracy."""
+        labeller, accuracy = Labeller(self.rule, self.seed), Accuracy(self.truth)
         holding = {q.id: self._holding(q.id) for q in queries if q.id in self.answers}
         relevant = {query.id: self._relevant(query.id, holding) for query in queries}
         scored = self._scored(queries, relevant)
@@ -73,7 +79,7 @@ class Work:
 
     def _holding(self, query: str) -> list[str]:
         """Candidates whose text holds an answer, in order."""
-        holds = answering.matcher(self.answers[query])
+        holds = self.matcher(self.answers[query])
         ids = self.run[query].ids[: self.rule.depth]
         return [
             name for name, record in zip(ids, self._read(ids), strict=True) if holds(record["text"])
@@ -141,3 +147,37 @@ def questions(path: str) -> dict[str, tuple[str, ...]]:
     if path and not any(found.values()):
         raise UserError(f"no question of {path} has answers; give a file of questions with answers")
     return found
+
+
+def asked(
+    queries: str, run: Run, exclude: Sequence[str | os.PathLike[str]]
+) -> tuple[list[Query], Counter[str]]:
+    """The queries of the run, without those of test files; and how many are left out, and why."""
+    # File by file: DPR's questions are numbered from 0 in each.
+    barred = {plain(query.text) for file in exclude for query in read_queries(file)}
+    found: list[Query] = []
+    removed: Counter[str] = Counter()
+    for query in read_queries(queries):
+        if query.id not in run:
+            removed["queries that the run lacks"] += 1
+        elif plain(query.text) in barred:
+            removed["queries of a dev or test set"] += 1
+        else:
+            found.append(query)
+    if not found:
+        raise UserError("no query of the run is left to label; check the queries and --exclude")
+    return found, removed
+
+
+def summed(
+    pieces: Sequence[Mapping[str, Any]], removed: Mapping[str, int], *, judged: bool
+) -> dict[str, Any]:
+    """Counts, histogram and (where there are judgements to compare with) accuracy of all pieces."""
+    counts: Counter[str] = Counter(removed)
+    right: Counter[str] = Counter()
+    for facts in pieces:
+        counts.update(facts["counts"])
+        right.update(facts["accuracy"])
+    histogram = zip(*(facts["histogram"] for facts in pieces), strict=True)
+    info = {"counts": dict(counts), "histogram": [sum(column) for column in histogram]}
+    return {**info, "accuracy": shares(right)} if judged else info

@@ -1,0 +1,61 @@
+"""How rankings become training data: light to import, so that the command line can list them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+
+
+POSITIVES = ("best", "all")
+ORDERS = ("ranked", "sampled")
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelling:
+    """How a teacher's scores become labels (`retrieval/labelling.py`)."""
+
+    positive: float = option(0.9, "probability above which a candidate is a positive")
+    negative: float = option(0.1, "probability below which it is a negative")
+    positives: str = option(
+        "best",
+        "the best candidate above the threshold (released), or all of them (paper)",
+        choices=POSITIVES,
+    )
+    order: str = option(
+        "ranked",
+        "negatives as the retriever ranks them (released), or drawn at random",
+        choices=ORDERS,
+    )
+    count: int = option(4, "negatives of a query")
+    depth: int = option(50, "candidates of a query that the teacher looks at")
+    extend: bool = option(False, "judged queries get positives by their scores too")
+    fill: int = option(
+        0,
+        "judged queries: fill up their negatives with unscored candidates, drawn at random from "
+        "the ranks behind depth up to this one (released, MS MARCO; 0: do not)",
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.negative < self.positive <= 1.0:
+            raise UserError(
+                f"thresholds positive={self.positive} and negative={self.negative}; expected "
+                "0 <= negative < positive <= 1"
+            )
+        if self.count < 1 or self.depth < 1:
+            raise UserError(f"count={self.count}, depth={self.depth}; expected 1 or more of both")
+        if self.fill and self.fill <= self.depth:
+            raise UserError(f"fill={self.fill} is a rank after depth={self.depth}; raise it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mining:
+    """How hard negatives are drawn from rankings."""
+
+    depth: int = option(200, "passages of each ranking that negatives are drawn from")
+    keep: int = option(128, "negatives of a query")
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.keep < 1:
+            raise UserError(f"depth={self.depth}, keep={self.keep}; expected 1 or more of both")
