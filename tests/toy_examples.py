@@ -125,7 +125,7 @@ def tokenized(folder: Path, kind: str, **more: Any) -> artifacts.Artifact:
         fields["queries"] = str(folder / "queries.jsonl")
         fields["qrels"] = str(folder / "qrels.tsv")
     fields["splitter"] = str(folder / "punkt.json")
-    stage = Tokenize(**{**fields, "workers": 1, "shards": 2, **wants, **more})
+    stage = Tokenize.make(**{**fields, "workers": 1, "shards": 2, **wants, **more})
     return execute(stage, folder / f"examples_{kind}")
 
 

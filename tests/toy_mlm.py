@@ -10,6 +10,7 @@ import numpy as np
 
 from qac_jax import artifacts
 from qac_jax.data import store
+from qac_jax.data.building import Stored
 from qac_jax.text import tokenizers
 
 
@@ -39,7 +40,7 @@ def write_mlm(folder: Path, count: int = 64, seed: int = 0) -> None:
             start, step = rng.integers(24), rng.integers(1, 4)
             length = int(rng.integers(6, 21))
             records.append({"passage": first + (start + step * np.arange(length)) % 24})
-        schema = store.schema_of(tokenizer.vocab_size, ["passage"], [])
+        schema = store.schema_of(tokenizer.vocab_size, Stored(("passage",)))
         name = store.shard_name(0, 1)
         with out.temporary(name) as path:
             store.write_shard(path, schema, records)

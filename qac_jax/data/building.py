@@ -1,8 +1,105 @@
-"""Settings of `tokenize` that decide what is stored: light to import."""
+"""What `tokenize` stores: its settings, light to import for stages that list them."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+
+
+Record = Mapping[str, Any]
 
 # Other passages of a document that may be a passage's context: within 100, next to it, or a text
 # that shares sentences with it.
 SORTS = ("random", "nearby", "overlap")
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """How texts are written before they become tokens."""
+
+    title: str = option(
+        "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
+    )
+    prefix: str = option("", "seq2seq: text before every input, such as 'text2query: '")
+    query_prompt: str = option("", "judged queries: text before each, such as 'query: '")
+    passage_prompt: str = option("", "and before each of their passages")
+    input_tokens: int = option(
+        0, "seq2seq: prompt and text of a pair are cut to this many tokens (0: they are not cut)"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which passages and contexts are taken."""
+
+    part: str = option(
+        "all",
+        "which passages: all, those that prepare marked as held out, or the others",
+        choices=("all", "train", "held_out"),
+    )
+    origins: tuple[str, ...] = option((), "take only contexts of these origins")
+    strategies: tuple[str, ...] = option((), "augtriever: texts to store (default: all there are)")
+
+    def takes(self, passage: Record) -> bool:
+        """Whether this passage belongs to the part of the corpus that is asked for."""
+        if self.part == "all":
+            return True
+        return bool(passage.get("held_out")) == (self.part == "held_out")
+
+
+@dataclasses.dataclass(frozen=True)
+class Siblings:
+    """Other passages of a document, stored as contexts of a passage."""
+
+    sorts: tuple[str, ...] = option(SORTS, "sibling passages to store for passage pairs")
+    siblings: int = option(1, "how many of each sort; 1 as in the released code")
+    overlap_tokens: int = option(144, "least length of an overlapping sibling")
+    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
+
+    def check(self) -> None:
+        """Refuses unknown sorts, and none of a sort."""
+        for sort in self.sorts:
+            if sort not in SORTS:
+                raise UserError(
+                    f"sorts: {sort!r} is not known; expected some of {', '.join(SORTS)}"
+                )
+        if self.siblings < 1:
+            raise UserError(f"siblings={self.siblings} is too few; expected 1 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class Negatives:
+    """Which negatives of a judged query are stored, and with which scores."""
+
+    depth: int = option(200, "negatives are taken from this many first places of a run")
+    keep: int = option(128, "negatives stored for a query")
+    random_negatives: int = option(0, "uniformly random passages added to a query's negatives")
+    negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
+    teacher: bool = option(False, "store the scores that the negatives' artefact holds")
+    scores: bool = option(
+        False, "cross_encoder: each query begins with its passage's share of --negatives' scores"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Building:
+    """What workers are told: the settings of a stage."""
+
+    tokenizer: str
+    seed: int = 0
+    texts: Texts = Texts()
+    selection: Selection = Selection()
+    siblings: Siblings = Siblings()
+    negatives: Negatives = Negatives()
+
+
+class Stored(NamedTuple):
+    """The features of a record: single texts, lists of texts, and others with their dtypes."""
+
+    texts: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    others: Mapping[str, str] = {}

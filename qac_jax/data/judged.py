@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts
+from qac_jax.data.building import Negatives
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.files import expand, open_bytes
@@ -52,17 +53,6 @@ class Judged:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """Which negatives are kept: of the first `depth` of a ranking, `keep` at random."""
-
-    depth: int = 200
-    keep: int = 128
-    random: int = 0  # so many uniformly random passages beside them
-    seed: int = 42
-    scored: bool = False  # only positives to which the source of negatives gives a score
-
-
-@dataclasses.dataclass(frozen=True)
 class _Line:
     """What a source of negatives says about a query, in ids."""
 
@@ -89,17 +79,22 @@ def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judge
 
 
 def from_generated(
-    passages: Records, contexts: Records, negatives: str, choice: Choice, bad: BadLines
+    passages: Records,
+    contexts: Records,
+    negatives: str,
+    chosen: Negatives,
+    seed: int,
+    bad: BadLines,
 ) -> Iterator[Judged]:
     """Generated queries stand in for training queries."""
-    draw = _Drawer(passages, choice, bad)
+    draw = _Drawer(passages, chosen, seed, bad)
     if not negatives:
         for record in contexts:
             for number, context in enumerate(record["contexts"]):
                 line = _Line(generated_id(record["_id"], number))
                 yield from draw(context["text"], [record["_id"]], line)
         return
-    for line in _lines(negatives, {}, choice, bad):
+    for line in _lines(negatives, {}, chosen, seed, bad):
         name, _, which = line.query_id.rpartition(_GENERATED)
         (place,) = contexts.positions([name])
         given = () if place is None else contexts[place]["contexts"]
@@ -110,7 +105,13 @@ def from_generated(
 
 
 def from_queries(
-    passages: Records, queries: str, qrels: str, negatives: str, choice: Choice, bad: BadLines
+    passages: Records,
+    queries: str,
+    qrels: str,
+    negatives: str,
+    chosen: Negatives,
+    seed: int,
+    bad: BadLines,
 ) -> Iterator[Judged]:
     """Queries with judgements, or with the positives that stand in the source of negatives."""
     texts = {query.id: query.text for query in read_queries(queries, bad=bad)} if queries else {}
@@ -118,10 +119,10 @@ def from_queries(
     if qrels:
         known: Any = IdSet(passages.ids())
         judged = by_query(read_judgements(qrels, queries=texts, passages=known, bad=bad))
-    draw = _Drawer(passages, choice, bad)
+    draw = _Drawer(passages, chosen, seed, bad)
     lines: Iterable[_Line] = map(_Line, judged)
     if negatives:  # then only queries that have some are of use (Tevatron's scripts)
-        lines = _lines(negatives, judged, choice, bad)
+        lines = _lines(negatives, judged, chosen, seed, bad)
     seen = 0
     for line in lines:
         if judged and line.query_id not in judged:
@@ -156,16 +157,16 @@ def as_contexts(passages: Records, queries: str, qrels: str, folder: str, bad: B
 class _Drawer:
     """Turns ids into numbers, and draws the negatives that are kept."""
 
-    def __init__(self, passages: Records, choice: Choice, bad: BadLines):
-        self._passages, self._choice, self._bad = passages, choice, bad
+    def __init__(self, passages: Records, chosen: Negatives, seed: int, bad: BadLines):
+        self._passages, self._bad = passages, bad
+        self._chosen, self._seed = chosen, seed
         self._index = IdIndex(passages.ids())
 
     def __call__(self, text: str, positives: Sequence[str], line: _Line) -> Iterator[Judged]:
         """The query with what is kept of its passages; nothing if no positive is there."""
-        choice = self._choice
         scores = dict(zip(line.negatives, line.negatives_scores, strict=False))
         scores |= dict(zip(line.positives, line.positives_scores, strict=False))
-        if choice.scored:
+        if self._chosen.scores:
             scores = dict(zip(scores, shares([*scores.values()]).tolist(), strict=True))
             known = [name for name in positives if name in scores]
             if lost := len(positives) - len(known):
@@ -176,10 +177,10 @@ class _Drawer:
             self._bad.leave_out("queries without a positive passage")
             return
         found = self._numbers([n for n in line.negatives if n not in own], _LOST_NEGATIVES)
-        rng = random.Random(f"{choice.seed} {line.query_id}")
+        rng = random.Random(f"{self._seed} {line.query_id}")
         names = list(found)
         rng.shuffle(names)
-        names = names[: choice.keep]
+        names = names[: self._chosen.keep]
         others = self._others({*own.values(), *found.values()}, rng)
         yield Judged(
             text,
@@ -204,7 +205,7 @@ class _Drawer:
     def _others(self, taken: set[int], rng: random.Random) -> list[int]:
         """Uniformly random passage numbers that are not taken."""
         count = len(self._passages)
-        wanted = min(self._choice.random, count - len(taken))
+        wanted = min(self._chosen.random_negatives, count - len(taken))
         found: dict[int, None] = {}
         while len(found) < wanted:
             number = rng.randrange(count)
@@ -214,7 +215,11 @@ class _Drawer:
 
 
 def _lines(
-    path: str, judged: Mapping[str, Mapping[str, int]], choice: Choice, bad: BadLines
+    path: str,
+    judged: Mapping[str, Mapping[str, int]],
+    chosen: Negatives,
+    seed: int,
+    bad: BadLines,
 ) -> Iterator[_Line]:
     """What the source of negatives says, query by query."""
     ours = artifacts.peek(path)
@@ -232,12 +237,12 @@ def _lines(
     files = expand(path, (".jsonl", ".tsv", ".txt", ".trec", ".run", ".2"))
     format = _detect(files[0])
     if format == "run":
-        yield from _ranked(files, choice, judged, bad)
+        yield from _ranked(files, chosen.depth, judged, bad)
         return
     found = (
         read_hard_negatives(path, bad=bad)
         if format == "hard"
-        else read_triples(path, keep=choice.keep, seed=choice.seed, bad=bad)
+        else read_triples(path, keep=chosen.keep, seed=seed, bad=bad)
     )
     for one in found:
         yield _Line(one.query, one.negatives, positives=one.positives)
@@ -262,7 +267,7 @@ def _detect(file: str) -> str:
 
 
 def _ranked(
-    files: Sequence[str], choice: Choice, judged: Mapping[str, Mapping[str, int]], bad: BadLines
+    files: Sequence[str], depth: int, judged: Mapping[str, Mapping[str, int]], bad: BadLines
 ) -> Iterator[_Line]:
     """The first `depth` passages of every query of a run that are not judged relevant; and those
     that are, as far as the run has found them."""
@@ -271,7 +276,7 @@ def _ranked(
         ranked = list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
         found = [(name, score) for name, score in ranked if relevant.get(name, 0) > 0]
         others = [(name, score) for name, score in ranked if relevant.get(name, 0) <= 0]
-        others = others[: choice.depth]
+        others = others[:depth]
         yield _Line(
             query,
             [name for name, _ in others],

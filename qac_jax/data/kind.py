@@ -5,20 +5,30 @@ features' names to arrays: token ids without special tokens, or lists of them. I
 examples artefact (`data/examples.py`), but a plain dict of arrays and lists does as well. `rng` is
 numpy's Generator for (seed, epoch, example), so an example is a function of its record and these
 three numbers. `form` adds special tokens and truncates; `lengths` are the limits, special tokens
-included.
+included. The seqio tasks (`data/tasks.py`) and the loader (`data/loader.py`) wrap this function.
 
-The seqio tasks (`data/tasks.py`) and the loader (`data/loader.py`) wrap these same functions.
+`records` is what `tokenize` runs to make the records: token ids without special tokens and without
+truncation, because which part of a long text is seen is drawn anew each epoch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qac_jax.data.building import Building, Record, Stored
+from qac_jax.errors import UserError
 
 
-Record = Mapping[str, Any]
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts, JudgedTexts
+    from qac_jax.data.judged import Judged
+    from qac_jax.formats.records import Records
+    from qac_jax.text.tokenizers import Tokenizer
+
+
 Example = dict[str, Any]
 Lengths = Mapping[str, int]
 Settings = Mapping[str, Any]
@@ -42,14 +52,26 @@ class Feature:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of example. `needs` are the record's features; settings are keyword arguments."""
+    """A kind of example: how it is stored, and how it is read."""
 
     name: str
+    # The pair function; its keyword arguments are the kind's settings.
     function: Callable[..., Example]
+    # The arrays of a batch.
     features: Callable[[Settings], dict[str, Feature]]
+    # Which features a record must hold to be read as this kind.
     needs: Callable[[Settings], tuple[str, ...]]
+    # Which features `tokenize` stores.
+    stored: Callable[[Building], Stored]
+    # How texts that are too long are cut, and how a title joins its text, unless it is said.
     crop: str = "random"
+    title: str = "none"
+    # Refuses settings of the pair function.
     check: Callable[[Settings], None] = lambda settings: None
+    # Settings of the pair function that follow from what is stored.
+    settings: Callable[[Building, Tokenizer], dict[str, Any]] = lambda building, tokenizer: {}
+    # The building with what only the contexts say.
+    completed: Callable[[Building, Records | None], Building] = lambda building, contexts: building
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
         """Travels to worker processes by its name."""
@@ -64,6 +86,103 @@ class Kind:
             for p in parameters
             if p.kind is p.KEYWORD_ONLY and p.name not in ("form", "lengths")
         }
+
+    def how_to_read(self, building: Building) -> dict[str, Any]:
+        """How a model that was trained on the examples must be given other texts."""
+        del building
+        return {}
+
+    def check_inputs(self, given: Collection[str], building: Building) -> None:
+        """Refuses inputs of `tokenize` from which no records of this kind can be made."""
+        raise NotImplementedError
+
+    def _check_questions(self, given: Collection[str], judged: bool) -> None:
+        if "queries" in given and "qrels" not in given and not judged:
+            raise UserError("--queries does not say what answers them; give --qrels too")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DocumentKind(Kind):
+    """Its records are made of the passages of documents and their contexts."""
+
+    # The records of each document.
+    records: Callable[[DocumentTexts, Sequence[Document]], Iterator[list[Record]]]
+    # Whether passages need contexts: generated or judged queries.
+    asks: bool = False
+    # Whether every passage gives one record, so that their number is known beforehand.
+    one_each: bool = True
+    # Records of a generator's pairs, where those are an input.
+    of_pairs: Callable[[DocumentTexts, Sequence[Record]], Iterator[Record]] | None = None
+
+    def check_inputs(self, given: Collection[str], building: Building) -> None:
+        if "pairs" in given:
+            if self.of_pairs is None:
+                raise UserError(f"--pairs are for --task seq2seq, not for {self.name}; change one")
+            if not {"passages", "contexts", "queries"}.isdisjoint(given):
+                raise UserError("--pairs hold texts and targets; leave passages and queries out")
+            return
+        if "passages" not in given:
+            raise UserError(
+                f"--task {self.name} needs --passages; give the folder that prepare made"
+            )
+        if "queries" in given and "contexts" in given:
+            raise UserError("--queries and --contexts both give contexts; leave one of them out")
+        if self.asks and {"queries", "contexts"}.isdisjoint(given):
+            raise UserError(
+                f"--task {self.name} needs queries; give --contexts, or --queries and --qrels"
+            )
+        if building.negatives.scores:
+            raise UserError(_no_scores(self.name, given))
+        self._check_questions(given, judged=False)
+        building.siblings.check()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JudgedKind(Kind):
+    """Its records are made of queries with judged passages."""
+
+    records: Callable[[JudgedTexts, Sequence[Judged]], Iterator[Record]]
+    # Whether a query may begin with the score of its passage.
+    takes_scores: bool = False
+
+    def how_to_read(self, building: Building) -> dict[str, Any]:
+        texts = building.texts
+        found: dict[str, Any] = {
+            name: getattr(texts, name) for name in ("title", "query_prompt", "passage_prompt")
+        }
+        return found | ({"scores": True} if building.negatives.scores else {})
+
+    def check_inputs(self, given: Collection[str], building: Building) -> None:
+        if "pairs" in given:
+            raise UserError(f"--pairs are for --task seq2seq, not for {self.name}; change one")
+        if {"passages", "training"}.isdisjoint(given):
+            raise UserError(
+                f"--task {self.name} needs --passages; give the folder that prepare made, or "
+                f"--training, a file that holds its texts"
+            )
+        if {"contexts", "queries", "training", "negatives"}.isdisjoint(given):
+            raise UserError(
+                f"--task {self.name} needs queries; give --queries and --qrels, --contexts, "
+                f"--training, or an artefact of negatives that holds them"
+            )
+        self._check_questions(given, judged="negatives" in given)
+        if building.selection.part != "all":
+            raise UserError(
+                f"--part {building.selection.part} is for tasks made of passages, not {self.name}"
+            )
+        if building.negatives.scores:
+            if not self.takes_scores or "negatives" not in given:
+                raise UserError(_no_scores(self.name, given))
+            if building.negatives.random_negatives:
+                raise UserError("random negatives have no score; leave them or --scores out")
+        building.siblings.check()
+
+
+def _no_scores(name: str, given: Collection[str]) -> str:
+    return (
+        f"--scores are for --task cross_encoder with --negatives that have some (a run); this is "
+        f"{name} {'with' if 'negatives' in given else 'without'} negatives"
+    )
 
 
 def by_name(name: str) -> Kind:

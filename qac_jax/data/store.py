@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from qac_jax.data.building import Stored
 from qac_jax.data.examples import PREFIX
 from qac_jax.data.wire import LENGTHS
 
@@ -29,16 +30,14 @@ def token_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 1 << 16 else "int32"
 
 
-def schema_of(
-    vocab_size: int, texts: Sequence[str], lists: Sequence[str], **other: str
-) -> dict[str, str]:
-    """Stored features and dtypes: single texts, lists of texts, and whatever else (by dtype)."""
+def schema_of(vocab_size: int, stored: Stored) -> dict[str, str]:
+    """Stored features and their dtypes; a list has the lengths of its texts beside it."""
     tokens = token_dtype(vocab_size)
-    schema = dict.fromkeys(texts, tokens)
-    for name in lists:
+    schema = dict.fromkeys(stored.texts, tokens)
+    for name in stored.lists:
         schema[name] = tokens
         schema[name + LENGTHS] = "int32"
-    return dict(sorted({**schema, **other}.items()))
+    return dict(sorted({**schema, **stored.others}.items()))
 
 
 def shard_name(number: int, count: int) -> str:

@@ -1,43 +1,29 @@
-"""`qac tokenize`: passages, contexts and judged queries into token examples."""
+"""`qac tokenize`: passages and contexts -> token examples"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
+from qac_jax.data.building import Building, Negatives, Selection, Siblings, Texts
+from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import TRAINING
-from qac_jax.pipeline.stage import Inputs, Stage, artifact_input, option, source
+from qac_jax.pipeline.sharding import Shard, Workers, pooled
+from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Building
     from qac_jax.data.judged import Judged
+    from qac_jax.data.shards import Job
     from qac_jax.formats.bad_lines import BadLines
     from qac_jax.formats.records import Records
-
-
-TASKS = (
-    "passage_query",
-    "passage_passage",
-    "mixed",
-    "two_spans",
-    "augtriever",
-    "mlm",
-    "seq2seq",
-    "triples",
-    "cross_encoder",
-    "cross_encoder_group",
-)
-# How a title joins its passage where --title is auto: as the reference does for each task.
-_TITLES = {"triples": "separate", "cross_encoder": "space", "cross_encoder_group": "space"}
-
-# The stage's own folder in an unfinished artefact: what workers told, sizes of documents.
-_STATE = ".tokenize"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,92 +32,71 @@ class Tokenize(Stage):
 
     VERB: ClassVar[str] = "tokenize"
     KIND: ClassVar[str] = "examples"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
         "qac tokenize --passages out/passages --contexts out/contexts --task passage_query "
         "--out out/examples"
     )
 
-    passages: str = artifact_input("passages of documents", kind="passages", default="")
-    contexts: str = artifact_input("generated or extracted contexts", kind="contexts", default="")
-    queries: str = source("queries of the judgements", "")
-    qrels: str = source("judgements: which passages answer which query", "")
-    negatives: str = source("negatives: MS MARCO triples, hard negatives, a run, an artefact", "")
-    pairs: str = artifact_input("seq2seq: pairs of a generator", kind="pairs", default="")
-    training: str = source("a training file that holds its texts", "")
+    passages: Ref = input("passages of documents", kinds=("passages",), default="")
+    contexts: Ref = input("generated or extracted contexts", kinds=("contexts",), default="")
+    queries: Ref = input("queries of the judgements", kinds=(FILE,), default="")
+    qrels: Ref = input("judgements: which passages answer which query", kinds=(FILE,), default="")
+    negatives: Ref = input(
+        "negatives: mined, a run, MS MARCO's triples or a file of hard negatives",
+        kinds=("negatives", "run", FILE),
+        default="",
+    )
+    pairs: Ref = input("seq2seq: pairs of a generator", kinds=("pairs",), default="")
+    training: Ref = input("a training file that holds its texts", kinds=(FILE,), default="")
     training_format: str = option("tevatron", "form of the training file", choices=TRAINING.names())
-    task: str = option("passage_query", "what to make", choices=TASKS)
-    part: str = option(
-        "all",
-        "which passages: all, those that prepare marked as held out, or the others",
-        choices=("all", "train", "held_out"),
-    )
-    tokenizer: str = option("wordpiece-16k", "a shipped vocabulary or a Hugging Face folder")
-    title: str = option(
-        "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
-    )
-    prefix: str = option("", "seq2seq: text before every input, such as 'text2query: '")
-    query_prompt: str = option("", "judged queries: text before each, such as 'query: '")
-    passage_prompt: str = option("", "and before each of their passages")
-    sorts: tuple[str, ...] = option(
-        ("random", "nearby", "overlap"), "sibling passages to store for passage pairs"
-    )
-    siblings: int = option(1, "how many of each sort; 1 as in the released code")
-    overlap_tokens: int = option(144, "least length of an overlapping sibling")
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
-    input_tokens: int = option(
-        0, "seq2seq: cut texts of pairs so that prompt and text are so many tokens (0: not)"
-    )
-    origins: tuple[str, ...] = option((), "take only contexts of these origins")
-    strategies: tuple[str, ...] = option((), "augtriever: texts to store; default: all there are")
-    depth: int = option(200, "negatives are taken from so many first places of a run")
-    keep: int = option(128, "negatives stored for a query")
-    random_negatives: int = option(0, "uniformly random passages added to a query's negatives")
-    negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
-    teacher: bool = option(False, "store the scores that the negatives' artefact holds")
-    scores: bool = option(
-        False, "cross_encoder: each query begins with its passage's share of --negatives' scores"
+    task: str = option("passage_query", "the kind of example", choices=tuple(KINDS))
+    tokenizer: Ref = input(
+        "a shipped vocabulary or a Hugging Face folder",
+        kinds=(TOKENIZER,),
+        default="wordpiece-16k",
     )
     skip_bad: int = option(0, "leave out and list up to this many bad records")
-    shards: int = option(0, "files to write; 0: by the number of records")
-    workers: int = option(0, "processes; 0: one a core", affects_result=False)
-    runner: str = option(
-        "local", "local, or an Apache Beam runner such as DirectRunner", affects_result=False
-    )
-    runner_options: str = option("", "flags of the Beam runner", affects_result=False)
+    shards: int = option(0, "files to write (0: by the number of records)")
+    texts: Texts = part(Texts)
+    selection: Selection = part(Selection)
+    sibling_passages: Siblings = part(Siblings)
+    kept_negatives: Negatives = part(Negatives)
+    pool: Workers = part(Workers)
 
     def environment(self) -> dict[str, str]:
-        """What the result depends on beside fields and inputs."""
+        """What the result depends on beside settings and inputs."""
         from qac_jax.text import tokenizers
 
         return {"tokenizer": tokenizers.load(self.tokenizer).identity}
 
+    def check(self) -> None:
+        super().check()
+        names = ("passages", "contexts", "queries", "qrels", "negatives", "pairs", "training")
+        given = {name for name in names if getattr(self, name)}
+        KINDS[self.task].check_inputs(given, self._building())
+
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        self._check(inputs)
         # Only where every passage gives one example is their number known beforehand.
-        each = self.task not in (*_TITLES, "two_spans")
-        given = "pairs" if self.pairs else "passages"
-        count = inputs.get(given, {}).get("count") if each else None
-        return {"task": self.task, "vocabulary": self.tokenizer, "count": count}
+        count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
+        each = getattr(KINDS[self.task], "one_each", False)
+        return {
+            "task": self.task,
+            "vocabulary": self.tokenizer,
+            "count": count if each else None,
+        }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.data import encoding as building
         from qac_jax.data import store
+        from qac_jax.data.form import form_of
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.text import tokenizers
 
-        self._check(inputs)
-        tokenizer = tokenizers.load(self.tokenizer)
-        (out.path / _STATE).mkdir(parents=True, exist_ok=True)
+        kind, tokenizer = KINDS[self.task], tokenizers.load(self.tokenizer)
         bad = BadLines(self.skip_bad)
-        settings = self._building(inputs)
-        schema = settings.schema(tokenizer.vocab_size)
-        if self.task in building.RANKING_TASKS:
-            counts = self._ranking(inputs, out, settings, schema, bad)
-        elif self.pairs:
-            counts = self._pairs(inputs, out, settings, schema, bad)
-        else:
-            counts = self._documents(inputs, out, settings, schema, bad)
+        building = kind.completed(self._building(), _records(inputs, "contexts"))
+        schema = store.schema_of(tokenizer.vocab_size, kind.stored(building))
+        counts = self._written(inputs, out, building, schema, bad)
         if not any(counts):
             raise UserError(
                 f"task {self.task} got no examples out of its inputs ({bad.summary()}); check them"
@@ -140,24 +105,8 @@ class Tokenize(Stage):
         store.describe(out.path, schema, counts)
         for name in store.FILES:
             out.adopt(name)
-        if not any(name.startswith("tokenizer/") for name in out.done):
-            tokenizer.save(os.fspath(out.path / "tokenizer"))
-            out.adopt("tokenizer")
-        stored: dict[str, Any] = {}
-        if self.task == "augtriever":
-            stored["separator"] = building.separator_ids(tokenizer)
-        if self.task == "mixed":
-            siblings = dict.fromkeys(self.sorts, 0.5 / max(len(self.sorts), 1))
-            stored["probabilities"] = {"query": 0.5, **siblings}
-        if self.task == "passage_passage":
-            stored["sorts"] = list(self.sorts)
-        if self.task in building.RANKING_TASKS:
-            out.info["reading"] = {
-                name: getattr(settings, name)
-                for name in ("title", "query_prompt", "passage_prompt")
-            }
-        if self.scores:
-            out.info["reading"]["scores"] = True
+        tokenizer.save(os.fspath(out.path / "tokenizer"))
+        out.adopt("tokenizer")
         out.info.update(
             task=self.task,
             schema=schema,
@@ -165,93 +114,29 @@ class Tokenize(Stage):
             vocab_size=tokenizer.vocab_size,
             tokenizer=tokenizer.identity,
             shards=counts,
-            settings=stored,
+            settings=kind.settings(building, tokenizer),
             left_out=dict(sorted(bad.left_out.items())),
             skipped=len(bad),
         )
-        if bad.items:
-            with open(os.fspath(out.part("skipped.tsv")), "w", encoding="utf-8") as file:
-                file.write(bad.listing())
-            out.keep("skipped.tsv", volatile=True)
-        if summary := bad.summary():
-            progress.say(f"tokenize: {summary}")
-        (out.path / _STATE).rmtree()
+        if reading := kind.how_to_read(building):
+            out.info["reading"] = reading
+        bad.report(out, "tokenize")
 
-    def _check(self, inputs: Mapping[str, Any]) -> None:
-        del inputs
-        if self.pairs:
-            self._check_pairs()
-            return
-        from_documents = self.task not in _TITLES
-        if not self.passages and (from_documents or not self.training):
-            raise UserError(
-                f"--task {self.task} needs --passages; give the folder that prepare made"
-            )
-        if self.queries and self.contexts and from_documents:
-            raise UserError("--queries and --contexts both give contexts; leave one of them out")
-        asked = self.contexts or self.queries
-        if self.task in ("passage_query", "mixed", "seq2seq") and not asked:
-            raise UserError(
-                f"--task {self.task} needs queries; give --contexts, or --queries and --qrels"
-            )
-        if not from_documents and not (asked or self.training or self.negatives):
-            raise UserError(
-                f"--task {self.task} needs queries; give --queries and --qrels, --contexts, "
-                f"--training, or an artefact of negatives that holds them"
-            )
-        if self.queries and not self.qrels and (from_documents or not self.negatives):
-            raise UserError("--queries does not say what answers them; give --qrels too")
-        if self.part != "all" and not from_documents:
-            raise UserError(f"--part {self.part} is for tasks made of passages, not {self.task}")
-        if self.scores and (self.task != "cross_encoder" or not self.negatives):
-            raise UserError(
-                f"--scores are for --task cross_encoder with --negatives that have some (a run); "
-                f"this is {self.task} {'with' if self.negatives else 'without'} negatives"
-            )
-        if self.scores and self.random_negatives:
-            raise UserError("random negatives have no score; leave them or --scores out")
-        for sort in self.sorts:
-            if sort not in ("random", "nearby", "overlap"):
-                raise UserError(
-                    f"sorts: {sort!r} is not known; expected some of random, nearby, overlap"
-                )
-        if self.siblings < 1:
-            raise UserError(f"siblings={self.siblings} is too few; expected 1 or more")
-
-    def _check_pairs(self) -> None:
-        if self.task != "seq2seq":
-            raise UserError(f"--pairs are for --task seq2seq, not for {self.task}; change one")
-        if self.passages or self.contexts or self.queries:
-            raise UserError("--pairs hold texts and targets; leave passages and queries out")
-
-    def _building(self, inputs: Inputs) -> Building:
-        from qac_jax.data.encoding import Building
-
-        strategies = self.strategies
-        if self.task == "augtriever" and not strategies:
-            strategies = _strategies(_artifact(inputs, "contexts"))
-        title = _TITLES.get(self.task, "none") if self.title == "auto" else self.title
+    def _building(self) -> Building:
+        """The settings that decide what is stored; how titles join is the kind's unless given."""
+        texts = self.texts
+        if texts.title == "auto":
+            texts = dataclasses.replace(texts, title=KINDS[self.task].title)
         return Building(
-            task=self.task,
             tokenizer=self.tokenizer,
-            title=title,
-            prefix=self.prefix,
-            query_prompt=self.query_prompt,
-            passage_prompt=self.passage_prompt,
-            sorts=tuple(self.sorts),
-            siblings=self.siblings,
-            overlap_tokens=self.overlap_tokens,
-            splitter=self.splitter,
-            origins=tuple(self.origins),
-            strategies=tuple(strategies),
-            teacher=self.teacher,
-            scores=self.scores,
-            part=self.part,
-            input_tokens=self.input_tokens,
             seed=self.seed,
+            texts=texts,
+            selection=self.selection,
+            siblings=self.sibling_passages,
+            negatives=self.kept_negatives,
         )
 
-    def _pairs(
+    def _written(
         self,
         inputs: Inputs,
         out: Writer,
@@ -259,203 +144,92 @@ class Tokenize(Stage):
         schema: Mapping[str, str],
         bad: BadLines,
     ) -> list[int]:
-        """Examples of a generator."""
-        from qac_jax.data import shards
-        from qac_jax.formats.records import Records
+        """Writes all shards; the number of examples in each."""
+        from qac_jax.data import examples, shards
+        from qac_jax.data.kind import JudgedKind
 
-        artifact = _artifact(inputs, "pairs")
-        assert artifact is not None
-        pairs = Records(artifact)
-        count = self.shards or _default_shards(len(pairs))
-        names = _names(count)
-        edges = [len(pairs) * number // count for number in range(count + 1)]
-        jobs = [
-            shards.PairJob(
-                pairs=pairs,
-                start=edges[number],
-                stop=edges[number + 1],
-                building=building,
-                schema=schema,
-                target=os.path.abspath(out.part(names[number])),
-            )
-            for number in range(count)
-        ]
-        return self._mapped(shards.write_pairs, jobs, names, [], out, bad)
-
-    def _documents(
-        self,
-        inputs: Inputs,
-        out: Writer,
-        building: Building,
-        schema: Mapping[str, str],
-        bad: BadLines,
-    ) -> list[int]:
-        """Examples made of the passages of documents, shard by shard."""
-        import numpy as np
-
-        from qac_jax.data import judged, shards
-        from qac_jax.data.examples import DOCUMENTS
-        from qac_jax.formats.records import Records
-
-        artifact = _artifact(inputs, "passages")
-        assert artifact is not None
-        passages = Records(artifact)
-        state = os.path.abspath(out.path / _STATE)
-        given = _artifact(inputs, "contexts")
-        contexts = None if given is None else Records(given)
-        if self.queries:
-            folder = os.path.join(state, "queries")
-            contexts = judged.as_contexts(passages, self.queries, self.qrels, folder, bad)
-        places = ""
-        if contexts is not None and not _aligned(passages, contexts):
-            places = os.path.join(state, "places.npy")
-            found = contexts.positions(passages.ids())
-            np.save(places, np.array([-1 if p is None else p for p in found], np.int64))
-        count = self.shards or _default_shards(len(passages))
-        names = _names(count)
-        edges = [len(passages) * number // count for number in range(count + 1)]
-        sizes = [os.path.join(state, f"sizes-{number:05d}.npy") for number in range(count)]
-        jobs = [
-            shards.DocumentJob(
-                passages=passages,
-                contexts=contexts,
-                places=places,
-                start=edges[number],
-                stop=edges[number + 1],
-                building=building,
-                schema=schema,
-                target=os.path.abspath(out.part(names[number])),
-                sizes=sizes[number],
-            )
-            for number in range(count)
-        ]
-        counts = self._mapped(shards.write_documents, jobs, names, sizes, out, bad)
+        kind = KINDS[self.task]
+        settings: dict[str, Any] = {"kind": kind, "building": building, "schema": schema}
+        passages, pairs = _records(inputs, "passages"), _records(inputs, "pairs")
+        if isinstance(kind, JudgedKind):
+            queries = tuple(self._judged(inputs, passages, bad))
+            jobs = shards.judged_jobs(queries, self.shards, passages=passages, **settings)
+            return self._pooled(jobs, out, bad)
+        if pairs is not None:
+            return self._pooled(shards.pair_jobs(pairs, self.shards, **settings), out, bad)
+        assert passages is not None
+        settings |= self._contexts(inputs, passages, out, bad)
+        documents = shards.document_jobs(passages, self.shards, **settings)
+        counts = self._pooled(documents, out, bad)
+        sizes = sorted(out.scratch("sizes").glob("*.npy"))
         each = np.concatenate([np.load(path) for path in sizes])
-        with out.temporary(DOCUMENTS) as path:
+        with out.temporary(examples.DOCUMENTS) as path:
             np.save(os.fspath(path), np.repeat(np.arange(len(each), dtype=np.int32), each))
         out.info["documents"] = len(each)
         return counts
 
-    def _ranking(
-        self,
-        inputs: Inputs,
-        out: Writer,
-        building: Building,
-        schema: Mapping[str, str],
-        bad: BadLines,
-    ) -> list[int]:
-        """Examples made of queries with judged passages."""
-        from qac_jax.data import shards
-        from qac_jax.formats.records import Records
+    def _contexts(
+        self, inputs: Inputs, passages: Records, out: Writer, bad: BadLines
+    ) -> dict[str, Any]:
+        """The contexts of the passages, and where they are if not in the same order."""
+        from qac_jax.data import judged, shards
 
-        artifact = _artifact(inputs, "passages")
-        passages = None if artifact is None else Records(artifact)
-        queries = tuple(self._judged(inputs, passages, bad))
-        count = self.shards or _default_shards(len(queries) * 8)
-        names = _names(count)
-        edges = [len(queries) * number // count for number in range(count + 1)]
-        jobs = [
-            shards.RankingJob(
-                passages=passages,
-                queries=queries[edges[number] : edges[number + 1]],
-                building=building,
-                schema=schema,
-                target=os.path.abspath(out.part(names[number])),
-                negatives_per_query=self.negatives_per_query,
-            )
-            for number in range(count)
-        ]
-        return self._mapped(shards.write_ranking, jobs, names, [], out, bad)
+        contexts, path = _records(inputs, "contexts"), ""
+        scratch = os.path.abspath(out.scratch("contexts"))
+        if "queries" in inputs:
+            queries, qrels = inputs.text("queries"), inputs.text("qrels")
+            folder = os.path.join(scratch, "queries")
+            contexts = judged.as_contexts(passages, queries, qrels, folder, bad)
+        if contexts is not None:
+            places = shards.places(passages, contexts)
+            if places is not None:
+                path = os.path.join(scratch, "places.npy")
+                np.save(path, places)
+        return {"contexts": contexts, "places": path}
 
     def _judged(self, inputs: Inputs, passages: Records | None, bad: BadLines) -> Iterator[Judged]:
         from qac_jax.data import judged
-        from qac_jax.formats.records import Records
 
-        if self.training:
-            yield from judged.from_training_lines(self.training, self.training_format, bad)
+        if "training" in inputs:
+            path = inputs.text("training")
+            yield from judged.from_training_lines(path, self.training_format, bad)
             return
         assert passages is not None
-        choice = judged.Choice(
-            self.depth, self.keep, self.random_negatives, self.seed, scored=self.scores
-        )
-        contexts = _artifact(inputs, "contexts")
-        if contexts is not None and not self.queries:
-            yield from judged.from_generated(
-                passages, Records(contexts), self.negatives, choice, bad
-            )
+        negatives, chosen = inputs.text("negatives"), (self.kept_negatives, self.seed)
+        contexts = _records(inputs, "contexts")
+        if contexts is not None and "queries" not in inputs:
+            yield from judged.from_generated(passages, contexts, negatives, *chosen, bad)
         else:
-            yield from judged.from_queries(
-                passages, self.queries, self.qrels, self.negatives, choice, bad
-            )
+            queries, qrels = inputs.text("queries"), inputs.text("qrels")
+            yield from judged.from_queries(passages, queries, qrels, negatives, *chosen, bad)
 
-    def _mapped(
-        self,
-        function: Callable[[Any], dict[str, Any]],
-        jobs: Sequence[Any],
-        names: Sequence[str],
-        sides: Sequence[str],
-        out: Writer,
-        bad: BadLines,
-    ) -> list[int]:
-        """Runs the jobs whose shards an interrupted run had not finished; records in each."""
-        from qac_jax.pipeline import engine
+    def _pooled(self, jobs: Sequence[Job], out: Writer, bad: BadLines) -> list[int]:
+        """Makes the shards that an interrupted run had not finished; the records in each."""
+        from qac_jax.data import shards, store
 
-        done = [
-            name in out.done and (not sides or os.path.exists(sides[number]))
-            for number, name in enumerate(names)
-        ]
-        left = [number for number, is_done in enumerate(done) if not is_done]
-        told = {n: out.facts(names[n]) for n in range(len(jobs)) if done[n]}
-        with progress.Bar("tokenize", total=len(jobs), unit="shards") as bar:
-            bar.skip(len(told))
-            answers = engine.run(
-                function,
-                [jobs[n] for n in left],
-                workers=self.workers,
-                runner=self.runner,
-                runner_options=self.runner_options,
-                scratch=os.path.abspath(out.path / _STATE),
+        scratch = os.path.abspath(out.scratch("sizes"))
+        made = []
+        for number, job in enumerate(jobs):
+            name = store.shard_name(number, len(jobs))
+            target = os.path.abspath(out.part(name))
+            sizes = os.path.join(scratch, f"{number:05d}.npy")
+            made.append(Shard(name, 1, dataclasses.replace(job, target=target, sizes=sizes)))
+
+        def is_done(shard: Shard) -> bool:
+            return not shard.job.sized or os.path.exists(shard.job.sizes)
+
+        with progress.Bar("tokenize", total=len(made), unit="shards") as bar:
+            facts = pooled(
+                out, made, shards.write, self.pool, bar, is_done=is_done, records="examples"
             )
-            for number, answer in zip(left, answers, strict=True):
-                out.keep(names[number], facts=answer)
-                told[number] = answer
-                bar.advance(examples=sum(answer["records"] for answer in told.values()))
-        for answer in told.values():
-            for what, count in answer["left_out"].items():
+        for of_shard in facts:
+            for what, count in of_shard["left_out"].items():
                 bad.leave_out(what, count)
-        return [told[number]["records"] for number in range(len(jobs))]
+        return [of_shard["records"] for of_shard in facts]
 
 
-def _artifact(inputs: Inputs, name: str) -> Artifact | None:
-    found = inputs.get(name)
-    assert found is None or isinstance(found, Artifact)
-    return found
-
-
-def _names(count: int) -> list[str]:
-    from qac_jax.data.store import shard_name
-
-    return [shard_name(number, count) for number in range(count)]
-
-
-def _default_shards(records: int) -> int:
-    """Enough for all cores of a usual machine, and files of some 50 MB for large corpora."""
-    return max(1, min(8, records // 500), -(-records // 100_000))
-
-
-def _aligned(passages: Records, contexts: Records) -> bool:
-    """Whether both hold the same ids in the same order."""
-    if len(passages) != len(contexts):
-        return False
-    return all(a == b for a, b in zip(passages.ids(), contexts.ids(), strict=True))
-
-
-def _strategies(contexts: Artifact | None) -> tuple[str, ...]:
-    """What passages tell themselves, and every origin of the contexts."""
+def _records(inputs: Inputs, name: str) -> Records | None:
     from qac_jax.formats.records import Records
 
-    origins: dict[str, None] = dict.fromkeys(("anchor", "phrase", "title"))
-    if contexts is not None:
-        for record in Records(contexts):
-            origins.update(dict.fromkeys(c["origin"] for c in record["contexts"]))
-    return tuple(sorted(origins))
+    artifact = inputs.get_artifact(name)
+    return None if artifact is None else Records(artifact)

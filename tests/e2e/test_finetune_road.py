@@ -46,7 +46,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(
         Prepare.make(format="beir", documents=str(root / "data"), cut="none"), root / "passages"
     )
-    triples = Tokenize(
+    triples = Tokenize.make(
         task="triples",
         passages=str(root / "passages"),
         queries=str(root / "data" / "queries.jsonl"),

@@ -146,7 +146,7 @@ def test_labels_become_examples_with_their_scores(road: Road) -> None:
         query, passage, _ = line.split("\t")
         judged[query] = passage
     assert all(r["positives"] == [judged[r["_id"]]] for r in records)
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=str(road.passages.path),
         negatives=str(found.path),
         task="triples",

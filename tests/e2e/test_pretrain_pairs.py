@@ -13,6 +13,7 @@ import toy_mlm
 from qac_jax import artifacts, cli
 from qac_jax.bench.pretrain import Pretrain
 from qac_jax.data import store
+from qac_jax.data.building import Stored
 from qac_jax.hub import parameters
 
 
@@ -48,7 +49,7 @@ def examples(tmp_path_factory) -> Path:
         starts = rng.integers(24, size=64)
         passages = [first + (start + np.arange(9)) % 24 for start in starts]
         records = [{"passage": passage, "contexts": [passage[:4]]} for passage in passages]
-        schema = store.schema_of(tokenizer.vocab_size, ["passage"], ["contexts"])
+        schema = store.schema_of(tokenizer.vocab_size, Stored(("passage",), ("contexts",)))
         with out.temporary(store.shard_name(0, 1)) as path:
             store.write_shard(path, schema, records)
         out.count = len(records)

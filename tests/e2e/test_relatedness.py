@@ -12,6 +12,7 @@ import pytest
 
 from qac_jax import artifacts, cli
 from qac_jax.data import store
+from qac_jax.data.building import Stored
 from qac_jax.evaluation import relatedness, votes
 from qac_jax.evaluation.results import read
 from qac_jax.formats.records import write_records
@@ -71,7 +72,16 @@ def _write_examples(folder: Path) -> None:
             for document in texts()
             for p, text in enumerate(document)
         ]
-        schema = store.schema_of(tokenizer.vocab_size, ["passage"], ["contexts", "random"])
+        schema = store.schema_of(
+            tokenizer.vocab_size,
+            Stored(
+                ("passage",),
+                (
+                    "contexts",
+                    "random",
+                ),
+            ),
+        )
         with out.temporary(store.shard_name(0, 1)) as path:
             store.write_shard(path, schema, records)
         out.count = len(records)

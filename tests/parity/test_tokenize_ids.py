@@ -90,7 +90,7 @@ def batches(folder: Path, **options: Any) -> list[dict[str, np.ndarray]]:
 
 def tokenized(corpus: tuple[Path, list[str], list[str]], tokenizer: str, task: str) -> Path:
     folder = corpus[0]
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=str(folder / "passages"),
         queries=str(folder / "queries.jsonl"),
         qrels=str(folder / "qrels.tsv"),
@@ -187,7 +187,7 @@ def test_t5_style_vocabularies(tmp_path: Path) -> None:
         for i, text in enumerate(texts)
     ]
     contexts = toy_examples._write(tmp_path / "contexts", "contexts", asked)
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=source,
         contexts=contexts,
         task="seq2seq",

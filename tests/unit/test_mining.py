@@ -11,6 +11,7 @@ import pytest
 
 from qac_jax import artifacts
 from qac_jax.data import judged
+from qac_jax.data.building import Negatives
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records, write_records
@@ -113,7 +114,8 @@ def test_tokenize_reads_what_is_mined(folder, tmp_path):
             str(folder / "queries.jsonl"),
             str(folder / "qrels.tsv"),
             str(tmp_path / "negatives"),
-            judged.Choice(),
+            Negatives(),
+            0,
             BadLines(),
         )
     )

@@ -18,11 +18,12 @@ from qac_jax.data.preview import preview
 from qac_jax.data.shards import documents
 from qac_jax.data.wire import Rows
 from qac_jax.errors import DataError, UserError
+from qac_jax.fields import change, flat
 from qac_jax.formats import records
 from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline import engine
 from qac_jax.pipeline.stage import execute
-from qac_jax.stages.tokenize import TASKS, Tokenize
+from qac_jax.stages.tokenize import Tokenize
 from qac_jax.text import tokenizers
 
 
@@ -53,10 +54,13 @@ def stored(path: Any) -> list[dict[str, Any]]:
 
 
 def test_tasks_are_the_kinds() -> None:
-    from qac_jax.data.encoding import DOCUMENT_TASKS, RANKING_TASKS
+    from qac_jax.data.kind import DocumentKind, JudgedKind
     from qac_jax.data.kinds import KINDS
 
-    assert set(TASKS) == set(KINDS) == {*DOCUMENT_TASKS, *RANKING_TASKS}
+    tasks = flat(Tokenize)["task"].field.metadata["choices"]
+    documents = {n for n, kind in KINDS.items() if isinstance(kind, DocumentKind)}
+    ranking = {n for n, kind in KINDS.items() if isinstance(kind, JudgedKind)}
+    assert set(tasks) == set(KINDS) == {*documents, *ranking}
 
 
 def test_the_same_bytes_however_it_is_run(folder: Path, tmp_path: Path) -> None:
@@ -70,11 +74,11 @@ def test_the_same_bytes_however_it_is_run(folder: Path, tmp_path: Path) -> None:
         siblings=2,
         shards=2,
     )
-    again = execute(Tokenize(**fields, workers=2), tmp_path / "again")
+    again = execute(Tokenize.make(**fields, workers=2), tmp_path / "again")
     assert again.identity == first.identity and again.count == first.count
-    other = execute(Tokenize(**{**fields, "seed": 1}, workers=1), tmp_path / "other")
+    other = execute(Tokenize.make(**{**fields, "seed": 1}, workers=1), tmp_path / "other")
     assert other.identity != first.identity
-    three = execute(Tokenize(**{**fields, "shards": 5}, workers=1), tmp_path / "five")
+    three = execute(Tokenize.make(**{**fields, "shards": 5}, workers=1), tmp_path / "five")
     assert stored(three.path) == stored(first.path)
     assert first.info["shards"] != three.info["shards"]
 
@@ -82,7 +86,7 @@ def test_the_same_bytes_however_it_is_run(folder: Path, tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_with_the_next_shard(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=str(folder / "passages"),
         task="mlm",
         tokenizer=str(folder / "tokenizer"),
@@ -184,7 +188,7 @@ def test_contexts_in_another_order_find_their_passages(folder: Path, tmp_path: P
         tokenizer=str(folder / "tokenizer"),
         workers=1,
     )
-    found = execute(Tokenize(**fields, contexts=str(tmp_path / "contexts")), tmp_path / "made")
+    found = execute(Tokenize.make(**fields, contexts=str(tmp_path / "contexts")), tmp_path / "made")
     tokenizer = tokenizers.load(str(folder / "tokenizer"))
     asked = {r["_id"]: [tokenizer.encode(c["text"]) for c in r["contexts"]] for r in some}
     expected = [asked[name] for name in passages_of(folder).ids() if asked.get(name)]
@@ -200,7 +204,7 @@ def test_origins_choose_contexts(folder: Path, tmp_path: Path) -> None:
         tokenizer=str(folder / "tokenizer"),
         workers=1,
     )
-    execute(Tokenize(**fields, task="passage_query", origins=("topic",)), tmp_path / "topics")
+    execute(Tokenize.make(**fields, task="passage_query", origins=("topic",)), tmp_path / "topics")
     kept = sum(len(r["contexts"]) for r in stored(tmp_path / "topics"))
     given = [
         c["origin"]
@@ -208,7 +212,7 @@ def test_origins_choose_contexts(folder: Path, tmp_path: Path) -> None:
         for c in r["contexts"]
     ]
     assert kept == given.count("topic")
-    found = execute(Tokenize(**fields, task="augtriever"), tmp_path / "words")
+    found = execute(Tokenize.make(**fields, task="augtriever"), tmp_path / "words")
     lists = {n for n in found.info["schema"] if n + "_lengths" in found.info["schema"]}
     assert lists == {"anchor", "phrase", "title", "qgen", "topic"}
     for record in stored(tmp_path / "words"):
@@ -225,7 +229,7 @@ def test_titles(folder: Path, tmp_path: Path) -> None:
         ("separate", [*title, tokenizer.sep_id, *text]),
         ("space", [*title, *text]),
     ):
-        stage = Tokenize(
+        stage = Tokenize.make(
             passages=str(folder / "passages"),
             task="mlm",
             tokenizer=str(folder / "tokenizer"),
@@ -256,7 +260,7 @@ class Judged:
             task="triples",
             workers=1,
         )
-        artifact = execute(Tokenize(**{**given, **fields}), self.out / str(self.count))
+        artifact = execute(Tokenize.make(**{**given, **fields}), self.out / str(self.count))
         found = stored(artifact.path)
         for record in found:
             for name in ("positives", "negatives"):
@@ -387,7 +391,7 @@ def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
         "negative_passages": [{"docid": "b", "title": "", "text": "matrix"}],
     }
     (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
-    stage = Tokenize(
+    stage = Tokenize.make(
         training=str(tmp_path / "train.jsonl"),
         task="triples",
         tokenizer=str(folder / "tokenizer"),
@@ -401,7 +405,7 @@ def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
 
 
 def test_cross_encoder_labels(folder: Path, tmp_path: Path) -> None:
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=str(folder / "passages"),
         tokenizer=str(folder / "tokenizer"),
         workers=1,
@@ -431,7 +435,7 @@ def test_a_cross_encoder_is_told_the_scores_of_the_run(folder: Path, tmp_path: P
                 score = 40.0 - 3.2 * rank
                 percent[query, name] = round(100 * score / (40.0 if rank else 36.8))
                 file.write(f"{query} Q0 {name} {rank + 1} {score} x\n")
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=str(folder / "passages"),
         workers=1,
         task="cross_encoder",
@@ -453,7 +457,7 @@ def test_a_cross_encoder_is_told_the_scores_of_the_run(folder: Path, tmp_path: P
     for record in stored(artifact.path):
         made[record["label"][0]].add(tuple(record["query"]))
     assert made[1] == told[1] and made[0] < told[0] and len(made[0]) == 8
-    refused = dataclasses.replace(stage, random_negatives=2)
+    refused = change(stage, {"random_negatives": 2})
     with pytest.raises(UserError, match="random negatives have no score"):
         execute(refused, tmp_path / "refused")
     with pytest.raises(UserError, match="--scores are for --task cross_encoder"):
@@ -476,10 +480,10 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
     )
     for number, (fields, message) in enumerate(cases):
         with pytest.raises(UserError, match=message):
-            execute(Tokenize(**fields, tokenizer=words, workers=1), tmp_path / str(number))
+            execute(Tokenize.make(**fields, tokenizer=words, workers=1), tmp_path / str(number))
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("query-id\tcorpus-id\tscore\nq0\tnowhere\t1\n")
-    stage = Tokenize(
+    stage = Tokenize.make(
         passages=source,
         task="triples",
         tokenizer=words,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qac_jax.data.building import Building, Stored
 from qac_jax.data.drawing import any_text, check_weights, pair, pick
 from qac_jax.data.form import Form
-from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Lengths, Record, Settings
+from qac_jax.data.kind import LENGTH, DocumentKind, Example, Feature, Lengths, Record, Settings
 from qac_jax.errors import UserError
 from qac_jax.text import crops
 from qac_jax.text.crops import below
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.formats.records import Records
+    from qac_jax.text.tokenizers import Tokenizer
 
 
 # Strategies that need no stored text: another crop, and spans of which the encoder that is trained
@@ -123,10 +131,80 @@ def check(settings: Settings) -> None:
         )
 
 
-KIND = Kind(
+def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+    """A passage by words, with its texts of every strategy."""
+    words = [[p["text"].split() for p in d.passages] for d in documents]
+    every = [split for document in words for split in document]
+    encoded = texts.tokenizer.backend.encode_batch(
+        every, is_pretokenized=True, add_special_tokens=False
+    )
+    names = texts.building.selection.strategies
+    by_strategy = [
+        [strategy_texts(p, c) for p, c in zip(d.passages, d.contexts, strict=True)]
+        for d in documents
+    ]
+    by_name = {
+        name: texts.lists([[t.get(name, []) for t in of] for of in by_strategy]) for name in names
+    }
+    stream = iter(encoded)
+    for number, document in enumerate(words):
+        found: list[Record] = []
+        for place, split in enumerate(document):
+            encoding = next(stream)
+            if not texts.has(encoding.ids, "passages without tokens"):
+                continue
+            pieces = [0] * len(split)
+            for word in encoding.word_ids:
+                pieces[word] += 1
+            # Words that leave no token (control characters) would make empty crops.
+            record = {"text": encoding.ids, "words": [count for count in pieces if count]}
+            found.append({**record, **{n: by_name[n][number][place] for n in names}})
+        yield found
+
+
+def strategy_texts(passage: Record, contexts: Sequence[Record]) -> dict[str, list[str]]:
+    """What may be AugTriever's query, by strategy: title, anchors, phrases, and contexts."""
+    found: dict[str, list[str]] = {
+        "title": [passage["title"]] if passage.get("title") else [],
+        "anchor": [_label(item) for item in passage.get("anchors", ())],
+        "phrase": [_label(item) for item in passage.get("phrases", ())],
+    }
+    for context in contexts:
+        found.setdefault(context["origin"], []).append(context["text"])
+    return found
+
+
+def completed(building: Building, contexts: Records | None) -> Building:
+    """Strategies that are not named: those of the passages, and every origin of the contexts."""
+    if building.selection.strategies:
+        return building
+    origins: dict[str, None] = dict.fromkeys(("anchor", "phrase", "title"))
+    for record in contexts or ():
+        origins.update(dict.fromkeys(c["origin"] for c in record["contexts"]))
+    selection = dataclasses.replace(building.selection, strategies=tuple(sorted(origins)))
+    return dataclasses.replace(building, selection=selection)
+
+
+def settings(building: Building, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What ", " adds between two phrases."""
+    del building
+    alone, joined = tokenizer.encode("a"), tokenizer.encode("a, a")
+    return {"separator": joined[len(alone) : len(joined) - len(alone)]}
+
+
+def _label(item: Any) -> str:
+    """Anchors are [target, label]."""
+    return item if isinstance(item, str) else item[-1]
+
+
+KIND = DocumentKind(
     name="augtriever",
     function=augtriever,
     features=features,
     needs=needs,
     check=check,
+    stored=lambda building: Stored(("text",), building.selection.strategies, {"words": "int32"}),
+    settings=settings,
+    completed=completed,
+    records=records,
 )

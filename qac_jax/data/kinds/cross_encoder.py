@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from qac_jax.data.building import Building, Stored
 from qac_jax.data.form import PAIR_TRUNCATIONS, Form, check_name
-from qac_jax.data.kind import Example, Feature, Kind, Lengths, Record, Settings
+from qac_jax.data.kind import Example, Feature, JudgedKind, Lengths, Record, Settings
+from qac_jax.formats.queries import with_score
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import JudgedTexts
+    from qac_jax.data.judged import Judged
 
 
 def cross_encoder(
@@ -34,11 +46,44 @@ def check(settings: Settings) -> None:
     check_name("truncation", settings["truncation"], PAIR_TRUNCATIONS)
 
 
-KIND = Kind(
+def records(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
+    """A query with each of its positives, and of some of its negatives."""
+    building = texts.building
+    for judged, query in texts.queries(queries, lambda judged: _fewer(judged, building)):
+        for label, passages, scores in (
+            (1, judged.positives, judged.positives_scores),
+            (0, judged.negatives, judged.negatives_scores),
+        ):
+            asked: Sequence[Sequence[int]] = [query] * len(passages)
+            if building.negatives.scores:
+                text = building.texts.query_prompt + judged.query
+                scored = [with_score(text, share) for share in scores]
+                asked = texts.tokenizer.encode_batch(scored)
+            for ids, passage in zip(asked, texts.ids(passages), strict=True):
+                yield {"query": ids, "passage": passage, "label": [label]}
+
+
+def _fewer(judged: Judged, building: Building) -> Judged:
+    """With as many negatives as a cross-encoder sees of a query."""
+    rng = random.Random(f"{building.seed} {judged.query}")
+    wanted = min(building.negatives.negatives_per_query, len(judged.negatives))
+    places = rng.sample(range(len(judged.negatives)), wanted)
+    negatives = [judged.negatives[i] for i in places]
+    if not len(judged.negatives_scores):
+        return dataclasses.replace(judged, negatives=negatives)
+    scores = [float(judged.negatives_scores[i]) for i in places]
+    return dataclasses.replace(judged, negatives=negatives, negatives_scores=scores)
+
+
+KIND = JudgedKind(
     name="cross_encoder",
     function=cross_encoder,
     features=features,
     needs=lambda settings: ("query", "passage", "label"),
-    crop="right",
     check=check,
+    stored=lambda building: Stored(("query", "passage"), (), {"label": "int32"}),
+    records=records,
+    takes_scores=True,
+    crop="right",
+    title="space",
 )

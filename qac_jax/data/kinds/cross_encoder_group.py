@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from qac_jax.data import grouped
 from qac_jax.data.drawing import check_passages, window
 from qac_jax.data.form import Form
-from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Lengths, Record, Settings
+from qac_jax.data.kind import LENGTH, Example, Feature, JudgedKind, Lengths, Record, Settings
 from qac_jax.data.randomness import ExampleRng
 
 
@@ -34,11 +35,14 @@ def features(settings: Settings) -> dict[str, Feature]:
     }
 
 
-KIND = Kind(
+KIND = JudgedKind(
     name="cross_encoder_group",
     function=cross_encoder_group,
     features=features,
     needs=lambda settings: ("query", "positives", "negatives"),
-    crop="right",
     check=check_passages,
+    stored=grouped.stored,
+    records=grouped.records,
+    crop="right",
+    title="space",
 )

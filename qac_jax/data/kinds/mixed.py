@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.data.building import SORTS
+from qac_jax.data.building import SORTS, Building, Stored
 from qac_jax.data.drawing import any_text, check_weights, pair, pick
 from qac_jax.data.form import Form
-from qac_jax.data.kind import Example, Kind, Lengths, Record, Settings, two_texts
+from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, Settings, two_texts
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.text.tokenizers import Tokenizer
 
 
 # The stored feature of each sort of context.
@@ -46,10 +52,34 @@ def check(settings: Settings) -> None:
     check_weights("probabilities", settings["probabilities"], list(CONTEXTS))
 
 
-KIND = Kind(
+def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+    """A passage with all of its queries and its siblings of every sort."""
+    bodies = texts.passages(documents)
+    contexts, siblings = texts.contexts(documents), texts.siblings(documents, bodies)
+    for body, asked, others in zip(bodies, contexts, siblings, strict=True):
+        yield [
+            {"passage": ids, "contexts": queries, **more}
+            for ids, queries, more in zip(body, asked, others, strict=True)
+            if texts.has(ids, "passages without tokens")
+        ]
+
+
+def settings(building: Building, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Half of all contexts are queries."""
+    del tokenizer
+    sorts = building.siblings.sorts
+    siblings = dict.fromkeys(sorts, 0.5 / max(len(sorts), 1))
+    return {"probabilities": {"query": 0.5, **siblings}}
+
+
+KIND = DocumentKind(
     name="mixed",
     function=mixed,
     features=two_texts(144, 144),
     needs=needs,
     check=check,
+    stored=lambda building: Stored(("passage",), ("contexts", *building.siblings.sorts)),
+    settings=settings,
+    records=records,
+    asks=True,
 )

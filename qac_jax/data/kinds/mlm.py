@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from qac_jax.data.building import Stored
 from qac_jax.data.form import Form
-from qac_jax.data.kind import Example, Feature, Kind, Lengths, Record
+from qac_jax.data.kind import DocumentKind, Example, Feature, Lengths, Record
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts
 
 
 def masked_lm(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
@@ -13,9 +21,17 @@ def masked_lm(record: Record, rng: np.random.Generator, *, form: Form, lengths: 
     return {"tokens": form.one(record["passage"], lengths["tokens"], rng)}
 
 
-KIND = Kind(
+def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+    """Every passage."""
+    for body in texts.passages(documents):
+        yield [{"passage": ids} for ids in body if texts.has(ids, "passages without tokens")]
+
+
+KIND = DocumentKind(
     name="mlm",
     function=masked_lm,
     features=lambda settings: {"tokens": Feature(length=128)},
     needs=lambda settings: ("passage",),
+    stored=lambda building: Stored(("passage",)),
+    records=records,
 )

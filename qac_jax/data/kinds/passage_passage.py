@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qac_jax.data.building import SORTS
+from qac_jax.data.building import SORTS, Stored
 from qac_jax.data.drawing import any_text, check_weights, pair
 from qac_jax.data.form import Form
-from qac_jax.data.kind import Example, Kind, Lengths, Record, Settings, two_texts
+from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, Settings, two_texts
 from qac_jax.text.crops import below
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts
 
 
 def passage_passage(
@@ -34,10 +39,24 @@ def check(settings: Settings) -> None:
     check_weights("sorts", dict.fromkeys(settings["sorts"], 1.0), SORTS)
 
 
-KIND = Kind(
+def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+    """A passage with its siblings of every sort."""
+    bodies = texts.passages(documents)
+    for body, siblings in zip(bodies, texts.siblings(documents, bodies), strict=True):
+        yield [
+            {"passage": ids, **others}
+            for ids, others in zip(body, siblings, strict=True)
+            if texts.has(ids, "passages without tokens")
+        ]
+
+
+KIND = DocumentKind(
     name="passage_passage",
     function=passage_passage,
     features=two_texts(144, 144),
     needs=lambda settings: ("passage", *settings["sorts"]),
     check=check,
+    stored=lambda building: Stored(("passage",), building.siblings.sorts),
+    settings=lambda building, tokenizer: {"sorts": list(building.siblings.sorts)},
+    records=records,
 )

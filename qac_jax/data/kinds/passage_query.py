@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from qac_jax.data.building import Stored
 from qac_jax.data.drawing import any_text, pair
 from qac_jax.data.form import Form
-from qac_jax.data.kind import Example, Kind, Lengths, Record, two_texts
+from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, two_texts
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts
 
 
 def passage_query(
@@ -17,9 +25,23 @@ def passage_query(
     return pair(record["passage"], context, rng, form, lengths)
 
 
-KIND = Kind(
+def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+    """A passage with all of its queries; one without any is left out."""
+    for body, asked in zip(texts.passages(documents), texts.contexts(documents), strict=True):
+        yield [
+            {"passage": ids, "contexts": contexts}
+            for ids, contexts in zip(body, asked, strict=True)
+            if texts.has(ids, "passages without tokens")
+            and texts.has(contexts, "passages without queries")
+        ]
+
+
+KIND = DocumentKind(
     name="passage_query",
     function=passage_query,
     features=two_texts(144, 32),
     needs=lambda settings: ("passage", "contexts"),
+    stored=lambda building: Stored(("passage",), ("contexts",)),
+    records=records,
+    asks=True,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from qac_jax.data import grouped
 from qac_jax.data.drawing import check_passages, window
 from qac_jax.data.form import Form, title_and_body
-from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Lengths, Record, Settings
+from qac_jax.data.kind import LENGTH, Example, Feature, JudgedKind, Lengths, Record, Settings
 from qac_jax.data.randomness import ExampleRng
 
 
@@ -63,15 +64,17 @@ def features(settings: Settings) -> dict[str, Feature]:
 
 
 def needs(settings: Settings) -> tuple[str, ...]:
-    names = ("query", "positives", "negatives")
-    return names + ("positives_scores", "negatives_scores") * bool(settings.get("teacher"))
+    return ("query", "positives", "negatives", *(grouped.SCORES if settings["teacher"] else ()))
 
 
-KIND = Kind(
+KIND = JudgedKind(
     name="triples",
     function=triples,
     features=features,
     needs=needs,
-    crop="right",
     check=check_passages,
+    stored=grouped.stored,
+    records=grouped.records,
+    crop="right",
+    title="separate",
 )

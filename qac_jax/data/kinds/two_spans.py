@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from qac_jax.data.building import Stored
 from qac_jax.data.drawing import pair
 from qac_jax.data.form import Form
-from qac_jax.data.kind import Example, Kind, Lengths, Record, two_texts
+from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, two_texts
 from qac_jax.text.crops import below
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.encoding import Document, DocumentTexts
 
 
 def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
@@ -19,9 +27,20 @@ def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: 
     return pair(spans[first], spans[second], rng, form, lengths)
 
 
-KIND = Kind(
+def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+    """All passages of a document; one of a single passage is left out."""
+    for body in texts.passages(documents):
+        spans = [ids for ids in body if ids]
+        several = texts.has(spans[1:], "documents of one passage")
+        yield [{"spans": spans}] if several else []
+
+
+KIND = DocumentKind(
     name="two_spans",
     function=two_spans,
     features=two_texts(128, 128),
     needs=lambda settings: ("spans",),
+    stored=lambda building: Stored(lists=("spans",)),
+    records=records,
+    one_each=False,
 )
