@@ -61,7 +61,6 @@ def apply(settings: Settings) -> None:
 
 def _read(settings: Settings) -> None:
     gin.clear_config()
-    fields.make_parts_by(_part)
     _search_only(_search_paths(tuple(settings.search_paths)))
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
@@ -78,12 +77,14 @@ def _read(settings: Settings) -> None:
         _guarded(functools.partial(gin.bind_parameter, name, value), f"--{name.rsplit('.', 1)[-1]}")
 
 
-def build(cls: type) -> Any:
+def build(cls: type, *, check: bool = True) -> Any:
     """The instance that the bindings describe, with its fields checked."""
     selector = f"{cls.__module__}.{cls.__qualname__}"
-    instance = _guarded(lambda: gin.get_configurable(selector)(), cls.__qualname__)
+    with fields.parts_made_by(_part):
+        instance = _guarded(lambda: gin.get_configurable(selector)(), cls.__qualname__)
     try:
-        fields.check(instance)
+        if check:
+            fields.check(instance)
     except UserError as error:
         if missing := _required_macros():
             field = str(error).split("; pass ")[0]  # "NAME is not set"

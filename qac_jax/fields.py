@@ -6,6 +6,7 @@ traceback; `check` turns it into one sentence before anything runs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,7 +14,7 @@ import json
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
@@ -56,10 +57,15 @@ def part(cls: type) -> Any:
 _maker: Callable[[type], Any] = lambda cls: cls()  # noqa: E731
 
 
-def make_parts_by(maker: Callable[[type], Any]) -> None:
-    """Says how parts that nobody gives are made; the default calls the class without arguments."""
+@contextlib.contextmanager
+def parts_made_by(maker: Callable[[type], Any]) -> Iterator[None]:
+    """In the block, parts that are not given are made so; elsewhere the class is called plainly."""
     global _maker
-    _maker = maker
+    before, _maker = _maker, maker
+    try:
+        yield
+    finally:
+        _maker = before
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,7 +60,7 @@ def built(*files: str) -> Train:
     config.register([Train])
     config.apply(config.Settings(files=files))
     try:
-        train = gin.get_configurable("qac_jax.stages.train.Train")()
+        train = config.build(Train, check=False)
         assert isinstance(train, Train)
         return train
     finally:
