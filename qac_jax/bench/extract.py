@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qac_jax.artifacts import Artifact
-    from qac_jax.queries.extraction import Candidates
+    from qac_jax.queries.extraction import DocumentSpans
 
 
 _METHODS = ("bm25", "self", "plm")
@@ -76,7 +76,7 @@ class Extract:
                 figures |= getattr(self, f"_{method}")(drawn, made, Path(folder))
         return figures | {"cores": os.cpu_count()}
 
-    def _bm25(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+    def _bm25(self, drawn: Sequence[DocumentSpans], made: Artifact, folder: Path) -> dict[str, Any]:
         from qac_jax.pipeline.stage import execute
         from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
         from qac_jax.stages.extract import Extract as Stage
@@ -91,7 +91,7 @@ class Extract:
         figures = {"bm25_documents_per_second": rate, "bm25_documents": made.count}
         return {**figures, **_won("bm25", own, other)}
 
-    def _self(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+    def _self(self, drawn: Sequence[DocumentSpans], made: Artifact, folder: Path) -> dict[str, Any]:
         from qac_jax.inference.encoder import Encoder
         from qac_jax.queries.extraction_encoder import EncoderSalience
 
@@ -105,7 +105,7 @@ class Extract:
         other = salience.compare(_others(list(vectors)), of_spans)
         return {"self_documents_per_second": rate, **_won("self", own, other)}
 
-    def _plm(self, drawn: Sequence[Candidates], made: Artifact, folder: Path) -> dict[str, Any]:
+    def _plm(self, drawn: Sequence[DocumentSpans], made: Artifact, folder: Path) -> dict[str, Any]:
         from qac_jax.inference.likelihood import Likelihood
         from qac_jax.inference.settings import LikelihoodOptions
 
@@ -126,7 +126,7 @@ class Extract:
         return {**figures, **_won("plm", own, salience(_others(documents), spans))}
 
 
-def _sound(drawn: Sequence[Candidates], drawing: Any) -> dict[str, Any]:
+def _sound(drawn: Sequence[DocumentSpans], drawing: Any) -> dict[str, Any]:
     """The shares of spans that have an allowed length, and that stand in their document."""
     bounds, places = [], []
     for text, spans in drawn:
@@ -140,7 +140,7 @@ def _sound(drawn: Sequence[Candidates], drawing: Any) -> dict[str, Any]:
     }
 
 
-def _texts(drawn: Sequence[Candidates]) -> tuple[list[str], list[list[str]]]:
+def _texts(drawn: Sequence[DocumentSpans]) -> tuple[list[str], list[list[str]]]:
     return [d.text for d in drawn], [d.spans for d in drawn]
 
 

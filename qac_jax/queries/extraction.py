@@ -51,7 +51,7 @@ class Salience(Protocol):
     ) -> list[np.ndarray]: ...
 
 
-class Candidates(NamedTuple):
+class DocumentSpans(NamedTuple):
     """A document as far as it is looked at, and spans of it (none where it is too short)."""
 
     text: str
@@ -79,18 +79,18 @@ class Drawing:
                 f"{self.longest} words; make it longer"
             )
 
-    def candidates(self, name: str, text: str, seed: int = 0) -> Candidates:
+    def candidates(self, name: str, text: str, seed: int = 0) -> DocumentSpans:
         """The spans of a document, from (seed, name) alone."""
         words = text.split()
         rng = np.random.default_rng(_number(seed, name))
         first, last = crops.window(len(words), self.context_words, rng)
         words = words[first:last]
         if len(words) < self.shortest:
-            return Candidates(" ".join(words), [])
+            return DocumentSpans(" ".join(words), [])
         places = crops.chunks(
             len(words), rng, count=self.spans, shortest=self.shortest, longest=self.longest
         )
-        return Candidates(" ".join(words), [" ".join(words[a:b]) for a, b in places])
+        return DocumentSpans(" ".join(words), [" ".join(words[a:b]) for a, b in places])
 
 
 @dataclass(frozen=True)

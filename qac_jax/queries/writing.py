@@ -35,7 +35,7 @@ _WAITING = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class Selection:
     """Which passages are asked about, and which texts are kept."""
 
     part: str = "all"
@@ -50,8 +50,8 @@ class Rules:
 class Sources(abc.ABC):
     """What makes the texts of passages."""
 
-    def __init__(self, passages: Records, rules: Rules):
-        self.passages, self.rules = passages, rules
+    def __init__(self, passages: Records, selection: Selection):
+        self.passages, self.selection = passages, selection
 
     @abc.abstractmethod
     def texts(
@@ -61,19 +61,19 @@ class Sources(abc.ABC):
 
     def shard(self, start: int, stop: int, report: Report) -> tuple[list[Record], Record]:
         """The records of passages start to stop - 1, and facts about them."""
-        taken = [p for p in self.passages.range(start, stop) if self.rules.takes(p)]
+        taken = [p for p in self.passages.range(start, stop) if self.selection.takes(p)]
         made, facts = self.texts(taken, start, report)
         dropped: collections.Counter[str] = collections.Counter()
         records: list[Record] = [
-            {"_id": p["_id"], "contexts": self.rules.filter(contexts, p["text"], dropped)}
+            {"_id": p["_id"], "contexts": self.selection.filter(contexts, p["text"], dropped)}
             for p, contexts in zip(taken, made, strict=True)
         ]
-        if self.rules.index is not None:
-            depth = self.rules.filter.round_trip
-            records = filtering.found_again(records, self.rules.index, depth, dropped)
-        if self.rules.judge is not None:
+        if self.selection.index is not None:
+            depth = self.selection.filter.round_trip
+            records = filtering.found_again(records, self.selection.index, depth, dropped)
+        if self.selection.judge is not None:
             texts = [passage_text(passage) for passage in taken]
-            judge, least = self.rules.judge, self.rules.filter.min_probability
+            judge, least = self.selection.judge, self.selection.filter.min_probability
             records = filtering.scored_well(records, texts, judge, least, dropped)
         return records, {
             **facts,
@@ -89,12 +89,12 @@ class Generation(Sources):
     def __init__(
         self,
         passages: Records,
-        rules: Rules,
+        selection: Selection,
         generator: Generator,
         prompts: Mapping[str, Prompt],
         title: str,
     ):
-        super().__init__(passages, rules)
+        super().__init__(passages, selection)
         self._generator, self._prompts, self._title = generator, prompts, title
 
     def texts(
@@ -134,8 +134,8 @@ class Generation(Sources):
 class Import(Sources):
     """Texts made elsewhere."""
 
-    def __init__(self, passages: Records, rules: Rules, spool: Spool):
-        super().__init__(passages, rules)
+    def __init__(self, passages: Records, selection: Selection, spool: Spool):
+        super().__init__(passages, selection)
         self._spool = spool
 
     def texts(

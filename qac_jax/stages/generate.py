@@ -162,7 +162,7 @@ class Generate(Stage):
         from qac_jax.retrieval import search
 
         encoder = inputs.text("encoder")
-        rules = writing.Rules(
+        selection = writing.Selection(
             part=self.part,
             filter=self.filter,
             index=search.open_index(inputs.path("index"), encoder) if self.index else None,
@@ -171,7 +171,7 @@ class Generate(Stage):
         if self.imported:
             spool = writing.Spool(out.scratch("imports"), size)
             spool.fill(inputs.text("imported"), passages, self.origin or "imported", self.skip_bad)
-            return writing.Import(passages, rules, spool)
+            return writing.Import(passages, selection, spool)
         from qac_jax.inference.generator import Generator
 
         asked = self._prompts()
@@ -183,4 +183,4 @@ class Generate(Stage):
             seed=self.seed,
             max_input=self.max_input,
         )
-        return writing.Generation(passages, rules, generator, asked, self.title)
+        return writing.Generation(passages, selection, generator, asked, self.title)

@@ -124,7 +124,7 @@ def test_its_index_mines_for_the_next_one(road: Path) -> None:
     retriever = trained(road, "tied_True", tied=True, pooling="mean", normalize=True)
     execute(Embed(encoder=str(retriever), passages=str(road / "passages")), road / "vectors_mine")
     execute(Index(vectors=str(road / "vectors_mine")), road / "index")
-    mine = Mine(
+    mine = Mine.make(
         passages=str(road / "passages"),
         index=str(road / "index"),
         queries=str(road / "data" / "queries.jsonl"),

@@ -68,7 +68,7 @@ def test_sampled_negatives_belong_to_query_and_seed() -> None:
 
 
 def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> None:
-    given = {"relevant": {"c": 0.0, "z": 0.0}}
+    given: dict[str, Any] = {"relevant": {"c": 0.0, "z": 0.0}}
     record = labelled(Labelling(depth=8), **given)
     assert record["positives"] == ["c", "z"] and record["negatives"] == ["a", "d", "f", "g"]
     extended = labelled(Labelling(depth=8, extend=True, positives="all"), **given)
