@@ -23,7 +23,7 @@ from qac_jax.text.tokenizers import Tokenizer
 CUTS = ("auto", "sentences", "lines", "none")
 
 _RESERVED = ("_id", "doc", "position", "title", "text")
-# What a document tells of places in its text; a passage keeps what it contains.
+# Metadata about places in a document's text; a passage keeps what it contains.
 _LOCAL = ("anchors", "phrases", "links")
 
 
@@ -31,7 +31,7 @@ _LOCAL = ("anchors", "phrases", "links")
 class Cutting:
     """How documents are cut.
 
-    "auto" cuts into sentences but leaves passages alone that come as such (judged collections).
+    "auto" cuts into sentences, but leaves the passages of judged collections whole.
     `overshoot` closes a span after the sentence that makes it too long (QAC's released code);
     else no passage is over `max_tokens`, and longer sentences are cut.
     """
@@ -64,7 +64,7 @@ class Cutter:
         self.too_short = 0
 
     def records(self, document: Document) -> Iterator[Record]:
-        """The passages of a document, with its identity and what it says about itself."""
+        """The passages of a document, with its identity and metadata."""
         meta = dict(document.meta)
         parts: Sequence[dict[str, Any]] = meta.pop("parts", ())
         local = {key: meta.pop(key) for key in _LOCAL if key in meta}
@@ -153,10 +153,10 @@ class Cutter:
         if all(count <= limit for count in counts):
             return units, counts
         assert self.tokenizer is not None
-        found: list[Span] = []
+        pieces: list[Span] = []
         for unit, count in zip(units, counts, strict=True):
-            found.extend([unit] if count <= limit else _pieces(self.tokenizer, text, unit, limit))
-        return found, self.tokenizer.count([text[a:b] for a, b in found])
+            pieces.extend([unit] if count <= limit else _pieces(self.tokenizer, text, unit, limit))
+        return pieces, self.tokenizer.count([text[a:b] for a, b in pieces])
 
     def _within(self, text: str, places: list[Span]) -> list[str]:
         """The passages; where lengths do not add up (some vocabularies), measured once more."""
@@ -222,12 +222,12 @@ def _fitting(tokenizer: Tokenizer, text: str, limit: int) -> int:
 
 def _further(meta: dict[str, Any], local: dict[str, Sequence[Any]], text: str) -> dict[str, Any]:
     """The rest of a record: all of `meta`, and of `local` what the text contains."""
-    found = {key: value for key, value in meta.items() if key not in _RESERVED}
+    further = {key: value for key, value in meta.items() if key not in _RESERVED}
     for key, items in local.items():
         inside = [item for item in items if _label(item) in text]
-        if inside and key not in found:
-            found[key] = inside
-    return found
+        if inside and key not in further:
+            further[key] = inside
+    return further
 
 
 def _label(item: Any) -> str:

@@ -33,32 +33,32 @@ class Job:
 
 
 def prepare_shard(job: Job) -> dict[str, Any]:
-    """Writes the passages of one shard; answers with what the parent has to know, as JSON."""
+    """Writes the passages of one shard; returns what the parent has to know, as JSON."""
     bad = BadLines(job.skip_bad)
     cutter = _cutter(job)
     ids = ShardIds()
-    told: dict[str, Any] = {"documents": 0, "without_passages": 0}
+    answer: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
     def records() -> Iterator[Record]:
         for document in _noted(read_shard(job.shard, bad, job.drop), ids):
-            told["documents"] += 1
+            answer["documents"] += 1
             empty = True
             for record in cutter.records(document):
                 empty = False
                 yield record
-            told["without_passages"] += empty
+            answer["without_passages"] += empty
 
-    told.update(write_lines(job.target, records()))
-    told["too_short"] = cutter.too_short
-    told["sentences_by"] = cutter.sentences_by
-    told["bad"] = [list(line) for line in bad.items]
-    told["left_out"] = dict(bad.left_out)
+    answer.update(write_lines(job.target, records()))
+    answer["too_short"] = cutter.too_short
+    answer["sentences_by"] = cutter.sentences_by
+    answer["bad"] = [list(line) for line in bad.items]
+    answer["left_out"] = dict(bad.left_out)
     if not job.drop:
         hashes, owners = ids.arrays()
         with open(f"{job.ids}.part", "wb") as file:
             np.savez(file, hashes=hashes, owners=owners)
         os.replace(f"{job.ids}.part", job.ids)
-    return told
+    return answer
 
 
 def _cutter(job: Job) -> Cutter:
@@ -69,9 +69,9 @@ def _cutter(job: Job) -> Cutter:
     return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter)
 
 
-def bad_lines(told: Mapping[str, Any]) -> list[BadLine]:
+def bad_lines(answer: Mapping[str, Any]) -> list[BadLine]:
     """What a shard skipped, as it was before it went through JSON."""
-    return [BadLine(*line) for line in told["bad"]]
+    return [BadLine(*line) for line in answer["bad"]]
 
 
 def _noted(documents: Iterator[Document], ids: ShardIds) -> Iterator[Document]:
