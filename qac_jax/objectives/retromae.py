@@ -26,6 +26,7 @@ over from a Hugging Face folder: `stored_heads` is empty.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -33,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops, memory
+from qac_jax.models import flops
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.layers import Dense, LayerNorm, Runtime, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
@@ -139,6 +140,11 @@ class RetroMae(Mlm):
     def init(self, key: jax.Array) -> Variables:
         bert_key, decoder_key = jax.random.split(key)
         params = dict(super().init(bert_key)["params"])
+        if "position" not in params["embeddings"]:
+            raise UserError(
+                "RetroMAE's decoder reads the encoder's position embeddings, and a "
+                f"{self.model.config.title} has none; pre-train a BERT, or use CoT-MAE"
+            )
         stream = jnp.zeros((1, 2, self.model.config.hidden_size))
         return {
             "params": {**params, DECODER: self.decoder.init(decoder_key, stream, stream)["params"]}
@@ -193,8 +199,7 @@ class RetroMae(Mlm):
         if isinstance(text, MaskedText):
             hidden = self.decoder.apply(own, context, context, lengths, None, keys)
             return predicted(module, bert, hidden, text)
-        positions = bert["params"]["embeddings"]["position"]["embedding"]
-        queries = vector[:, None] + positions[: text.ids.shape[1]]
+        queries = vector[:, None] + _positions(bert, text.ids.shape[1])
         visible = self.visible(text.ids, lengths, text.keys)
         hidden = self.decoder.apply(own, queries, context, lengths, visible, keys)
         logits = module.apply(bert, hidden, padded=True, method="mlm_logits")
@@ -225,9 +230,8 @@ class RetroMae(Mlm):
         """e + p of every token, [B, L, D]."""
         if self.embeddings == "layer":
             return self.module.apply(bert, ids, keys=keys, method="embed")
-        tables = bert["params"]["embeddings"]
-        words = jnp.take(tables["word"]["embedding"], ids, axis=0, mode="clip")
-        return words + tables["position"]["embedding"][: ids.shape[1]]
+        table = self.module.apply(bert, method="word_table")
+        return jnp.take(table, ids, axis=0, mode="clip") + _positions(bert, ids.shape[1])
 
     def encoder(self, variables: Variables) -> Variables:
         return super().encoder(part(variables, (DECODER,), without=True))
@@ -237,24 +241,29 @@ class RetroMae(Mlm):
         source, target = _texts(spec)
         config, (texts, length) = self.module.config, spec[source].shape
         predictions = texts * self.masking.max_predictions(length)
-        total = flops.bert(config, flops.Load.padded(texts, length), predictions=predictions)
+        total = config.flops(flops.Load.padded(texts, length), predictions=predictions)
         texts, length = spec[target].shape
-        load, predictions = flops.Load.padded(texts, length), texts * self._predictions(length)
-        return (total + flops.bidirectional_head(config, load, 1, predictions)).training()
+        width, mlp = config.hidden_size, 2 * config.intermediate_size
+        total += flops.layers(flops.Load.padded(texts, length), 1, width, width, mlp)
+        return (total + config.mlm_flops(texts * self._predictions(length))).training()
 
     def activation_bytes(self, spec: Spec) -> float:
         """What the backward pass of one microbatch of these shapes keeps."""
         source, target = _texts(spec)
+        kept = partial(self.model.config.activation_bytes, self.runtime)
         texts, length = spec[source].shape
-        predictions = texts * self.masking.max_predictions(length)
-        total = memory.bert(self.module, texts, length, predictions=predictions)
+        total = kept(texts, length, predictions=texts * self.masking.max_predictions(length))
         texts, length = spec[target].shape
-        predictions = texts * self._predictions(length)
-        return total + memory.bert(self.module, texts, length, layers=1, predictions=predictions)
+        return total + kept(texts, length, layers=1, predictions=texts * self._predictions(length))
 
     def _predictions(self, length: int) -> int:
         """Positions of a text that the decoder predicts."""
         return length if self.enhanced else self.decoder_masking.max_predictions(length)
+
+
+def _positions(bert: Variables, length: int) -> jax.Array:
+    """The encoder's position embeddings p₀, p₁, … [L, D]."""
+    return bert["params"]["embeddings"]["position"]["embedding"][:length]
 
 
 def _texts(features: Any) -> tuple[str, str]:
