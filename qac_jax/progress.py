@@ -40,7 +40,7 @@ def silence() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One line for the person who watches."""
+    """One line for the user."""
     if not _silent.get():
         print(text, file=sys.stderr, flush=True)
 

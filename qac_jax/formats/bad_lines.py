@@ -1,4 +1,4 @@
-"""Bad input: told in one sentence with file and line, or tolerated, counted and listed.
+"""Bad input: reported in one sentence with file and line, or tolerated, counted and listed.
 
 Readers raise `BadRecord` for what is wrong with one record and hand it to `BadLines`, which
 allows a number of them (`--skip_bad N`) and keeps the list. Nothing is dropped in silence.
@@ -79,7 +79,7 @@ class BadLines:
         return f"; it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
 
     def summary(self) -> str:
-        """One line for the person who watches; empty when all was read."""
+        """One line for the user; empty when all was read."""
         parts = [f"left out {count} {what}" for what, count in sorted(self.left_out.items())]
         if self.items:
             file, line, message = self.items[0]

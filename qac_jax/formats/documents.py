@@ -22,7 +22,7 @@ from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.formats.samples import Recognise, never
 
 
-# One shard's share of text when nobody says how many shards there should be. It depends on the
+# One shard's share of text when the number of shards is not set. It depends on the
 # data only, never on the machine, so that the same corpus always gives the same files.
 SHARD_BYTES = 64 << 20
 
@@ -42,7 +42,7 @@ class Passage(NamedTuple):
 class Document:
     """One document: either sections that are still to be cut, or passages that are fixed.
 
-    `meta` holds what the source tells beside the text, JSON-able: "url", "summary", "aliases"
+    `meta` holds what the source gives beside the text, JSON-able: "url", "summary", "aliases"
     (other names), "anchors" [[target, label], …], "phrases" (emphasised words), "see_also",
     "categories", or keys of the source's own.
     """
@@ -127,11 +127,11 @@ def default_count(files: Sequence[str]) -> int:
 def read_shard(
     shard: Shard, bad: BadLines | None = None, drop: Collection[int] = frozenset()
 ) -> Iterator[Document]:
-    """The documents of one part. Those numbered in `drop` are repeated: told as bad records."""
+    """The documents of one part. Those numbered in `drop` are repeated, hence bad records."""
     bad = BadLines() if bad is None else bad
     for number, document in enumerate(DOCUMENTS.get(shard.format).read(shard, bad)):
         if number in drop:
-            bad.add(f"the id of {_told(document)} was there before", _place(document, shard))
+            bad.add(f"the id of {_called(document)} was there before", _place(document, shard))
         else:
             yield document
 
@@ -152,7 +152,7 @@ def read(
         for document in read_shard(shard, bad):
             repeats = [i for i in ids_of(document) if not known.add(i)]
             if repeats:
-                bad.add(f"the id of {_told(document)} was there before", _place(document, shard))
+                bad.add(f"the id of {_called(document)} was there before", _place(document, shard))
             else:
                 yield document
 
@@ -194,7 +194,7 @@ def _checked(format: str, known: Mapping[str, str], given: Mapping[str, Any]) ->
     return chosen
 
 
-def _told(document: Document) -> str:
+def _called(document: Document) -> str:
     return f"document {document.id!r}"
 
 

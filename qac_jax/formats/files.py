@@ -51,27 +51,27 @@ def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[s
 
     In folders only names that end in one of `suffixes` (compressed or not) are taken.
     """
-    found: list[str] = []
+    files: list[str] = []
     whole = os.fspath(path)
     for part in [whole] if os.path.exists(whole) else whole.split(","):
         part = os.path.expanduser(part.strip())
         if os.path.isdir(part):
             names = sorted(os.listdir(part))
             fitting = [n for n in names if not suffixes or plain_name(n).endswith(tuple(suffixes))]
-            # What an artefact says of itself is none of its records.
+            # An artefact's own record is not one of its shards.
             fitting = [n for n in fitting if not n.startswith(".") and n != artifacts.COMMIT]
             inside = [os.path.join(part, n) for n in fitting]
-            found += [p for p in inside if os.path.isfile(p)]
+            files += [p for p in inside if os.path.isfile(p)]
             if not inside:
                 wanted = " or ".join(f"*{s}" for s in suffixes) or "files"
                 raise UserError(f"the folder {part} holds no {wanted}; check the path")
         elif os.path.exists(part):
-            found.append(part)
+            files.append(part)
         elif matches := sorted(p for p in glob.glob(part) if os.path.isfile(p)):
-            found += matches
+            files += matches
         else:
             raise UserError(f"{part} does not exist; expected a file, a folder or a pattern")
-    return found
+    return files
 
 
 def plain_name(path: str) -> str:
@@ -91,7 +91,7 @@ def find(folder: str, *names: str) -> str | None:
 
 
 def compression(path: str) -> str:
-    """.gz, .bz2, .zst or nothing, by the first bytes: names lie."""
+    """.gz, .bz2, .zst or nothing, by the first bytes: the name may be wrong."""
     with open(path, "rb") as file:
         head = file.read(4)
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
@@ -240,7 +240,7 @@ class _ZstdFile(io.RawIOBase):
 
 
 def _refuse_archives(path: str, head: bytes) -> None:
-    """MS MARCO and its kin come as archives: say so instead of complaining about their bytes."""
+    """MS MARCO and others come as archives, which are refused by name."""
     if head[257:262] == b"ustar":
         kind = "a tar archive; unpack it and give the files inside"
     elif head.startswith(b"PK\x03\x04"):

@@ -102,10 +102,10 @@ def _parse(line: Line, known: Mapping[int, Sequence[JudgementFormat]]) -> Judgem
 
 def _by_width() -> dict[int, list[JudgementFormat]]:
     """The formats by their number of columns, those with a condition first."""
-    found: dict[int, list[JudgementFormat]] = {}
+    by_width: dict[int, list[JudgementFormat]] = {}
     for format in sorted(JUDGEMENTS.all().values(), key=lambda f: f.matches is None):
-        found.setdefault(len(format.columns), []).append(format)
-    return found
+        by_width.setdefault(len(format.columns), []).append(format)
+    return by_width
 
 
 def _expected(known: Mapping[int, Sequence[JudgementFormat]]) -> str:

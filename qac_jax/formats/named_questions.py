@@ -23,18 +23,18 @@ class NamedQuestion(NamedTuple):
 
 def read(path: str | os.PathLike[str]) -> list[NamedQuestion]:
     """All questions of a file."""
-    found: dict[str, NamedQuestion] = {}
+    questions: dict[str, NamedQuestion] = {}
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 question = _parsed(line, path, number)
-                if question.id in found:
+                if question.id in questions:
                     message = f"question {question.id!r} stands there already"
                     raise DataError(message, file=path, line=number)
-                found[question.id] = question
-    if not found:
-        raise DataError("there is no question in it", file=path)
-    return list(found.values())
+                questions[question.id] = question
+    if not questions:
+        raise DataError("there is no question in the file", file=path)
+    return list(questions.values())
 
 
 def judge(
@@ -60,7 +60,7 @@ def _parsed(line: str, path: str | os.PathLike[str], number: int) -> NamedQuesti
         names = tuple(record["relevant"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"no question judged by names ({error!r})", file=path, line=number
+            f"not a question judged by names ({error!r})", file=path, line=number
         ) from None
     if not all(isinstance(text, str) and text for text in (*texts, *names)) or not names:
         raise DataError("an empty id, text or name, or no name at all", file=path, line=number)

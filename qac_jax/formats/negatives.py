@@ -17,7 +17,7 @@ from qac_jax.formats.lines import columns, json_object, string
 
 
 class Negatives(NamedTuple):
-    """Passage ids for one query; `systems` says for each negative who found it."""
+    """Passage ids for one query; `systems`: which system each negative comes from."""
 
     query: str
     positives: tuple[str, ...]
@@ -78,12 +78,12 @@ def read_hard_negatives(
         for line in text_lines(Piece(file), bad):
             try:
                 record = json_object(line.text)
-                found = _hard(record, systems, per_system, margin, scores)
+                sample = _hard(record, systems, per_system, margin, scores)
             except BadRecord as error:
                 bad.add(error, line.place)
                 continue
-            if found.positives and found.negatives:
-                yield found
+            if sample.positives and sample.negatives:
+                yield sample
             else:
                 bad.leave_out("queries without positives or negatives")
 

@@ -44,8 +44,8 @@ class QueryFormat:
 
 
 def with_score(query: str, share: float) -> str:
-    """What a cross-encoder reads that is told a first ranking's score of the passage, one of
-    `shares`: in percent, before the query (Askari et al. 2023)."""
+    """The query as a cross-encoder reads it that also gets the first ranking's score of the
+    passage, one of `shares`: in percent, before the query (Askari et al. 2023)."""
     return f"{round(100 * share)} {query}"
 
 
@@ -54,17 +54,17 @@ def shares(scores: Sequence[float] | np.ndarray) -> np.ndarray:
 
     A score alone says less, as 20 is much for a short query and little for a long one.
     """
-    found = np.asarray(scores, np.float64)
-    if len(found) < 2:
-        return np.ones(len(found))
-    second, best = np.sort(found)[-2:]
+    values = np.asarray(scores, np.float64)
+    if len(values) < 2:
+        return np.ones(len(values))
+    second, best = np.sort(values)[-2:]
     if second <= 0:
         raise UserError(
-            f"a passage's score is told as a share of the best other one's, which is {second:g} "
+            f"a passage's score is given as a share of the best other one's, which is {second:g} "
             "here; expected scores above 0, such as BM25's"
         )
-    result = found / best
-    result[np.argmax(found)] = best / second
+    result = values / best
+    result[np.argmax(values)] = best / second
     return result
 
 
@@ -100,11 +100,11 @@ def _files(path: str) -> list[str]:
 
 def _format_of(file: str) -> str:
     """The format that a file of queries looks like."""
-    found = sample(file)
-    if name := QUERIES.detect(found):
+    head = sample(file)
+    if name := QUERIES.detect(head):
         return name
     raise DataError(
-        f"queries of an unknown format: {len(found.columns)} columns; name one of "
+        f"queries of an unknown format: {len(head.columns)} columns; name one of "
         f"{', '.join(QUERIES.names())}",
         file=file,
         line=1,

@@ -38,7 +38,7 @@ def shard_name(name: str, index: int, count: int) -> str:
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """One line. `_id` should come first: ids are then found without parsing the whole line."""
+    """One line. `_id` should come first: ids are then read without parsing the whole line."""
     line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return line.encode() + b"\n"
 
@@ -115,8 +115,8 @@ class Records(Sequence[Record]):
         shards = sorted(m.groups() for m in map(_SHARD.fullmatch, artifact.files) if m)
         names = {shard[0] for shard in shards}
         if name is None and len(names) != 1:
-            found = ", ".join(sorted(names)) or "none"
-            raise UserError(f"{artifact.path} does not hold one kind of text records ({found})")
+            held = ", ".join(sorted(names)) or "none"
+            raise UserError(f"{artifact.path} does not hold one kind of text records ({held})")
         self.name = name or names.pop()
         self._paths = [
             os.fspath(artifact.path / shard_name(base, int(index), int(count)))

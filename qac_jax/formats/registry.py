@@ -42,8 +42,8 @@ class Registry(Generic[F]):
     def names(self) -> tuple[str, ...]:
         """By the names of their files: nothing is imported."""
         package = importlib.import_module(self._package)
-        found = (module.name for module in pkgutil.iter_modules(package.__path__))
-        return tuple(sorted(name for name in found if not name.startswith("_")))
+        modules = (module.name for module in pkgutil.iter_modules(package.__path__))
+        return tuple(sorted(name for name in modules if not name.startswith("_")))
 
     def get(self, name: str) -> F:
         if name not in (names := self.names()):

@@ -1,4 +1,4 @@
-"""Ids that occur twice in a corpus: a global step over what all workers send home."""
+"""Ids that occur twice in a corpus: a global step over what all workers return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qac_jax.formats.identities import id_hash, repeated
 
 
 class ShardIds:
-    """The ids of one part's documents in twelve bytes each: what a worker sends home."""
+    """The ids of one part's documents in twelve bytes each: what a worker returns."""
 
     def __init__(self) -> None:
         self._hashes, self._owners, self._count = array("Q"), array("I"), 0
@@ -34,14 +34,14 @@ def repeated_documents(
 ) -> dict[int, frozenset[int]]:
     """A global step: part -> numbers of its documents with an id that was there before.
 
-    Give them to `read_shard(…, drop=…)`: it tells file and line, or skips and lists them.
+    Give them to `read_shard(…, drop=…)`: it names file and line, or skips and lists them.
     """
     every = list(parts)
     hashes = np.concatenate([h for h, _ in every]) if every else np.zeros(0, np.uint64)
     ends = list(itertools.accumulate(len(h) for h, _ in every))
-    found: dict[int, set[int]] = {}
+    by_part: dict[int, set[int]] = {}
     for position in repeated(hashes):
         part = int(np.searchsorted(ends, position, side="right"))
         begin = ends[part - 1] if part else 0
-        found.setdefault(part, set()).add(int(every[part][1][position - begin]))
-    return {part: frozenset(numbers) for part, numbers in sorted(found.items())}
+        by_part.setdefault(part, set()).add(int(every[part][1][position - begin]))
+    return {part: frozenset(numbers) for part, numbers in sorted(by_part.items())}

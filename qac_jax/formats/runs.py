@@ -72,7 +72,7 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
     path = os.fspath(path)
     ids: dict[str, list[str]] = {}
     scores: dict[str, list[float]] = {}
-    # Passages are found by many queries: their ids are kept once.
+    # Many queries retrieve the same passage: ids are kept once.
     known: dict[bytes, str] = {}
     for number, query, passage, score in _lines(path):
         if (name := known.get(query)) is None:
@@ -104,23 +104,23 @@ def stream_run(
     rows = ((os.fspath(path), *row) for path in paths for row in _lines(os.fspath(path), bad))
     finished = IdSet()
     for key, group in itertools.groupby(rows, key=lambda row: row[2]):
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for path, number, _, passage, score in group:
             try:
                 query, name = _decoded(key, path, number), _decoded(passage, path, number)
             except DataError as error:
                 bad.add(error.message, Place(path, number))
                 continue
-            if not found and not finished.add(query):
+            if not scores and not finished.add(query):
                 message = f"query {query!r} was there before; sort the run by query"
                 bad.add(message, Place(path, number))
                 break
-            if name in found:
+            if name in scores:
                 bad.add(_again(name, query), Place(path, number))
             else:
-                found[name] = score
-        if found:
-            yield query, ranked(list(found), list(found.values()))
+                scores[name] = score
+        if scores:
+            yield query, ranked(list(scores), list(scores.values()))
 
 
 def write_run(path: str | os.PathLike[str], run: Mapping[str, Ranking], tag: str = TAG) -> None:
@@ -143,7 +143,7 @@ def write_lines(file: IO[str], run: Mapping[str, Ranking], tag: str = TAG) -> No
     for query, ranking in run.items():
         before, after = f"{query}{blank}Q0{blank}", f"{blank}{tag}\n"
         pairs = zip(ranking.ids, ranking.scores.tolist(), strict=True)
-        # Nine digits tell all numbers of single precision apart.
+        # Nine digits distinguish all numbers of single precision.
         file.writelines(
             f"{before}{name}{blank}{rank}{blank}{score:.9g}{after}"
             for rank, (name, score) in enumerate(pairs, 1)
@@ -153,7 +153,7 @@ def write_lines(file: IO[str], run: Mapping[str, Ranking], tag: str = TAG) -> No
 def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
     """Name -> path for a run's file, a folder that holds one, or several joined by commas.
 
-    A run is called after its file, or after its folder where that tells more.
+    A run is called after its file, or after its folder where files are all called alike.
     """
     paths = [_run_file(part.strip()) for part in os.fspath(source).split(",") if part.strip()]
     if repeated := {path for path in paths if paths.count(path) > 1}:
@@ -172,8 +172,8 @@ def _run_file(path: str) -> str:
         return path
     inside = sorted(n for n in os.listdir(path) if n.endswith((".trec", ".run", ".trec.gz")))
     if len(inside) != 1:
-        found = ", ".join(inside) or "none"
-        raise UserError(f"{path} holds {found} of the name *.trec or *.run; expected one run")
+        names = ", ".join(inside) or "none"
+        raise UserError(f"{path} holds {names} with the ending .trec or .run; expected one run")
     return os.path.join(path, inside[0])
 
 

@@ -201,6 +201,7 @@ class Layers(nn.Module):
         With `rows` the last layer, which must take it, gives only the first so many positions.
         """
         layer, runtime, count = self.make(parent=None), self.runtime, self.count
+        x = x.astype(runtime.compute_dtype)  # what a layer gives, and what a scan must begin with
         params = self._params(layer, x, *arguments)
 
         def apply(weights: Any, x: Array, index: int | Array, **options: Any) -> Array:

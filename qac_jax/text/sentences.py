@@ -47,15 +47,15 @@ class Splitter:
 
     def spans(self, text: str) -> list[Span]:
         """Every non-blank stretch of the text belongs to one sentence."""
-        found: list[Span] = []
+        places: list[Span] = []
         for start, stop in paragraphs(text):
             part = text[start:stop]
             if part.startswith(">>> ") or "\n>>> " in part:
                 pieces = list(_divided(part, _STATEMENT))
             else:
                 pieces = list(self._punkt.span_tokenize(part))
-            found.extend((start + a, start + b) for a, b in pieces)
-        return found
+            places.extend((start + a, start + b) for a, b in pieces)
+        return places
 
     def split(self, text: str) -> list[str]:
         return [text[start:stop] for start, stop in self.spans(text)]
@@ -64,7 +64,7 @@ class Splitter:
 def load(choice: str = "auto") -> Splitter:
     """The splitter of that name, or from a file that `learn` made.
 
-    "auto" takes NLTK's punkt_tab where it is installed, else ours; the caller says which.
+    "auto" takes NLTK's punkt_tab where it is installed, else ours.
     """
     if choice in SPLITTERS:
         return _named(choice)
@@ -88,19 +88,19 @@ def paragraphs(text: str) -> Iterator[Span]:
 
 def lines(text: str) -> list[Span]:
     """The places of the lines that are not blank."""
-    found, start = [], 0
+    places, start = [], 0
     for line in text.split("\n"):
         stripped = _stripped(text, start, start + len(line))
         if stripped is not None:
-            found.append(stripped)
+            places.append(stripped)
         start += len(line) + 1
-    return found
+    return places
 
 
 def learn(texts: Iterable[str]) -> dict[str, Any]:
     """Punkt parameters learned from the prose of texts, in the JSON form that is shipped.
 
-    Common English abbreviations are given; identifiers and numbers are no words to learn.
+    Common English abbreviations are given; identifiers and numbers are not learned.
     """
     from nltk.tokenize.punkt import PunktTrainer
 

@@ -124,18 +124,18 @@ def joined(
     def size(span: Sequence[int]) -> int:
         return sum(counts[sentence] for sentence in span)
 
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for span in map(list, spans):
-        small = size(span) < least or (found and size(found[-1]) < least)
-        if found and small and size(found[-1]) + size(span) <= limit:
-            found[-1].extend(span)
+        small = size(span) < least or (result and size(result[-1]) < least)
+        if result and small and size(result[-1]) + size(span) <= limit:
+            result[-1].extend(span)
             continue
-        if found and size(span) < least:
-            before = found[-1]
+        if result and size(span) < least:
+            before = result[-1]
             while size(span) < least and len(before) > 1:
                 last = before[-1]
                 if size(before) - counts[last] < least or size(span) + counts[last] > limit:
                     break
                 span.insert(0, before.pop())
-        found.append(span)
-    return found
+        result.append(span)
+    return result

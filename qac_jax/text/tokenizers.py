@@ -234,14 +234,14 @@ def wordpiece(vocab: dict[str, int], *, lowercase: bool = True) -> Any:
 def special_tokens_of(vocab: Iterable[str], stated: dict[str, Any]) -> dict[str, str]:
     """The special token of each role: as a config states it, else by its usual spelling."""
     pieces = set(vocab)
-    found = {}
+    roles = {}
     for role, spellings in _SPELLINGS.items():
         token = stated.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         candidates = [token] if isinstance(token, str) else spellings
         if known := [piece for piece in candidates if piece in pieces]:
-            found[role] = known[0]
-    return found
+            roles[role] = known[0]
+    return roles
 
 
 def _backend(folder: Path) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 # White space to Python, but removed by BERT's cleaning, so that it joins what it divided.
 _JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
-# What is remembered: at most so many words of at most so many letters, about 50 MB.
+# The most words that are remembered, and the most letters of each: about 50 MB.
 _MOST_WORDS = 400_000
 _LONGEST_WORD = 40
 

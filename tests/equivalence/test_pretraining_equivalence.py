@@ -1,4 +1,4 @@
-"""coCondenser and CoT-MAE: chunked, accumulated and on eight devices they are the direct step."""
+"""Objectives with heads: chunked, accumulated and on eight devices they are the direct step."""
 
 from __future__ import annotations
 
@@ -12,70 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from toy_pretraining import BERT, CONTEXT, NAMES, PASSAGE, SIZE, batch_for, objectives
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
-from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime
-from qac_jax.objectives.cocondenser import CoCondenser
-from qac_jax.objectives.condenser import Condenser
-from qac_jax.objectives.cotmae import HEADS, CotMae
+from qac_jax.objectives.cotmae import HEADS
 from qac_jax.objectives.masked_text import part, shared
-from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import mesh as meshes
 from qac_jax.training import start
 from qac_jax.training.step import Engine, chunk_of
-
-
-VOCABULARY = Vocabulary(np.arange(64) % 3 == 2)
-SIZE, PASSAGE, CONTEXT = 16, 12, 6
-BERT = BertConfig(
-    vocab_size=64,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=32,
-    max_positions=PASSAGE,
-)
-
-
-def objectives(dtype: str = "float32") -> dict[str, Any]:
-    model = Bert(BERT, Runtime(dtype=dtype, dropout="hash"))
-    return {
-        "condenser": Condenser(model, Masking(0.3), VOCABULARY, head_layers=1),
-        "cocondenser": CoCondenser(
-            model, Masking(0.3), VOCABULARY, head_layers=1, temperature=2.0, coefficient=0.5
-        ),
-        "cotmae": CotMae(model, vocabulary=VOCABULARY, decoder="both", mlm_layers=1),
-        "cotmae_symmetric": CotMae(
-            model, vocabulary=VOCABULARY, mlm_layers=1, symmetric=True, encoder_mlm=False
-        ),
-    }
-
-
-NAMES = list(objectives())
-
-
-def make_batch(seed: int = 0, size: int = SIZE) -> dict[str, np.ndarray]:
-    """Texts of unequal lengths; among them one with nothing to mask."""
-    rng = np.random.default_rng(seed)
-    batch = {}
-    for name, length in (("tokens", PASSAGE), ("passage", PASSAGE), ("context", CONTEXT)):
-        lengths = rng.integers(4, length + 1, size).astype(np.int32)
-        ids = rng.integers(5, 60, (size, length)).astype(np.int32)
-        ids[:, 0] = VOCABULARY.cls
-        ids[3, 1:] = VOCABULARY.unk
-        batch[name] = np.where(np.arange(length) < lengths[:, None], ids, 0).astype(np.int32)
-        batch[f"{name}_length"] = lengths
-    return batch
-
-
-def batch_for(name: str) -> dict[str, np.ndarray]:
-    """What the loader would give: its features alone."""
-    mine = ("tokens",) if name == "condenser" else ("passage", "context")
-    return {n: x for n, x in make_batch().items() if n.removesuffix("_length") in mine}
 
 
 def with_parameters_of(objective: Any, dtype: str) -> Any:
@@ -113,9 +61,9 @@ def assert_same(a: Any, b: Any, limit: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cocondenser", "cotmae"])
+@pytest.mark.parametrize("name", ["cocondenser", "cotmae", "retromae"])
 def test_in_parts_and_on_eight_devices_it_is_the_direct_step(name: str) -> None:
-    # coCondenser encodes chunks of the batch, CoT-MAE accumulates over them.
+    # coCondenser encodes chunks of the batch, the others accumulate over them.
     direct = one_step(name, (1, 1, 1), 0, "float32")
     assert_same(one_step(name, (2, 2, 2), 8, "float32"), direct, 2e-5)
 
@@ -128,6 +76,9 @@ def test_in_parts_and_on_eight_devices_it_is_the_direct_step(name: str) -> None:
         ("cotmae", (8, 1, 1)),
         ("cotmae_symmetric", (1, 1, 1)),
         ("condenser", (1, 1, 1)),
+        ("retromae", (8, 1, 1)),
+        ("retromae_pairs", (1, 1, 1)),
+        ("retromae_basic", (1, 1, 1)),
     ],
 )
 def test_in_parts_it_is_the_direct_step_in_float64(name: str, shape: tuple[int, int, int]) -> None:
@@ -144,7 +95,9 @@ def ready(name: str, dtype: str = "float64") -> tuple[Any, Any, Any]:
     return objective, variables, jax.jit(objective.prepare)(batch_for(name), jax.random.key(1))
 
 
-@pytest.mark.parametrize("name", [pytest.param("condenser", marks=pytest.mark.slow), "cotmae"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("condenser", marks=pytest.mark.slow), "cotmae", "retromae"]
+)
 def test_parts_of_a_batch_add_up(name: str) -> None:
     with jax.enable_x64(True):
         objective, variables, batch = ready(name)
@@ -307,7 +260,7 @@ def test_a_head_beside_the_weights_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cocondenser", "cotmae"])
+@pytest.mark.parametrize("name", ["cocondenser", "cotmae", "retromae_pairs"])
 def test_exported_encoders_load_in_transformers(name: str, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     objective = objectives()[name]

@@ -15,6 +15,7 @@ from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
 from qac_jax.objectives.cotmae import CotMae
 from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.retromae import RetroMae
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption
 from qac_jax.stages.train import Train
@@ -91,6 +92,7 @@ def test_sizes_differ() -> None:
         ("condenser", Condenser, "mlm"),
         ("cocondenser", CoCondenser, "passage_query"),
         ("cotmae", CotMae, "passage_query"),
+        ("retromae", RetroMae, "mlm"),
         ("seq2seq", Seq2Seq, "seq2seq"),
         ("span_corruption", SpanCorruption, "mlm"),
     ],

@@ -181,7 +181,7 @@ def test_mistakes_are_one_sentence():
         documents.shards("python_docs", "scipi")
     with pytest.raises(UserError, match="no packages are named"):
         documents.shards("python_docs", " , ")
-    with pytest.raises(UserError, match="no top-level package"):
+    with pytest.raises(UserError, match="not a top-level package"):
         documents.shards("python_docs", "scipy.stats")
     with pytest.raises(UserError, match="held_out='no'"):
         documents.shards("python_docs", "scipy", options={"held_out": "no"})

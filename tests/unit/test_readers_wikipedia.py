@@ -96,7 +96,7 @@ def test_redirects_and_other_pages_are_left_out_and_counted(tmp_path):
     assert [d.id for d in documents.read("wikipedia", path, bad=bad)] == ["1", "5"]
     assert dict(bad.left_out) == {
         "redirects": 1,
-        "pages that are no articles": 1,
+        "pages that are not articles": 1,
         "articles without prose": 1,
     }
 

@@ -185,10 +185,10 @@ def _without_directive(text: str) -> str | None:
     """What a directive leaves to read; None for nothing."""
     if _TARGET.match(text):
         return None
-    found = _DIRECTIVE.match(text)
-    if found is None:
+    match = _DIRECTIVE.match(text)
+    if match is None:
         return text[:-1] if text.endswith("::") else text
-    name, argument = found.groups()
+    name, argument = match.groups()
     if name == "math":
         return argument or None
     if name in _REMARK:
@@ -232,16 +232,16 @@ def _see_also_boxes(lines: list[str]) -> Iterator[list[str]]:
     """Takes the `.. seealso::` directives out of the lines."""
     start = 0
     while start < len(lines):
-        found = _SEE_ALSO.match(lines[start])
+        match = _SEE_ALSO.match(lines[start])
         start += 1
-        if found is None:
+        if match is None:
             continue
         stop = start
         while stop < len(lines) and (
-            not lines[stop].strip() or lines[stop].startswith(found[1] + " ")
+            not lines[stop].strip() or lines[stop].startswith(match[1] + " ")
         ):
             stop += 1
-        yield [found[2].strip(), *lines[start:stop]]
+        yield [match[2].strip(), *lines[start:stop]]
         lines[start - 1 : stop] = [""]
 
 

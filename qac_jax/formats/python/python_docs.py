@@ -47,7 +47,7 @@ _SKIPPED_FOLDERS = {
 
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
-    """One package is one piece: its names can only be told from all of it."""
+    """One package is one piece: its public names depend on all of it."""
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             raise UserError(f"option {name}={options[name]!r}: expected {' or '.join(allowed)}")
@@ -93,16 +93,16 @@ def versions(packages: str) -> dict[str, str]:
     """What is installed, for the key of a stage: the same names may mean other texts tomorrow."""
     import importlib.metadata as metadata
 
-    found = {}
+    installed = {}
     for package in map(str.strip, packages.split(",")):
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except (metadata.PackageNotFoundError, ValueError):
             # Imported under another name than it is installed by (sklearn), or built in.
             owners = sorted(set(metadata.packages_distributions().get(package, ())))
             python = "python " + ".".join(map(str, sys.version_info[:3]))
-            found[package] = " ".join(f"{o} {metadata.version(o)}" for o in owners) or python
-    return found
+            installed[package] = " ".join(f"{o} {metadata.version(o)}" for o in owners) or python
+    return installed
 
 
 class _Package:
@@ -211,9 +211,9 @@ class _Package:
     def _target(self, module: Module, label: str) -> str:
         """The public name of what a "See Also" means, or the label as it is written."""
         for start in (module.name, self.name):
-            found = self.names.resolve_dotted(start, label.removeprefix(f"{self.name}."))
-            if found is not None and self.public.get(found):
-                return self.public[found][0]
+            target = self.names.resolve_dotted(start, label.removeprefix(f"{self.name}."))
+            if target is not None and self.public.get(target):
+                return self.public[target][0]
         return label
 
     def _module_title(self, module: Module) -> str:
@@ -229,7 +229,7 @@ class _Package:
 
 
 class _Parts:
-    """Sections of a document and, beside each, what it says about itself."""
+    """Sections of a document, and the metadata of each beside it."""
 
     def __init__(self) -> None:
         self.sections: list[Section] = []
@@ -237,11 +237,11 @@ class _Parts:
 
 
 def _root(package: str) -> str:
-    """The folder or file of a package, found without importing it."""
+    """The folder or file of a package, without importing it."""
     if package == STDLIB:
         return sysconfig.get_path("stdlib")
     if not package.isidentifier():
-        raise UserError(f"{package!r} is no top-level package; name packages such as numpy")
+        raise UserError(f"{package!r} is not a top-level package; name packages such as numpy")
     spec = importlib.util.find_spec(package)
     if spec is None:
         known = {STDLIB, *DEFAULT_PACKAGES.split(",")}
@@ -296,7 +296,7 @@ def _module_name(package: str, root: str, path: str) -> str:
 
 
 def _add_docs(modules: dict[str, Module]) -> None:
-    """Puts what add_newdoc says where it says it belongs."""
+    """Attaches the docstrings of add_newdoc calls to the objects that they name."""
     for module in list(modules.values()):
         for added in module.added_docs:
             place = added.place or module.name.rpartition(".")[0]

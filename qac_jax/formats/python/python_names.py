@@ -1,4 +1,4 @@
-"""The public names of what a Python package defines, found without importing it.
+"""The public names of what a Python package defines, without importing it.
 
 A name is public when it can be reached through modules without a leading underscore: defined
 there, listed in `__all__`, or re-exported by a package's `__init__`, however many re-exports,
@@ -51,12 +51,12 @@ class Names:
 
     def public_names(self) -> dict[Definition, list[str]]:
         """Every name of every definition that can be seen from outside, the best first."""
-        found: dict[Definition, set[_Candidate]] = defaultdict(set)
+        named: dict[Definition, set[_Candidate]] = defaultdict(set)
         for module in self.modules.values():
             for name, member in module.members.items():
                 if member.home and is_public(f"{member.home}.{name}"):
                     own = Definition(module.name, name)
-                    found[own].add(self._candidate(_SET_MODULE, member.home, own))
+                    named[own].add(self._candidate(_SET_MODULE, member.home, own))
             if not is_public(module.name):
                 continue
             for name in self._surface(module):
@@ -65,11 +65,11 @@ class Names:
                     continue
                 if definition.name:
                     rank = _rank(module, name)
-                    found[definition].add(self._candidate(rank, module.name, definition, name))
+                    named[definition].add(self._candidate(rank, module.name, definition, name))
                 elif name in (module.exported or ()) and name in module.imports:
                     for below, full in self._below(definition, f"{module.name}.{name}"):
-                        found[below].add(full)
-        return {d: _names(candidates) for d, candidates in found.items()}
+                        named[below].add(full)
+        return {d: _names(candidates) for d, candidates in named.items()}
 
     def _below(self, owner: Definition, shown_as: str) -> Iterator[tuple[Definition, _Candidate]]:
         """What a module holds that is shown under another name (posixpath as os.path)."""
@@ -113,22 +113,22 @@ class Names:
         if name in module.members:
             return Definition(module_name, name)
         if module.aliases.get(name, name) != name:
-            found = self.resolve_dotted(module_name, module.aliases[name])
-            if found is not None:
-                return found
+            definition = self.resolve_dotted(module_name, module.aliases[name])
+            if definition is not None:
+                return definition
         if name in module.instances and (made_by := self._class_of(module, name)):
             return Definition(module_name, made_by)
         if name in module.imports:
             source, attribute = module.imports[name]
             if attribute is None:
                 return self._module(source)
-            found = self.resolve(source, attribute)
-            return found or self._module(f"{source}.{attribute}")
+            definition = self.resolve(source, attribute)
+            return definition or self._module(f"{source}.{attribute}")
         for star in reversed(module.stars):
             if star in self.modules and name in self._seen_by_star(star):
-                found = self.resolve(star, name)
-                if found is not None:
-                    return found
+                definition = self.resolve(star, name)
+                if definition is not None:
+                    return definition
         if name in module.constants or name in module.aliases or name in module.instances:
             return Definition(module_name, name)
         return self._module(f"{module_name}.{name}")
@@ -140,12 +140,12 @@ class Names:
             made_by = self._class_of(owner, first)
             if made_by and rest[0] in owner.members[made_by].methods:
                 return Definition(module, f"{made_by}.{rest[0]}")  # shuffle = _inst.shuffle
-        found = self.resolve(module, first)
+        definition = self.resolve(module, first)
         for name in rest:
-            if found is None or found.name:
+            if definition is None or definition.name:
                 return None  # an attribute of a class or function
-            found = self.resolve(found.module, name)
-        return found
+            definition = self.resolve(definition.module, name)
+        return definition
 
     def _class_of(self, module: Module, instance: str) -> str:
         """The class in this module that an object is the only instance of, or nothing."""

@@ -192,7 +192,7 @@ def _home(decorators: Sequence[ast.expr]) -> str:
 
 
 def _names_in(value: ast.expr) -> Iterator[str]:
-    """The items of an expression that makes a list of names, as far as it can be told."""
+    """The items of an expression that makes a list of names, as far as the source shows them."""
     match value:
         case ast.Constant(value=str() as name):
             yield name

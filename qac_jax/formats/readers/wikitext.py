@@ -66,7 +66,7 @@ _NOWHERE = 7
 
 @dataclass
 class Page:
-    """What a page says. Anchors are (title, label) of piped links, links the titles linked to."""
+    """A page. Anchors are (title, label) of piped links, links the titles that it links to."""
 
     sections: list[tuple[str, str]] = field(default_factory=list)
     anchors: list[tuple[str, str]] = field(default_factory=list)
@@ -163,21 +163,21 @@ class _Links:
 
     def __init__(self, page: Page, files: Collection[str], categories: Collection[str]):
         self._page, self._files, self._categories = page, files, categories
-        self._found: list[str] = []
+        self._targets: list[str] = []
 
     def shown(self, text: str) -> tuple[str, list[str]]:
         """The text as a reader sees it, and the titles it links to."""
-        self._found = []
-        return _nested(_LINKS, text, self._link), self._found
+        self._targets = []
+        return _nested(_LINKS, text, self._link), self._targets
 
     def anchors(self, text: str) -> list[tuple[str, str]]:
         """(title, label) of all piped links, those in tables and boxes too."""
-        found = []
+        piped = []
         for match in _PIPED.finditer(text):
             title, label = _title(match[1]), _plain(_QUOTES.sub("", match[2]))
             if title and label and not self._special(match[1].strip(), piped=True):
-                found.append((title, label))
-        return found
+                piped.append((title, label))
+        return piped
 
     def _link(self, inner: str) -> str:
         target, bar, label = inner.partition("|")
@@ -190,11 +190,11 @@ class _Links:
         if space:
             return ""
         if title := _title(target):
-            self._found.append(title)
+            self._targets.append(title)
         return label if bar else target
 
     def _special(self, target: str, piped: bool) -> str:
-        """The name space of what is no link to an article: files, categories, other languages."""
+        """The name space of links that do not lead to an article: files, categories, languages."""
         space = target.partition(":")[0].strip().lower() if ":" in target else ""
         if space in self._files or space in self._categories:
             return space

@@ -1,4 +1,4 @@
-"""BEIR folders. `documents.jsonl`, where there is one, says which passages make a document:
+"""BEIR folders. `documents.jsonl`, where there is one, lists the passages of each document:
 {"_id", "title", "source", "passages": [{"_id", "text"}, …]}. Passages of `corpus.jsonl` that it
 does not name follow as documents of one passage each: nothing is lost between the two files.
 """
@@ -97,7 +97,7 @@ def _documents_file(path: str) -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def _passages_of(documents: str, modified: float) -> IdSet:
-    """Ids of all passages that documents.jsonl holds; its bad lines are told elsewhere."""
+    """Ids of all passages that documents.jsonl holds; its bad lines are reported elsewhere."""
     return IdSet(
         str(passage["_id"])
         for line in text_lines(Piece(documents), BadLines(1 << 62))

@@ -1,7 +1,8 @@
 """Plain JSON lines and The Pile: {"text": …, "meta": {"pile_set_name": …}}.
 
-The keys are found by their usual names or told by the options id, title and text. Records with
-{"sections": [{"heading", "text"}, …]} keep them. What is left goes to the document's meta.
+The keys of id, title and text are the usual ones, or those that the options of these names give.
+Records with {"sections": [{"heading", "text"}, …]} keep them. What is left goes to the
+document's meta.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) 
     )
 
 
-def _key(record: Mapping[str, Any], told: str, usual: Sequence[str]) -> str:
-    return told or next((key for key in usual if record.get(key) is not None), usual[0])
+def _key(record: Mapping[str, Any], given: str, usual: Sequence[str]) -> str:
+    return given or next((key for key in usual if record.get(key) is not None), usual[0])
 
 
 def _section(part: Any) -> Section:

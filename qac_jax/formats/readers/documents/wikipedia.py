@@ -44,7 +44,7 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             if page.redirect:
                 bad.leave_out("redirects")
             elif page.fields.get("ns", "0") != "0":
-                bad.leave_out("pages that are no articles")
+                bad.leave_out("pages that are not articles")
             else:
                 try:
                     document = _document(page, dump.namespaces, place)
@@ -64,7 +64,7 @@ def _document(page: _Page, namespaces: Mapping[str, str], place: Place) -> Docum
         files={namespaces.get(_FILE, "").lower()} - {""},
         categories={namespaces.get(_CATEGORY, "").lower()} - {""},
     )
-    found: dict[str, Any] = {
+    meta: dict[str, Any] = {
         "anchors": [list(anchor) for anchor in parsed.anchors],
         "links": parsed.links,
         "phrases": parsed.phrases,
@@ -76,7 +76,7 @@ def _document(page: _Page, namespaces: Mapping[str, str], place: Place) -> Docum
         title=fields.get("title", ""),
         sections=tuple(Section(*section) for section in parsed.sections),
         source="wikipedia",
-        meta={key: value for key, value in found.items() if value},
+        meta={key: value for key, value in meta.items() if value},
         place=place,
     )
     if document.id and fields.get("text", "").strip() and not document.sections:

@@ -1,0 +1,271 @@
+"""RetroMAE: a text must be reconstructed from its vector by a decoder of one layer (Xiao et al.,
+2022, "RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder").
+
+The encoder reads the text masked at a low rate, and its final [CLS] state is h. The decoder has so
+little else to go on that h must hold the text (equation numbers are the paper's):
+
+    basic     reads H = [h, e₁ + p₁, …, e_N + p_N] of the text masked at a high rate, and predicts
+              the masked tokens (2, 3)
+    enhanced  queries  H₁ = [h + p₀, h + p₁, …, h + p_N], keys and values
+              H₂ = [h, e₁ + p₁, …, e_N + p_N] of the text unmasked (4);
+              A = softmax(Q Kᵀ / √d + M) V  (5), where row i sees the tokens sampled for it, never
+              itself, and every row but the first sees h (6); predicts all tokens of the text (7)
+
+The rest of the decoder is BERT's layer: H₁ + A (or H + A), normalised, then the MLP. Predictions
+are the encoder's own MLM head's, whose output matrix is the word embedding. The loss is the sum of
+the encoder's MLM loss and the decoder's (Algorithm 1).
+
+Trained on single texts (the feature `tokens`), a text is reconstructed from itself. On pairs
+(`passage` and `context`, as for CoT-MAE) the context is reconstructed from the passage's vector:
+query-as-context pre-training with this decoder.
+
+The released models hold the encoder and its MLM head, but no decoder, so that there is none to take
+over from a Hugging Face folder: `stored_heads` is empty.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from qac_jax.errors import UserError, nearest
+from qac_jax.models import flops
+from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.layers import Dense, LayerNorm, Runtime, dropout, fold, shard
+from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
+from qac_jax.objectives.masked_text import MaskedText, masked, part, predicted, shared
+from qac_jax.objectives.masking import Masking
+from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
+from qac_jax.objectives.token_loss import TokenLoss, token_loss
+
+
+DECODER = "decoder"
+EMBEDDINGS = ("layer", "sum")
+# Dropout keys of what the decoder reads and of the decoder, apart from the encoder's.
+_READ_SITE = 2 * OUTPUT_SITE
+_DECODER_SITE = _READ_SITE + 1
+
+
+class WholeText(NamedTuple):
+    """Texts of which every token is predicted; examples first."""
+
+    ids: jax.Array  # [B, L]
+    lengths: jax.Array  # [B]
+    weights: jax.Array  # [B, L]; 0 for [CLS], [SEP] and padding
+    keys: jax.Array  # [B]; of the visible tokens
+
+
+class Decoder(nn.Module):
+    """One layer of a Transformer whose queries may be another stream than its keys and values."""
+
+    config: Any
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(
+        self,
+        queries: jax.Array,
+        context: jax.Array,
+        lengths: jax.Array | None = None,
+        visible: jax.Array | None = None,
+        keys: jax.Array | None = None,
+    ) -> jax.Array:
+        """queries and context [B, L, D], visible [B, L, L] (None: all) -> hidden [B, L, D]."""
+        config, width, dtype = self.config, self.config.hidden_size, self.runtime.compute_dtype
+        init = nn.initializers.normal(config.initializer_range)
+        queries, context = queries.astype(dtype), context.astype(dtype)
+
+        def project(source: jax.Array, name: str, scale: float = 1.0) -> jax.Array:
+            projected = Dense(width, ("embed", "heads"), dtype, init, name=name)(source, scale)
+            return split_heads(shard(projected, "batch", "length", "heads"), config.num_heads)
+
+        mixed = attend(
+            project(queries, "query", (width // config.num_heads) ** -0.5),
+            project(context, "key"),
+            project(context, "value"),
+            lengths,
+            self.runtime,
+            visible=None if visible is None else visible[:, None],
+            keys=keys,
+            site=site(0, 0),
+            rate=config.attention_dropout,
+        )
+        mixed = Dense(width, ("heads", "embed"), dtype, init, name="output")(merge_heads(mixed))
+        mixed = dropout(mixed, keys, site(0, 1), config.hidden_dropout, self.runtime.dropout)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(queries + mixed)
+        mlp = Mlp(config, self.runtime, config.intermediate_size, name="mlp")(x, keys, 0)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)
+        return shard(x, "batch", "length", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class RetroMae(Mlm):
+    """The encoder's own MLM, and a decoder that reconstructs the text from its vector.
+
+    decoder_masking: of basic decoding, what is hidden and predicted; of enhanced decoding, what is
+    hidden from each row. visible_sets: how many sets of visible tokens are drawn for a text, from
+    which each row takes one at random (the released code draws 128; 0: a set of its own for every
+    row). embeddings: e + p of the text as the encoder's embedding layer computes it, with token
+    type, normalisation and dropout ("layer", as released), or as the sum alone ("sum").
+    """
+
+    masking: Masking = Masking(0.30)
+    decoder_masking: Masking = Masking(0.50)
+    enhanced: bool = True
+    visible_sets: int = 0
+    embeddings: str = "layer"
+
+    def __post_init__(self) -> None:
+        if self.visible_sets < 0:
+            raise UserError(
+                f"visible_sets={self.visible_sets} is not a number of sets; expected 0 (one for "
+                "every row) or more, such as 128"
+            )
+        if self.embeddings not in EMBEDDINGS:
+            raise UserError(
+                f"embeddings={self.embeddings!r} is not known; "
+                + nearest(self.embeddings, EMBEDDINGS)
+            )
+
+    @property
+    def decoder(self) -> Decoder:
+        return Decoder(self.model.config, self.model.runtime)
+
+    def init(self, key: jax.Array) -> Variables:
+        bert_key, decoder_key = jax.random.split(key)
+        params = dict(super().init(bert_key)["params"])
+        if "position" not in params["embeddings"]:
+            raise UserError(
+                "RetroMAE's decoder reads the encoder's position embeddings, and a "
+                f"{self.model.config.title} has none; pre-train a BERT, or use CoT-MAE"
+            )
+        stream = jnp.zeros((1, 2, self.model.config.hidden_size))
+        return {
+            "params": {**params, DECODER: self.decoder.init(decoder_key, stream, stream)["params"]}
+        }
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        source, target = _texts(batch)
+        vocabulary, count = self.known_vocabulary, len(batch[source])
+        encoded, decoded, dropped = (example_keys(k, count) for k in jax.random.split(key, 3))
+
+        def text(name: str, masking: Masking, keys: jax.Array) -> MaskedText:
+            ids, lengths = batch[name], batch[f"{name}_length"]
+            return shared([masked(masking, vocabulary, ids, lengths, keys)])[0]
+
+        ready: Batch = {"encoded": text(source, self.masking, encoded), "keys": dropped}
+        if not self.enhanced:
+            return {**ready, "decoded": text(target, self.decoder_masking, decoded)}
+        ids, lengths = batch[target], batch[f"{target}_length"]
+        wanted = jnp.arange(ids.shape[1]) < lengths[:, None]
+        wanted &= (ids != vocabulary.cls) & (ids != vocabulary.sep)
+        return {**ready, "decoded": WholeText(ids, lengths, global_weights(wanted), decoded)}
+
+    def loss(
+        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
+    ) -> tuple[jax.Array, Aux]:
+        module, keys, text = self.module, batch["keys"] if train else None, batch["encoded"]
+        bert = part(variables, (DECODER,), without=True)
+        out = module.apply(bert, text.ids, text.lengths, keys=keys)
+        of_encoder = predicted(module, bert, out.last, text)
+        of_decoder = self.reconstructed(variables, out.cls, batch["decoded"], keys)
+        aux = {
+            "encoder_mlm_loss": jnp.sum(of_encoder.loss),
+            "masked_accuracy": jnp.sum(of_encoder.accuracy),
+            "decoder_loss": jnp.sum(of_decoder.loss),
+            "decoder_accuracy": jnp.sum(of_decoder.accuracy),
+        }
+        return aux["encoder_mlm_loss"] + aux["decoder_loss"], aux
+
+    def reconstructed(
+        self,
+        variables: Variables,
+        vector: jax.Array,
+        text: MaskedText | WholeText,
+        keys: jax.Array | None,
+    ) -> TokenLoss:
+        """How well texts are predicted from vectors [B, D]: sums of each example, [B]."""
+        module, bert = self.module, part(variables, (DECODER,), without=True)
+        own, lengths = part(variables, DECODER), text.lengths
+        embedded = self._embedded(bert, text.ids, fold(keys, _READ_SITE))
+        context = jnp.concatenate([vector[:, None], embedded[:, 1:].astype(vector.dtype)], axis=1)
+        keys = fold(keys, _DECODER_SITE)
+        if isinstance(text, MaskedText):
+            hidden = self.decoder.apply(own, context, context, lengths, None, keys)
+            return predicted(module, bert, hidden, text)
+        queries = vector[:, None] + _positions(bert, text.ids.shape[1])
+        visible = self.visible(text.ids, lengths, text.keys)
+        hidden = self.decoder.apply(own, queries, context, lengths, visible, keys)
+        logits = module.apply(bert, hidden, padded=True, method="mlm_logits")
+        return jax.vmap(token_loss)(logits, text.ids, text.weights)
+
+    def visible(self, ids: jax.Array, lengths: jax.Array, keys: jax.Array) -> jax.Array:
+        """M of (6): which positions each row of each text sees, bool [B, L, L].
+
+        Padding is left to whoever attends. [CLS] and [SEP] are never hidden.
+        """
+        length = ids.shape[1]
+        sets = self.visible_sets or length
+        numbered = jax.vmap(fold, (None, 0), 1)(keys, 1 + jnp.arange(sets))  # [B, sets]
+
+        def hide(keys: Any) -> jax.Array:
+            return self.decoder_masking.select(ids, lengths, keys, self.known_vocabulary)
+
+        hidden = jax.vmap(hide, 1, 1)(numbered)
+        if self.visible_sets:
+            chosen = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, sets))(
+                fold(keys, 0)
+            )
+            hidden = jnp.take_along_axis(hidden, chosen[..., None], axis=1)
+        place = jnp.arange(length)
+        return (~hidden | (place == 0)) & (place != place[:, None])
+
+    def _embedded(self, bert: Variables, ids: jax.Array, keys: jax.Array | None) -> jax.Array:
+        """e + p of every token, [B, L, D]."""
+        if self.embeddings == "layer":
+            return self.module.apply(bert, ids, keys=keys, method="embed")
+        table = self.module.apply(bert, method="word_table")
+        return jnp.take(table, ids, axis=0, mode="clip") + _positions(bert, ids.shape[1])
+
+    def encoder(self, variables: Variables) -> Variables:
+        return super().encoder(part(variables, (DECODER,), without=True))
+
+    def flops(self, spec: Spec) -> float:
+        """Model FLOPs of a training step over padded texts."""
+        source, target = _texts(spec)
+        config, (texts, length) = self.module.config, spec[source].shape
+        predictions = texts * self.masking.max_predictions(length)
+        total = config.flops(flops.Load.padded(texts, length), predictions=predictions)
+        texts, length = spec[target].shape
+        width, mlp = config.hidden_size, 2 * config.intermediate_size
+        total += flops.layers(flops.Load.padded(texts, length), 1, width, width, mlp)
+        return (total + config.mlm_flops(texts * self._predictions(length))).training()
+
+    def activation_bytes(self, spec: Spec) -> float:
+        """What the backward pass of one microbatch of these shapes keeps."""
+        source, target = _texts(spec)
+        kept = partial(self.model.config.activation_bytes, self.runtime)
+        texts, length = spec[source].shape
+        total = kept(texts, length, predictions=texts * self.masking.max_predictions(length))
+        texts, length = spec[target].shape
+        return total + kept(texts, length, layers=1, predictions=texts * self._predictions(length))
+
+    def _predictions(self, length: int) -> int:
+        """Positions of a text that the decoder predicts."""
+        return length if self.enhanced else self.decoder_masking.max_predictions(length)
+
+
+def _positions(bert: Variables, length: int) -> jax.Array:
+    """The encoder's position embeddings p₀, p₁, … [L, D]."""
+    return bert["params"]["embeddings"]["position"]["embedding"][:length]
+
+
+def _texts(features: Any) -> tuple[str, str]:
+    """(what is encoded, what is reconstructed from its vector)."""
+    return ("passage", "context") if "passage" in features else ("tokens", "tokens")
