@@ -140,7 +140,7 @@ class Prepare(Stage):
         self, pieces: Sequence[Piece], out: Writer, tokenizer: str, splitter: str
     ) -> list[Shard]:
         from qac_jax.formats.records import shard_name
-        from qac_jax.text.preparing import Job
+        from qac_jax.text.preparing import PrepareJob
 
         names = [shard_name("passages", i, len(pieces)) for i in range(len(pieces))]
         scratch = os.path.abspath(out.scratch("ids"))
@@ -148,7 +148,7 @@ class Prepare(Stage):
             Shard(
                 name,
                 1,
-                Job(
+                PrepareJob(
                     shard=piece,
                     target=os.path.abspath(out.part(name)),
                     ids=os.path.join(scratch, f"{i:05d}.npz"),

@@ -21,7 +21,7 @@ from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, o
 
 if TYPE_CHECKING:
     from qac_jax.data.judged import Judged
-    from qac_jax.data.shards import Job
+    from qac_jax.data.shards import ExamplesJob
     from qac_jax.formats.bad_lines import BadLines
     from qac_jax.formats.records import Records
 
@@ -203,7 +203,7 @@ class Tokenize(Stage):
             queries, qrels = inputs.text("queries"), inputs.text("qrels")
             yield from judged.from_queries(passages, queries, qrels, negatives, *chosen, bad)
 
-    def _pooled(self, jobs: Sequence[Job], out: Writer, bad: BadLines) -> list[int]:
+    def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
         """Makes the shards that an interrupted run had not finished; the records in each."""
         from qac_jax.data import shards, store
 
