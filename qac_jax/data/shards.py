@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qac_jax.data import store
-from qac_jax.data.building import Building, Record, Selection
+from qac_jax.data.building import Building, PassageSelection, Record
 from qac_jax.data.encoding import DocumentContexts, DocumentTexts, JudgedTexts
 from qac_jax.data.judged import Judged
 from qac_jax.data.kind import DocumentKind, JudgedKind
@@ -169,7 +169,7 @@ def _grouped(job: DocumentJob) -> Iterator[list[DocumentContexts]]:
         yield group
 
 
-def _part(document: DocumentContexts, selection: Selection) -> DocumentContexts:
+def _part(document: DocumentContexts, selection: PassageSelection) -> DocumentContexts:
     """The passages of a document that are asked for, with their contexts."""
     if selection.part == "all":
         return document
