@@ -28,14 +28,14 @@ class Batches:
     def __init__(
         self,
         sources: Sequence[Source],
-        recipes: Sequence[Featurizer],
+        featurizers: Sequence[Featurizer],
         plan: Plan,
         *,
         seed: int,
         rows: tuple[int, int],
         with_valid: bool,
     ):
-        self.sources, self.recipes, self.plan, self.seed = sources, recipes, plan, seed
+        self.sources, self.featurizers, self.plan, self.seed = sources, featurizers, plan, seed
         self.with_valid = with_valid
         self._first, self._last = rows
         self.rows = self._last - self._first
@@ -49,7 +49,7 @@ class Batches:
     @property
     def spec(self) -> Spec:
         """Shape and type of every array."""
-        spec = self.recipes[0].spec(self.rows)
+        spec = self.featurizers[0].spec(self.rows)
         if self.with_valid:
             spec[VALID] = ((self.rows,), np.dtype(np.int32))
         return spec
@@ -59,7 +59,7 @@ class Batches:
         slots, records = self._records(number)
         here = slice(place * self.rows, (place + 1) * self.rows)
         seek, seed = ExampleRng().seek, self.seed
-        make = [recipe.example for recipe in self.recipes]
+        make = [featurizer.example for featurizer in self.featurizers]
         examples = [
             make[part](record, seek(seed, epoch, index))
             for part, epoch, index, record in zip(
@@ -70,7 +70,7 @@ class Batches:
                 strict=True,
             )
         ]
-        batch = self.recipes[0].batch(examples)
+        batch = self.featurizers[0].batch(examples)
         if self.with_valid:
             batch[VALID] = slots.valid[here].astype(np.int32)
         return batch

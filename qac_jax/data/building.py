@@ -33,7 +33,7 @@ class Texts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class PassageSelection:
     """Which passages and contexts are taken."""
 
     part: str = option(
@@ -92,7 +92,7 @@ class Building:
     tokenizer: str
     seed: int = 0
     texts: Texts = Texts()
-    selection: Selection = Selection()
+    selection: PassageSelection = PassageSelection()
     siblings: Siblings = Siblings()
     negatives: Negatives = Negatives()
 

@@ -28,7 +28,7 @@ _QUERIES = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class DocumentContexts:
     """The passages of a document, and the contexts of each."""
 
     passages: Sequence[Record]
@@ -55,7 +55,7 @@ class DocumentTexts(_Encoder):
 
     _splitter: sentences.Splitter | None = None
 
-    def passages(self, documents: Sequence[Document]) -> list[list[Ids]]:
+    def passages(self, documents: Sequence[DocumentContexts]) -> list[list[Ids]]:
         """The ids of all passages, of each document."""
         prefix, title = self.building.texts.prefix, self.building.texts.title
         texts = [
@@ -64,7 +64,7 @@ class DocumentTexts(_Encoder):
         stream = iter(self.tokenizer.encode_batch(_flat(texts)))
         return [[next(stream) for _ in of] for of in texts]
 
-    def contexts(self, documents: Sequence[Document]) -> list[list[list[Ids]]]:
+    def contexts(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """The ids of every passage's contexts."""
         origins = self.building.selection.origins
         return self.lists(
@@ -83,7 +83,7 @@ class DocumentTexts(_Encoder):
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
     def siblings(
-        self, documents: Sequence[Document], bodies: Sequence[Sequence[Ids]]
+        self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
     ) -> list[list[dict[str, list[Ids]]]]:
         """Other passages of the document for each passage, of every sort; none for a lone one."""
         sorts, each = self.building.siblings.sorts, self.building.siblings.siblings
@@ -106,7 +106,7 @@ class DocumentTexts(_Encoder):
             found.append(of_passages)
         return found
 
-    def _overlaps(self, documents: Sequence[Document]) -> list[list[list[Ids]]]:
+    def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """Texts that share sentences with each passage and go on after it (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
         if self._splitter is None:

@@ -23,7 +23,7 @@ from qac_jax.errors import UserError
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts, JudgedTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts, JudgedTexts
     from qac_jax.data.judged import Judged
     from qac_jax.formats.records import Records
     from qac_jax.text.tokenizers import Tokenizer
@@ -106,7 +106,7 @@ class DocumentKind(Kind):
     """Its records are made of the passages of documents and their contexts."""
 
     # The records of each document.
-    records: Callable[[DocumentTexts, Sequence[Document]], Iterator[list[Record]]]
+    records: Callable[[DocumentTexts, Sequence[DocumentContexts]], Iterator[list[Record]]]
     # Whether passages need contexts: generated or judged queries.
     asks: bool = False
     # Whether every passage gives one record, so that their number is known beforehand.

@@ -73,11 +73,11 @@ class Loader:
         reading = dataclasses.replace(reading or Reading(), **settings)
         self.parts = _as_parts(parts, reading)
         sources = tuple(part.opened() for part in self.parts)
-        recipes = tuple(
-            make_recipe(source, part.kind, part.settings, reading.lengths, reading.crop)
+        featurizers = tuple(
+            make_featurizer(source, part.kind, part.settings, reading.lengths, reading.crop)
             for source, part in zip(sources, self.parts, strict=True)
         )
-        _check_alike(recipes)
+        _check_alike(featurizers)
         number, count = host
         if batch_size < 1 or batch_size % count or not 0 <= number < count:
             raise UserError(
@@ -101,11 +101,11 @@ class Loader:
             documents=documents,
         )
         rows = batch_size // count
-        self.batch_size, self.rows, self.recipes = batch_size, rows, recipes
+        self.batch_size, self.rows, self.featurizers = batch_size, rows, featurizers
         self.epochs, self.step = epochs, 0
         self.make = Batches(
             sources,
-            recipes,
+            featurizers,
             self.plan,
             seed=seed,
             rows=(number * rows, (number + 1) * rows),
@@ -115,11 +115,11 @@ class Loader:
         self._feed: feeding.Feed | None = None
         facts = {
             "parts": [
-                (source.identity, recipe.kind.name, recipe.settings, part.weight)
-                for source, recipe, part in zip(sources, recipes, self.parts, strict=True)
+                (source.identity, featurizer.kind.name, featurizer.settings, part.weight)
+                for source, featurizer, part in zip(sources, featurizers, self.parts, strict=True)
             ],
-            "lengths": recipes[0].lengths,
-            "form": [dataclasses.asdict(recipe.form) for recipe in recipes],
+            "lengths": featurizers[0].lengths,
+            "form": [dataclasses.asdict(featurizer.form) for featurizer in featurizers],
             "order": (seed, batch_size, shuffle, remainder, separate),
         }
         text = json.dumps(facts, sort_keys=True, default=repr)
@@ -185,7 +185,7 @@ class Loader:
         self.close()
 
 
-def make_recipe(
+def make_featurizer(
     source: Source,
     kind: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -199,9 +199,9 @@ def make_recipe(
     form = Form.from_info(source.info, crop or KINDS[kind].crop)
     stored = source.info.get("settings", {})
     known = {k: v for k, v in stored.items() if k in KINDS[kind].defaults}
-    recipe = settle(kind, form, lengths=lengths, settings={**known, **(settings or {})})
-    check_holds(source, kind, recipe.kind.needs(recipe.settings))
-    return recipe
+    featurizer = settle(kind, form, lengths=lengths, settings={**known, **(settings or {})})
+    check_holds(source, kind, featurizer.kind.needs(featurizer.settings))
+    return featurizer
 
 
 def _as_parts(
@@ -218,11 +218,11 @@ def _as_parts(
     return (Part(parts, reading.kind, reading.settings or {}),)
 
 
-def _check_alike(recipes: Sequence[Featurizer]) -> None:
-    first = recipes[0].spec(1)
-    for recipe in recipes[1:]:
-        if recipe.spec(1) != first or recipe.form.pad != recipes[0].form.pad:
+def _check_alike(featurizers: Sequence[Featurizer]) -> None:
+    first = featurizers[0].spec(1)
+    for featurizer in featurizers[1:]:
+        if featurizer.spec(1) != first or featurizer.form.pad != featurizers[0].form.pad:
             raise UserError(
-                f"kinds {recipes[0].kind.name} and {recipe.kind.name} give batches of different "
-                f"features or lengths, so they cannot be mixed; set the same lengths"
+                f"kinds {featurizers[0].kind.name} and {featurizer.kind.name} give batches of "
+                f"different features or lengths, so they cannot be mixed; set the same lengths"
             )

@@ -8,7 +8,7 @@ import numpy as np
 
 from qac_jax.artifacts import Artifact
 from qac_jax.data.examples import Examples
-from qac_jax.data.loader import make_recipe
+from qac_jax.data.loader import make_featurizer
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.text import tokenizers
 
@@ -19,7 +19,7 @@ def preview(
     """The first examples of an artefact, read as `task` (default: what it was made for)."""
     source = Examples(artifact)
     settings = _all_strategies(source) if (task or source.info["task"]) == "augtriever" else {}
-    recipe = make_recipe(source, task, settings)
+    featurizer = make_featurizer(source, task, settings)
     tokenizer = tokenizers.load(source.tokenizer_folder)
     rng = ExampleRng()
 
@@ -31,9 +31,9 @@ def preview(
     found = []
     indices = np.arange(min(count, source.count))
     for index, record in zip(indices.tolist(), source.read(indices), strict=True):
-        example = recipe.example(record, rng.seek(seed, 0, index))
+        example = featurizer.example(record, rng.seek(seed, 0, index))
         texts: dict[str, Any] = {}
-        for name, feature in recipe.features.items():
+        for name, feature in featurizer.features.items():
             if feature.like:
                 continue  # token types say nothing to a reader
             value = example[name]

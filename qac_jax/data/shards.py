@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qac_jax.data import store
-from qac_jax.data.building import Building, Record, Selection
-from qac_jax.data.encoding import Document, DocumentTexts, JudgedTexts
+from qac_jax.data.building import Building, PassageSelection, Record
+from qac_jax.data.encoding import DocumentContexts, DocumentTexts, JudgedTexts
 from qac_jax.data.judged import Judged
 from qac_jax.data.kind import DocumentKind, JudgedKind
 from qac_jax.formats.records import Records
@@ -21,7 +21,7 @@ _TOGETHER = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ExamplesJob:
     """A file of records of a kind."""
 
     sized: ClassVar[bool] = False  # whether the sizes of documents are noted
@@ -38,7 +38,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentJob(Job):
+class DocumentJob(ExamplesJob):
     """Passages `start` to `stop`, except those of a document that began before, and with the rest
     of the one that begins last; `places` says where each passage's contexts are (-1: nowhere).
     """
@@ -68,7 +68,7 @@ class DocumentJob(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedJob(Job):
+class JudgedJob(ExamplesJob):
     """Some judged queries."""
 
     kind: JudgedKind
@@ -81,7 +81,7 @@ class JudgedJob(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairJob(Job):
+class PairJob(ExamplesJob):
     """Some pairs of a generator."""
 
     kind: DocumentKind
@@ -100,7 +100,7 @@ class PairJob(Job):
             yield from self.kind.of_pairs(texts, list(self.pairs.range(start, stop)))
 
 
-def write(job: Job) -> dict[str, Any]:
+def write(job: ExamplesJob) -> dict[str, Any]:
     """Writes one shard; returns counts, as JSON."""
     records, left_out = job.records()
     count = store.write_shard(job.target, job.schema, records)
@@ -150,13 +150,13 @@ def places(passages: Records, contexts: Records) -> np.ndarray | None:
     return np.array([-1 if p is None else p for p in contexts.positions(passages.ids())], np.int64)
 
 
-def _grouped(job: DocumentJob) -> Iterator[list[Document]]:
+def _grouped(job: DocumentJob) -> Iterator[list[DocumentContexts]]:
     """Documents with enough passages that tokenising them in one call pays."""
     contexts = _Contexts(job)
-    group: list[Document] = []
+    group: list[DocumentContexts] = []
     waiting = 0
     for first, passages in documents(job.passages, job.start, job.stop):
-        document = Document(passages, contexts.of(first, len(passages)))
+        document = DocumentContexts(passages, contexts.of(first, len(passages)))
         document = _part(document, job.building.selection)
         if not document.passages:
             continue
@@ -169,12 +169,14 @@ def _grouped(job: DocumentJob) -> Iterator[list[Document]]:
         yield group
 
 
-def _part(document: Document, selection: Selection) -> Document:
+def _part(document: DocumentContexts, selection: PassageSelection) -> DocumentContexts:
     """The passages of a document that are asked for, with their contexts."""
     if selection.part == "all":
         return document
     taken = [i for i, passage in enumerate(document.passages) if selection.takes(passage)]
-    return Document([document.passages[i] for i in taken], [document.contexts[i] for i in taken])
+    return DocumentContexts(
+        [document.passages[i] for i in taken], [document.contexts[i] for i in taken]
+    )
 
 
 def documents(passages: Records, start: int, stop: int) -> Iterator[tuple[int, list[Record]]]:

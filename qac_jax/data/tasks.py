@@ -21,7 +21,7 @@ import numpy as np
 
 from qac_jax.data.examples import Examples
 from qac_jax.data.featurizer import Featurizer
-from qac_jax.data.loader import Part, make_recipe
+from qac_jax.data.loader import Part, make_featurizer
 from qac_jax.data.randomness import ExampleRng, permute
 from qac_jax.data.sampler import Mixed
 from qac_jax.text import tokenizers
@@ -48,14 +48,14 @@ def register(
         return _register_mixture(parts, crop, name)
     part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
     source = part.opened()
-    recipe = make_recipe(source, part.kind, part.settings, crop=crop)
-    name = name or PREFIX + recipe.kind.name
+    featurizer = make_featurizer(source, part.kind, part.settings, crop=crop)
+    name = name or PREFIX + featurizer.kind.name
     _forget(name)
     seqio.TaskRegistry.add(
         name,
         source=_slots_source(source.count),
         preprocessors=[functools.partial(_pair_up, source=source, part=part, crop=crop)],
-        output_features=_output_features(recipe, source),
+        output_features=_output_features(featurizer, source),
         shuffle_buffer_size=None,  # the source shuffles
     )
     return name
@@ -164,7 +164,7 @@ def _vocabulary_class() -> Any:
     return HuggingFaceVocabulary
 
 
-def _output_features(recipe: Featurizer, source: Any) -> dict[str, Any]:
+def _output_features(featurizer: Featurizer, source: Any) -> dict[str, Any]:
     import seqio
 
     tf = _tensorflow()
@@ -174,7 +174,7 @@ def _output_features(recipe: Featurizer, source: Any) -> dict[str, Any]:
     else:
         words = seqio.PassThroughVocabulary(source.info["vocab_size"])
     found = {}
-    for name, (shape, dtype) in recipe.spec(1).items():
+    for name, (shape, dtype) in featurizer.spec(1).items():
         rank = len(shape) - 1
         if name.endswith("_length") and not rank:
             continue  # a single text carries its own length
@@ -227,15 +227,15 @@ def _pair_up(
     """Places into examples: seqio repeats before this step, so epochs can be counted here."""
     tf = _tensorflow()
 
-    padded = make_recipe(source, part.kind, part.settings, crop=crop).lengths
+    padded = make_featurizer(source, part.kind, part.settings, crop=crop).lengths
     # Lists of texts may be given seqio's way, as (texts, tokens).
     limits = {
         name: int(np.atleast_1d(limit)[-1])
         for name, limit in (sequence_length or {}).items()
         if name in padded and limit is not None
     }
-    recipe = make_recipe(source, part.kind, part.settings, limits, crop)
-    spec = recipe.spec(1)
+    featurizer = make_featurizer(source, part.kind, part.settings, limits, crop)
+    spec = featurizer.spec(1)
 
     def pairs(serial, place, here, seed, shuffle):
         epoch = serial // here
@@ -243,10 +243,10 @@ def _pair_up(
         index = permute(place, source.count, number, epoch) if shuffle[0] else place
         rng = ExampleRng()
         examples = [
-            recipe.example(record, rng.seek(number, e, i))
+            featurizer.example(record, rng.seek(number, e, i))
             for record, e, i in zip(source.read(index), epoch.tolist(), index.tolist(), strict=True)
         ]
-        batch = recipe.batch(examples)
+        batch = featurizer.batch(examples)
         return [batch[name] for name in spec]
 
     def call(serial: Any, slot: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _pair_up(
         }
 
     def trimmed(example: dict[str, Any]) -> dict[str, Any]:
-        for name, feature in recipe.features.items():
+        for name, feature in featurizer.features.items():
             if feature.padded and len(feature.axes) == 1:
                 example[name] = example[name][: example[f"{feature.like or name}_length"]]
         return {n: v for n, v in example.items() if not n.endswith("_length") or v.shape.rank}

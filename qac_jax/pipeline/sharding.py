@@ -38,7 +38,7 @@ class Workers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
+class ShardFile:
     """One file of the artefact: its name, how many items it counts for, and how to make it."""
 
     name: str
@@ -53,11 +53,11 @@ def cut(total: int, size: int) -> list[tuple[int, int]]:
 
 def sharded(
     out: Writer,
-    shards: Sequence[Shard],
-    work: Callable[[Shard, Any], Mapping[str, Any] | None],
+    shards: Sequence[ShardFile],
+    work: Callable[[ShardFile, Any], Mapping[str, Any] | None],
     bar: Bar,
     *,
-    ahead: Callable[[Shard], Any] = lambda shard: None,
+    ahead: Callable[[ShardFile], Any] = lambda shard: None,
 ) -> list[Facts]:
     """Makes every missing shard here: `work` writes `out.part(shard.name)` and says what to note.
 
@@ -80,12 +80,12 @@ def sharded(
 
 def pooled(
     out: Writer,
-    shards: Sequence[Shard],
+    shards: Sequence[ShardFile],
     function: Callable[[Any], Mapping[str, Any]],
     workers: Workers,
     bar: Bar,
     *,
-    is_done: Callable[[Shard], bool] = lambda shard: True,
+    is_done: Callable[[ShardFile], bool] = lambda shard: True,
     records: str = "",
 ) -> list[Facts]:
     """Makes every missing shard in a pool: `function(shard.job)` writes the file's part.

@@ -17,7 +17,7 @@ from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import sharding
 from qac_jax.pipeline.settings import Hosts
-from qac_jax.pipeline.sharding import Shard, sharded, writer_of_host
+from qac_jax.pipeline.sharding import ShardFile, sharded, writer_of_host
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
 from qac_jax.processes import Place
 
@@ -134,12 +134,12 @@ class Embed(Stage):
         from qac_jax.retrieval import vectors
 
         shards = [
-            Shard(vectors.shard_name(index, work.shards), work.size(index), index)
+            ShardFile(vectors.shard_name(index, work.shards), work.size(index), index)
             for index in range(number, work.shards, processes)
         ]
         mine = writer_of_host(out, number)
 
-        def encode(shard: Shard, tokens: list[list[int]]) -> None:
+        def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
             found = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
             # The vectors come last: where they are, all of the shard is.
             with mine.temporary(vectors.lengths_name(shard.job, work.shards)) as path:

@@ -13,7 +13,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, LikelihoodOptions
 from qac_jax.pipeline import sharding
-from qac_jax.pipeline.sharding import Facts, Shard, Workers, pooled, sharded
+from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 from qac_jax.queries import extraction
 from qac_jax.queries.contexts import PARTS, shown
@@ -125,7 +125,7 @@ class Extract(Stage):
 
     def _jobs(
         self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
-    ) -> list[Shard]:
+    ) -> list[ShardFile]:
         """What makes each file."""
         from qac_jax.formats.records import Records, shard_name
 
@@ -139,7 +139,7 @@ class Extract(Stage):
             name = shard_name(_FILES, number, len(pieces))
             target = os.path.abspath(out.part(name))
             job = Job(what, passages, given, start, stop, target, statistics, self.k1, self.b)
-            shards.append(Shard(name, stop - start, job))
+            shards.append(ShardFile(name, stop - start, job))
         return shards
 
     def _salience(self, inputs: Inputs) -> Salience | None:
@@ -172,7 +172,7 @@ class Extract(Stage):
         else:
             counts = Writer(out.scratch("counts"), {})
             shards = [
-                Shard(
+                ShardFile(
                     f"{number}.json",
                     stop - start,
                     extraction.CountJob(
@@ -191,7 +191,7 @@ class Extract(Stage):
         return target
 
     def _write(
-        self, shards: Sequence[Shard], out: Writer, salience: Salience | None
+        self, shards: Sequence[ShardFile], out: Writer, salience: Salience | None
     ) -> list[Facts]:
         """The files that an interrupted run had not finished."""
         total = sum(shard.items for shard in shards)

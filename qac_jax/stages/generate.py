@@ -12,7 +12,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.pipeline.sharding import Facts, Shard, cut, sharded
+from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, together
 from qac_jax.queries import contexts, prompts
 from qac_jax.queries.filtering import Filter
@@ -120,7 +120,9 @@ class Generate(Stage):
         size = self.shard_passages or (_FEW if len(passages) < _MILLION else _MANY)
         pieces, asked = cut(len(passages), size), len(self._prompts())
         shards = [
-            Shard(shard_name(_FILES, number, len(pieces)), (stop - start) * asked, (start, stop))
+            ShardFile(
+                shard_name(_FILES, number, len(pieces)), (stop - start) * asked, (start, stop)
+            )
             for number, (start, stop) in enumerate(pieces)
         ]
         sources = self._sources(inputs, out, passages, size)
@@ -133,7 +135,7 @@ class Generate(Stage):
                 rate = {"tokens/s": tokens / (time.monotonic() - began)} if tokens else {}
                 bar.advance(requests, **rate)
 
-            def write(shard: Shard, _: None) -> Facts:
+            def write(shard: ShardFile, _: None) -> Facts:
                 start, stop = shard.job
                 records, facts = sources.shard(start, stop, report)
                 return {**write_lines(out.part(shard.name), records), **facts}

@@ -10,7 +10,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline.sharding import Facts, Shard, cut, sharded
+from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import (
     FILE,
     MODEL,
@@ -122,12 +122,12 @@ class Label(Stage):
         asked, removed = run_labels.asked(inputs.text("queries"), run, inputs.paths("exclude"))
         work, pieces = self._labels(inputs, run), cut(len(asked), _TOGETHER)
         shards = [
-            Shard(shard_name(_FILES, number, len(pieces)), stop - start, asked[start:stop])
+            ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, asked[start:stop])
             for number, (start, stop) in enumerate(pieces)
         ]
         with progress.Bar("label", total=len(asked), unit="queries") as bar:
 
-            def label(shard: Shard, _: None) -> Facts:
+            def label(shard: ShardFile, _: None) -> Facts:
                 facts: Facts = {}
                 written = write_lines(
                     out.part(shard.name), work.records(shard.job, facts, bar.advance)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.sharding import Shard, cut, sharded
+from qac_jax.pipeline.sharding import ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
 from qac_jax.retrieval.settings import Mining
 
@@ -92,7 +92,7 @@ class Mine(Stage):
             cut(len(questions), _TOGETHER),
         )
         shards = [
-            Shard(shard_name(_FILES, number, len(pieces)), stop - start, questions[start:stop])
+            ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, questions[start:stop])
             for number, (start, stop) in enumerate(pieces)
         ]
         with progress.Bar("mine", total=len(questions), unit="queries") as bar:

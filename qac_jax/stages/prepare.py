@@ -12,13 +12,13 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
-from qac_jax.pipeline.sharding import Shard, Workers, pooled
+from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 from qac_jax.text.cutting import Cutting
 
 
 if TYPE_CHECKING:
-    from qac_jax.formats.documents import Shard as Piece
+    from qac_jax.formats.documents import Shard
 
 
 PYTHON_DOCS = "python_docs"
@@ -113,7 +113,7 @@ class Prepare(Stage):
             return self.packages
         return self.documents.removeprefix(f"{self.format}:")
 
-    def _learned(self, pieces: Sequence[Piece], out: Writer) -> tuple[str, str]:
+    def _learned(self, pieces: Sequence[Shard], out: Writer) -> tuple[str, str]:
         """The vocabulary and the splitter to cut with, learned on the corpus where asked."""
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.text import preparing, sentences, vocabularies
@@ -137,18 +137,18 @@ class Prepare(Stage):
         return tokenizer, splitter
 
     def _shards(
-        self, pieces: Sequence[Piece], out: Writer, tokenizer: str, splitter: str
-    ) -> list[Shard]:
+        self, pieces: Sequence[Shard], out: Writer, tokenizer: str, splitter: str
+    ) -> list[ShardFile]:
         from qac_jax.formats.records import shard_name
-        from qac_jax.text.preparing import Job
+        from qac_jax.text.preparing import PrepareJob
 
         names = [shard_name("passages", i, len(pieces)) for i in range(len(pieces))]
         scratch = os.path.abspath(out.scratch("ids"))
         return [
-            Shard(
+            ShardFile(
                 name,
                 1,
-                Job(
+                PrepareJob(
                     shard=piece,
                     target=os.path.abspath(out.part(name)),
                     ids=os.path.join(scratch, f"{i:05d}.npz"),
@@ -162,12 +162,12 @@ class Prepare(Stage):
             for i, (piece, name) in enumerate(zip(pieces, names, strict=True))
         ]
 
-    def _prepared(self, shards: Sequence[Shard], out: Writer) -> list[dict[str, Any]]:
+    def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
         """What every shard notes; ids that were there before are bad records of their shard."""
         from qac_jax.formats.repeats import repeated_documents
         from qac_jax.text import preparing
 
-        def has_ids(shard: Shard) -> bool:
+        def has_ids(shard: ShardFile) -> bool:
             return os.path.exists(shard.job.ids)
 
         with progress.Bar("prepare", total=len(shards), unit="shards") as bar:
@@ -229,7 +229,7 @@ class Prepare(Stage):
             )
 
 
-def _never(shard: Shard) -> bool:
+def _never(shard: ShardFile) -> bool:
     del shard
     return False
 

@@ -14,7 +14,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline.sharding import Shard, sharded
+from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
 
 
@@ -94,11 +94,11 @@ class Search(Stage):
         work = Writer(out.scratch("rerank"), {})
         reranking = self._candidates(inputs, work)
         pieces = [
-            Shard(f"piece-{number:06d}.trec", len(names), names)
+            ShardFile(f"piece-{number:06d}.trec", len(names), names)
             for number, names in enumerate(reranking.pieces())
         ]
 
-        def rerank(piece: Shard, _: None) -> None:
+        def rerank(piece: ShardFile, _: None) -> None:
             from qac_jax.formats import runs
 
             runs.write_run(work.part(piece.name), reranking.reranked(piece.job))

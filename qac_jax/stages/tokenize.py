@@ -11,17 +11,17 @@ import numpy as np
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
-from qac_jax.data.building import Building, Negatives, Selection, Siblings, Texts
+from qac_jax.data.building import Building, Negatives, PassageSelection, Siblings, Texts
 from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import TRAINING
-from qac_jax.pipeline.sharding import Shard, Workers, pooled
+from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 
 
 if TYPE_CHECKING:
     from qac_jax.data.judged import Judged
-    from qac_jax.data.shards import Job
+    from qac_jax.data.shards import ExamplesJob
     from qac_jax.formats.bad_lines import BadLines
     from qac_jax.formats.records import Records
 
@@ -59,7 +59,7 @@ class Tokenize(Stage):
     skip_bad: int = option(0, "leave out and list up to this many bad records")
     shards: int = option(0, "files to write (0: by the number of records)")
     texts: Texts = part(Texts)
-    selection: Selection = part(Selection)
+    selection: PassageSelection = part(PassageSelection)
     sibling_passages: Siblings = part(Siblings)
     kept_negatives: Negatives = part(Negatives)
     pool: Workers = part(Workers)
@@ -203,7 +203,7 @@ class Tokenize(Stage):
             queries, qrels = inputs.text("queries"), inputs.text("qrels")
             yield from judged.from_queries(passages, queries, qrels, negatives, *chosen, bad)
 
-    def _pooled(self, jobs: Sequence[Job], out: Writer, bad: BadLines) -> list[int]:
+    def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
         """Makes the shards that an interrupted run had not finished; the records in each."""
         from qac_jax.data import shards, store
 
@@ -213,9 +213,9 @@ class Tokenize(Stage):
             name = store.shard_name(number, len(jobs))
             target = os.path.abspath(out.part(name))
             sizes = os.path.join(scratch, f"{number:05d}.npy")
-            made.append(Shard(name, 1, dataclasses.replace(job, target=target, sizes=sizes)))
+            made.append(ShardFile(name, 1, dataclasses.replace(job, target=target, sizes=sizes)))
 
-        def is_done(shard: Shard) -> bool:
+        def is_done(shard: ShardFile) -> bool:
             return not shard.job.sized or os.path.exists(shard.job.sizes)
 
         with progress.Bar("tokenize", total=len(made), unit="shards") as bar:

@@ -98,7 +98,7 @@ class Train(Stage):
             seed=self.seed,
             host=host,
         )
-        kind = data.recipes[0]
+        kind = data.featurizers[0]
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
         validation = None

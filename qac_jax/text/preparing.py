@@ -22,7 +22,7 @@ from qac_jax.text.passages import Cutter
 
 
 @dataclass(frozen=True)
-class Job:
+class PrepareJob:
     """All that a worker needs; `target` is the file it writes, `ids` where it notes the ids."""
 
     shard: Shard
@@ -36,7 +36,7 @@ class Job:
     drop: frozenset[int] = field(default_factory=frozenset)
 
 
-def prepare_shard(job: Job) -> dict[str, Any]:
+def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     """Writes the passages of one shard; returns what the parent has to know, as JSON."""
     bad = BadLines(job.skip_bad)
     cutter = _cutter(job)
@@ -65,7 +65,7 @@ def prepare_shard(job: Job) -> dict[str, Any]:
     return facts
 
 
-def _cutter(job: Job) -> Cutter:
+def _cutter(job: PrepareJob) -> Cutter:
     """A cutter with what its way of cutting needs, and no more."""
     if job.cutting.cut == "none":
         return Cutter(job.cutting, seed=job.seed)
@@ -78,13 +78,13 @@ def bad_lines(facts: Mapping[str, Any]) -> list[BadLine]:
     return [BadLine(*line) for line in facts["bad"]]
 
 
-def ids_of(job: Job) -> tuple[np.ndarray, np.ndarray]:
+def ids_of(job: PrepareJob) -> tuple[np.ndarray, np.ndarray]:
     """The hashes of the ids that a finished job met, and whose they are."""
     with np.load(job.ids) as ids:
         return ids["hashes"], ids["owners"]
 
 
-def without(job: Job, drop: frozenset[int]) -> Job:
+def without(job: PrepareJob, drop: frozenset[int]) -> PrepareJob:
     """The same job, which takes these documents for bad records."""
     return dataclasses.replace(job, drop=drop)
 

@@ -241,7 +241,7 @@ def test_recipes_travel_to_other_processes() -> None:
     for kind in KINDS.values():
         assert pickle.loads(pickle.dumps(kind)) is kind
     recipe = pickle.loads(
-        pickle.dumps(settle("mlm", Loader(memory(), batch_size=1).recipes[0].form))
+        pickle.dumps(settle("mlm", Loader(memory(), batch_size=1).featurizers[0].form))
     )
     assert recipe.kind is KINDS["mlm"]
 

@@ -18,7 +18,7 @@ from qac_jax.text.crops import below
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
     from qac_jax.formats.records import Records
     from qac_jax.text.tokenizers import Tokenizer
 
@@ -131,7 +131,7 @@ def check(settings: Settings) -> None:
         )
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage by words, with its texts of every strategy."""
     words = [[p["text"].split() for p in d.passages] for d in documents]
     every = [split for document in words for split in document]

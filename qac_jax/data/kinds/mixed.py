@@ -14,7 +14,7 @@ from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, Settings, 
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
     from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -52,7 +52,7 @@ def check(settings: Settings) -> None:
     check_weights("probabilities", settings["probabilities"], list(CONTEXTS))
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage with all of its queries and its siblings of every sort."""
     bodies = texts.passages(documents)
     contexts, siblings = texts.contexts(documents), texts.siblings(documents, bodies)

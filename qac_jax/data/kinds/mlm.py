@@ -13,7 +13,7 @@ from qac_jax.data.kind import DocumentKind, Example, Feature, Lengths, Record
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
 
 
 def masked_lm(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
@@ -21,7 +21,7 @@ def masked_lm(record: Record, rng: np.random.Generator, *, form: Form, lengths: 
     return {"tokens": form.one(record["passage"], lengths["tokens"], rng)}
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """Every passage."""
     for body in texts.passages(documents):
         yield [{"passage": ids} for ids in body if texts.has(ids, "passages without tokens")]

@@ -15,7 +15,7 @@ from qac_jax.text.crops import below
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
 
 
 def passage_passage(
@@ -39,7 +39,7 @@ def check(settings: Settings) -> None:
     check_weights("sorts", dict.fromkeys(settings["sorts"], 1.0), SORTS)
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage with its siblings of every sort."""
     bodies = texts.passages(documents)
     for body, siblings in zip(bodies, texts.siblings(documents, bodies), strict=True):

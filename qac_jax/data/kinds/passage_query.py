@@ -14,7 +14,7 @@ from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, two_texts
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
 
 
 def passage_query(
@@ -25,7 +25,7 @@ def passage_query(
     return pair(record["passage"], context, rng, form, lengths)
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage with all of its queries; one without any is left out."""
     for body, asked in zip(texts.passages(documents), texts.contexts(documents), strict=True):
         yield [

@@ -14,7 +14,7 @@ from qac_jax.data.kind import DocumentKind, Example, Feature, Lengths, Record
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
 
 
 def seq2seq(
@@ -27,7 +27,7 @@ def seq2seq(
     }
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage and all of its targets; one without any is left out."""
     for body, asked in zip(texts.passages(documents), texts.contexts(documents), strict=True):
         yield [

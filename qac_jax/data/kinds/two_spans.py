@@ -15,7 +15,7 @@ from qac_jax.text.crops import below
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import Document, DocumentTexts
+    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
 
 
 def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
@@ -27,7 +27,7 @@ def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: 
     return pair(spans[first], spans[second], rng, form, lengths)
 
 
-def records(texts: DocumentTexts, documents: Sequence[Document]) -> Iterator[list[Record]]:
+def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """All passages of a document; one of a single passage is left out."""
     for body in texts.passages(documents):
         spans = [ids for ids in body if ids]
