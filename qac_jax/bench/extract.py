@@ -52,7 +52,7 @@ class Extract:
     def run(self) -> dict[str, Any]:
         from qac_jax.formats.records import Records
         from qac_jax.pipeline.stage import execute
-        from qac_jax.queries.extraction import Drawing
+        from qac_jax.queries.extraction import SpanSampling
         from qac_jax.stages.prepare import Prepare
 
         if unknown := set(self.methods) - set(_METHODS):
@@ -68,10 +68,10 @@ class Extract:
             passages = Records(made)
             wanted = min(self.documents, len(passages))
             some = [passages[i * len(passages) // wanted] for i in range(wanted)]
-            drawing = Drawing()
-            drawn = [drawing.candidates(p["_id"], p["text"]) for p in some]
+            sampling = SpanSampling()
+            drawn = [sampling.candidates(p["_id"], p["text"]) for p in some]
             drawn = [candidates for candidates in drawn if candidates.spans]
-            figures: dict[str, Any] = {"documents": len(drawn), **_sound(drawn, drawing)}
+            figures: dict[str, Any] = {"documents": len(drawn), **_sound(drawn, sampling)}
             for method in self.methods:
                 figures |= getattr(self, f"_{method}")(drawn, made, Path(folder))
         return figures | {"cores": os.cpu_count()}
@@ -126,12 +126,12 @@ class Extract:
         return {**figures, **_won("plm", own, salience(_others(documents), spans))}
 
 
-def _sound(drawn: Sequence[DocumentSpans], drawing: Any) -> dict[str, Any]:
+def _sound(drawn: Sequence[DocumentSpans], sampling: Any) -> dict[str, Any]:
     """The shares of spans that have an allowed length, and that stand in their document."""
     bounds, places = [], []
     for text, spans in drawn:
         for span in spans:
-            bounds.append(drawing.shortest <= len(span.split()) <= drawing.longest)
+            bounds.append(sampling.shortest <= len(span.split()) <= sampling.longest)
             places.append(f" {span} " in f" {text} ")
     return {
         "spans": len(bounds),

@@ -59,7 +59,7 @@ class DocumentSpans(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Drawing:
+class SpanSampling:
     """How spans are drawn: words are what white space divides."""
 
     spans: int = option(16, "spans that are drawn and ranked")
@@ -98,7 +98,7 @@ class Extraction:
     """What is made of a passage."""
 
     method: str
-    drawing: Drawing = Drawing()
+    sampling: SpanSampling = SpanSampling()
     keep: int = 1  # spans of a passage: the best
     title: structure.TitleRule = structure.TitleRule()
     origin: str = ""
@@ -122,7 +122,7 @@ class Extraction:
                 )
                 yield [self._context(text, None) for text in texts if text]
             return
-        drawn = [self.drawing.candidates(p["_id"], p["text"], self.seed) for p in passages]
+        drawn = [self.sampling.candidates(p["_id"], p["text"], self.seed) for p in passages]
         if self.method == RANDOM:
             for document in drawn:
                 some = list(dict.fromkeys(document.spans))[: self.keep]

@@ -17,7 +17,7 @@ from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 from qac_jax.queries import extraction
 from qac_jax.queries.contexts import PARTS, shown
-from qac_jax.queries.extraction import Drawing, Extraction, Job
+from qac_jax.queries.extraction import SpanSampling, Extraction, Job
 from qac_jax.queries.structure import TitleRule
 
 
@@ -73,7 +73,7 @@ class Extract(Stage):
     )
     keep: int = option(1, "spans of each passage: the best")
     origin: str = option("", "what they are called (default: qext_bm25 …, doc_title, doc_anchor)")
-    drawing: Drawing = fields.part(Drawing)
+    sampling: SpanSampling = fields.part(SpanSampling)
     k1: float = option(1.2, "of BM25")
     b: float = option(0.75, "of BM25")
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)
@@ -85,7 +85,7 @@ class Extract(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
-        spans = self.drawing.spans if self.method not in extraction.STRUCTURES else None
+        spans = self.sampling.spans if self.method not in extraction.STRUCTURES else None
         return {"passages": count, "method": self.method, "spans a passage": spans}
 
     def check(self) -> None:
@@ -132,7 +132,7 @@ class Extract(Stage):
         given = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
         statistics = self._statistics(inputs, out, passages, pieces)
         what = Extraction(
-            self.method, self.drawing, self.keep, self.title, self.origin, self.part, self.seed
+            self.method, self.sampling, self.keep, self.title, self.origin, self.part, self.seed
         )
         shards = []
         for number, (start, stop) in enumerate(pieces):

@@ -10,7 +10,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.queries import structure
-from qac_jax.queries.extraction import Drawing, Extraction, best
+from qac_jax.queries.extraction import SpanSampling, Extraction, best
 from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics, words
 
 
@@ -32,20 +32,20 @@ def documents(count: int = 40) -> list[str]:
 def test_spans_are_runs_of_the_document_within_bounds() -> None:
     counts = set()
     for number, text in enumerate(documents()):
-        found = Drawing().candidates(f"p{number}", text, seed=1)
+        found = SpanSampling().candidates(f"p{number}", text, seed=1)
         assert len(found.spans) == 16 and found.text == " ".join(text.split())
         for span in found.spans:
             counts.add(len(span.split()))
             assert f" {span} " in f" {found.text} "
             assert min(4, len(text.split())) <= len(span.split()) <= 16
     assert counts == set(range(4, 17))
-    again = Drawing().candidates("p0", documents()[0], seed=1)
-    assert again == Drawing().candidates("p0", documents()[0], seed=1)
-    assert again != Drawing().candidates("p0", documents()[0], seed=2)
+    again = SpanSampling().candidates("p0", documents()[0], seed=1)
+    assert again == SpanSampling().candidates("p0", documents()[0], seed=1)
+    assert again != SpanSampling().candidates("p0", documents()[0], seed=2)
     long = " ".join(map(str, range(1000)))
-    window = Drawing().candidates("long", long).text.split()
+    window = SpanSampling().candidates("long", long).text.split()
     assert len(window) == 256 and window != long.split()[:256]
-    assert not Drawing().candidates("short", "only three words").spans
+    assert not SpanSampling().candidates("short", "only three words").spans
 
 
 def okapi(corpus: list[str], document: str, span: str, k1: float = 1.2, b: float = 0.75) -> float:
@@ -75,7 +75,7 @@ def test_bm25_is_the_plain_formula() -> None:
     statistics = Statistics()
     for part in (corpus[:15], corpus[15:]):  # counted in parts, as the stage does
         statistics.add(Statistics.of(part))
-    spans = [Drawing().candidates(str(n), text).spans for n, text in enumerate(corpus[:8])]
+    spans = [SpanSampling().candidates(str(n), text).spans for n, text in enumerate(corpus[:8])]
     found = Bm25Salience(statistics)(corpus[:8], spans)
     for document, of, scores in zip(corpus, spans, found, strict=False):
         np.testing.assert_allclose(scores, [okapi(corpus, document, s) for s in of], rtol=1e-12)
@@ -145,9 +145,9 @@ def test_anchors_are_told_once() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Drawing(spans=0), "spans=0"),
-        (lambda: Drawing(shortest=9, longest=4), "9 to 4"),
-        (lambda: Drawing(context_words=8), "context_words=8"),
+        (lambda: SpanSampling(spans=0), "spans=0"),
+        (lambda: SpanSampling(shortest=9, longest=4), "9 to 4"),
+        (lambda: SpanSampling(context_words=8), "context_words=8"),
         (lambda: structure.TitleRule("first"), "first_line"),
         (lambda: structure.TitleRule(title_words=0), "title_words=0"),
         (lambda: Bm25Salience(Statistics.of(["a b"]), b=2), "b=2"),
