@@ -45,12 +45,12 @@ def test_two_stages_on_ms_marco(name: str) -> None:
         assert train.objective.mask_duplicates and train.objective.temperature == 1.0
         model = train.objective.model.config
         assert (model.tied, model.pooling, model.normalize) == (True, "cls", False)
-    assert (found["negatives_2"].depth, found["negatives_2"].keep) == (200, 128)
+    assert (found["negatives_2"].mining.depth, found["negatives_2"].mining.keep) == (200, 128)
     assert found["negatives_2"].negatives == "mined+bm25"
     assert found["triples_1"].negatives.startswith("data:")  # the official triples
     assert found["triples_2"].negatives == "stage:negatives_2"
-    assert found["metrics"].protocol == "msmarco"
-    assert {found[s].protocol for s in ("dl19", "dl20")} == {"trec_dl"}
+    assert found["metrics"].rules.protocol == "msmarco"
+    assert {found[s].rules.protocol for s in ("dl19", "dl20")} == {"trec_dl"}
 
 
 @pytest.mark.parametrize("name", MSMARCO)
@@ -60,8 +60,8 @@ def test_released_switches(name: str) -> None:
     assert first.optimizer.weight_decay == second.optimizer.weight_decay == 0.0
     assert not first.objective.mask_duplicates
     assert found["negatives_2"].negatives == "mined"
-    assert (first.lengths["passages"], second.lengths["passages"]) == (130, 144)
-    assert found["vectors_2"].max_length == 130
+    assert (first.reading.lengths["passages"], second.reading.lengths["passages"]) == (130, 144)
+    assert found["vectors_2"].options.max_length == 130
     assert first.optimizer.learning_rate == 2e-5
 
 
@@ -109,8 +109,10 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
     assert "encoder" not in cells["none"] and cells["none"]["retriever_1"].init == "stage:base"
     trained = {name: stages["encoder"] for name, stages in cells.items() if name != "none"}
     assert len(trained) == 6
-    spent = {(t.steps, t.batch_size, t.total_examples, t.optimizer, t.init, t.seed)
-             for t in trained.values()}  # fmt: skip
+    spent = {
+        (s.steps, s.batch_size, s.total_examples, t.optimizer, t.init, t.seed)
+        for t, s in ((train, train.schedule) for train in trained.values())
+    }
     assert len(spent) == 1 and spent.pop()[-1] == 2
     kinds = {"passages": "passage_passage", "queries": "passage_query", "mixed": "mixed"}
     for name, train in trained.items():

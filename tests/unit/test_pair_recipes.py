@@ -63,14 +63,14 @@ def test_pair_on_ms_marco() -> None:
     assert pretrained.objective.denominator == "paper_inbatch_and_hard"
     assert pretrained.objective.negatives_group == 0
     assert pretrained.objective.model.config.tied and not found["dpr"].objective.model.config.tied
-    assert pretrained.lengths == {"query": 32, "passages": 128}
-    assert (labels.positive, labels.negative, labels.count) == (0.9, 0.1, 4)
-    assert labels.positives == "all" and labels.exclude
+    assert pretrained.reading.lengths == {"query": 32, "passages": 128}
+    assert (labels.rule.positive, labels.rule.negative, labels.rule.count) == (0.9, 0.1, 4)
+    assert labels.rule.positives == "all" and labels.exclude
     teacher = found["teacher"]
     assert isinstance(teacher.objective, Pointwise) and teacher.reading.lengths == {"pair": 160}
     assert teacher.objective.model.bert_config.num_layers == 24
-    assert found["teacher_examples"].negatives_per_query == 4
-    assert found["train_run"].k == found["teacher_examples"].depth == 1000
+    assert found["teacher_examples"].kept_negatives.negatives_per_query == 4
+    assert found["train_run"].k == found["teacher_examples"].kept_negatives.depth == 1000
     assert pair.init == "stage:pretrained"
 
 
@@ -82,7 +82,7 @@ def test_pair_on_natural_questions() -> None:
         4096,
         512,
     )
-    assert found["labels"].count == 1 and found["labels"].answers
+    assert found["labels"].rule.count == 1 and found["labels"].answers
     assert found["metrics"].queries and not found["metrics"].qrels
 
 
@@ -95,7 +95,7 @@ def test_the_released_switches() -> None:
             assert not found[stage].objective.mask_duplicates
             assert found[stage].optimizer.schedule_name == "paddle_jump"
             assert found[stage].optimizer.name == optimizer
-        assert found["labels"].positives == found["judged_labels"].positives == "best"
+        assert found["labels"].rule.positives == found["judged_labels"].rule.positives == "best"
         assert found["teacher"].objective.adversarial_step == 0.01
         changed = different(stages(name), found)
         assert "dpr" not in changed
@@ -132,7 +132,8 @@ def test_the_small_recipe_builds_with_every_overlay() -> None:
     assert (reader.reading.lengths, teacher.reading.lengths) == ({"pair": 160}, {"pair": 256})
     assert (reader.objective, reader.optimizer) == (teacher.objective, teacher.optimizer)
     reads, told = small["reader_examples"], small["teacher_examples"]
-    assert told.scores and not reads.scores and told.negatives == reads.negatives
+    assert told.kept_negatives.scores and not reads.kept_negatives.scores
+    assert told.negatives == reads.negatives
     assert reader.examples == "stage:reader_examples"
     assert small["pretrained"].init == "stage:start" and small["start"].init == "stage:encoder"
     assert small["metrics"].runs.count("stage:") == 3
