@@ -17,7 +17,7 @@ from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 from qac_jax.queries import extraction
 from qac_jax.queries.contexts import PARTS, shown
-from qac_jax.queries.extraction import SpanSampling, Extraction, Job
+from qac_jax.queries.extraction import Extraction, Job, SpanSampling
 from qac_jax.queries.structure import TitleRule
 
 

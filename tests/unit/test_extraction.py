@@ -10,7 +10,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.queries import structure
-from qac_jax.queries.extraction import SpanSampling, Extraction, best
+from qac_jax.queries.extraction import Extraction, SpanSampling, best
 from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics, words
 
 
