@@ -108,10 +108,10 @@ class Optimizer:
             parts.append(transforms.clip_by_global_norm(self.clip_norm, self.clip_epsilon))
         parts.append(transforms.scale_by_moments(self.b1, self.b2, eps, _CORRECTION[self.name]))
         if self.weight_decay and self.name != "adamw_hf":
-            parts.append(transforms.add_decay(self.weight_decay, self.decays))
+            parts.append(optax.add_decayed_weights(self.weight_decay, self._decayed))
         if self.name.startswith("lamb"):
             parts.append(transforms.scale_by_trust_ratio(is_stacked, self._adapts))
-        parts.append(transforms.scale_by_rate(rate))
+        parts.append(optax.scale_by_learning_rate(rate))
         if self.weight_decay and self.name == "adamw_hf":
             parts.append(transforms.decay_moved(rate, self.weight_decay, self.decays))
         whole = optax.chain(*parts)
@@ -121,6 +121,10 @@ class Optimizer:
         """Whether the parameter with this key path is decayed."""
         name = path_name(path)
         return not any(re.search(pattern, name) for pattern in self.no_decay)
+
+    def _decayed(self, params: Any) -> Any:
+        """Which leaves of a tree of parameters are decayed."""
+        return jax.tree_util.tree_map_with_path(lambda path, _: self.decays(path), params)
 
     def _adapts(self, path: Any) -> bool:
         return self.adapt_excluded or self.decays(path)

@@ -1,8 +1,8 @@
-"""The cores of the optimisers: Adam's direction, LAMB's trust ratio, what the rate does.
+"""The parts of the optimisers that Optax has not, or not in the variants that the papers used.
 
-Optax has them too, but not the variants that the papers' numbers come from: transformers' AdamW
-(epsilon before the bias correction, decay after the update) and the LAMB of Paddle 1.8 (no bias
-correction). One small transformation each, so that an optimiser is read as a chain of them.
+These are transformers' AdamW (epsilon before the bias correction, decay after the update), the
+LAMB of Paddle 1.8 (no bias correction; trust ratios of stacked layers one by one) and clipping as
+torch does it. One small transformation each, so that an optimiser is read as a chain of them.
 """
 
 from __future__ import annotations
@@ -85,18 +85,6 @@ def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.Gradient
     return optax.GradientTransformation(_no_state, update)
 
 
-def scale_by_rate(schedule: Schedule) -> optax.GradientTransformation:
-    """Updates times minus the scheduled rate."""
-
-    def update(updates: Any, state: optax.ScaleByScheduleState, params: Any = None):
-        del params
-        rate = schedule(state.count)
-        updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
-        return updates, optax.ScaleByScheduleState(state.count + 1)
-
-    return optax.GradientTransformation(_start_counting, update)
-
-
 def decay_moved(
     schedule: Schedule, decay: float, decayed: PathTest
 ) -> optax.GradientTransformation:
@@ -112,18 +100,6 @@ def decay_moved(
         return updates, optax.ScaleByScheduleState(state.count + 1)
 
     return optax.GradientTransformation(_start_counting, update)
-
-
-def add_decay(decay: float, decayed: PathTest) -> optax.GradientTransformation:
-    """Updates plus decay · p: before the rate, AdamW's decoupled decay and LAMB's."""
-
-    def update(updates: Any, state: optax.EmptyState, params: Any = None):
-        def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
-            return u + decay * p if decayed(path) else u
-
-        return jax.tree_util.tree_map_with_path(one, updates, params), state
-
-    return optax.GradientTransformation(_no_state, update)
 
 
 def clip_by_global_norm(limit: float, epsilon: float = 0.0) -> optax.GradientTransformation:
