@@ -87,7 +87,7 @@ class Negatives:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Building:
-    """What workers are told: the settings of a stage."""
+    """The settings of a stage that its workers need."""
 
     tokenizer: str
     seed: int = 0

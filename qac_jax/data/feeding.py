@@ -23,7 +23,7 @@ _FOREVER = 1 << 60
 
 
 class Feed(Protocol):
-    """An iterator of batches that can be told to stop working ahead."""
+    """An iterator of batches that works ahead until it is closed."""
 
     def __iter__(self) -> Iterator[Batch]: ...
 

@@ -48,7 +48,7 @@ class Plan(Protocol):
     def examples_per_epoch(self) -> int: ...
 
     def steps(self, epochs: int) -> int:
-        """How many batches so many epochs are."""
+        """The number of batches in this many epochs."""
 
     def at(self, step: int) -> Slots:
         """The global batch number `step`, counted from the beginning of the run."""

@@ -84,7 +84,7 @@ class Collect(Stage):
             progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin})")
         if test.origin == GENERATED:
             progress.say(
-                f"collect: nobody judged test questions of {folder}; figures on generated ones "
+                f"collect: {folder} has no judged test questions; figures on generated ones "
                 "compare systems, but say nothing of real questions"
             )
         out.count = len(train.texts) + len(test.texts)

@@ -21,7 +21,7 @@ from qac_jax.text.tokenizers import Tokenizer
 
 
 _RESERVED = ("_id", "doc", "position", "title", "text")
-# What a document tells of places in its text; a passage keeps what it contains.
+# What a document says of places in its text; a passage keeps what it contains.
 _LOCAL = ("anchors", "phrases", "links")
 
 

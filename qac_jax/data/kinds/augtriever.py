@@ -81,7 +81,7 @@ def augtriever(
     example = pair(document, query, rng, form, lengths)
     if strategies.get(QEXT_SELF):
         extract = name == QEXT_SELF
-        places = [(0, 0)] * spans  # nobody looks at them where the query is another
+        places = [(0, 0)] * spans  # ignored where the query is another
         if extract:
             low, high = span_words
             places = crops.chunks(last - first, rng, count=spans, shortest=low, longest=high)
