@@ -82,6 +82,12 @@ class DocumentTexts(_Encoder):
         stream = iter(self.tokenizer.encode_batch(_flat(_flat(texts))))
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
+    def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
+        """The sentences of all passages, of each document."""
+        if self._splitter is None:
+            self._splitter = sentences.load(self.building.siblings.splitter)
+        return [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
+
     def siblings(
         self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
     ) -> list[list[dict[str, list[Ids]]]]:
@@ -109,9 +115,7 @@ class DocumentTexts(_Encoder):
     def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """Texts that share sentences with each passage and go on after it (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
-        if self._splitter is None:
-            self._splitter = sentences.load(chosen.splitter)
-        split = [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
+        split = self.sentences(documents)
         counts = iter(self.tokenizer.count(_flat(_flat(split))))
         texts = []
         for document, parts in zip(documents, split, strict=True):
