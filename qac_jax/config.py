@@ -25,6 +25,7 @@ assert importlib.util
 
 # Where gin files are looked for: the working folder, the checkout, its gin_configs.
 _CHECKOUT = Path(__file__).parent.parent
+_IN_CALL = "\n  In call to configurable"
 _MACRO, _REQUIRED = "gin.macro", "%gin.REQUIRED"
 _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
 
@@ -170,8 +171,9 @@ def _guarded(call: Any, label: str) -> Any:
     """Calls gin and turns its errors into one sentence."""
     try:
         return call()
-    except UserError:
-        raise
+    except UserError as error:
+        # Gin adds the names of the classes that it was building.
+        raise UserError(str(error).split(_IN_CALL)[0]) from error
     except Exception as error:
         sentence = _explain(error)
         if sentence is None:

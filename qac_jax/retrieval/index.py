@@ -99,7 +99,7 @@ class Index(Searchable):
         if not os.path.isdir(place):
             raise UserError(
                 f"the encoder of {self.artifact.path} is not at {place} any more; say where it "
-                "is by --model"
+                "is by --encoder (--model does the same)"
             )
         return Encoder.remembered(known, place)
 
