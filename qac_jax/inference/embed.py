@@ -97,7 +97,7 @@ class Encoder:
         settings = settings or Settings()
         if settings.title:
             module = module.clone(config=dataclasses.replace(module.config, title=settings.title))
-        longest = module.config.bert.max_positions
+        longest = module.config.backbone.max_length
         config = module.config
         said = folder and sentence_transformers.max_length(folder)
         trained = {"query": config.query_length, "passage": config.passage_length}
@@ -110,11 +110,11 @@ class Encoder:
                 f"max_length={settings.max_length or min(limits.values())} does not suit the "
                 f"encoder; expected 3 to {longest} tokens"
             )
-        if tokenizer.vocab_size > module.config.bert.vocab_size:
+        if tokenizer.vocab_size > module.config.backbone.vocab_size:
             raise UserError(
                 f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the encoder "
-                f"{module.config.bert.vocab_size} rows for them; give the tokenizer it was trained "
-                "with"
+                f"{module.config.backbone.vocab_size} rows for them; give the tokenizer it was "
+                "trained with"
             )
         mesh = jax.make_mesh(
             (jax.local_device_count(),),

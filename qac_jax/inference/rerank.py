@@ -94,17 +94,17 @@ class Reranker:
     ) -> Reranker:
         """From a module and its parameters."""
         settings = settings or Settings()
-        longest = module.bert_config.max_positions
+        longest = module.config.max_length
         limit = settings.max_length or longest
         if not 4 <= limit <= longest:
             raise UserError(
                 f"max_length={limit} does not suit the cross-encoder; expected 4 to {longest} "
                 "tokens of query and passage together"
             )
-        if tokenizer.vocab_size > module.bert_config.vocab_size:
+        if tokenizer.vocab_size > module.config.vocab_size:
             raise UserError(
                 f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the model "
-                f"{module.bert_config.vocab_size} rows for them; give the tokenizer it was "
+                f"{module.config.vocab_size} rows for them; give the tokenizer it was "
                 "trained with"
             )
         devices = jax.local_devices()

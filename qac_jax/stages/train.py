@@ -32,7 +32,7 @@ class Train(Stage):
     VERB = "pretrain"
     KIND = "parameters"
     SHARED = True
-    VERSION = 2  # validation in shuffled batches
+    VERSION = 3  # towers and cross-encoders hold their encoder as "backbone"
     EXAMPLE = (
         "qac pretrain --gin_file gin_configs/objectives/mlm.gin --examples out/examples "
         "--steps 1000 --out out/encoder"
@@ -263,30 +263,24 @@ class Train(Stage):
     def _words(self, objective: Any, folder: str, tokenizer_folder: Any) -> Any:
         """The one parameter of a new model that does not start at random."""
         from qac_jax.hub import word_vectors
-        from qac_jax.models.bert import Bert
-        from qac_jax.models.t5 import T5
+        from qac_jax.models import architecture
         from qac_jax.text import tokenizers
 
-        model = objective.model
-        if isinstance(model, Bert):
-            width, spread = model.config.hidden_size, model.config.initializer_range
-        elif isinstance(model, T5):
-            width, spread = model.config.d_model, model.config.initializer_factor
-        else:
+        config = architecture.of_module(objective.model)
+        if config is None:
             raise UserError(
-                f"words={self.words!r} is for a new BERT or T5, and this is a "
-                f"{type(model).__name__}; leave words out"
+                f"words={self.words!r} is for a new encoder or T5, and this is a "
+                f"{type(objective.model).__name__}; leave words out"
             )
         embedding = word_vectors.table(
             word_vectors.of_folder(folder),
             tokenizers.load(folder),
             tokenizers.load(os.fspath(tokenizer_folder)),
-            (model.config.vocab_size, width),
-            spread=spread,
+            (config.vocab_size, config.hidden_size),
+            spread=config.embedding_std,
             seed=self.seed,
         )
-        named = {"embedding": embedding}
-        return {"embeddings": {"word": named}} if isinstance(model, Bert) else {"shared": named}
+        return config.with_words({}, embedding)
 
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
         """The artefact's files, from host arrays."""

@@ -6,7 +6,6 @@ lack (heads) starts anew.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import flax.linen as nn
 import jax
 
 from qac_jax.errors import UserError
+from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
 
 
@@ -74,10 +74,8 @@ def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:
     """The module that is kept after training, and its parameters."""
     kept = objective.encoder({"params": params})["params"]
     module = objective.encoder_module
-    config = getattr(module, "config", None)
-    parts = {name: name in kept for name in ("pooler", "mlm_head") if hasattr(config, name)}
-    if parts:  # a BERT's optional parts are those whose parameters are kept
-        module = module.clone(config=dataclasses.replace(config, **parts))  # type: ignore[type-var]
+    if isinstance(module, Backbone):  # its optional parts are those whose parameters are kept
+        module = module.clone(config=module.config.with_parts(*kept))
     return module, kept
 
 
