@@ -31,16 +31,16 @@ _GPT2 = {
     "mlp.c_proj": "mlp/down",
 }
 _WHOLE = {
-    "bert.embeddings.word_embeddings.weight": "bert/embeddings/word/embedding",
-    "bert.embeddings.position_embeddings.weight": "bert/embeddings/position/embedding",
-    "bert.embeddings.token_type_embeddings.weight": "bert/embeddings/type/embedding",
-    "cls.predictions.bias": "bert/mlm_head/bias",
+    "bert.embeddings.word_embeddings.weight": "backbone/embeddings/word/embedding",
+    "bert.embeddings.position_embeddings.weight": "backbone/embeddings/position/embedding",
+    "bert.embeddings.token_type_embeddings.weight": "backbone/embeddings/type/embedding",
+    "cls.predictions.bias": "backbone/mlm_head/bias",
 }
 _MODULES = {
-    "bert.embeddings.LayerNorm": "bert/embeddings/norm",
-    "bert.pooler.dense": "bert/pooler",
-    "cls.predictions.transform.dense": "bert/mlm_head/dense",
-    "cls.predictions.transform.LayerNorm": "bert/mlm_head/norm",
+    "bert.embeddings.LayerNorm": "backbone/embeddings/norm",
+    "bert.pooler.dense": "backbone/pooler",
+    "cls.predictions.transform.dense": "backbone/mlm_head/dense",
+    "cls.predictions.transform.LayerNorm": "backbone/mlm_head/norm",
     "classifier": "classifier",
     "d_head_ln_f": "d_head/norm",
 }
@@ -72,7 +72,7 @@ def _place(name: str) -> tuple[str, bool]:
         return _leaf(_MODULES[module], leaf)
     layer = re.fullmatch(r"(?:bert\.encoder\.layer|(c_head|d_head))\.(\d+)\.(.+)", module)
     assert layer, f"no place for {name}"
-    owner = layer[1] or "bert"
+    owner = layer[1] or "backbone"
     table = _GPT2 if owner == "d_head" else _LAYER
     path, transposed = _leaf(f"{owner}/layers/{layer[2]}/{table[layer[3]]}", leaf)
     return path, transposed and owner != "d_head"  # GPT-2 stores its kernels as [in, out]

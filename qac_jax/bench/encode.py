@@ -123,7 +123,7 @@ class Encode:
         cut = encoder.batches(rows)
         lengths = [len(row) for row in rows]
         work = sum(
-            encoder.module.config.bert.flops(flops.Load.padded(b.size, b.length)).forward
+            encoder.module.config.backbone.flops(flops.Load.padded(b.size, b.length)).forward
             for b in cut
         )
         with self._recorded():
@@ -137,7 +137,7 @@ class Encode:
             "shapes": len({(b.size, b.length) for b in cut}),
             "tokenizing_share": tokenizing / (tokenizing + computing),
             "gflops_per_second": work / computing / 1e9,
-            "matmul_gflops_per_second": _matmul_rate(encoder.module.config.bert.hidden_size),
+            "matmul_gflops_per_second": _matmul_rate(encoder.module.config.backbone.hidden_size),
             "cores": os.cpu_count(),
         }
 

@@ -38,7 +38,7 @@ def load(folder: Path, options: backbones.Options) -> backbones.Loaded:
 
 def save(folder: Path, module: CrossEncoder, params: Mapping[str, Any]) -> None:
     """Writes a cross-encoder (in loop form), without a tokenizer."""
-    config = module.bert_config
+    config = module.config
     raw = config.to_hf(module.labels)
     raw[config.hf_classifier_dropout] = module.classifier_dropout
     if module.reads_scores:

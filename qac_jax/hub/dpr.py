@@ -44,7 +44,7 @@ def load_side(folder: Path, options: backbones.Options) -> backbones.Loaded:
     files = backbones.read_encoder(folder, options)
     width = files.raw.get("projection_dim") or None
     module = DualEncoder(DualEncoderConfig(files.config, projection=width), options.runtime)
-    table = under("encoder/bert", files.table)
+    table = under("encoder/backbone", files.table)
     if width:
         name = f"{files.encoder.removesuffix(_INNER)}encode_proj"
         table |= dense("encoder/projection", name)
@@ -54,12 +54,12 @@ def load_side(folder: Path, options: backbones.Options) -> backbones.Loaded:
 
 def check(config: DualEncoderConfig) -> None:
     """Refuses what DPR's form has no place for."""
-    if MODEL_TYPE not in config.bert.model_types:
+    if MODEL_TYPE not in config.backbone.model_types:
         raise UserError(
-            f"a DPR is a pair of BERTs, but this encoder is a {config.bert.title}; export it as "
-            "sentence_transformers"
+            f"a DPR is a pair of BERTs, but this encoder is a {config.backbone.display_name}; "
+            "export it as sentence_transformers"
         )
-    plain = DualEncoderConfig(config.bert)
+    plain = DualEncoderConfig(config.backbone)
     names = ("pooling", "normalize", "projection_activation", "query_prompt", "passage_prompt")
     odd = [
         f"{name}={getattr(config, name)!r}"
@@ -76,10 +76,10 @@ def check(config: DualEncoderConfig) -> None:
 def save_side(folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any], side: str) -> None:
     """Writes one tower (in loop form), without a tokenizer."""
     cls, prefix = CLASSES[side]
-    bert = config.bert.with_parts()
-    table = under("bert", bert.table(prefix + _INNER))
+    backbone = config.backbone.with_parts()
+    table = under("backbone", backbone.table(prefix + _INNER))
     params: dict[str, Any] = {  # without the parts that a vector is not made with
-        "bert": {name: part for name, part in tower["bert"].items() if name not in PARTS}
+        "backbone": {name: part for name, part in tower["backbone"].items() if name not in PARTS}
     }
     if config.projection is not None:
         table |= dense("projection", f"{prefix}encode_proj")
@@ -88,7 +88,7 @@ def save_side(folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any],
         params["projection"] = {"bias": np.zeros_like(kernel[0]), **tower["projection"]}
     weights.write_file(folder / weights.SAFETENSORS, name_maps.write(table, params))
     raw = {
-        **bert.to_hf(),
+        **backbone.to_hf(),
         "architectures": [cls],
         "model_type": MODEL_TYPE,
         "projection_dim": config.projection or 0,

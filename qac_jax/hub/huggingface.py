@@ -117,7 +117,7 @@ def load_dual_encoder(
 ) -> Loaded:
     """A DualEncoder from any encoder's folder, or from two (`passage`: another one's).
 
-    A sentence-transformers folder says how it makes vectors, and so does a DPR; a bare BERT does
+    A sentence-transformers folder says how it makes vectors, and so does a DPR; a bare encoder does
     not, so that `pooling` must say it. pooling and normalize replace what a folder says.
     """
     loaded = [
@@ -140,7 +140,7 @@ def as_dual_encoder(
                 "'mean'"
             )
         config = DualEncoderConfig(module.config, pooling=pooling, normalize=bool(normalize))
-        params = {"encoder": {"bert": variables["params"]}}
+        params = {"encoder": {"backbone": variables["params"]}}
         return DualEncoder(config, module.runtime), {"params": params}
     if not isinstance(module, DualEncoder):
         raise UserError(f"{place} is a {type(module).__name__}, not an encoder of texts")

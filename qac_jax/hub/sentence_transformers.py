@@ -117,8 +117,8 @@ def load_tied(folder: Path, options: backbones.Options) -> backbones.Loaded:
     return module, backbones.fit(folder, module, table, tensors, options, ignored)
 
 
-def _tower(config: DualEncoderConfig, bert: Table) -> Table:
-    table = under("bert", bert)
+def _tower(config: DualEncoderConfig, backbone: Table) -> Table:
+    table = under("backbone", backbone)
     if config.projection is not None:
         table |= dense("projection", f"{_DENSE}linear", config.projection_bias)
     return table
@@ -181,13 +181,13 @@ def save_tied(
     folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any], max_length: int | None
 ) -> None:
     """Writes one tower (in loop form) as a sentence-transformers folder, without a tokenizer."""
-    table = backbones.saved_table(config.bert)
+    table = backbones.saved_table(config.backbone)
     tensors = name_maps.write(_tower(config, table), tower)
     dense = {n.removeprefix(_DENSE): t for n, t in tensors.items() if n.startswith(_DENSE)}
     own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
     weights.write_file(folder / weights.SAFETENSORS, own)
-    hf_config.write_json(folder / "config.json", config.bert.to_hf())
-    width = config.bert.hidden_size
+    hf_config.write_json(folder / "config.json", config.backbone.to_hf())
+    width = config.backbone.hidden_size
     pooling: dict[str, Any] = {flag: name == config.pooling for name, flag in _POOLINGS.items()}
     pooling |= {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
     parts: list[tuple[str, dict[str, Any] | None]] = [
@@ -214,7 +214,7 @@ def save_tied(
         if name == "Dense":
             weights.write_file(folder / place / weights.SAFETENSORS, dense)
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")
-    limit = max_length or config.bert.max_length
+    limit = max_length or config.backbone.max_length
     hf_config.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": False})
     prompts = {"query": config.query_prompt, _PASSAGE_PROMPTS[0]: config.passage_prompt}
     settings: dict[str, Any] = {
@@ -224,7 +224,7 @@ def save_tied(
     }
     if config.scale != 1.0:  # sentence-transformers has none, and passes over it
         settings["scale"] = config.scale
-    plain = DualEncoderConfig(config.bert)
+    plain = DualEncoderConfig(config.backbone)
     reading = {name: getattr(config, name) for name in _READING}
     if any(value != getattr(plain, name) for name, value in reading.items()):
         settings[_OWN] = reading

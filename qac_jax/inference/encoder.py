@@ -98,7 +98,7 @@ class Encoder:
         """From a module and its parameters; `folder` may say how long texts can be."""
         if options.title:
             module = module.clone(config=dataclasses.replace(module.config, title=options.title))
-        longest = module.config.bert.max_positions
+        longest = module.config.backbone.max_length
         config = module.config
         said = folder and sentence_transformers.max_length(folder)
         trained = {"query": config.query_length, "passage": config.passage_length}
@@ -111,7 +111,7 @@ class Encoder:
                 f"max_length={options.max_length or min(limits.values())} does not suit the "
                 f"encoder; expected 3 to {longest} tokens"
             )
-        check_vocabulary(tokenizer, module.config.bert.vocab_size, "encoder")
+        check_vocabulary(tokenizer, module.config.backbone.vocab_size, "encoder")
         own = {"query": module.config.query_prompt, "passage": module.config.passage_prompt}
         return cls(
             module=module,

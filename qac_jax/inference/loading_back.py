@@ -21,7 +21,7 @@ import numpy as np
 from qac_jax.errors import UserError
 from qac_jax.hub import dpr, huggingface
 from qac_jax.inference.tokenizer import tokenizer_of
-from qac_jax.models.bert import Bert
+from qac_jax.models.backbone import Backbone
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder
 from qac_jax.text.tokenizers import Tokenizer
 
@@ -96,7 +96,7 @@ def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) ->
         return {side: _vectors(module, variables, tokenizer, side) for side in SIDES}
     ids, lengths, types = _batch(module, tokenizer)
     real = np.arange(ids.shape[1]) < lengths[:, None]
-    if isinstance(module, Bert):
+    if isinstance(module, Backbone):
         states = jax.jit(lambda v, i, n: module.apply(v, i, n).last)(variables, ids, lengths)
         return {"states": np.where(real[..., None], np.asarray(states, np.float32), 0)}
     if isinstance(module, CrossEncoder):
@@ -109,7 +109,7 @@ def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) ->
 def _vectors(module: Any, variables: Any, tokenizer: Tokenizer, side: str) -> np.ndarray:
     """The texts as one side of a dual encoder reads them, in one batch."""
     prompt = getattr(module.config, f"{side}_prompt")
-    most = min(_LONGEST, module.config.bert.max_positions) - 2
+    most = min(_LONGEST, module.config.backbone.max_length) - 2
     found = tokenizer.encode_batch([prompt + text for text in TEXTS])
     rows = [[tokenizer.cls_id, *ids[:most], tokenizer.sep_id] for ids in found]
     ids, lengths = _padded(rows, tokenizer.pad_id)
@@ -144,8 +144,7 @@ def _batch(module: Any, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, n
 
 
 def _positions(module: Any) -> int:
-    config = getattr(module, "bert_config", None) or module.config
-    return getattr(config, "max_positions", _LONGEST)
+    return getattr(module.config, "max_length", _LONGEST)
 
 
 def _peers(folder: Path, module: Any, tokenizer: Tokenizer) -> dict[str, Outputs]:
@@ -181,7 +180,7 @@ def _sentence_transformers(folder: Path, module: DualEncoder) -> Outputs:
     import sentence_transformers
 
     found = {}
-    limit = min(_LONGEST, module.config.bert.max_positions)
+    limit = min(_LONGEST, module.config.backbone.max_length)
     for side in SIDES:
         place = folder if module.config.tied else folder / side
         theirs: Any = sentence_transformers.SentenceTransformer(os.fspath(place), device="cpu")
@@ -196,7 +195,7 @@ def _dpr(folder: Path, module: DualEncoder) -> Outputs:
     import transformers
 
     found = {}
-    limit = min(_LONGEST, module.config.bert.max_positions)
+    limit = min(_LONGEST, module.config.backbone.max_length)
     for side, (cls, _) in dpr.CLASSES.items():
         place = folder / side
         theirs = getattr(transformers, cls).from_pretrained(place, dtype=torch.float32)
@@ -229,13 +228,14 @@ def _transformers(folder: Path, module: Any, tokenizer: Tokenizer) -> Outputs:
     auto = transformers.AutoModel
     if pairs:
         auto = transformers.AutoModelForSequenceClassification
-        given["token_type_ids"] = torch.tensor(types).long()
-    elif not isinstance(module, Bert):
+        if module.config.token_types > 1:
+            given["token_type_ids"] = torch.tensor(types).long()
+    elif not isinstance(module, Backbone):
         auto = transformers.AutoModelForSeq2SeqLM
         given["decoder_input_ids"] = torch.tensor(ids[:, :8]).long()
     theirs = auto.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         found = theirs(**given)
-    if isinstance(module, Bert):
+    if isinstance(module, Backbone):
         return {"states": np.where(mask.numpy()[..., None], found.last_hidden_state.numpy(), 0)}
     return {"logits": found.logits.numpy()}

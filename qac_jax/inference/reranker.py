@@ -82,14 +82,14 @@ class Reranker:
         inference: Inference = BY_DEVICE,
     ) -> Reranker:
         """From a module and its parameters."""
-        longest = module.bert_config.max_positions
+        longest = module.config.max_length
         limit = options.max_length or longest
         if not 4 <= limit <= longest:
             raise UserError(
                 f"max_length={limit} does not suit the cross-encoder; expected 4 to {longest} "
                 "tokens of query and passage together"
             )
-        check_vocabulary(tokenizer, module.bert_config.vocab_size, "model")
+        check_vocabulary(tokenizer, module.config.vocab_size, "model")
         return cls(
             module=module,
             runner=Runner.of(params, inference),

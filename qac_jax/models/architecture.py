@@ -26,7 +26,7 @@ class Architecture(abc.ABC):
     """What is common to the configurations of all networks that have a Hugging Face folder."""
 
     # What people call it: "BERT".
-    title: ClassVar[str]
+    display_name: ClassVar[str]
     # `model_type` in config.json; the first one is what we write.
     model_types: ClassVar[tuple[str, ...]]
     # What the names of transformers' classes begin with: "Bert" of BertModel.
@@ -85,6 +85,23 @@ class Architecture(abc.ABC):
     @abc.abstractmethod
     def embedding_std(self) -> float:
         """The standard deviation of new word embeddings."""
+
+    def words_of(self, params: Mapping[str, Any]) -> Any:
+        """The table of word embeddings in a tree of parameters."""
+        found: Any = params
+        for name in self.word_embedding:
+            found = found[name]
+        return found
+
+    def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
+        """The tree with another table of word embeddings; what it lacks on the way is added."""
+
+        def changed(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+            if not path:
+                return table
+            return {**tree, path[0]: changed(tree.get(path[0], {}), path[1:])}
+
+        return changed(params, self.word_embedding)
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:

@@ -5,8 +5,9 @@ A backbone is one file of this room with two classes; beside it are a gin file a
 `XConfig(BackboneConfig)`, a frozen dataclass decorated with `@register`:
 
 * its fields, with the defaults of transformers' configuration class (what config.json leaves out);
-* as class variables how Hugging Face's files spell it: title, model_types, hf_class, hf_fields,
-  hf_words, hf_bases, hf_parts, word_embedding (see architecture.py), hf_classifier_dropout;
+* as class variables how Hugging Face's files spell it: display_name, model_types, hf_class,
+  hf_fields, hf_words, hf_bases, hf_parts, word_embedding (see architecture.py),
+  hf_classifier_dropout;
 * `build(runtime)` (the network), `stack(runtime, count)` (count layers, called as
   stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), also for heads on top);
 * `table(encoder, model)` and `stack_table(count, prefix)`: the tensor of every parameter;
@@ -21,8 +22,8 @@ A backbone is one file of this room with two classes; beside it are a gin file a
 * `pooler` where config.pooler, and `mlm_head` where config.mlm_head (their parameters are the
   subtrees of these names, and all of what these parts have of their own);
 
-and which overrides, where it differs from a BERT: `embed`, `encode`, `pool`, `word_table`,
-`predict`.
+and which overrides, where it differs from a BERT: `embed`, `encode`, `pool`, `predict`,
+`word_table`, `position_vectors`.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class BackboneConfig(Architecture):
 
     def classifier_table(self, encoder: str = "", model: str = "") -> Table:
         """The tensors of a sequence classifier: the backbone with its pooler, and the output."""
-        table = under("bert", self.with_parts("pooler").table(encoder, model))
+        table = under("backbone", self.with_parts("pooler").table(encoder, model))
         return table | dense("classifier", f"{model}classifier")
 
     def to_hf(self, labels: int | None = None) -> dict[str, Any]:
@@ -283,7 +284,9 @@ class Backbone(nn.Module):
         padded=True leaves the vocabulary padded to a multiple of 128 (see `tied_logits`).
         """
         if not self.config.mlm_head:
-            raise UserError(f"this {self.config.title} has no MLM head; make it with mlm_head=True")
+            raise UserError(
+                f"this {self.config.display_name} has no MLM head; make it with mlm_head=True"
+            )
         if positions is not None:
             hidden = take_positions(hidden, positions)
         return self.predict(hidden, padded)
@@ -296,6 +299,15 @@ class Backbone(nn.Module):
         """The table of word embeddings [V, D]."""
         return self.embeddings.word.table
 
+    def position_vectors(self, length: int) -> Array:
+        """What the embeddings add for the first `length` positions: [length, D]."""
+        if self.config.position_free:
+            raise UserError(
+                f"a {self.config.display_name} has no position embeddings, which this objective "
+                "reads; use one that does not, such as cotmae.CotMae"
+            )
+        return self.embeddings.position.table[:length]
+
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
         """Arguments that initialise it."""
@@ -307,7 +319,21 @@ class Backbone(nn.Module):
         state = number + count + 1 if number < 0 else number
         if not 0 <= state <= count:
             raise UserError(
-                f"hidden state {number} does not exist; a {self.config.title} of {count} layers "
-                f"has 0 to {count}"
+                f"hidden state {number} does not exist; a {self.config.display_name} of {count} "
+                f"layers has 0 to {count}"
             )
         return state
+
+
+# What gin files of models bind and those of objectives refer to, so that these name no
+# architecture; a scope may choose another one (teacher/backbone.chosen.config = …).
+
+
+def chosen(config: BackboneConfig) -> BackboneConfig:
+    """The configuration that a gin file of gin_configs/models has chosen."""
+    return config
+
+
+def network(config: BackboneConfig, runtime: Runtime) -> Backbone:
+    """The network of a configuration."""
+    return config.build(runtime)

@@ -42,7 +42,7 @@ class BertConfig(BackboneConfig):
 
     type_vocab_size: int = 2
 
-    title: ClassVar = "BERT"
+    display_name: ClassVar = "BERT"
     model_types: ClassVar = ("bert", "ernie", "dpr")  # a DPR is a pair of BERTs (hub/dpr.py)
     hf_class: ClassVar = "Bert"
     hf_fields: ClassVar = BackboneConfig.hf_fields | {"type_vocab_size": "type_vocab_size"}

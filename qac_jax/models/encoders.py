@@ -1,8 +1,8 @@
 """Encoders that make a text a vector, and pairs of texts a score.
 
 Parameters: a `DualEncoder` is {"encoder": tower} where both sides share it, else {"query":
-tower, "passage": tower}; a tower is {"bert": as in bert.py, "projection": {"kernel", "bias"}
-where there is one}. A `CrossEncoder` is {"bert": with its pooler, "classifier": {"kernel",
+tower, "passage": tower}; a tower is {"backbone": the encoder's, "projection": {"kernel", "bias"}
+where there is one}. A `CrossEncoder` is {"backbone": with its pooler, "classifier": {"kernel",
 "bias"}}.
 """
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.backbone import BackboneConfig, BackboneOutput, example_texts
+from qac_jax.models.backbone import Backbone, BackboneConfig, BackboneOutput, example_texts
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -43,7 +43,7 @@ class DualEncoderConfig:
     there are positions) are for whoever tokenises the texts.
     """
 
-    bert: BackboneConfig
+    backbone: BackboneConfig
     tied: bool = True
     pooling: str = "cls"
     normalize: bool = False
@@ -65,11 +65,16 @@ class DualEncoderConfig:
                 f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
             )
         activation(self.projection_activation)
+        if self.title == "segments" and self.backbone.token_types < 2:
+            raise UserError(
+                f"title='segments' gives titles a token type of their own, and a "
+                f"{self.backbone.display_name} has none; choose 'separate', 'space' or 'none'"
+            )
 
     @property
     def width(self) -> int:
         """The number of dimensions of a vector."""
-        return self.projection or self.bert.hidden_size
+        return self.projection or self.backbone.hidden_size
 
 
 def mean_pool(hidden: Array, lengths: Array | None) -> Array:
@@ -95,21 +100,38 @@ def l2_normalize(x: Array) -> Array:
     return x * lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
+def backbone_of(
+    module: nn.Module, params: Any, side: str = "passage"
+) -> tuple[BackboneConfig, Any] | None:
+    """The encoder in a model, and its parameters: of a DualEncoder with two towers that of `side`.
+
+    None where there is none (a T5).
+    """
+    if isinstance(module, Backbone):
+        return module.config, params
+    if isinstance(module, CrossEncoder):
+        return module.config, params["backbone"]
+    if isinstance(module, DualEncoder):
+        tower = params["encoder" if module.config.tied else side]
+        return module.config.backbone, tower["backbone"]
+    return None
+
+
 class Tower(nn.Module):
-    """One side: BERT, pooling, projection, normalisation."""
+    """One side: encoder, pooling, projection, normalisation."""
 
     config: DualEncoderConfig
     runtime: Runtime
 
     def setup(self) -> None:
         config, runtime = self.config, self.runtime
-        self.bert = config.bert.build(runtime)
+        self.backbone = config.backbone.build(runtime)
         if config.projection is not None:
             self.projection = Dense(
                 config.projection,
                 ("embed", None),
                 runtime.compute_dtype,
-                nn.initializers.normal(config.bert.initializer_range),
+                nn.initializers.normal(config.backbone.initializer_range),
                 config.projection_bias,
             )
 
@@ -122,7 +144,7 @@ class Tower(nn.Module):
     ) -> Array:
         config = self.config
         rows = 1 if config.pooling == "cls" else None
-        hidden = self.bert(ids, lengths, token_types, keys, rows=rows).last
+        hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
         hidden = hidden.astype(statistics_dtype(hidden.dtype))
         vector = hidden[:, 0] if config.pooling == "cls" else mean_pool(hidden, lengths)
         if config.projection is not None:
@@ -201,25 +223,27 @@ class DualEncoder(nn.Module):
 class CrossEncoder(nn.Module):
     """[CLS] query [SEP] passage [SEP] -> 1 or 2 logits, in at least fp32.
 
-    With two labels the second is "relevant". bert must have its pooler. One that reads scores was
+    With two labels the second is "relevant". config must have its pooler. One that reads scores was
     trained on queries that begin with the passage's share of a first ranking's scores.
     """
 
-    bert_config: BackboneConfig
+    config: BackboneConfig
     runtime: Runtime = Runtime()
     labels: int = 1
-    classifier_dropout: float | None = None  # None: the BERT's hidden dropout
+    classifier_dropout: float | None = None  # None: the encoder's hidden dropout
     reads_scores: bool = False
 
     def setup(self) -> None:
-        if not self.bert_config.pooler:
-            raise UserError("a cross-encoder reads the pooled vector; use a BERT with pooler=True")
-        self.bert = self.bert_config.build(self.runtime)
+        if not self.config.pooler:
+            raise UserError(
+                "a cross-encoder reads the pooled vector; set pooler=True in its configuration"
+            )
+        self.backbone = self.config.build(self.runtime)
         self.classifier = Dense(
             self.labels,
             ("embed", "labels"),
             self.runtime.compute_dtype,
-            nn.initializers.normal(self.bert_config.initializer_range),
+            nn.initializers.normal(self.config.initializer_range),
         )
 
     def __call__(
@@ -230,11 +254,11 @@ class CrossEncoder(nn.Module):
         keys: Array | None = None,
     ) -> Array:
         """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels]."""
-        rows = self.bert_config.pooler_rows
-        pooled: Any = self.bert(ids, lengths, token_types, keys, rows=rows).pooled
+        rows = self.config.pooler_rows
+        pooled: Any = self.backbone(ids, lengths, token_types, keys, rows=rows).pooled
         rate = self.classifier_dropout
         if rate is None:
-            rate = self.bert_config.hidden_dropout
+            rate = self.config.hidden_dropout
         pooled = dropout(pooled, keys, OUTPUT_SITE, rate, self.runtime.dropout)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))

@@ -1,8 +1,8 @@
-"""Heads that pre-training puts on a BERT's [CLS] vector, so that it must hold the text.
+"""Heads that pre-training puts on an encoder's [CLS] vector, so that it must hold the text.
 
 All read a sequence whose first position is that vector and whose other positions are something
 weaker: early hidden states (Condenser) or the embeddings of another text (CoT-MAE). All give
-hidden states for the BERT's own MLM head.
+hidden states for the encoder's own MLM head.
 
 Parameters: {"layers": as in transformer.py} and, for the causal decoder, {"norm"}.
 """
@@ -28,10 +28,10 @@ def with_cls(cls: Array, rest: Array) -> Array:
 
 
 class BidirectionalHead(nn.Module):
-    """BERT layers over [CLS] and the rest: Condenser's head and CoT-MAE's MLM decoder.
+    """The encoder's layers over [CLS] and the rest: Condenser's head and CoT-MAE's MLM decoder.
 
     In Condenser `rest` is hidden state number skip_from of the same text (0: embeddings); in
-    CoT-MAE it is `Bert.embed` of the other text, masked on its own.
+    CoT-MAE it is `Backbone.embed` of the other text, masked on its own.
     """
 
     config: BackboneConfig

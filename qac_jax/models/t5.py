@@ -73,7 +73,7 @@ class T5Config(Architecture):
     eos_id: int = 1
     start_id: int = 0
 
-    title: ClassVar = "T5"
+    display_name: ClassVar = "T5"
     model_types: ClassVar = ("t5", "mt5")  # mT5 is a T5 v1.1
     hf_class: ClassVar = "T5"
     hf_fields: ClassVar = {

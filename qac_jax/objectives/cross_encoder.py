@@ -21,8 +21,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.models import flops
-from qac_jax.models.bert import Bert
-from qac_jax.models.encoders import CrossEncoder, DualEncoder, log_odds
+from qac_jax.models.encoders import CrossEncoder, backbone_of, log_odds
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode
 from qac_jax.objectives.objective import (
@@ -67,8 +66,8 @@ class _Scorer(Objective):
     @property
     def encoder_module(self) -> CrossEncoder:
         """The model with the pooler that its output reads."""
-        config = dataclasses.replace(self.model.bert_config, pooler=True, mlm_head=False)
-        return self.model.clone(bert_config=config)
+        config = self.model.config.with_parts("pooler")
+        return self.model.clone(config=config)
 
     def with_chunk(self, examples: int) -> Self:
         return dataclasses.replace(self, chunk=examples)
@@ -84,26 +83,23 @@ class _Scorer(Objective):
         return dataclasses.replace(self, model=model)
 
     def with_tokenizer(self, tokenizer: Any) -> Self:
-        check_vocabulary(tokenizer.vocab_size, self.model.bert_config.vocab_size)
+        check_vocabulary(tokenizer.vocab_size, self.model.config.vocab_size)
         return self
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From a cross-encoder, or from the BERT of anything else; the output then starts anew."""
+        """From a cross-encoder, or from any model's encoder; the output then starts anew."""
         if isinstance(module, CrossEncoder):
-            config, start = module.bert_config, dict(params)
+            config, start = module.config, dict(params)
             if module.labels != self.model.labels:
                 start.pop("classifier")
-        elif isinstance(module, Bert):
-            config, start = module.config, {"bert": params}
-        elif isinstance(module, DualEncoder):
-            tower = params["encoder" if module.config.tied else "passage"]
-            config, start = module.config.bert, {"bert": tower["bert"]}
+        elif (inside := backbone_of(module, params)) is not None:
+            config, start = inside[0], {"backbone": inside[1]}
         else:
             raise UserError(
-                f"a cross-encoder cannot start from a {type(module).__name__}; give a BERT or "
-                "what was trained from one"
+                f"a cross-encoder cannot start from a {type(module).__name__}; give an encoder "
+                "such as a BERT, or what was trained from one"
             )
-        model = self.model.clone(bert_config=config, runtime=module.runtime)
+        model = self.model.clone(config=config, runtime=module.runtime)
         return dataclasses.replace(self, model=model), start
 
     def init(self, key: jax.Array) -> Variables:
@@ -120,19 +116,28 @@ class _Scorer(Objective):
         params = variables["params"]
 
         def total(change: jax.Array | None, keys: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-            moved = params if change is None else with_words(params, change)
+            moved = params if change is None else self._moved(params, change)
             losses, right = self.examples_loss(self.odds(moved, batch, keys), batch)
             weights = batch["weights"].astype(losses.dtype)
             return jnp.sum(weights * losses), jnp.sum(weights * right)
 
         change = None
         if train and self.adversarial_step:
-            nowhere = jnp.zeros_like(words(params))
+            nowhere = jnp.zeros_like(self._words(params))
             # The direction is found without dropout, as in the reference.
             gradient = jax.grad(lambda change: total(change, None)[0])(nowhere)
             change = jax.lax.stop_gradient(adversarial(gradient, self.adversarial_step))
         loss, accuracy = total(change, batch["keys"] if train else None)
         return loss, {"accuracy": accuracy}
+
+    def _words(self, params: Any) -> jax.Array:
+        """The table of word embeddings."""
+        return self.model.config.words_of(params["backbone"])
+
+    def _moved(self, params: Any, change: jax.Array) -> Any:
+        """The parameters with their word embeddings moved by `change`."""
+        table = self._words(params) + change
+        return {**params, "backbone": self.model.config.with_words(params["backbone"], table)}
 
     def odds(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
         """Log-odds of texts [..., L], a chunk of examples at a time: [...]."""
@@ -156,7 +161,7 @@ class _Scorer(Objective):
         return chunked_encode(some, parts, self.chunk)
 
     def _flops(self, texts: int, length: int) -> float:
-        config = self.encoder_module.bert_config
+        config = self.encoder_module.config
         work = config.flops(flops.Load.padded(texts, length), rows=config.pooler_rows)
         work += flops.classifier(config.hidden_size, self.model.labels, texts)
         # The direction takes a forward pass, and a backward one that no weight asks for.
@@ -217,15 +222,3 @@ class Localized(_Scorer):
 def adversarial(gradient: jax.Array, step: float) -> jax.Array:
     """The step along a gradient, normalised over the whole table (RocketQA's released code)."""
     return step * gradient * jax.lax.rsqrt(jnp.sum(jnp.square(gradient)) + _EPSILON)
-
-
-def words(params: Any) -> jax.Array:
-    """The table of word embeddings."""
-    return params["bert"]["embeddings"]["word"]["embedding"]
-
-
-def with_words(params: Any, change: jax.Array) -> Any:
-    """The parameters with their word embeddings moved by `change`."""
-    bert = params["bert"]
-    moved = {"word": {"embedding": words(params) + change}}
-    return {**params, "bert": {**bert, "embeddings": {**bert["embeddings"], **moved}}}

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models.bert import Bert
+from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import Variables
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
@@ -64,7 +64,9 @@ def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
     ]
 
 
-def predicted(module: Bert, variables: Variables, hidden: jax.Array, text: MaskedText) -> TokenLoss:
+def predicted(
+    module: Backbone, variables: Variables, hidden: jax.Array, text: MaskedText
+) -> TokenLoss:
     """What the MLM head says at the masked places: sums of each example, [B]."""
     logits = module.apply(variables, hidden, text.positions, padded=True, method="mlm_logits")
     return jax.vmap(token_loss)(logits, text.labels, text.weights)

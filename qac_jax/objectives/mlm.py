@@ -1,4 +1,4 @@
-"""Masked language modelling: a BERT predicts masked words (BERT, Devlin et al., 2019).
+"""Masked language modelling: an encoder predicts masked words (BERT, Devlin et al., 2019).
 
 Words are masked on the device, anew every step (`qac_jax.objectives.masking`); logits are computed
 at the masked positions only. The loss is the mean over all masked tokens of the whole batch, where
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.models import flops
-from qac_jax.models.bert import Bert
+from qac_jax.models.backbone import Backbone
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import (
@@ -34,15 +34,14 @@ from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 class Mlm(Objective):
     """Predict the masked tokens of the feature `tokens`."""
 
-    model: Bert
+    model: Backbone
     masking: Masking = Masking()
     vocabulary: Vocabulary | None = None  # bound by `with_tokenizer` when a run starts
 
     @property
-    def module(self) -> Bert:
+    def module(self) -> Backbone:
         """The model with the head that pre-training needs."""
-        config = dataclasses.replace(self.model.config, mlm_head=True, pooler=False)
-        return self.model.clone(config=config)
+        return self.model.clone(config=self.model.config.with_parts("mlm_head"))
 
     def with_tokenizer(self, tokenizer: Any) -> Self:
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
@@ -60,9 +59,12 @@ class Mlm(Objective):
         return self.vocabulary
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From a BERT, or on from a retriever of one tower, whatever pooled its states."""
+        """From any encoder, or on from a retriever of one tower, whatever pooled its states."""
         if isinstance(module, DualEncoder) and module.config.tied:
-            module, params = Bert(module.config.bert, module.runtime), params["encoder"]["bert"]
+            config, params = module.config.backbone, params["encoder"]["backbone"]
+            module = config.build(module.runtime)
+        if isinstance(module, Backbone):
+            return dataclasses.replace(self, model=module), params
         return super().start_from(module, params)
 
     def init(self, key: jax.Array) -> Variables:

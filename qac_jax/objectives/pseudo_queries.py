@@ -125,19 +125,19 @@ class PseudoQueries(DualEncoderObjective):
         """Model FLOPs of a step: what is only looked at has no backward pass."""
         config = self.model.config
         size, length, texts, longest = _shapes(spec)
-        learned = config.bert.flops(flops.Load.padded(size, length))
-        read = config.bert.flops(flops.Load.padded(texts, longest))
+        learned = config.backbone.flops(flops.Load.padded(size, length))
+        read = config.backbone.flops(flops.Load.padded(texts, longest))
         total = (learned + flops.similarities(config.width, size, candidates)).training()
         total += read.training() if passages_learn else read.forward
         if "spans" in spec:
             _, count, span = spec["spans"].shape
-            total += config.bert.flops(flops.Load.padded(size * count, span)).forward
+            total += config.backbone.flops(flops.Load.padded(size * count, span)).forward
         return total
 
     def _activation_bytes(self, spec: Spec, passages_learn: bool) -> float:
         """What the backward pass keeps of the texts that learn."""
         size, length, texts, longest = _shapes(spec)
-        kept = partial(self.model.config.bert.activation_bytes, self.model.runtime)
+        kept = partial(self.model.config.backbone.activation_bytes, self.model.runtime)
         return kept(size, length) + (kept(texts, longest) if passages_learn else 0.0)
 
 

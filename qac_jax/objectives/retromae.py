@@ -140,11 +140,6 @@ class RetroMae(Mlm):
     def init(self, key: jax.Array) -> Variables:
         bert_key, decoder_key = jax.random.split(key)
         params = dict(super().init(bert_key)["params"])
-        if "position" not in params["embeddings"]:
-            raise UserError(
-                "RetroMAE's decoder reads the encoder's position embeddings, and a "
-                f"{self.model.config.title} has none; pre-train a BERT, or use CoT-MAE"
-            )
         stream = jnp.zeros((1, 2, self.model.config.hidden_size))
         return {
             "params": {**params, DECODER: self.decoder.init(decoder_key, stream, stream)["params"]}
@@ -199,7 +194,7 @@ class RetroMae(Mlm):
         if isinstance(text, MaskedText):
             hidden = self.decoder.apply(own, context, context, lengths, None, keys)
             return predicted(module, bert, hidden, text)
-        queries = vector[:, None] + _positions(bert, text.ids.shape[1])
+        queries = vector[:, None] + self._positions(bert, text.ids.shape[1])
         visible = self.visible(text.ids, lengths, text.keys)
         hidden = self.decoder.apply(own, queries, context, lengths, visible, keys)
         logits = module.apply(bert, hidden, padded=True, method="mlm_logits")
@@ -231,7 +226,11 @@ class RetroMae(Mlm):
         if self.embeddings == "layer":
             return self.module.apply(bert, ids, keys=keys, method="embed")
         table = self.module.apply(bert, method="word_table")
-        return jnp.take(table, ids, axis=0, mode="clip") + _positions(bert, ids.shape[1])
+        return jnp.take(table, ids, axis=0, mode="clip") + self._positions(bert, ids.shape[1])
+
+    def _positions(self, bert: Variables, length: int) -> jax.Array:
+        """The encoder's position embeddings p₀, p₁, … [L, D]."""
+        return self.module.apply(bert, length, method="position_vectors")
 
     def encoder(self, variables: Variables) -> Variables:
         return super().encoder(part(variables, (DECODER,), without=True))
@@ -259,11 +258,6 @@ class RetroMae(Mlm):
     def _predictions(self, length: int) -> int:
         """Positions of a text that the decoder predicts."""
         return length if self.enhanced else self.decoder_masking.max_predictions(length)
-
-
-def _positions(bert: Variables, length: int) -> jax.Array:
-    """The encoder's position embeddings p₀, p₁, … [L, D]."""
-    return bert["params"]["embeddings"]["position"]["embedding"][:length]
 
 
 def _texts(features: Any) -> tuple[str, str]:

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.models import flops
-from qac_jax.models.bert import Bert
-from qac_jax.models.encoders import CrossEncoder, DualEncoder
+from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.objective import Batch, Objective, Spec, Variables
@@ -50,7 +49,7 @@ class DualEncoderObjective(Objective):
         return dataclasses.replace(self, chunk=examples)
 
     def with_tokenizer(self, tokenizer: Any) -> Self:
-        check_vocabulary(tokenizer.vocab_size, self.model.config.bert.vocab_size)
+        check_vocabulary(tokenizer.vocab_size, self.model.config.backbone.vocab_size)
         return self
 
     def with_reading(
@@ -73,7 +72,7 @@ class DualEncoderObjective(Objective):
         return dataclasses.replace(self, model=self.model.clone(config=config))
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From a BERT (both towers start as it), or on from a dual encoder."""
+        """From an encoder (both towers start as it), or on from a dual encoder."""
         model, params = started(self.model, module, params)
         return dataclasses.replace(self, model=model), params
 
@@ -84,8 +83,8 @@ class DualEncoderObjective(Objective):
 def started(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, Any]:
     """The model in the shape of a loaded module, and its parameters from it.
 
-    A BERT, or that of a cross-encoder, becomes every tower; pooling and what else makes a vector
-    stay the model's. A dual encoder keeps its own, but one that is tied may start two towers.
+    An encoder, or that of a cross-encoder, becomes every tower; pooling and what else makes a
+    vector stay the model's. A dual encoder keeps its own; one that is tied may start two towers.
     """
     tied = model.config.tied
     if isinstance(module, DualEncoder):
@@ -98,19 +97,14 @@ def started(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, 
         if tied or not module.config.tied:
             return model.clone(config=config, runtime=module.runtime), params
         tower = params["encoder"]
-    elif isinstance(module, Bert | CrossEncoder):
-        bert, params = (
-            (module.config, params)
-            if isinstance(module, Bert)
-            else (module.bert_config, params["bert"])
-        )
-        bert = dataclasses.replace(bert, pooler=False, mlm_head=False)
-        config = dataclasses.replace(model.config, bert=bert)
-        tower = {"bert": params}
+    elif (inside := backbone_of(module, params)) is not None:
+        backbone, params = inside
+        config = dataclasses.replace(model.config, backbone=backbone.with_parts())
+        tower = {"backbone": params}
     else:
         raise UserError(
-            f"a dual encoder cannot start from a {type(module).__name__}; give a BERT, or what "
-            "was trained from one"
+            f"a dual encoder cannot start from a {type(module).__name__}; give an encoder such as "
+            "a BERT, or what was trained from one"
         )
     towers = {"encoder": tower} if tied else {"query": tower, "passage": tower}
     return model.clone(config=config, runtime=module.runtime), towers
@@ -156,7 +150,7 @@ def vectors(
 
 def training_flops(model: DualEncoder, spec: Spec) -> float:
     """FLOPs of encoding queries and passages in a training step, as padded."""
-    config = model.config.bert
+    config = model.config.backbone
     queries, query_length = spec["query"].shape
     size, per, length = spec["passages"].shape
     rows = 1 if model.config.pooling == "cls" else None

@@ -44,10 +44,10 @@ _FORMS = {
         'queries = DPRQuestionEncoder.from_pretrained("{place}/query")\n'
         'passages = DPRContextEncoder.from_pretrained("{place}/passage")',
     ),
-    "Bert": (
+    "encoder": (
         "transformers",
         "feature-extraction",
-        "A BERT encoder, to be fine-tuned.",
+        "An encoder of texts, to be fine-tuned.",
         "from transformers import AutoModel, AutoTokenizer\n"
         'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
         'model = AutoModel.from_pretrained("{place}")',

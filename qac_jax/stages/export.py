@@ -33,8 +33,8 @@ class Export(Stage):
     """Writes a model for transformers or sentence-transformers, loads it back and compares.
 
     A dual encoder becomes a sentence-transformers folder (two, `query` and `passage`, where it
-    has two towers), a DPR pair, or its bare BERT; BERT, T5 and cross-encoders become folders of
-    transformers.
+    has two towers), a DPR pair, or its bare encoder; encoders, T5 and cross-encoders become
+    folders of transformers.
     """
 
     VERB: ClassVar[str] = "export"
@@ -50,7 +50,9 @@ class Export(Stage):
         choices=("auto", "huggingface", "sentence_transformers", "dpr"),
     )
     pooling: str = option(
-        "", "a BERT becomes a dual encoder that pools so", choices=("", "cls", "mean")
+        "",
+        "a bare encoder becomes a dual encoder that pools in this way",
+        choices=("", "cls", "mean"),
     )
     dtype: str = option("float32", "float16 halves the files", choices=("float32", "float16"))
     peers: bool = option(
@@ -109,12 +111,12 @@ class Export(Stage):
     def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
         """The module that the asked form is made of."""
         from qac_jax.hub import huggingface
-        from qac_jax.models.bert import Bert
+        from qac_jax.models.backbone import Backbone
         from qac_jax.models.encoders import DualEncoder
 
         module, variables = loaded
         vectors = self.form in ("sentence_transformers", "dpr") or bool(self.pooling)
-        if vectors and isinstance(module, Bert | DualEncoder):
+        if vectors and isinstance(module, Backbone | DualEncoder):
             return huggingface.as_dual_encoder(loaded, place, self.pooling or None)
         if vectors:
             raise UserError(
@@ -124,17 +126,20 @@ class Export(Stage):
         if self.form == "huggingface" and isinstance(module, DualEncoder):
             if not module.config.tied or module.config.projection is not None:
                 raise UserError(
-                    f"{place} is more than one BERT (two towers, or a projection); export it with "
-                    "--form sentence_transformers or dpr"
+                    f"{place} is more than one encoder (two towers, or a projection); export it "
+                    "with --form sentence_transformers or dpr"
                 )
-            params = variables["params"]["encoder"]["bert"]
-            return Bert(module.config.bert, module.runtime), {"params": params}
+            params = variables["params"]["encoder"]["backbone"]
+            return module.config.backbone.build(module.runtime), {"params": params}
         return loaded
 
     def _named(self, module: Any) -> str:
         """What the folder is, as model cards know it."""
+        from qac_jax.models.backbone import Backbone
         from qac_jax.models.encoders import DualEncoder
 
+        if isinstance(module, Backbone):
+            return "encoder"
         if not isinstance(module, DualEncoder):
             return type(module).__name__
         if self.form == "dpr":
@@ -188,21 +193,21 @@ def _count(variables: Mapping[str, Any]) -> int:
 
 def _facts(module: Any) -> dict[str, Any]:
     """The shape of a model, for its card."""
-    config = getattr(module, "bert_config", None) or module.config
-    bert = getattr(config, "bert", config)
+    config = module.config
+    inner = getattr(config, "backbone", config)
     facts: dict[str, Any] = {
-        "layers": bert.num_layers,
-        "width": getattr(bert, "hidden_size", None) or bert.d_model,
-        "attention heads": bert.num_heads,
-        "vocabulary": f"{bert.vocab_size:,} pieces",
+        "layers": inner.num_layers,
+        "width": inner.hidden_size,
+        "attention heads": inner.num_heads,
+        "vocabulary": f"{inner.vocab_size:,} pieces",
     }
     if hasattr(config, "pooling"):
         facts |= {
             "dimensions of a vector": config.width,
             "pooling": config.pooling,
             "similarity": "cosine" if config.normalize else "dot product",
-            "tokens of a question": config.query_length or bert.max_positions,
-            "tokens of a passage": config.passage_length or bert.max_positions,
+            "tokens of a question": config.query_length or inner.max_length,
+            "tokens of a passage": config.passage_length or inner.max_length,
             "a passage's title": _TITLES.get(config.title, config.title),
         }
         for side in ("query", "passage"):

@@ -33,7 +33,7 @@ class Train(Stage):
     VERB = "pretrain"
     KIND = "parameters"
     SHARED = True
-    VERSION = 3  # settings in groups
+    VERSION = 3  # settings in groups; towers and cross-encoders hold a "backbone"
     EXAMPLE = (
         "qac pretrain --gin_file objectives/mlm.gin --examples out/examples "
         "--steps 1000 --out out/encoder"

@@ -6,7 +6,6 @@ lack (heads) starts anew.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +17,8 @@ from etils import epath
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, parameters, word_vectors
-from qac_jax.models.bert import Bert
-from qac_jax.models.t5 import T5
+from qac_jax.models import architecture
+from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
 from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import Tokenizer
@@ -101,26 +100,21 @@ def word_vectors_of(
     folder: epath.Path, objective: Objective, tokenizer: Tokenizer, seed: int
 ) -> Nested:
     """The one parameter of a new model that does not start at random."""
-    model = objective.model
-    if isinstance(model, Bert):
-        width, spread = model.config.hidden_size, model.config.initializer_range
-    elif isinstance(model, T5):
-        width, spread = model.config.d_model, model.config.initializer_factor
-    else:
+    config = architecture.of_module(objective.model)
+    if config is None:
         raise UserError(
-            f"words={str(folder)!r} is for a new BERT or T5, and this is a "
-            f"{type(model).__name__}; leave words out"
+            f"words={str(folder)!r} is for a new encoder or T5, and this is a "
+            f"{type(objective.model).__name__}; leave words out"
         )
     embedding = word_vectors.table(
         word_vectors.of_folder(folder),
         tokenizers.load(os.fspath(folder)),
         tokenizer,
-        (model.config.vocab_size, width),
-        spread=spread,
+        (config.vocab_size, config.hidden_size),
+        spread=config.embedding_std,
         seed=seed,
     )
-    named = {"embedding": embedding}
-    return {"embeddings": {"word": named}} if isinstance(model, Bert) else {"shared": named}
+    return config.with_words({}, embedding)
 
 
 def placed(given: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
@@ -137,10 +131,8 @@ def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:
     """The module that is kept after training, and its parameters."""
     kept = objective.encoder({"params": params})["params"]
     module = objective.encoder_module
-    config = getattr(module, "config", None)
-    parts = {name: name in kept for name in ("pooler", "mlm_head") if hasattr(config, name)}
-    if parts:  # a BERT's optional parts are those whose parameters are kept
-        module = module.clone(config=dataclasses.replace(config, **parts))  # type: ignore[type-var]
+    if isinstance(module, Backbone):  # its optional parts are those whose parameters are kept
+        module = module.clone(config=module.config.with_parts(*kept))
     return module, kept
 
 

@@ -164,7 +164,7 @@ def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
     found = jax.jit(objective.read)(variables, text, None).vector
     tower = Tower(DualEncoderConfig(BERT, pooling="mean", normalize=True), Runtime())
     bert = objective.encoder(variables)["params"]
-    expected = tower.apply({"params": {"bert": bert}}, text.ids, text.lengths)
+    expected = tower.apply({"params": {"backbone": bert}}, text.ids, text.lengths)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -179,7 +179,7 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> Non
     bert, text = part(variables, HEADS.values(), without=True), batch["encoded"][0]
     tower = Tower(DualEncoderConfig(BERT, pooling="mean"), Runtime())
     encoder = objective.encoder(variables)["params"]
-    vectors = tower.apply({"params": {"bert": encoder}}, text.ids, text.lengths)
+    vectors = tower.apply({"params": {"backbone": encoder}}, text.ids, text.lengths)
     plain = dataclasses.replace(objective, pooling="cls")
     for name, texts in batch["decoded"].items():
         told = plain.told(name, variables, bert, vectors, texts[0], None)

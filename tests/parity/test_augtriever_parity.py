@@ -131,13 +131,13 @@ def meta_temperature(meta: Any, variant: str) -> float:
 
 def hf_bert_tree(grads: Any) -> Any:
     """The BERT of the tower, its layers one by one."""
-    bert = dict(grads["encoder"]["bert"])
+    bert = dict(grads["encoder"]["backbone"])
     stacked = bert["layers"]
     count = jax.tree.leaves(stacked)[0].shape[0]
     bert["layers"] = {
         str(i): jax.tree.map(lambda x, layer=i: x[layer], stacked) for i in range(count)
     }
-    return {"bert": bert}
+    return {"backbone": bert}
 
 
 @pytest.mark.parametrize(("case", "name", "flags"), variants("inbatch"))

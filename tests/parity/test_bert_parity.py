@@ -100,7 +100,7 @@ def test_gradients(case: Path, precision: str) -> None:
         return _mean_cross_entropy(bert.apply(variables, last, method="mlm_logits"), labels)
 
     gradients = jax.jit(jax.grad(loss))(variables)
-    trees = {"bert": jax.device_get(gradients["params"])}
+    trees = {"backbone": jax.device_get(gradients["params"])}
     stored = list(golden.names(arrays, "grad__"))
     assert stored and meta["grad_norms_f64"], "the case holds no gradients"
     for name in stored:

@@ -82,7 +82,7 @@ def test_adversarial_step(case: Path, precision: str) -> None:
     batch = _pairs(inputs)
     clean, gradients = _run(cross_encoder.Pointwise(model), variables, batch, train=True)
     golden.assert_loss(clean, golden.expected(arrays, "clean_loss", precision), precision)
-    gradient = cross_encoder.words(gradients)
+    gradient = model.config.words_of(gradients["backbone"])
     expected = golden.expected(arrays, "clean_grad_word_embeddings", precision)
     golden.assert_gradient(gradient, expected, precision)
     assert meta["steps"]

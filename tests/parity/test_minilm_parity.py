@@ -82,7 +82,7 @@ def test_vectors(case: Path, precision: str) -> None:
         @jax.jit
         def forward(variables):
             tower = module.bind(variables).encoder
-            output = tower.bert(ids, lengths, types, hidden_states=(0,))
+            output = tower.backbone(ids, lengths, types, hidden_states=(0,))
             return output.hidden_states[0], output.last, output.pooled
 
         first, last, pooled = forward(variables)

@@ -78,7 +78,7 @@ class Case:
         found, gradients = jax.device_get(jax.value_and_grad(loss, has_aux=True)(variables))
         gradients = name_maps.looped(gradients["params"])
         trees = {file: gradients.pop(ours) for ours, file in names.items()}
-        return found, {**trees, "bert": gradients}
+        return found, {**trees, "backbone": gradients}
 
     def expect(self, name: str) -> np.ndarray:
         return golden.expected(self.arrays, name, self.precision)

@@ -174,7 +174,7 @@ def test_starting_from_a_bert_and_what_is_kept(moco: Any) -> None:
     params = nn.unbox(bert.init(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
     objective, given = moco[0].start_from(bert, params)
     state = objective.initial_state(given)
-    jax.tree.map(np.testing.assert_array_equal, state["momentum"]["encoder"]["bert"], params)
+    jax.tree.map(np.testing.assert_array_equal, state["momentum"]["encoder"]["backbone"], params)
     kept = objective.encoder({"params": given, **state})
     assert list(kept) == ["params"]
     assert not objective.encoder_module.config.normalize

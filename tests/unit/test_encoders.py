@@ -51,7 +51,7 @@ def test_tied_towers_share_everything() -> None:
 def test_untied_towers_share_nothing() -> None:
     model, variables = _dual(tied=False, projection=4)
     assert set(variables["params"]) == {"query", "passage"}
-    assert set(variables["params"]["query"]) == {"bert", "projection"}
+    assert set(variables["params"]["query"]) == {"backbone", "projection"}
     passage = model.apply(variables, IDS, LENGTHS)
     query = model.apply(variables, IDS, LENGTHS, side="query")
     assert query.shape == passage.shape == (3, 4)
@@ -72,7 +72,7 @@ def test_pooling_projection_and_scale() -> None:
     for pooling in ("cls", "mean"):
         model, variables = _dual(pooling=pooling, **options)
         tower = variables["params"]["encoder"]
-        last = np.asarray(Bert(CONFIG).apply({"params": tower["bert"]}, IDS, LENGTHS).last)
+        last = np.asarray(Bert(CONFIG).apply({"params": tower["backbone"]}, IDS, LENGTHS).last)
         rows = [
             h[:n].mean(0) if pooling == "mean" else h[0] for h, n in zip(last, LENGTHS, strict=True)
         ]

@@ -160,7 +160,7 @@ def test_it_starts_from_a_bert(tied: bool) -> None:
     assert not fresh and all("mlm_head" in name for name in unused)
     assert set(kept) == ({"encoder"} if tied else {"query", "passage"})
     config = objective.model.config
-    assert (config.bert.num_layers, config.pooling, config.normalize) == (2, "mean", True)
+    assert (config.backbone.num_layers, config.pooling, config.normalize) == (2, "mean", True)
 
 
 def test_what_is_exported_knows_how_it_reads() -> None:

@@ -54,7 +54,7 @@ def complete(objective: Any, params: Any) -> set[str]:
 def test_towers_start_from_anything_with_a_bert(module: Any, model: DualEncoder) -> None:
     objective, params = Pair(model, alpha=0.2).start_from(module, params_of(module))
     assert objective.alpha == 0.2 and objective.model.config.tied is model.config.tied
-    assert not objective.model.config.bert.pooler
+    assert not objective.model.config.backbone.pooler
     assert complete(objective, params) == set()
     if not model.config.tied:
         same = jax.tree.map(np.array_equal, params["query"], params["passage"])
@@ -74,7 +74,7 @@ def test_two_towers_do_not_start_one() -> None:
 def test_cross_encoders_start_from_anything_with_a_bert(cls: Any) -> None:
     objective = cls(CrossEncoder(BERT, labels=2))
     output = {"classifier/kernel", "classifier/bias"}
-    pooler = {"bert/pooler/kernel", "bert/pooler/bias"}
+    pooler = {"backbone/pooler/kernel", "backbone/pooler/bias"}
     for module, fresh in ((CROSS, set()), (Bert(BERT), output | pooler), (TIED, output | pooler)):
         found, params = objective.start_from(module, params_of(module))
         assert complete(found, params) == fresh

@@ -68,7 +68,7 @@ def test_pair_on_ms_marco() -> None:
     assert labels.rule.positives == "all" and labels.exclude
     teacher = found["teacher"]
     assert isinstance(teacher.objective, Pointwise) and teacher.reading.lengths == {"pair": 160}
-    assert teacher.objective.model.bert_config.num_layers == 24
+    assert teacher.objective.model.config.num_layers == 24
     assert found["teacher_examples"].kept_negatives.negatives_per_query == 4
     assert found["train_run"].k == found["teacher_examples"].kept_negatives.depth == 1000
     assert pair.init == "stage:pretrained"

@@ -91,7 +91,7 @@ def test_an_objective_takes_the_shape_of_what_it_starts_from() -> None:
 
 def test_pretraining_goes_on_from_a_retriever() -> None:
     retriever = DualEncoder(DualEncoderConfig(TINY))
-    tower = {"encoder": {"bert": {"x": 1}}}
+    tower = {"encoder": {"backbone": {"x": 1}}}
     loaded, params = Mlm(Bert(BertConfig())).start_from(retriever, tower)
     assert loaded.model.config == TINY and params == {"x": 1}
     with pytest.raises(UserError, match="those of a DualEncoder"):  # which of the two towers?
