@@ -18,7 +18,9 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 # The files that an extension may touch, by the beginning of its heading.
 FILES = {"(a)": 3, "(b)": 2, "(c)": 1, "(d)": 1, "(e)": 1}
 
-_QAC = f'qac() {{ "{sys.executable}" -m qac_jax.cli "$@"; }}'
+_PROGRAMS = (
+    f'qac() {{ "{sys.executable}" -m qac_jax.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}'
+)
 
 
 class Fence(NamedTuple):
@@ -50,7 +52,7 @@ def copied(folder: Path) -> None:
 def run(fence: Fence, folder: Path) -> None:
     command = {
         "python": [sys.executable, "-c", fence.text],
-        "bash": ["bash", "-euc", f"{_QAC}\n{fence.text}"],
+        "bash": ["bash", "-euc", f"{_PROGRAMS}\n{fence.text}"],
     }[fence.language]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
