@@ -113,7 +113,7 @@ def _wanted_parts(cls: type[Architecture], options: Options) -> dict[str, bool |
     """Which optional parts the model is to have, None: those whose tensors are there."""
     asked = {part: getattr(options, part) for part in PARTS}
     if odd := [part for part in PARTS if asked[part] and part not in cls.hf_parts]:
-        raise UserError(f"a {cls.display_name} has no {odd[0]}; leave {odd[0]}=True out")
+        raise UserError(f"{cls.display_name} has no {odd[0]}; leave {odd[0]}=True out")
     return {part: asked.get(part) for part in cls.hf_parts}
 
 
@@ -174,7 +174,7 @@ def _drop_copies(
         if original in tensors and not same:
             raise UserError(
                 f"{name} of {folder} differs from {original}, but here they are one parameter; "
-                f"untied output embeddings of a {cls.display_name} are not supported"
+                f"untied output embeddings of {cls.display_name} are not supported"
             )
         tensors.setdefault(original, tensors[name])
         del tensors[name]

@@ -56,7 +56,7 @@ def check(config: DualEncoderConfig) -> None:
     """Refuses what DPR's form has no place for."""
     if MODEL_TYPE not in config.backbone.model_types:
         raise UserError(
-            f"a DPR is a pair of BERTs, but this encoder is a {config.backbone.display_name}; "
+            f"a DPR is a pair of BERTs, but this encoder is {config.backbone.display_name}; "
             "export it as sentence_transformers"
         )
     plain = DualEncoderConfig(config.backbone)

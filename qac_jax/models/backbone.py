@@ -303,7 +303,7 @@ class Backbone(nn.Module):
         """What the embeddings add for the first `length` positions: [length, D]."""
         if self.config.position_free:
             raise UserError(
-                f"a {self.config.display_name} has no position embeddings, which this objective "
+                f"{self.config.display_name} has no position embeddings, which this objective "
                 "reads; use one that does not, such as cotmae.CotMae"
             )
         return self.embeddings.position.table[:length]
@@ -319,7 +319,7 @@ class Backbone(nn.Module):
         state = number + count + 1 if number < 0 else number
         if not 0 <= state <= count:
             raise UserError(
-                f"hidden state {number} does not exist; a {self.config.display_name} of {count} "
+                f"hidden state {number} does not exist; this {self.config.display_name} of {count} "
                 f"layers has 0 to {count}"
             )
         return state

@@ -43,12 +43,19 @@ class BertConfig(BackboneConfig):
     type_vocab_size: int = 2
 
     display_name: ClassVar = "BERT"
-    model_types: ClassVar = ("bert", "ernie", "dpr")  # a DPR is a pair of BERTs (hub/dpr.py)
+    model_types: ClassVar[tuple[str, ...]] = (
+        "bert",
+        "ernie",
+        "dpr",
+    )  # a DPR is a pair of BERTs (hub/dpr.py)
     hf_class: ClassVar = "Bert"
     hf_fields: ClassVar = BackboneConfig.hf_fields | {"type_vocab_size": "type_vocab_size"}
-    hf_bases: ClassVar = ("bert.", "ernie.")
-    hf_parts: ClassVar = {"pooler": ("{encoder}pooler.",), "mlm_head": ("{model}cls.",)}
-    hf_ignored: ClassVar = ("*cls.seq_relationship.*",)
+    hf_bases: ClassVar[tuple[str, ...]] = ("bert.", "ernie.")
+    hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "pooler": ("{encoder}pooler.",),
+        "mlm_head": ("{model}cls.",),
+    }
+    hf_ignored: ClassVar[tuple[str, ...]] = ("*cls.seq_relationship.*",)
 
     def build(self, runtime: Runtime) -> Bert:
         return Bert(self, runtime)

@@ -67,7 +67,7 @@ class DualEncoderConfig:
         activation(self.projection_activation)
         if self.title == "segments" and self.backbone.token_types < 2:
             raise UserError(
-                f"title='segments' gives titles a token type of their own, and a "
+                f"title='segments' gives titles a token type of their own, and "
                 f"{self.backbone.display_name} has none; choose 'separate', 'space' or 'none'"
             )
 

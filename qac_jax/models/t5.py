@@ -74,7 +74,7 @@ class T5Config(Architecture):
     start_id: int = 0
 
     display_name: ClassVar = "T5"
-    model_types: ClassVar = ("t5", "mt5")  # mT5 is a T5 v1.1
+    model_types: ClassVar[tuple[str, ...]] = ("t5", "mt5")  # mT5 is a T5 v1.1
     hf_class: ClassVar = "T5"
     hf_fields: ClassVar = {
         "vocab_size": "vocab_size",
@@ -95,8 +95,10 @@ class T5Config(Architecture):
     }
     hf_words: ClassVar = "shared.weight"
     # An output matrix of its own; where it equals the embedding, the two are tied.
-    hf_parts: ClassVar = {"lm_head": ("lm_head.",)}
-    hf_ignored: ClassVar = (f"decoder.block.0.layer.1.EncDecAttention.{_RELATIVE_BIAS}",)
+    hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"lm_head": ("lm_head.",)}
+    hf_ignored: ClassVar[tuple[str, ...]] = (
+        f"decoder.block.0.layer.1.EncDecAttention.{_RELATIVE_BIAS}",
+    )
     word_embedding: ClassVar = ("shared", "embedding")
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ logits are [own key | queue] / τ, then the keys enter the queue. Queue and mome
 collections of the objective's variables, so checkpoints hold them (the released code loses the
 queue).
 
-Both start from a BERT or a dual encoder, and leave a dual encoder.
+Both start from an encoder or a dual encoder, and leave a dual encoder.
 """
 
 from __future__ import annotations

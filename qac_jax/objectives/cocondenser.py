@@ -1,6 +1,6 @@
 """coCondenser: Condenser, and vectors of pairs that must find each other (Gao & Callan, 2022).
 
-Both texts of a pair are masked and read by BERT and head. Of the 2N vectors of the batch each
+Both texts of a pair are masked and read by encoder and head. Of the 2N vectors of the batch each
 looks for its partner among all others: raw dot products, both directions, no vector sees itself
 (the paper, §3.2). In query-as-context pre-training the pair is a passage and a generated
 query (Wu et al., 2023); each text keeps its own short shape.

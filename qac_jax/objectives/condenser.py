@@ -1,7 +1,7 @@
-"""Condenser: a BERT whose [CLS] vector must tell late what the text holds (Gao & Callan, 2021).
+"""Condenser: an encoder whose [CLS] vector must tell late what the text holds (Gao & Callan, 2021).
 
 A few layers on top read the last layer's [CLS] vector and, of all other tokens, only the hidden
-states of an early layer. They predict the masked words with the BERT's own MLM head, and can do
+states of an early layer. They predict the masked words with the encoder's own MLM head, and can do
 so only if the vector brought along what the upper layers found out (the paper, §3.3).
 """
 
@@ -29,7 +29,7 @@ from qac_jax.objectives.token_loss import TokenLoss
 
 
 HEAD = "head"
-# Dropout in the head draws from keys of its own: its layers number their places as the BERT's do.
+# Dropout in the head has keys of its own: its layers number their places as the encoder's do.
 _HEAD_SITE = 2 * OUTPUT_SITE
 
 
@@ -46,7 +46,7 @@ class Condenser(Mlm):
     """Predict the masked tokens of the feature `tokens` through the head, and without it.
 
     skip_from: the hidden state that the head reads (None: half-way up, 6 of 12). late_mlm: whether
-    the BERT's own predictions are trained too. start_head: "local" takes a head that lies beside
+    the encoder's own predictions are trained too. start_head: "local" takes a head that lies beside
     the weights of `--pretrained`, "random" does not.
     """
 
@@ -78,8 +78,8 @@ class Condenser(Mlm):
         return self.model.config.num_layers // 2 if self.skip_from is None else self.skip_from
 
     def init(self, key: jax.Array) -> Variables:
-        bert_key, head_key = jax.random.split(key)
-        params = dict(super().init(bert_key)["params"])
+        encoder_key, head_key = jax.random.split(key)
+        params = dict(super().init(encoder_key)["params"])
         return {"params": {**params, HEAD: new_head(self.head, self.model.config, head_key)}}
 
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -102,11 +102,11 @@ class Condenser(Mlm):
         return self.mlm_terms([found])
 
     def read(self, variables: Variables, text: MaskedText, keys: jax.Array | None) -> Reading:
-        """The vectors of masked texts, and what head and BERT predict of them."""
+        """The vectors of masked texts, and what head and encoder predict of them."""
         module, skip = self.module, self.skip
-        bert = part(variables, (HEAD,), without=True)
+        encoder = part(variables, (HEAD,), without=True)
         out = module.apply(
-            bert,
+            encoder,
             text.ids,
             text.lengths,
             keys=keys,
@@ -120,9 +120,9 @@ class Condenser(Mlm):
             text.lengths,
             fold(keys, _HEAD_SITE),
         )
-        of_head = predicted(module, bert, hidden, text)
+        of_head = predicted(module, encoder, hidden, text)
         late = (
-            predicted(module, bert, out.last, text)
+            predicted(module, encoder, out.last, text)
             if self.late_mlm
             else jax.tree.map(jnp.zeros_like, of_head)
         )
@@ -163,12 +163,12 @@ class Condenser(Mlm):
     def _flops(self, texts: int, length: int) -> Flops:
         config, predictions = self.module.config, self.masking.max_predictions(length)
         load = flops.Load.padded(texts, length)
-        of_bert = config.flops(
+        of_encoder = config.flops(
             load,
             rows=None if self.whole else 1,
             predictions=texts * predictions * self.late_mlm,
         )
-        return of_bert + self.head.flops(load) + config.mlm_flops(texts * predictions)
+        return of_encoder + self.head.flops(load) + config.mlm_flops(texts * predictions)
 
     def _activations(self, texts: int, length: int) -> float:
         predictions = texts * self.masking.max_predictions(length) * (1 + self.late_mlm)

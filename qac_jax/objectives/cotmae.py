@@ -103,8 +103,8 @@ class CotMae(Mlm):
         return (there, there[::-1]) if self.symmetric else (there,)
 
     def init(self, key: jax.Array) -> Variables:
-        bert_key, *keys = jax.random.split(key, 1 + len(HEADS))
-        params = dict(super().init(bert_key)["params"])
+        encoder_key, *keys = jax.random.split(key, 1 + len(HEADS))
+        params = dict(super().init(encoder_key)["params"])
         for (name, head), head_key in zip(self.decoders.items(), keys, strict=False):
             params[HEADS[name]] = new_head(head, self.model.config, head_key)
         return {"params": params}
@@ -133,9 +133,9 @@ class CotMae(Mlm):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         module = self.module
-        bert = part(variables, HEADS.values(), without=True)
+        encoder = part(variables, HEADS.values(), without=True)
         if self.freeze:
-            bert = jax.lax.stop_gradient(bert)
+            encoder = jax.lax.stop_gradient(encoder)
         loss, aux = jnp.zeros(()), dict[str, jax.Array]()
 
         def add(name: str, value: jax.Array) -> None:
@@ -143,19 +143,19 @@ class CotMae(Mlm):
 
         for way, text in enumerate(batch["encoded"]):
             keys = batch["keys"][way] if train else None
-            out = module.apply(bert, text.ids, text.lengths, keys=keys, rows=self._rows)
+            out = module.apply(encoder, text.ids, text.lengths, keys=keys, rows=self._rows)
             vector = self.vector(out, text.lengths)
             if self.encoder_mlm:
-                found = predicted(module, bert, out.last, text)
+                found = predicted(module, encoder, out.last, text)
                 add("encoder_mlm_loss", jnp.sum(found.loss))
                 add("masked_accuracy", jnp.sum(found.accuracy))
             for name, texts in batch["decoded"].items():
                 target = texts[way]
-                told = self.told(name, variables, bert, vector, target, keys)
+                told = self.told(name, variables, encoder, vector, target, keys)
                 add(f"{name}_decoder_loss", jnp.sum(told.loss))
                 add(f"{name}_decoder_accuracy", jnp.sum(told.accuracy))
                 if not train:
-                    other = self.told(name, variables, bert, _others(vector), target, None)
+                    other = self.told(name, variables, encoder, _others(vector), target, None)
                     for measure, value in compared(told, other, target.weights).items():
                         add(f"{name}_decoder_{measure}", value / len(self.ways))
         if self.encoder_mlm:
@@ -177,7 +177,7 @@ class CotMae(Mlm):
         self,
         name: str,
         variables: Variables,
-        bert: Variables,
+        encoder: Variables,
         vector: jax.Array,
         text: MaskedText | SaidText,
         keys: jax.Array | None,
@@ -185,13 +185,13 @@ class CotMae(Mlm):
         """How well one decoder tells texts from vectors: sums of each example, [B]."""
         module, site = self.module, _SITES[name]
         # Embeddings are the encoder's; the place of [CLS] is the vector's and has none.
-        embedded = module.apply(bert, text.ids, keys=fold(keys, site), method="embed")
+        embedded = module.apply(encoder, text.ids, keys=fold(keys, site), method="embed")
         hidden = self.decoders[name].apply(
             part(variables, HEADS[name]), vector, embedded, text.lengths, fold(keys, site + 1)
         )
         if isinstance(text, MaskedText):
-            return predicted(module, bert, hidden, text)
-        logits = module.apply(bert, hidden[:, :-1], padded=True, method="mlm_logits")
+            return predicted(module, encoder, hidden, text)
+        logits = module.apply(encoder, hidden[:, :-1], padded=True, method="mlm_logits")
         return jax.vmap(token_loss)(logits, text.ids[:, 1:], text.weights)
 
     def encoder(self, variables: Variables) -> Variables:

@@ -1,8 +1,8 @@
-"""Masked texts and what a BERT and its heads say of them: the parts of pre-training objectives.
+"""Masked texts and what an encoder and its heads predict: the parts of pre-training objectives.
 
-The parameters of an objective with heads are those of its BERT (with the MLM head) and beside them
-one subtree a head: {"embeddings", "layers", "mlm_head", "head": {"layers"}}. So a plain BERT, or
-what another objective trained, is a part of what it starts from.
+The parameters of an objective with heads are those of its encoder (with the MLM head) and beside
+them one subtree a head: {"embeddings", "layers", "mlm_head", "head": {"layers"}}. So a plain
+encoder, or what another objective trained, is a part of what it starts from.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def new_head(head: nn.Module, config: Any, key: jax.Array) -> Any:
 
 
 def part(variables: Variables, names: str | Collection[str], *, without: bool = False) -> Variables:
-    """The variables of one head; or, `without` these heads, of the BERT."""
+    """The variables of one head; or, `without` these heads, of the encoder."""
     params = variables["params"]
     if isinstance(names, str):
         return {"params": params[names]}

@@ -138,8 +138,8 @@ class RetroMae(Mlm):
         return Decoder(self.model.config, self.model.runtime)
 
     def init(self, key: jax.Array) -> Variables:
-        bert_key, decoder_key = jax.random.split(key)
-        params = dict(super().init(bert_key)["params"])
+        encoder_key, decoder_key = jax.random.split(key)
+        params = dict(super().init(encoder_key)["params"])
         stream = jnp.zeros((1, 2, self.model.config.hidden_size))
         return {
             "params": {**params, DECODER: self.decoder.init(decoder_key, stream, stream)["params"]}
@@ -166,9 +166,9 @@ class RetroMae(Mlm):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         module, keys, text = self.module, batch["keys"] if train else None, batch["encoded"]
-        bert = part(variables, (DECODER,), without=True)
-        out = module.apply(bert, text.ids, text.lengths, keys=keys)
-        of_encoder = predicted(module, bert, out.last, text)
+        encoder = part(variables, (DECODER,), without=True)
+        out = module.apply(encoder, text.ids, text.lengths, keys=keys)
+        of_encoder = predicted(module, encoder, out.last, text)
         of_decoder = self.reconstructed(variables, out.cls, batch["decoded"], keys)
         aux = {
             "encoder_mlm_loss": jnp.sum(of_encoder.loss),
@@ -186,18 +186,18 @@ class RetroMae(Mlm):
         keys: jax.Array | None,
     ) -> TokenLoss:
         """How well texts are predicted from vectors [B, D]: sums of each example, [B]."""
-        module, bert = self.module, part(variables, (DECODER,), without=True)
+        module, encoder = self.module, part(variables, (DECODER,), without=True)
         own, lengths = part(variables, DECODER), text.lengths
-        embedded = self._embedded(bert, text.ids, fold(keys, _READ_SITE))
+        embedded = self._embedded(encoder, text.ids, fold(keys, _READ_SITE))
         context = jnp.concatenate([vector[:, None], embedded[:, 1:].astype(vector.dtype)], axis=1)
         keys = fold(keys, _DECODER_SITE)
         if isinstance(text, MaskedText):
             hidden = self.decoder.apply(own, context, context, lengths, None, keys)
-            return predicted(module, bert, hidden, text)
-        queries = vector[:, None] + self._positions(bert, text.ids.shape[1])
+            return predicted(module, encoder, hidden, text)
+        queries = vector[:, None] + self._positions(encoder, text.ids.shape[1])
         visible = self.visible(text.ids, lengths, text.keys)
         hidden = self.decoder.apply(own, queries, context, lengths, visible, keys)
-        logits = module.apply(bert, hidden, padded=True, method="mlm_logits")
+        logits = module.apply(encoder, hidden, padded=True, method="mlm_logits")
         return jax.vmap(token_loss)(logits, text.ids, text.weights)
 
     def visible(self, ids: jax.Array, lengths: jax.Array, keys: jax.Array) -> jax.Array:
@@ -221,16 +221,16 @@ class RetroMae(Mlm):
         place = jnp.arange(length)
         return (~hidden | (place == 0)) & (place != place[:, None])
 
-    def _embedded(self, bert: Variables, ids: jax.Array, keys: jax.Array | None) -> jax.Array:
+    def _embedded(self, encoder: Variables, ids: jax.Array, keys: jax.Array | None) -> jax.Array:
         """e + p of every token, [B, L, D]."""
         if self.embeddings == "layer":
-            return self.module.apply(bert, ids, keys=keys, method="embed")
-        table = self.module.apply(bert, method="word_table")
-        return jnp.take(table, ids, axis=0, mode="clip") + self._positions(bert, ids.shape[1])
+            return self.module.apply(encoder, ids, keys=keys, method="embed")
+        table = self.module.apply(encoder, method="word_table")
+        return jnp.take(table, ids, axis=0, mode="clip") + self._positions(encoder, ids.shape[1])
 
-    def _positions(self, bert: Variables, length: int) -> jax.Array:
+    def _positions(self, encoder: Variables, length: int) -> jax.Array:
         """The encoder's position embeddings p₀, p₁, … [L, D]."""
-        return self.module.apply(bert, length, method="position_vectors")
+        return self.module.apply(encoder, length, method="position_vectors")
 
     def encoder(self, variables: Variables) -> Variables:
         return super().encoder(part(variables, (DECODER,), without=True))

@@ -75,7 +75,8 @@ def parameters(objective: Any) -> int:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_has_its_papers_size(model: str) -> None:
-    objective = "mlm" if model.startswith("bert") else "span_corruption"
+    encoder = "backbone.chosen" in (GIN / "models" / f"{model}.gin").read_text()
+    objective = "mlm" if encoder else "span_corruption"
     train = built(f"objectives/{objective}.gin", f"models/{model}.gin")
     assert parameters(train.objective) == size(model)
 

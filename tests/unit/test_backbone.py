@@ -1,0 +1,124 @@
+"""The interface of encoders: what it refuses, what it stores, which architectures it knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, hf_config, huggingface, parameters
+from qac_jax.models import architecture
+from qac_jax.models.architecture import Architecture
+from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig, backbone_of
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5, T5Config
+
+
+CONFIG = BertConfig(20, 8, 1, 2, 12, 6)
+T5_CONFIG = T5Config(20, 8, 4, 12, num_layers=1, num_decoder_layers=1, num_heads=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Other(BertConfig):
+    """An encoder that has no token types, no positions and no MLM head."""
+
+    display_name: ClassVar = "Other"
+    model_types: ClassVar = ("other",)
+    hf_parts: ClassVar = {"pooler": ("{encoder}pooler.",)}
+    position_free: ClassVar = True
+    token_types: ClassVar = 0
+
+
+def test_every_architecture_is_whole() -> None:
+    known = architecture.registered()
+    assert {"BertConfig", "T5Config"} <= known.keys()
+    for name, cls in known.items():
+        config = cls()
+        assert cls.__name__ == name and cls.model_types and cls.display_name and cls.hf_class
+        module = config.build(Runtime())
+        assert architecture.of_module(module) == config
+        raw = json.loads(json.dumps(config.to_hf()))
+        assert raw["model_type"] in cls.model_types
+        assert hf_config.architecture(raw, Path("x"), Architecture) is cls
+        small = dataclasses.replace(config, num_layers=1)  # type: ignore[call-arg]
+        params = backbones.new_parameters(small.build(Runtime()), abstract=True)
+        paths = {path for path, _ in _flat(params)}
+        assert paths == small.table().keys()
+        assert "/".join(cls.word_embedding) in paths
+        record = json.loads(json.dumps(parameters.describe_module(module)))
+        assert parameters.build_module(record, Runtime()) == module
+
+
+def _flat(tree: dict, path: str = "") -> list[tuple[str, object]]:
+    if not isinstance(tree, dict):
+        return [(path, tree)]
+    inner = ((f"{path}/{name}".lstrip("/"), branch) for name, branch in tree.items())
+    return [leaf for place, branch in inner for leaf in _flat(branch, place)]
+
+
+def test_two_architectures_of_one_name() -> None:
+    impostor = type("BertConfig", (BertConfig,), {"__module__": "elsewhere"})
+    with pytest.raises(ValueError, match="both have an architecture BertConfig"):
+        architecture.register(impostor)
+
+
+def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(architecture._REGISTERED, "Other", Other)
+    other = Other(**{f.name: getattr(CONFIG, f.name) for f in dataclasses.fields(CONFIG)})
+    module = other.build(Runtime())
+    huggingface.save(tmp_path / "m", module, {"params": backbones.new_parameters(module)})
+    with pytest.raises(UserError, match="Other has no mlm_head; leave mlm_head=True out"):
+        huggingface.load(tmp_path / "m", options=backbones.Options(mlm_head=True))
+    with pytest.raises(UserError, match="title=.segments. .* Other has none"):
+        DualEncoderConfig(other, title="segments")
+    with pytest.raises(UserError, match="Other has no position embeddings"):
+        module.bind({}).position_vectors(3)
+
+
+def test_where_an_encoder_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(T5_CONFIG.to_hf()))
+    with pytest.raises(UserError, match=r"holds a 't5' model; expected an encoder \(bert,"):
+        backbones.read_encoder(tmp_path, backbones.Options())
+
+
+def test_the_encoder_in_a_model() -> None:
+    tied, two = (DualEncoder(DualEncoderConfig(CONFIG, tied=tied)) for tied in (True, False))
+    inside = {"backbone": {"x": 1}}
+    assert backbone_of(Bert(CONFIG), {"x": 1}) == (CONFIG, {"x": 1})
+    assert backbone_of(tied, {"encoder": inside}) == (CONFIG, {"x": 1})
+    assert backbone_of(two, {"query": {}, "passage": inside}) == (CONFIG, {"x": 1})
+    assert backbone_of(two, {"query": inside, "passage": {}}, "query") == (CONFIG, {"x": 1})
+    with_pooler = CONFIG.with_parts("pooler")
+    assert backbone_of(CrossEncoder(with_pooler), inside) == (with_pooler, {"x": 1})
+    assert backbone_of(T5(T5_CONFIG), {}) is None
+
+
+def test_word_embeddings() -> None:
+    table = np.ones((2, 2))
+    params = {"embeddings": {"word": {"embedding": table}, "norm": 1}, "layers": 2}
+    moved = CONFIG.with_words(params, table + 1)
+    assert CONFIG.words_of(moved)[0, 0] == 2 and CONFIG.words_of(params)[0, 0] == 1
+    assert (moved["layers"], moved["embeddings"]["norm"]) == (2, 1)
+    assert T5_CONFIG.with_words({}, table) == {"shared": {"embedding": table}}
+
+
+def test_what_is_stored_is_checked() -> None:
+    record = parameters.describe_module(DualEncoder(DualEncoderConfig(CONFIG)))
+    assert parameters.build_module(record, Runtime()).config.backbone == CONFIG
+    record["config"]["backbone"]["class"] = "BertConfg"
+    with pytest.raises(UserError, match="'BertConfg'.*did you mean 'BertConfig'"):
+        parameters.build_module(record, Runtime())
+    with pytest.raises(UserError, match="a BertEmbeddings cannot be stored"):
+        parameters.describe_module(Bert(CONFIG).bind({}).embeddings)
+
+
+def test_an_interface_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        BackboneConfig()  # type: ignore[abstract]
