@@ -29,7 +29,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface
 from qac_jax.inference.encoder import Encoder
-from qac_jax.inference.settings import AS_THE_FOLDER_SAYS, EncoderOptions
+from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
@@ -107,7 +107,7 @@ class Retriever:
             if record is None or record["kind"] != index_files.KIND:
                 place = huggingface.resolve(place)
                 return cls(Encoder.load(place, options), place, bars=bars)
-            if options != AS_THE_FOLDER_SAYS:
+            if options != AS_IN_FOLDER:
                 raise UserError(
                     f"{place} is an index, whose encoder is used as it was for its vectors; leave "
                     "out pooling and max_length"

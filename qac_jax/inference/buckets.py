@@ -1,7 +1,7 @@
-"""Texts of unequal lengths in batches of few shapes: sorted, so that little is padding.
+"""Texts of different lengths in batches of few shapes, sorted by length to reduce padding.
 
-XLA compiles a program for every shape, so lengths are rounded up to a short list, and all batches
-of one length have the same number of rows but for the last.
+XLA compiles a program for every shape, so lengths are rounded up to those of a short list, and all
+batches of one length have the same number of rows, except the last.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 _STEPS = ((64, 8), (128, 16), (256, 32))
 _STEP = 64
 
-# Where the model writes, every length is a large program to compile, and reading is little of the
+# For generation every length is a large program to compile, and encoding is a small part of the
 # work: few lengths.
 _FEW = (16, 32, 64, 96, 128, 192, 256, 384, 512)
 _FEW_STEP = 256
 
 
 class Batch(NamedTuple):
-    """Which rows go together, and the shape they are padded to."""
+    """The texts of one batch, and the shape they are padded to."""
 
     rows: np.ndarray  # numbers of texts, at most `size` of them
     size: int
@@ -31,13 +31,13 @@ class Batch(NamedTuple):
 
 
 def rounded(length: int, limit: int) -> int:
-    """The length that a text of `length` tokens is padded to; `limit` is the longest."""
+    """The length that a text of `length` tokens is padded to, at most `limit`."""
     step = next((step for end, step in _STEPS if length <= end), _STEP)
     return min(-(-max(length, 1) // step) * step, max(limit, length))
 
 
 def coarse(length: int, limit: int) -> int:
-    """The same with few lengths."""
+    """As `rounded`, with fewer lengths."""
     fitting = next((end for end in _FEW if length <= end), -(-length // _FEW_STEP) * _FEW_STEP)
     return max(min(fitting, limit), length)
 
@@ -52,9 +52,9 @@ def batches(
 ) -> Iterator[Batch]:
     """All texts, the longest first, in batches of about `tokens` tokens, padding included.
 
-    Sizes are multiples of `multiple` (the number of devices) and, so that there are few, powers
-    of two times that; `texts` bounds them (0: it does not). The longest come first because they
-    need the most memory.
+    Sizes are `multiple` (the number of devices) times powers of two, so that there are few;
+    `texts` is their upper bound (0: none). The longest come first because they need the most
+    memory.
     """
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")
@@ -81,8 +81,10 @@ def even_batches(
     multiple: int = 1,
     limit: int = 512,
 ) -> Iterator[Batch]:
-    """All texts, the longest first, in batches of `texts` rows each, the last one too: for models
-    whose programs are large. `tokens` bounds a batch's tokens, padding included (0: it does not).
+    """All texts, the longest first, in batches of `texts` rows each, for models that generate.
+
+    The last batch is padded to the same size. `tokens` is the upper bound of a batch's tokens,
+    padding included (0: none).
     """
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")
@@ -100,7 +102,7 @@ def even_batches(
 def padded(
     rows: Sequence[Sequence[int] | np.ndarray], batch: Batch, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(ids [size, length], lengths [size]) of one batch; rows beyond its texts are one pad long."""
+    """(ids [size, length], lengths [size]) of one batch; padding rows have length 1."""
     ids = np.full((batch.size, batch.length), pad, np.int32)
     lengths = np.ones(batch.size, np.int32)
     for place, row in enumerate(batch.rows):

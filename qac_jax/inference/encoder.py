@@ -23,7 +23,7 @@ from qac_jax.errors import UserError
 from qac_jax.hub import hf_config, huggingface, sentence_transformers
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
-from qac_jax.inference.settings import AS_THE_FOLDER_SAYS, BY_DEVICE, EncoderOptions, Inference
+from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
@@ -43,14 +43,14 @@ class Encoder:
     module: DualEncoder
     runner: Runner
     tokenizer: Tokenizer
-    limits: dict[str, int]  # tokens of a query and of a passage, special ones included
+    limits: dict[str, int]  # tokens of a query and of a passage, special tokens included
     prompts: dict[str, str]
 
     @classmethod
     def load(
         cls,
         place: str | os.PathLike[str],
-        options: EncoderOptions = AS_THE_FOLDER_SAYS,
+        options: EncoderOptions = AS_IN_FOLDER,
         inference: Inference = BY_DEVICE,
         prompts: Mapping[str, str] = _NO_PROMPTS,
     ) -> Encoder:
@@ -72,7 +72,7 @@ class Encoder:
 
     @classmethod
     def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Encoder:
-        """The encoder that an artefact remembers (`memory`), used as it was for its vectors.
+        """The encoder of an artefact of vectors (see `memory`), with the same options.
 
         `place`: where its folder is, if it was moved.
         """
@@ -89,21 +89,21 @@ class Encoder:
         module: DualEncoder,
         params: Any,
         tokenizer: Tokenizer,
-        options: EncoderOptions = AS_THE_FOLDER_SAYS,
+        options: EncoderOptions = AS_IN_FOLDER,
         inference: Inference = BY_DEVICE,
         prompts: Mapping[str, str] = _NO_PROMPTS,
         *,
         folder: Path | None = None,
     ) -> Encoder:
-        """From a module and its parameters; `folder` may say how long texts can be."""
+        """From a module and its parameters; `folder` may have a maximum length of texts."""
         if options.title:
             module = module.clone(config=dataclasses.replace(module.config, title=options.title))
         longest = module.config.backbone.max_length
         config = module.config
-        said = folder and sentence_transformers.max_length(folder)
+        folder_length = folder and sentence_transformers.max_length(folder)
         trained = {"query": config.query_length, "passage": config.passage_length}
         limits = {
-            side: options.max_length or min(own or said or longest, longest)
+            side: options.max_length or min(own or folder_length or longest, longest)
             for side, own in trained.items()
         }
         if not 3 <= min(limits.values()) <= max(limits.values()) <= longest:
@@ -133,17 +133,17 @@ class Encoder:
         *,
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """float32 [texts, width], in order. `advance` hears how many more are done."""
+        """float32 [texts, width], in order. `advance` is called with the number of new rows."""
         return self.encode_tokens(self.tokenize(texts, side), side, advance=advance)
 
     def tokenize(self, texts: Sequence[str], side: str = "passage") -> list[list[int]]:
-        """The ids of each text with its prompt and special tokens, cut at the limit."""
+        """The ids of each text with its prompt and special tokens, truncated to the limit."""
         if prompt := self.prompts[side]:
             texts = [prompt + text for text in texts]
         return [self.framed(ids, side) for ids in self.tokenizer.encode_batch(texts)]
 
     def framed(self, ids: Tokens, side: str = "passage") -> list[int]:
-        """Ids without special tokens as the encoder reads them."""
+        """Ids with special tokens added, truncated to the limit."""
         tokenizer, limit = self.tokenizer, self.limits[side]
         if side == "passage" and self.module.config.title == SEGMENTS:
             both, _ = title_and_body(np.array(ids, np.int32), self._form, limit)
@@ -165,7 +165,7 @@ class Encoder:
         *,
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """The same for ids that have their special tokens already."""
+        """As `encode`, for ids that include special tokens."""
         return self.runner.rows(
             self.batches(rows),
             lambda batch: self.apply(*padded(rows, batch, self.tokenizer.pad_id), side),
@@ -174,7 +174,7 @@ class Encoder:
         )
 
     def batches(self, rows: Sequence[Tokens]) -> list[Batch]:
-        """How `encode_tokens` cuts the work."""
+        """The batches of `encode_tokens`."""
         lengths = [len(row) for row in rows]
         return list(self.runner.batches(lengths, max(self.limits.values())))
 
@@ -190,7 +190,7 @@ def memory(
     inference: Inference,
     prompts: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What an artefact of vectors notes of its encoder, for `Encoder.remembered`."""
+    """What an artefact of vectors stores about its encoder, for `Encoder.remembered`."""
     return {
         "path": os.path.abspath(place),
         "options": dataclasses.asdict(options),
@@ -201,22 +201,22 @@ def memory(
 
 @functools.lru_cache(maxsize=8)
 def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
-    """Compiled once for all encoders of one shape: a run loads its encoder more than once."""
+    """Compiled once for all encoders of one architecture: a run loads its encoder repeatedly."""
 
     def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str) -> jax.Array:
         types = None
         if side == "passage" and module.config.title == SEGMENTS:
-            # The body is what follows the first separator.
+            # The body follows the first separator.
             ends = ids == separator
             types = (jnp.cumsum(ends, axis=1) > ends).astype(jnp.int32)
-        found = module.apply({"params": params}, ids, lengths, types, side=side)
-        return jnp.asarray(found, jnp.float32)
+        encoded = module.apply({"params": params}, ids, lengths, types, side=side)
+        return jnp.asarray(encoded, jnp.float32)
 
     return jax.jit(vectors, static_argnums=3)
 
 
 def _cosine(folder: Path) -> bool | None:
-    """True where a folder compares by cosine: a dot product of normalised vectors."""
+    """True where the folder's similarity is the cosine: a dot product of normalised vectors."""
     file = folder / sentence_transformers.SETTINGS
     if not file.is_file():
         return None

@@ -1,10 +1,10 @@
 """Passages to texts with a T5: its folder and its tokenizer, on all devices.
 
     generator = Generator.load("out/generator", Decoding(max_tokens=64, samples=5), seed=0)
-    found = generator.generate([Request("p1", "text2query: Copper is a metal.")])
-    found[0]      # [Said(text="what is copper", score=-0.7), …], one for each sample
+    results = generator.generate([Request("p1", "text2query: Copper is a metal.")])
+    results[0]      # [Generated(text="what is copper", score=-0.7), …], one for each sample
 
-Scores are the mean log-likelihood of a token, the end included.
+Scores are mean log-likelihoods of the tokens, the end token included.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from qac_jax.text.tokenizers import Tokenizer
 
 # Texts of one batch on one device: enough rows for fast matrix products.
 _ON_CPU, _ELSEWHERE = 32, 512
-# Batches under way: each holds the caches of its texts.
+# Batches in flight: each needs memory for the caches of its texts.
 _AHEAD = 2
 
 Report = Callable[[int, int], None]
@@ -45,9 +45,9 @@ Report = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is read: `before` + text + `after`; and how much is said at most (0: as much as any).
+    """The input `before` + text + `after`, and the most tokens to generate (0: `Decoding`'s).
 
-    `name` is what the noise of sampling depends on, beside the seed.
+    The noise of sampling depends on the seed and on `name`.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Request:
     max_tokens: int = 0
 
 
-class Said(NamedTuple):
-    """One continuation."""
+class Generated(NamedTuple):
+    """One generated text."""
 
     text: str
     score: float
@@ -72,7 +72,7 @@ class Generator:
     runner: Runner
     tokenizer: Tokenizer
     decoding: Decoding
-    pieces: int  # ids from there on belong to no token
+    pieces: int  # ids from here on are not tokens of the vocabulary
     seed: int = 0
     max_input: int = 512
 
@@ -92,7 +92,7 @@ class Generator:
         module, variables = huggingface.load(folder, Runtime(dtype=dtype))
         if not isinstance(module, T5):
             raise UserError(
-                f"{place} is a {type(module).__name__}, which reads texts but cannot write any; "
+                f"{place} is a {type(module).__name__}, which cannot generate text; "
                 "give the folder of a T5"
             )
         params, tokenizer = variables["params"], tokenizer_of(folder)
@@ -112,9 +112,9 @@ class Generator:
         devices: Sequence[Any] | None = None,
         **options: Any,
     ) -> Generator:
-        """From a module and its parameters; on all devices of this process, or on these."""
+        """From a module and its parameters, on `devices` (default: all of this process)."""
         _check(module, tokenizer)
-        # Every step reads all weights: in half precision, half the bytes.
+        # Every decoding step reads all weights: half precision halves the bytes.
         dtype = module.runtime.compute_dtype
         params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
         runner = Runner.of(params, inference, devices)
@@ -126,43 +126,45 @@ class Generator:
         return list(form["before"]), list(form["after"])
 
     def read(self, requests: Sequence[Request]) -> list[list[int]]:
-        """The ids of each request with special tokens; of long ones the text is cut, not the words
-        around it."""
+        """The ids of each request with special tokens.
+
+        Where an input is too long the text is truncated, not `before` and `after`.
+        """
         first, last = self._form
         room = self.max_input - len(first) - len(last)
         whole = self.tokenizer.encode_batch([r.before + r.text + r.after for r in requests])
-        found = []
+        rows = []
         for request, ids in zip(requests, whole, strict=True):
             if len(ids) > room:
                 after = self.tokenizer.encode(request.after)
                 kept = max(room - len(after), 0)
                 ids = [*self.tokenizer.encode(request.before + request.text)[:kept], *after][:room]
-            found.append([*first, *ids, *last])
-        return found
+            rows.append([*first, *ids, *last])
+        return rows
 
     def generate(
         self, requests: Sequence[Request], *, report: Report | None = None
-    ) -> list[list[Said]]:
-        """The continuations of each request, in order.
+    ) -> list[list[Generated]]:
+        """The generated texts of each request, in order.
 
-        `report` hears how many more requests are done, and how many tokens were said in them.
+        `report` is called with the numbers of requests done and of tokens generated for them.
         """
         rows = self.read(requests)
-        found: list[list[Said]] = [[] for _ in requests]
+        results: list[list[Generated]] = [[] for _ in requests]
 
         def take(batch: Batch, decoded: Decoded) -> None:
             tokens, lengths, scores = (np.asarray(part) for part in decoded)
             for place, row in enumerate(batch.rows):
-                found[row] = self._said(tokens[place], lengths[place], scores[place])
+                results[row] = self._texts_of(tokens[place], lengths[place], scores[place])
             if report is not None:
                 report(len(batch.rows), int(lengths[: len(batch.rows)].sum()))
 
         batches = self.batches([len(row) for row in rows])
         self.runner.run(batches, lambda b: self.start(requests, rows, b), take, ahead=_AHEAD)
-        return found
+        return results
 
     def batches(self, lengths: Sequence[int]) -> Iterator[Batch]:
-        """How `generate` cuts the work: the longest first, as they need the most memory."""
+        """The batches of `generate`: the longest first, as they need the most memory."""
         return self.runner.even_batches(
             lengths, self.max_input, on_cpu=_ON_CPU, elsewhere=_ELSEWHERE
         )
@@ -170,7 +172,7 @@ class Generator:
     def start(
         self, requests: Sequence[Request], rows: Sequence[Sequence[int]], batch: Batch
     ) -> Decoded:
-        """One padded batch. Does not wait for the end."""
+        """Starts one padded batch, without waiting for its result."""
         ids, lengths = padded(rows, batch, self.tokenizer.pad_id)
         # Rows without a text end at once.
         limits = np.zeros(batch.size, np.int32)
@@ -181,24 +183,26 @@ class Generator:
         program = _program(self.module, self.decoding, self.pieces, self.runner.mesh)
         return program(self.runner.params, *self.runner.placed((ids, lengths, limits, keys)))
 
-    def _said(self, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray) -> list[Said]:
+    def _texts_of(
+        self, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray
+    ) -> list[Generated]:
         decoding, end = self.decoding, self.module.config.eos_id
-        # A beam's score is divided by a power of the length already.
+        # The score of a beam is already divided by a power of its length.
         power = 1.0 - decoding.length_penalty if decoding.method == "beam" else 1.0
-        found = []
+        results = []
         for ids, length, score in zip(tokens.tolist(), lengths.tolist(), scores, strict=True):
             ids = [i for i in ids[:length] if i != end]
             mean = float(score) / max(length, 1) ** power
-            found.append(Said(self.tokenizer.decode(ids).strip(), round(mean, 4)))
-        return found
+            results.append(Generated(self.tokenizer.decode(ids).strip(), round(mean, 4)))
+        return results
 
 
 @functools.lru_cache(maxsize=8)
 def _program(module: T5, decoding: Decoding, pieces: int, mesh: Mesh) -> Callable[..., Decoded]:
-    """Compiled once for all generators of one shape.
+    """Compiled once for all generators of one architecture.
 
-    Every device runs a loop of its own and stops when its own rows have ended: nothing is
-    exchanged, so nobody waits for the longest text of another device.
+    Every device runs its own loop, without communication, and stops when its own rows have ended:
+    it does not wait for the longest text of another device.
     """
 
     def run(params: Any, ids: Any, lengths: Any, limits: Any, keys: Any) -> Decoded:

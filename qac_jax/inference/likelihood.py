@@ -1,8 +1,8 @@
-"""How probable spans are for a T5 that read the document (QExt-PLM of AugTriever).
+"""The likelihood of spans given their document, under a T5 (QExt-PLM of AugTriever).
 
-A span's score is the sum ("sum") or mean ("mean") of its tokens' log-probabilities; padding never
-counts. "released" is what the code of the paper computes: the sum counts padding up to the longest
-span of its batch as generated words, so short spans pay for their brevity.
+A span's score is the sum ("sum") or mean ("mean") of its tokens' log-probabilities, without
+padding. "released" is the sum of the paper's code, which includes the padding up to the longest
+span of the batch, to the disadvantage of short spans.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.t5 import T5, shift_right
 
 
-# Documents of one batch on one device: scores of every word at every place are what needs room.
+# Documents of one batch on one device: the logits of all positions need the most memory.
 _ON_CPU, _ELSEWHERE = 4, 32
 # Every length is a program to compile.
 _STEP = 8
@@ -45,7 +45,7 @@ class Likelihood:
         options: LikelihoodOptions = USUAL_SPANS,
         inference: Inference = BY_DEVICE,
     ) -> Likelihood:
-        """With the T5 of a folder or an artefact."""
+        """With the T5 of a folder or of an artefact."""
         return cls(Generator.load(place, Decoding(), inference), options)
 
     def __call__(
@@ -69,7 +69,7 @@ class Likelihood:
         length = min(options.document_tokens, -(-max(map(len, read)) // 32) * 32)
         size = runner.texts(_ON_CPU, _ELSEWHERE)
         program = _program(self.generator.module)
-        found: list[np.ndarray] = []
+        results: list[np.ndarray] = []
 
         def start(batch: Batch) -> tuple[np.ndarray, jax.Array]:
             ids, lengths = padded(read, batch, pad)
@@ -87,19 +87,19 @@ class Likelihood:
             sizes, total = computed[0], np.asarray(computed[1], np.float64)
             if options.likelihood == "mean":
                 total = total / np.maximum(sizes, 1)
-            # A span without tokens says nothing, though nothing is easily said.
+            # An empty span has the likelihood 1, but must not win.
             total = np.where(sizes > 0, total, -np.inf)
             rows = zip(total, batch.rows, strict=False)
-            found.extend(scores[: len(targets[row])] for scores, row in rows)
+            results.extend(scores[: len(targets[row])] for scores, row in rows)
 
         starts = range(0, len(read), size)
         places = (np.arange(start, min(start + size, len(read))) for start in starts)
         runner.run((Batch(rows, size, length) for rows in places), start, take)
-        return found
+        return results
 
 
 def _filled(spans: list[list[int]], count: int) -> list[list[int]]:
-    """A document's spans, and empty ones behind them."""
+    """A document's spans, padded with empty spans to `count`."""
     return [*spans, *[[]] * (count - len(spans))]
 
 
@@ -113,9 +113,9 @@ def _program(module: T5) -> Callable[..., jax.Array]:
         size, count, width = spans.shape
         variables = {"params": params}
         memory = module.apply(variables, ids, lengths, method="encode")
-        given = shift_right(spans, module.config.start_id).reshape(size, count * width)
+        shifted = shift_right(spans, module.config.start_id).reshape(size, count * width)
         hidden = module.apply(
-            variables, given, memory, lengths, beside=count, method="decode_hidden"
+            variables, shifted, memory, lengths, beside=count, method="decode_hidden"
         )
         logits = module.apply(variables, hidden, method="logits")
         flat = spans.reshape(size, count * width)

@@ -1,6 +1,6 @@
-"""What a written model folder computes, compared with the model it was written from.
+"""Compares the outputs of an exported model folder with those of the model itself.
 
-It is loaded back by ourselves, and by the library it was written for where that is installed.
+The folder is loaded by qac_jax, and by the library it was exported for where that is installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEXTS = (
     + "the oxygen escapes, the hydrogen helps to bind carbon. " * 8,
     "naïve café №5: 1,234.5 km²",
 )
-# As a share of the largest value that the model gives. A wrong weight shows as a multiple.
+# As a share of the model's largest output value. A wrong weight differs by a multiple of this.
 TOLERANCES = {"float32": 2e-3, "float16": 5e-2}
 
 _LONGEST = 64
@@ -42,7 +42,7 @@ Outputs = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The greatest one, and the largest value that it has to be seen against."""
+    """The greatest absolute difference, and the largest value of the expected outputs."""
 
     by: str
     greatest: float
@@ -52,20 +52,20 @@ class Difference:
 def differences(
     folder: Path, module: nn.Module, variables: Mapping[str, Any], tokenizer: Tokenizer, peers: bool
 ) -> list[Difference]:
-    """How far the folder's model is from the given one, by each library that loads it."""
+    """The differences between the folder's model and `module`, for each library that loads it."""
     with jax.default_matmul_precision("highest"):
-        given = _outputs(module, variables, tokenizer)
+        expected = _outputs(module, variables, tokenizer)
         own, loaded = huggingface.load(folder, module.runtime)
-        found = {"qac_jax": _outputs(own, loaded, tokenizer_of(folder))}
+        by_library = {"qac_jax": _outputs(own, loaded, tokenizer_of(folder))}
     if peers:
-        found |= _peers(folder, module, tokenizer)
-    return [_difference(by, given, outputs) for by, outputs in found.items()]
+        by_library |= _peers(folder, module, tokenizer)
+    return [_difference(by, expected, outputs) for by, outputs in by_library.items()]
 
 
-def check(found: list[Difference], dtype: str) -> None:
-    """Refuses a folder that does not compute what it should."""
-    for difference in found:
-        # Not "greater than": a difference that is no number must not pass.
+def check(compared: list[Difference], dtype: str) -> None:
+    """Raises UserError for a folder whose outputs differ by more than the tolerance."""
+    for difference in compared:
+        # Not written with ">", so that a NaN does not pass.
         if not difference.greatest <= TOLERANCES[dtype] * difference.largest:
             raise UserError(
                 f"loaded back by {difference.by}, the exported model differs by up to "
@@ -78,20 +78,20 @@ def check(found: list[Difference], dtype: str) -> None:
             )
 
 
-def _difference(by: str, given: Outputs, found: Outputs) -> Difference:
+def _difference(by: str, expected_outputs: Outputs, outputs: Outputs) -> Difference:
     gaps, sizes = [], []
-    for name, expected in given.items():
-        if found[name].shape != expected.shape:
+    for name, expected in expected_outputs.items():
+        if outputs[name].shape != expected.shape:
             return Difference(by, float("inf"), float(np.abs(expected).max()))
-        gaps.append(float(np.abs(found[name] - expected).max()))
+        gaps.append(float(np.abs(outputs[name] - expected).max()))
         sizes.append(float(np.abs(expected).max()))
     return Difference(by, max(gaps), max(sizes))
 
 
 def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) -> Outputs:
-    """What a model says of the texts."""
+    """The model's outputs for the texts."""
     if isinstance(module, DualEncoder):
-        # Vectors are compared, not scores: other libraries know no scale.
+        # Vectors are compared, not scores: other libraries do not have a scale.
         module = module.clone(config=dataclasses.replace(module.config, scale=1.0))
         return {side: _vectors(module, variables, tokenizer, side) for side in SIDES}
     ids, lengths, types = _batch(module, tokenizer)
@@ -107,18 +107,18 @@ def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) ->
 
 
 def _vectors(module: Any, variables: Any, tokenizer: Tokenizer, side: str) -> np.ndarray:
-    """The texts as one side of a dual encoder reads them, in one batch."""
+    """The vectors of the texts by one side of a dual encoder, in one batch."""
     prompt = getattr(module.config, f"{side}_prompt")
     most = min(_LONGEST, module.config.backbone.max_length) - 2
-    found = tokenizer.encode_batch([prompt + text for text in TEXTS])
-    rows = [[tokenizer.cls_id, *ids[:most], tokenizer.sep_id] for ids in found]
+    encoded = tokenizer.encode_batch([prompt + text for text in TEXTS])
+    rows = [[tokenizer.cls_id, *ids[:most], tokenizer.sep_id] for ids in encoded]
     ids, lengths = _padded(rows, tokenizer.pad_id)
     return np.asarray(_program(module, side)(variables, ids, lengths), np.float32)
 
 
 @functools.lru_cache(maxsize=8)
 def _program(module: Any, side: str) -> Any:
-    """Compiled once: the model and what is loaded back are of one shape."""
+    """Compiled once, as the model and the loaded one have the same architecture."""
     return jax.jit(functools.partial(module.apply, side=side))
 
 
@@ -131,16 +131,16 @@ def _padded(rows: list[list[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _batch(module: Any, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(ids, lengths, token types); pairs for a model of pairs."""
+    """(ids, lengths, token types) of the texts, or of pairs of them for a cross-encoder."""
     pairs = isinstance(module, CrossEncoder)
     encoded = [
         tokenizer.backend.encode(text, TEXTS[row - 1]) if pairs else tokenizer.backend.encode(text)
         for row, text in enumerate(TEXTS)
     ]
     limit = min(_LONGEST, _positions(module))
-    # Cut bluntly: the last special token may be lost, for both sides of the comparison.
-    ids, lengths = _padded([found.ids[:limit] for found in encoded], tokenizer.pad_id)
-    return ids, lengths, _padded([found.type_ids[:limit] for found in encoded], 0)[0]
+    # Plain truncation may lose the last special token, on both sides of the comparison.
+    ids, lengths = _padded([encoding.ids[:limit] for encoding in encoded], tokenizer.pad_id)
+    return ids, lengths, _padded([encoding.type_ids[:limit] for encoding in encoded], 0)[0]
 
 
 def _positions(module: Any) -> int:
@@ -148,7 +148,7 @@ def _positions(module: Any) -> int:
 
 
 def _peers(folder: Path, module: Any, tokenizer: Tokenizer) -> dict[str, Outputs]:
-    """The same of the libraries that the folder is for, with their own tokenizers."""
+    """The outputs by the libraries that the folder is for, with their own tokenizers."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         return {}
     with _quiet():
@@ -163,7 +163,7 @@ def _peers(folder: Path, module: Any, tokenizer: Tokenizer) -> dict[str, Outputs
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Without the bars and advice of transformers."""
+    """Without the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
@@ -179,22 +179,22 @@ def _quiet() -> Any:
 def _sentence_transformers(folder: Path, module: DualEncoder) -> Outputs:
     import sentence_transformers
 
-    found = {}
+    vectors = {}
     limit = min(_LONGEST, module.config.backbone.max_length)
     for side in SIDES:
         place = folder if module.config.tied else folder / side
         theirs: Any = sentence_transformers.SentenceTransformer(os.fspath(place), device="cpu")
         theirs.max_seq_length = limit
         encode = theirs.encode_query if side == "query" else theirs.encode_document
-        found[side] = np.asarray(encode(list(TEXTS), show_progress_bar=False), np.float32)
-    return found
+        vectors[side] = np.asarray(encode(list(TEXTS), show_progress_bar=False), np.float32)
+    return vectors
 
 
 def _dpr(folder: Path, module: DualEncoder) -> Outputs:
     import torch
     import transformers
 
-    found = {}
+    vectors = {}
     limit = min(_LONGEST, module.config.backbone.max_length)
     for side, (cls, _) in dpr.CLASSES.items():
         place = folder / side
@@ -204,8 +204,8 @@ def _dpr(folder: Path, module: DualEncoder) -> Outputs:
             list(TEXTS), padding=True, truncation=True, max_length=limit, return_tensors="pt"
         )
         with torch.no_grad():
-            found[side] = theirs.eval()(**batch).pooler_output.numpy()
-    return found
+            vectors[side] = theirs.eval()(**batch).pooler_output.numpy()
+    return vectors
 
 
 def _transformers(folder: Path, module: Any, tokenizer: Tokenizer) -> Outputs:
@@ -224,18 +224,18 @@ def _transformers(folder: Path, module: Any, tokenizer: Tokenizer) -> Outputs:
                 "model a tokenizer folder that its AutoTokenizer knows"
             )
     mask = torch.tensor(np.arange(ids.shape[1]) < lengths[:, None]).long()
-    given = {"input_ids": torch.tensor(ids).long(), "attention_mask": mask}
+    inputs = {"input_ids": torch.tensor(ids).long(), "attention_mask": mask}
     auto = transformers.AutoModel
     if pairs:
         auto = transformers.AutoModelForSequenceClassification
         if module.config.token_types > 1:
-            given["token_type_ids"] = torch.tensor(types).long()
+            inputs["token_type_ids"] = torch.tensor(types).long()
     elif not isinstance(module, Backbone):
         auto = transformers.AutoModelForSeq2SeqLM
-        given["decoder_input_ids"] = torch.tensor(ids[:, :8]).long()
+        inputs["decoder_input_ids"] = torch.tensor(ids[:, :8]).long()
     theirs = auto.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        found = theirs(**given)
+        outputs = theirs(**inputs)
     if isinstance(module, Backbone):
-        return {"states": np.where(mask.numpy()[..., None], found.last_hidden_state.numpy(), 0)}
-    return {"logits": found.logits.numpy()}
+        return {"states": np.where(mask.numpy()[..., None], outputs.last_hidden_state.numpy(), 0)}
+    return {"logits": outputs.logits.numpy()}

@@ -1,11 +1,11 @@
-"""Rankings in a new order: a cross-encoder reads each query together with its passages.
+"""Reranking: a cross-encoder reads each query together with each of its passages.
 
     reranker = Reranker.load("out/teacher")
     odds = reranker.score(["a question", "a question"], ["a passage", "another"])
     probability(odds)
 
-Scores are log-odds: they tell apart what a probability near 1 no longer does, and they are what
-distillation wants.
+Scores are log-odds: near a probability of 1 they differ where probabilities round to the same
+value, and distillation needs them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qac_jax.models.layers import Runtime
 from qac_jax.text.tokenizers import Tokenizer
 
 
-# Pairs whose tokens are in memory together.
+# Pairs whose tokens are in memory at a time.
 _TOGETHER = 1 << 16
 
 Texts = Callable[[Sequence[str]], Sequence[str]]
@@ -107,9 +107,11 @@ class Reranker:
         *,
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """Log-odds (float32) of pairs of texts, in order; `standing` is each passage's share of
-        a first ranking (`queries.shares`), for a model that reads it. `advance` hears how many are
-        done."""
+        """Log-odds (float32) of pairs of texts, in order.
+
+        `standing` is each passage's share of the scores of a first ranking (`queries.shares`), for
+        a model that reads it. `advance` is called with the number of pairs done.
+        """
         if self.module.reads_scores:
             if standing is None:
                 raise UserError(
@@ -124,13 +126,13 @@ class Reranker:
             stop = start + _TOGETHER
             return self.tokenize(queries[start:stop], passages[start:stop])
 
-        found = [self.score_tokens(rows, advance=advance) for rows in prefetched(tokens, starts)]
-        return np.concatenate(found) if found else np.empty(0, np.float32)
+        scores = [self.score_tokens(rows, advance=advance) for rows in prefetched(tokens, starts)]
+        return np.concatenate(scores) if scores else np.empty(0, np.float32)
 
     def score_tokens(
         self, rows: Sequence[Pair], *, advance: Callable[[int], None] | None = None
     ) -> np.ndarray:
-        """The same for pairs that are tokenised already."""
+        """As `score`, for pairs of token ids."""
         return self.runner.rows(
             self.batches(rows),
             lambda batch: self.apply(*padded(rows, batch, self.form.pad)),
@@ -139,7 +141,7 @@ class Reranker:
         )
 
     def tokenize(self, queries: Sequence[str], passages: Sequence[str]) -> list[Pair]:
-        """(ids, token types) of each pair. A text is tokenised once, however often it is there."""
+        """(ids, token types) of each pair. Repeated texts are tokenised once."""
         texts = list(dict.fromkeys([*queries, *passages]))
         known = {
             text: np.array(ids, np.int32)
@@ -152,7 +154,7 @@ class Reranker:
         ]
 
     def batches(self, rows: Sequence[Pair]) -> Iterator[Batch]:
-        """How pairs are cut into padded batches, by length."""
+        """The padded batches of pairs, by length."""
         return self.runner.batches([len(ids) for ids, _ in rows], self.max_length)
 
     def apply(self, ids: np.ndarray, types: np.ndarray, lengths: np.ndarray) -> jax.Array:
@@ -174,17 +176,19 @@ def rerank(
     *,
     advance: Callable[[int], None] | None = None,
 ) -> Run:
-    """The same passages of every query, in the cross-encoder's order and with its log-odds."""
-    asked: list[str] = []
+    """The passages of every query in the cross-encoder's order, with its log-odds as scores."""
+    query_texts: list[str] = []
     names: list[str] = []
     for query, ranking in run.items():
-        asked += [queries[query]] * len(ranking.ids)
+        query_texts += [queries[query]] * len(ranking.ids)
         names += ranking.ids
-    found = dict(zip(known := list(dict.fromkeys(names)), texts(known), strict=True))
+    passage_of = dict(zip(known := list(dict.fromkeys(names)), texts(known), strict=True))
     standing = None
     if reranker.module.reads_scores and run:
         standing = np.concatenate([shares(ranking.scores) for ranking in run.values()])
-    odds = reranker.score(asked, [found[name] for name in names], standing, advance=advance)
+    odds = reranker.score(
+        query_texts, [passage_of[name] for name in names], standing, advance=advance
+    )
     result: Run = {}
     start = 0
     for query, ranking in run.items():
@@ -204,7 +208,7 @@ def padded(
 
 @functools.lru_cache(maxsize=4)
 def _program(module: CrossEncoder) -> Callable[..., jax.Array]:
-    """Compiled once for all rerankers of one shape."""
+    """Compiled once for all rerankers of one architecture."""
 
     def odds(params: Any, ids: jax.Array, types: jax.Array, lengths: jax.Array) -> jax.Array:
         logits = module.apply({"params": params}, ids, lengths, types)

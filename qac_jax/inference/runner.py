@@ -1,7 +1,7 @@
-"""What all models that are only applied have in common.
+"""Runs the batches of a model at inference, on all devices of this process.
 
-Their weights lie on every device of this process, the rows of a batch are cut over the devices, and
-the host prepares the next batches while the devices compute.
+The weights are replicated, the rows of a batch are sharded over the devices, and the host prepares
+the next batches while the devices compute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qac_jax.inference.buckets import Batch
 from qac_jax.inference.settings import BY_DEVICE, Inference
 
 
-# Tokens of one batch on one device: what fits a CPU's caches, and what fills a GPU.
+# Tokens of one batch on one device: few for a CPU's caches, many to use a GPU fully.
 _TOKENS = {"cpu": 4096}
 _MANY_TOKENS = 65536
 
@@ -31,7 +31,7 @@ S = TypeVar("S")
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """A model's parameters on the devices, and how batches get there. Make it with `of`."""
+    """A model's parameters on the devices, and the batches for them. Make it with `of`."""
 
     params: Any
     mesh: Mesh
@@ -44,17 +44,17 @@ class Runner:
         inference: Inference = BY_DEVICE,
         devices: Sequence[Any] | None = None,
     ) -> Runner:
-        """On all devices of this process, or on these."""
+        """On `devices` (default: all of this process)."""
         devices = jax.local_devices() if devices is None else list(devices)
         mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
         return cls(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), mesh, inference)
 
     def placed(self, arrays: T) -> T:
-        """Arrays of one batch on the devices, their rows cut over them."""
+        """The arrays of one batch, their rows sharded over the devices."""
         return jax.device_put(arrays, NamedSharding(self.mesh, PartitionSpec("data")))
 
     def batches(self, lengths: Sequence[int], limit: int) -> Iterator[Batch]:
-        """Batches of about the same number of tokens, for models that read."""
+        """Batches of about the same number of tokens, for encoders."""
         devices = self.mesh.size
         tokens = self.inference.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS)
         texts = self.inference.batch_texts
@@ -65,7 +65,7 @@ class Runner:
     def even_batches(
         self, lengths: Sequence[int], limit: int, *, on_cpu: int, elsewhere: int
     ) -> Iterator[Batch]:
-        """Batches of the same number of texts, for models that write."""
+        """Batches of the same number of texts, for models that generate."""
         devices = self.mesh.size
         return buckets.even_batches(
             lengths,
@@ -88,9 +88,9 @@ class Runner:
         *,
         ahead: int = 3,
     ) -> None:
-        """Starts every batch and takes the results in order, up to `ahead` batches under way.
+        """Starts every batch and takes the results in order, with up to `ahead` batches in flight.
 
-        JAX computes in the background: `start` prepares the next batches meanwhile.
+        JAX computes asynchronously while `start` prepares the next batches.
         """
         waiting: collections.deque[tuple[Batch, T]] = collections.deque()
         for batch in batches:
@@ -107,10 +107,10 @@ class Runner:
         out: np.ndarray,
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """`out` filled with what `start` computes of each text, a row (or a number) each."""
+        """`out`, filled with the result of `start` for each text: a row or a number each."""
 
-        def take(batch: Batch, found: jax.Array) -> None:
-            out[batch.rows] = np.asarray(found)[: len(batch.rows)]
+        def take(batch: Batch, result: jax.Array) -> None:
+            out[batch.rows] = np.asarray(result)[: len(batch.rows)]
             if advance is not None:
                 advance(len(batch.rows))
 
@@ -119,7 +119,7 @@ class Runner:
 
 
 def dtype_of(precision: str) -> str:
-    """The dtype of matrix products: by default bfloat16 where there are units for it."""
+    """The dtype of matrix products: by default bfloat16 on accelerators, float32 on CPUs."""
     name = Inference(precision).precision
     if name != "auto":
         return name
@@ -127,7 +127,7 @@ def dtype_of(precision: str) -> str:
 
 
 def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-    """What `make` makes of each item, the next one in a thread while one is in use."""
+    """`make` of each item; the next one is made in a thread while one is in use."""
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         upcoming: collections.deque[concurrent.futures.Future[T]] = collections.deque()
         for item in items:

@@ -1,4 +1,4 @@
-"""How models are applied: light to import, so that the command line can list the settings."""
+"""Settings of inference, without heavy imports, so that the command line is fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Inference:
 
     precision: str = option(
         "auto",
-        "of matrix products (auto: bfloat16 where there are units for it)",
+        "of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
         choices=PRECISIONS,
     )
     batch_tokens: int = option(
@@ -41,7 +41,7 @@ class Inference:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderOptions:
-    """How an encoder's folder is used, where that is not what the folder says itself."""
+    """Options of an encoder that override those of its folder."""
 
     title: str = option(
         "",
@@ -60,11 +60,11 @@ class RerankerOptions:
     """How a cross-encoder reads a query together with a passage."""
 
     max_length: int = option(
-        160, "tokens that the cross-encoder reads of query and passage (0: all that it can)"
+        160, "most tokens of query and passage together (0: as many as the cross-encoder can read)"
     )
     truncation: str = option(
         "pop_longer",
-        "how a pair that is too long is cut: the longer text by turns, as Hugging Face does it "
+        "how a pair that is too long is truncated: the longer text by turns, as Hugging Face does "
         "(longest_first), or the passage alone (only_second)",
         choices=TRUNCATIONS,
     )
@@ -72,7 +72,7 @@ class RerankerOptions:
 
 @dataclasses.dataclass(frozen=True)
 class LikelihoodOptions:
-    """How a T5 judges spans of a document by their likelihood."""
+    """How spans of a document are scored by their likelihood under a T5."""
 
     likelihood: str = option(
         "sum",
@@ -95,8 +95,8 @@ class LikelihoodOptions:
             )
 
 
-# What the classes above are where nobody says otherwise.
+# The defaults of the classes above.
 BY_DEVICE = Inference()
-AS_THE_FOLDER_SAYS = EncoderOptions()
+AS_IN_FOLDER = EncoderOptions()
 USUAL_PAIRS = RerankerOptions()
 USUAL_SPANS = LikelihoodOptions()

@@ -12,19 +12,20 @@ from qac_jax.text.tokenizers import Tokenizer
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer that lies with a model: in its folder, or where its kind keeps it."""
+    """The tokenizer of a model: in its folder, or in the sub-folder that its format uses."""
     usual = (parameters.TOKENIZER, ".", "0_Transformer", "passage")
     for name in usual:
         place = folder / name
         if any((place / file).is_file() for file in huggingface.TOKENIZER_FILES):
             return tokenizers.load(os.path.normpath(place))
     raise UserError(
-        f"{folder} holds no tokenizer; copy {huggingface.TOKENIZER_FILES[0]} of the model into it"
+        f"{folder} does not contain a tokenizer; copy {huggingface.TOKENIZER_FILES[0]} of the "
+        "model into it"
     )
 
 
 def check_vocabulary(tokenizer: Tokenizer, rows: int, model: str) -> None:
-    """Refuses a tokenizer with more pieces than the model has rows for them."""
+    """Raises UserError for a tokenizer with more pieces than the model has embedding rows."""
     if tokenizer.vocab_size > rows:
         raise UserError(
             f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} pieces and the {model} "

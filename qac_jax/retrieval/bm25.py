@@ -1,10 +1,10 @@
-"""BM25 by bm25s: texts into an artefact of kind "bm25", searched from the disk on all cores.
+"""BM25 by bm25s: an artefact of kind "bm25", memory-mapped and searched on all cores.
 
     analyzer = Analyzer("english")
     write(out, texts, analyzer, Scoring(k1=0.9, b=0.4))
     Bm25(artifacts.load("out/bm25")).find(["a question"], k=100)
 
-bm25s computes every score a word can give a passage when it builds; searching adds them up.
+bm25s computes the score of each word in each passage at indexing time; a search sums them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from qac_jax.retrieval.hits import Searchable
 KIND = "bm25"
 DESCRIPTION = "bm25.json"
 VOCABULARY = "vocabulary.txt"
-ARRAYS = ("data", "indices", "indptr")  # the columns of bm25s's sparse matrix, a word each
+ARRAYS = ("data", "indices", "indptr")  # bm25s's sparse matrix, one column for each word
 
-# From so many rows on a query takes long enough to share the work with other threads.
+# From this number of rows on, a query takes long enough for threads to be worth it.
 _MANY_ROWS = 20_000
 
 VARIANTS = ("lucene", "robertson", "atire")
 
-# Words of one letter are words: bm25s's own pattern passes over them, Lucene does not.
+# Words of one letter count: bm25s's own pattern ignores them, Lucene does not.
 WORD = re.compile(r"(?u)\b\w+\b")
 # Lucene's (and so Anserini's) English stop words.
 STOP = frozenset(
@@ -64,7 +64,7 @@ PRESETS = {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
 
 
 class Analyzer:
-    """Text to words as they are matched: lower-cased, without stop words, stemmed."""
+    """Text to words: lower-cased, without stop words, stemmed."""
 
     def __init__(self, stemmer: str = "english", stop_words: bool = True):
         import Stemmer
@@ -78,17 +78,17 @@ class Analyzer:
         self.known: dict[str, str] = {}
 
     def words(self, text: str) -> list[str]:
-        """The words of one text, in order; every distinct one is stemmed once."""
-        known, stop = self.known, self._stop
-        found = []
+        """The words of one text, in order; every distinct word is stemmed once."""
+        stem_of, stop = self.known, self._stop
+        stems = []
         for word in WORD.findall(text.lower()):
             if word in stop:
                 continue
-            stem = known.get(word)
+            stem = stem_of.get(word)
             if stem is None:
-                stem = known[word] = self._stem(word)
-            found.append(stem)
-        return found
+                stem = stem_of[word] = self._stem(word)
+            stems.append(stem)
+        return stems
 
 
 def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scoring) -> int:
@@ -98,7 +98,7 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
     numbers: dict[str, int] = {}
     rows = []
     for text in texts:
-        # Numbers by first appearance: the files are the same from run to run.
+        # Numbered by first appearance, so that the files are the same from run to run.
         rows.append([numbers.setdefault(word, len(numbers)) for word in analyzer.words(text)])
     if not numbers:
         raise UserError("no text holds a word; give passages with text")
@@ -116,7 +116,7 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
 
 
 class Bm25(Searchable):
-    """A finished index, its matrix mapped from the disk."""
+    """A finished index; its matrix is memory-mapped."""
 
     def __init__(self, artifact: Artifact):
         super().__init__(artifact)
@@ -136,7 +136,7 @@ class Bm25(Searchable):
 
         scores = bm25s.BM25(method=self.description["variant"])
         mapped = {
-            # A plain view: slices of numpy's memmap class cost more than what is done with them.
+            # Plain arrays: slicing numpy's memmap class is slow.
             name: np.asarray(np.load(os.fspath(self.artifact.file(f"{name}.npy")), mmap_mode="r"))
             for name in ARRAYS
         }
@@ -146,7 +146,7 @@ class Bm25(Searchable):
         return scores
 
     def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """On all cores; among equal scores the earlier row wins."""
+        """On all cores; of equal scores the earlier row wins."""
         gains = np.full((len(questions), k), -np.inf, np.float32)
         rows = np.full((len(questions), k), -1, np.int64)
         searched = [self._columns(question) for question in questions]
@@ -154,11 +154,11 @@ class Bm25(Searchable):
         def some(places: range) -> None:
             for place in places:
                 if len(searched[place]):
-                    found, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
-                    gains[place, : len(best)], rows[place, : len(best)] = found, best
+                    scores, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
+                    gains[place, : len(best)], rows[place, : len(best)] = scores, best
 
         _ = self.scores  # opened before there are threads
-        # Over few rows a query is done before another thread could take over from it.
+        # Over few rows a query is faster than starting a thread.
         threads = (os.cpu_count() or 1) if len(self) >= _MANY_ROWS else 1
         each = max(1, -(-len(questions) // (4 * threads)))
         blocks = [range(a, min(a + each, len(searched))) for a in range(0, len(searched), each)]
@@ -175,14 +175,14 @@ class Bm25(Searchable):
 
 
 def _best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k best of the rows that have any score: most have none, and need no sorting."""
+    """The top k of the rows with a score above 0: most rows have none and are not sorted."""
     rows = np.flatnonzero(scores > 0)
-    found = scores[rows]
-    if len(found) > k:
-        last = np.partition(found, len(found) - k)[len(found) - k]
-        better = np.flatnonzero(found > last)
-        equal = np.flatnonzero(found == last)[: k - len(better)]
-        kept = np.concatenate([better, equal])
-        rows, found = rows[kept], found[kept]
-    order = np.lexsort((rows, -found))
-    return found[order], rows[order]
+    values = scores[rows]
+    if len(values) > k:
+        last = np.partition(values, len(values) - k)[len(values) - k]
+        better = np.flatnonzero(values > last)
+        equal = np.flatnonzero(values == last)[: k - len(better)]
+        chosen = np.concatenate([better, equal])
+        rows, values = rows[chosen], values[chosen]
+    order = np.lexsort((rows, -values))
+    return values[order], rows[order]

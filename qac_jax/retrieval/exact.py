@@ -1,7 +1,7 @@
-"""Exact search by inner product: blocks of vectors stream past the queries, on all devices.
+"""Exact search by inner product, on all devices, one block of vectors after the other.
 
-A block's rows are cut over the devices; each finds its own best, and the best of all are merged
-into those of the blocks before. Among equal scores the earlier row wins, whatever the blocks.
+The rows of a block are sharded over the devices; each finds its own top k, and these are merged
+into the top k of the blocks before. Of equal scores the earlier row wins, whatever the blocks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MANY_BYTES = 1 << 30
 # Vectors that fill less of the devices' memory than this stay there between searches.
 _RESIDENT_SHARE = 0.6
 
-_EMPTY = np.iinfo(np.int32).max  # the row of a place that nothing has taken yet
+_EMPTY = np.iinfo(np.int32).max  # the row of a rank that is still empty
 _AXIS = "data"
 
 State = tuple[jax.Array, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Held:
-    """Stands for vectors that are on a device, in no file."""
+class _OnDevice:
+    """Stands for vectors that are on a device and not in a file."""
 
     rows: int
     width: int
@@ -51,10 +51,10 @@ class _Held:
 
 
 class Exact:
-    """Searches all vectors, and keeps no more of them in memory than a block or two."""
+    """Searches all vectors, with at most two blocks of them in memory."""
 
     def __init__(
-        self, vectors: Vectors | _Held, *, devices: list[Any] | None = None, block_rows: int = 0
+        self, vectors: Vectors | _OnDevice, *, devices: list[Any] | None = None, block_rows: int = 0
     ):
         devices = devices or jax.local_devices()
         self._vectors = vectors
@@ -70,11 +70,13 @@ class Exact:
 
     @classmethod
     def over(cls, blocks: Sequence[jax.Array], rows: int) -> Exact:
-        """Searches vectors that one device holds already, in blocks of one shape; the last may
-        have more than the `rows` that count."""
+        """Searches vectors that are already on one device, in blocks of one shape.
+
+        Only the first `rows` count: the last block may be padded.
+        """
         size, width = blocks[0].shape
-        held = _Held(rows, width, np.dtype(blocks[0].dtype))
-        searcher = cls(held, devices=list(blocks[0].devices()), block_rows=size)
+        resident = _OnDevice(rows, width, np.dtype(blocks[0].dtype))
+        searcher = cls(resident, devices=list(blocks[0].devices()), block_rows=size)
         if searcher._block_rows != size or any(block.shape != (size, width) for block in blocks):
             raise ValueError(f"blocks must be of one shape, of a multiple of 128 rows, not {size}")
         searcher._resident = [(n * size, block) for n, block in enumerate(blocks)]
@@ -88,7 +90,7 @@ class Exact:
         return self._vectors.width
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The best k rows for each query, best first: (scores float32, rows int64) [queries, k].
+        """The top k rows for each query, best first: (scores float32, rows int64) [queries, k].
 
         Where there are fewer rows than k, the row is -1 and the score minus infinity.
         """
@@ -121,11 +123,11 @@ class Exact:
         return scores, rows
 
     def _blocks(self) -> Iterator[tuple[int, jax.Array]]:
-        """(first row, rows on the devices), the next block being read meanwhile."""
+        """(first row, rows on the devices); the next block is read in the background."""
         if self._resident is not None:
             yield from self._resident
             return
-        kept: list[tuple[int, jax.Array]] | None = [] if self._fits() else None
+        resident: list[tuple[int, jax.Array]] | None = [] if self._fits() else None
         starts = range(0, len(self), self._block_rows)
         with concurrent.futures.ThreadPoolExecutor(1) as reader:
             upcoming = [reader.submit(self._read, start) for start in starts[:1]]
@@ -133,13 +135,13 @@ class Exact:
                 block = upcoming.pop().result()
                 upcoming = [reader.submit(self._read, s) for s in starts[number + 1 : number + 2]]
                 placed = jax.device_put(block, NamedSharding(self._mesh, PartitionSpec(_AXIS)))
-                if kept is not None:
-                    kept.append((start, placed))
+                if resident is not None:
+                    resident.append((start, placed))
                 yield start, placed
-        self._resident = kept
+        self._resident = resident
 
     def _read(self, start: int) -> np.ndarray:
-        """A block, filled up with zeros so that all have one shape."""
+        """A block, padded with zeros so that all have one shape."""
         block = self._vectors.read(start, min(start + self._block_rows, len(self)))
         if len(block) == self._block_rows:
             return block
@@ -156,7 +158,7 @@ class Exact:
 
     @functools.cached_property
     def _step(self) -> Any:
-        """(best so far, queries, block, its first row, its real rows) -> best so far."""
+        """(top k so far, queries, block, its first row, its rows without padding) -> top k."""
         whole, cut = PartitionSpec(), PartitionSpec(_AXIS)
         tensor_cores = self._backend != "cpu" and self._vectors.dtype == np.float16
 
@@ -173,14 +175,14 @@ class Exact:
                 places = jnp.where(first + places < count, start + first + places, _EMPTY)
                 return scores, places
 
-            found = jax.shard_map(
+            merged = jax.shard_map(
                 on_device,
                 mesh=self._mesh,
                 in_specs=(whole, cut, whole, whole),
                 out_specs=PartitionSpec(None, _AXIS),
             )(queries, block, start, count)
             # The earlier rows stand first, and top_k prefers what stands first.
-            scores, rows = (jnp.concatenate(pair, 1) for pair in zip(state, found, strict=True))
+            scores, rows = (jnp.concatenate(pair, 1) for pair in zip(state, merged, strict=True))
             scores, places = lax.top_k(scores, k)
             return scores, jnp.take_along_axis(rows, places, 1)
 
@@ -191,8 +193,8 @@ class Exact:
 def best(scores: jax.Array, k: int) -> State:
     """`lax.top_k` over [queries, rows], in two steps where there are many rows.
 
-    The best k lie in the k groups with the best maxima: only those are sorted. Of equal scores
-    the first win here as well: a group that is passed over has k before it that are as good.
+    The top k lie in the k groups with the largest maxima, so only those are sorted. Of equal
+    scores the first win here as well: before a skipped group there are k scores at least as high.
     """
     queries, rows = scores.shape
     size = 1
@@ -203,13 +205,13 @@ def best(scores: jax.Array, k: int) -> State:
     groups = scores.reshape(queries, rows // size, size)
     chosen = jnp.sort(lax.top_k(groups.max(-1), k)[1], -1)
     inside = jnp.take_along_axis(groups, chosen[..., None], 1).reshape(queries, k * size)
-    found, places = lax.top_k(inside, k)
+    scores, places = lax.top_k(inside, k)
     group = jnp.take_along_axis(chosen, places // size, 1)
-    return found, group * size + places % size
+    return scores, group * size + places % size
 
 
 def check_width(queries: np.ndarray, width: int) -> None:
-    """Refuses queries of another encoder."""
+    """Raises UserError for queries of another encoder."""
     if queries.ndim != 2 or queries.shape[1] != width:
         raise UserError(
             f"the queries are vectors of {queries.shape[-1]} dimensions and the index holds "
@@ -218,7 +220,7 @@ def check_width(queries: np.ndarray, width: int) -> None:
 
 
 def _products(queries: jax.Array, rows: jax.Array, tensor_cores: bool) -> jax.Array:
-    """[queries, rows] in fp32; fp16 is multiplied as such where there are units for it."""
+    """[queries, rows] in fp32; fp16 inputs are multiplied as fp16 on tensor cores."""
     if tensor_cores:
         queries = queries.astype(rows.dtype)
     else:

@@ -36,8 +36,8 @@ def weighted_scores(
 ) -> Run:
     """The weighted sum of scores, brought to one scale for each query.
 
-    A passage that a run does not hold gets nothing from it: with `min_max` that is as much as
-    its last one gets; with `none` (scores of one scale) a passage that is missing counts as 0.
+    A passage that is not in a run gets 0 from it: with `min_max` the same as the run's last
+    passage; with `none` (all runs have one scale) a score of 0.
     """
     if normalization not in NORMALIZATIONS:
         raise UserError(

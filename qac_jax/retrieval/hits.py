@@ -1,4 +1,4 @@
-"""What every index can do with questions; rows become ids for runs, and passages for people."""
+"""What every index can do with queries: runs of passage ids, or hits with titles and texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qac_jax.retrieval.ids import Ids
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """One passage that was found."""
+    """One passage of a ranking."""
 
     id: str
     score: float
@@ -29,7 +29,7 @@ class Hit:
 
 
 class Searchable(abc.ABC):
-    """An artefact that finds passages: an index of vectors, or BM25's."""
+    """An artefact that can be searched: an index of vectors, or a BM25 index."""
 
     def __init__(self, artifact: Artifact):
         self.artifact = artifact
@@ -43,48 +43,48 @@ class Searchable(abc.ABC):
         """(scores float32, rows int64) [questions, k], best first; row -1 where there is none."""
 
     def run(self, queries: Mapping[str, str], k: int) -> Run:
-        """Query id -> text to a run, as TREC files hold it."""
+        """The run of queries (id -> text), as in a TREC file."""
         scores, rows = self.find(list(queries.values()), min(k, len(self)))
         return {
-            name: ranking(self.ids, found, gains)
-            for name, found, gains in zip(queries, rows, scores, strict=True)
+            name: ranking(self.ids, best, gains)
+            for name, best, gains in zip(queries, rows, scores, strict=True)
         }
 
     def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        """The best passages for each question, with their texts where they are known."""
+        """The top k passages for each question, with their texts where these are available."""
         scores, rows = self.find(questions, min(k, len(self)))
-        return [self._hits(*found) for found in zip(rows, scores, strict=True)]
+        return [self._hits(*best) for best in zip(rows, scores, strict=True)]
 
     @functools.cached_property
     def texts(self) -> Texts:
         return Texts(self.artifact.info["texts"], self.artifact.path)
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-        found = []
+        hits = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             if row >= 0:
                 record = self.texts.record(row) or {}
                 title, text = record.get("title") or "", record.get("text") or ""
-                found.append(Hit(self.ids[row], score, title, text))
-        return found
+                hits.append(Hit(self.ids[row], score, title, text))
+        return hits
 
 
 class Texts:
-    """The records of rows, from the artefacts of passages that an index remembers."""
+    """The passage of each row, from the artefacts of passages that an index refers to."""
 
     def __init__(self, locations: Sequence[Mapping[str, Any]], base: os.PathLike[str]):
         self._locations, self._base = locations, base
         self._records: dict[int, Records | None] = {}
-        self.missing: list[str] = []  # folders that are not there any more
+        self.missing: list[str] = []  # folders that no longer exist
 
     def record(self, row: int) -> dict[str, Any] | None:
-        """The passage of a row; None where its texts are gone."""
+        """The passage of a row; None where its texts no longer exist."""
         for number, location in enumerate(self._locations):
             if row < location["rows"]:
                 if number not in self._records:
-                    found = texts.find(location, self._base)
-                    self._records[number] = Records(found) if found else None
-                    if found is None:
+                    artifact = texts.find(location, self._base)
+                    self._records[number] = Records(artifact) if artifact else None
+                    if artifact is None:
                         self.missing.append(location["path"])
                 records = self._records[number]
                 return None if records is None else records[row]
@@ -93,6 +93,6 @@ class Texts:
 
 
 def ranking(ids: Ids, rows: np.ndarray, scores: np.ndarray) -> Ranking:
-    """One query's rows as ids, in trec_eval's order."""
-    found = rows >= 0
-    return ranked(ids.many(rows[found]), scores[found])
+    """The ranking of one query's rows, in trec_eval's order."""
+    present = rows >= 0
+    return ranked(ids.many(rows[present]), scores[present])

@@ -1,7 +1,7 @@
 """The ids of an index's rows on disk: one a line, and where each line begins.
 
-`ids.txt` is for people too; `ids_offsets.npy` makes row 8,000,000 as near as row 0, and neither
-is held in memory.
+`ids.txt` can be read by people too; `ids_offsets.npy` gives random access. Neither is loaded into
+memory.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ class Ids(Sequence[str]):
         return self._text[begin : end - 1].decode()
 
     def many(self, rows: np.ndarray) -> list[str]:
-        """The ids of rows; rows below 0 (nothing found) are left out."""
+        """The ids of rows; rows below 0 (fewer hits than k) are left out."""
         return [self[row] for row in rows.tolist() if row >= 0]

@@ -1,10 +1,10 @@
-"""An index folder, whatever searches it: vectors in, ids and texts out.
+"""An index folder, exact or ScaNN: vectors in, ids and texts out.
 
     index = Index.load("out/index")
     index.ask(["a question"], k=10)          # a list of hits for each question
 
-Artefacts of kind "index" hold the ids, `index.json` (how it was built) and parts, one for each
-artefact of vectors that was put in: `part-00000/` with the vectors (exact) or ScaNN's files.
+Artefacts of kind "index" contain the ids, `index.json` (how it was built) and parts, one for each
+artefact of vectors in it: `part-00000/` with the vectors (exact) or ScaNN's files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DESCRIPTION = "index.json"
 EXACT, SCANN = "exact", "scann"
 METHODS = (EXACT, SCANN)
 
-# Questions that are searched together: their rankings of 1,000 take little memory.
+# Questions of one search: their rankings of 1,000 take little memory.
 _TOGETHER = 4096
 
 
@@ -64,7 +64,7 @@ class Index(Searchable):
 
     @functools.cached_property
     def searcher(self) -> Searcher:
-        """Loaded when first needed."""
+        """Loaded at first use."""
         if self.description["method"] == EXACT:
             from qac_jax.retrieval.exact import Exact
 
@@ -83,7 +83,7 @@ class Index(Searchable):
 
     @functools.cached_property
     def vectors(self) -> Vectors:
-        """Those of an exact index."""
+        """The vectors of an exact index."""
         files = (
             os.fspath(self.artifact.path / name)
             for part in self.description["parts"]
@@ -93,7 +93,7 @@ class Index(Searchable):
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """The encoder that made the vectors, used as it was for them."""
+        """The encoder that made the vectors, with the same options."""
         known = self.artifact.info["encoder"]
         place = self._encoder or known["path"]
         if not os.path.isdir(place):
@@ -104,7 +104,7 @@ class Index(Searchable):
         return Encoder.remembered(known, place)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors to (scores, rows), as every searcher."""
+        """As `Searcher.search`."""
         parts = [
             self.searcher.search(queries[start : start + _TOGETHER], k)
             for start in range(0, len(queries), _TOGETHER)

@@ -1,9 +1,8 @@
-"""Pseudo-labels: what a teacher says of a retriever's candidates becomes training data.
+"""Pseudo-labels: a teacher's scores of a retriever's candidates become training data.
 
 PAIR (Ren et al., 2021) and RocketQA (Qu et al., 2021): a candidate that the teacher scores above
-s_pos is a positive, one below s_neg a negative. Candidates come in the retriever's order. Queries
-may be judged already (their negatives are then denoised, and where asked for their
-positives extended), or have no label at all.
+s_pos is a positive, one below s_neg a negative. Candidates are in the retriever's order. Queries
+may have judgements (then their negatives are denoised and, with `extend`, positives added) or not.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ BINS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """A query's passages in the retriever's order; log-odds of the first ones (None: there is no
-    teacher, and what is not known to be right is wrong).
+    """A query's passages in the retriever's order.
 
-    relevant: those known to answer it (None: nothing is known of this query). excluded: those
-    that may answer it, though no label says so: they are never negatives.
+    odds: the teacher's log-odds of the first candidates (None: without a teacher, all that are not
+    relevant are negatives). relevant: the judged positives (None: the query has no judgements).
+    excluded: unlabelled passages that may be relevant: they are never negatives.
     """
 
     query: str
@@ -41,44 +40,44 @@ class Candidates:
 
 
 class Labeller:
-    """Candidates to records, counting what is kept and why the rest is not."""
+    """Candidates to records, counting what is kept and why the rest is left out."""
 
     def __init__(self, rule: Labelling, seed: int = 111):
         self.rule, self._seed = rule, seed
         self.counts: Counter[str] = Counter()
         self.histogram = np.zeros(BINS, np.int64)
 
-    def label(self, given: Candidates) -> dict[str, Any] | None:
-        """A record of an artefact of negatives; None where the query gets no labels."""
+    def label(self, candidates: Candidates) -> dict[str, Any] | None:
+        """A record of an artefact of negatives; None for a query without a positive or negative."""
         rule = self.rule
-        ids = given.ids[: rule.depth]
-        if given.odds is None:
+        ids = candidates.ids[: rule.depth]
+        if candidates.odds is None:
             odds = sure = np.zeros(len(ids))
         else:
-            odds = given.odds[: rule.depth]
+            odds = candidates.odds[: rule.depth]
             sure = probability(odds)
             self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
         self.counts["queries"] += 1
-        positives = self._positives(given, ids, odds, sure)
+        positives = self._positives(candidates, ids, odds, sure)
         if not positives:
             self.counts["queries without a positive"] += 1
             return None
-        barred = {*positives, *given.excluded, *(given.relevant or ())}
-        right = [i for i in range(len(ids)) if sure[i] < rule.negative and ids[i] not in barred]
+        barred = {*positives, *candidates.excluded, *(candidates.relevant or ())}
+        below = [i for i in range(len(ids)) if sure[i] < rule.negative and ids[i] not in barred]
         if rule.order == "sampled":
-            right = self._drawn(given.query, right, rule.count)
-        negatives = {ids[i]: float(odds[i]) for i in right[: rule.count]}
+            below = self._drawn(candidates.query, below, rule.count)
+        negatives = {ids[i]: float(odds[i]) for i in below[: rule.count]}
         self.counts["negatives"] += len(negatives)
-        for name in self._more(given, barred, rule.count - len(negatives)):
-            negatives[name] = 0.0  # nobody scored it
+        for name in self._more(candidates, barred, rule.count - len(negatives)):
+            negatives[name] = 0.0  # not scored
         if not negatives:
             self.counts["queries without a negative"] += 1
             return None
         self.counts["queries kept"] += 1
         self.counts["positives"] += len(positives)
         return {
-            "_id": given.query,
-            "query": given.text,
+            "_id": candidates.query,
+            "query": candidates.text,
             "positives": list(positives),
             "negatives": list(negatives),
             "positives_scores": [round(value, 6) for value in positives.values()],
@@ -86,24 +85,24 @@ class Labeller:
         }
 
     def _positives(
-        self, given: Candidates, ids: Sequence[str], odds: np.ndarray, sure: np.ndarray
+        self, candidates: Candidates, ids: Sequence[str], odds: np.ndarray, sure: np.ndarray
     ) -> dict[str, float]:
-        found = dict(given.relevant or {})
-        if given.relevant is not None and not self.rule.extend:
-            return found
+        positives = dict(candidates.relevant or {})
+        if candidates.relevant is not None and not self.rule.extend:
+            return positives
         above = [int(i) for i in np.argsort(-odds, kind="stable") if sure[i] > self.rule.positive]
         for i in above[:1] if self.rule.positives == "best" else above:
-            if ids[i] not in found:
-                found[ids[i]] = float(odds[i])
+            if ids[i] not in positives:
+                positives[ids[i]] = float(odds[i])
                 self.counts["positives by score"] += 1
-        return found
+        return positives
 
-    def _more(self, given: Candidates, barred: Collection[str], wanted: int) -> list[str]:
-        """Candidates of later ranks, unseen by the teacher."""
-        if wanted < 1 or not self.rule.fill or given.relevant is None:
+    def _more(self, candidates: Candidates, barred: Collection[str], wanted: int) -> list[str]:
+        """Candidates of later ranks, which the teacher did not score."""
+        if wanted < 1 or not self.rule.fill or candidates.relevant is None:
             return []
-        later = [n for n in given.ids[self.rule.depth : self.rule.fill] if n not in barred]
-        chosen = self._drawn(given.query, later, wanted)
+        later = [n for n in candidates.ids[self.rule.depth : self.rule.fill] if n not in barred]
+        chosen = self._drawn(candidates.query, later, wanted)
         self.counts["negatives not scored"] += len(chosen)
         return chosen
 
@@ -113,7 +112,7 @@ class Labeller:
 
 
 def lines_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The record cut into one positive and one negative each, as the released files have it."""
+    """Records with one positive and one negative each, as in the released files."""
     return [
         {
             **record,
@@ -128,19 +127,19 @@ def lines_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def plain(query: str) -> str:
-    """A query as it is compared: capitals, blanks and a mark at the end make no other query."""
+    """A query for comparison: without regard to case, blanks and a mark at the end."""
     return " ".join(query.split()).casefold().rstrip(" ?.!")
 
 
 class Accuracy:
-    """How many labels are right, by judgements that the labelling did not see (Table 5)."""
+    """How many labels are right, by judgements that were not used for labelling (PAIR, Table 5)."""
 
     def __init__(self, truth: Mapping[str, Mapping[str, int]]):
         self._truth = truth
         self.counts: Counter[str] = Counter()
 
     def look(self, record: Mapping[str, Any]) -> None:
-        """Counts one record; queries that nobody judged do not count."""
+        """Counts one record; queries without judgements are ignored."""
         judged = self._truth.get(record["_id"])
         if judged is None:
             return
@@ -151,10 +150,10 @@ class Accuracy:
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, float | int]:
-    """Shares of right labels, and how many were looked at, from an `Accuracy`'s counts."""
-    found: dict[str, float | int] = {}
+    """Shares of right labels, and how many labels were checked, from an `Accuracy`'s counts."""
+    result: dict[str, float | int] = {}
     for side in ("positives", "negatives"):
         if looked := counts.get(f"{side}_looked_at", 0):
-            found[side] = counts[f"{side}_right"] / looked
-            found[f"{side}_looked_at"] = looked
-    return found
+            result[side] = counts[f"{side}_right"] / looked
+            result[f"{side}_looked_at"] = looked
+    return result

@@ -1,7 +1,7 @@
-"""Hard negatives: passages that a searcher ranks high and nobody judged relevant.
+"""Hard negatives: passages that a searcher ranks high and that are not judged relevant.
 
-As Tevatron does it: of each query's ranking the positives are taken out, the first 200 kept,
-shuffled with a seed, and some of them taken. A passage with the text of a positive is a positive,
+As in Tevatron: the positives are removed from each query's ranking, and negatives are drawn with a
+seed from its first 200 passages. A passage with the text of a positive counts as a positive,
 whatever its id.
 """
 
@@ -25,7 +25,7 @@ from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.settings import Mining
 
 
-# Rankings are made a little deeper, since copies of positives drop out of them.
+# Rankings are a little deeper, since copies of positives are removed from them.
 _ROOM = 16
 
 
@@ -56,7 +56,7 @@ class Miner:
         )
 
     def mine(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
-        """A record for each question: ids of positives and negatives, and the systems' ranks."""
+        """A record for each question: ids of positives and negatives, ranks by each searcher."""
         most = max((len(q.positives) for q in questions), default=0)
         depth = min(self._mining.depth + most + _ROOM, len(self._passages))
         texts = [question.text for question in questions]
@@ -76,22 +76,23 @@ class Miner:
         ranks: dict[str, dict[int, tuple[int, float]]] = {}
         for name, (scores, rows) in rankings.items():
             right = np.isin(rows, positives) | np.isin(self._texts[rows], self._texts[positives])
-            kept = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth]
-            # Ranks are those of the whole ranking, positives counted.
+            places = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth]
+            # Ranks are those of the whole ranking, positives included.
             ranks[name] = {
-                int(rows[place]): (int(place) + 1, round(float(scores[place]), 6)) for place in kept
+                int(rows[place]): (int(place) + 1, round(float(scores[place]), 6))
+                for place in places
             }
-        found = list(dict.fromkeys(row for ranked in ranks.values() for row in ranked))
-        random.Random(f"{self._seed} {question.id}").shuffle(found)
-        found = found[: self._mining.keep]
+        negatives = list(dict.fromkeys(row for ranked in ranks.values() for row in ranked))
+        random.Random(f"{self._seed} {question.id}").shuffle(negatives)
+        negatives = negatives[: self._mining.keep]
         none = (0, None)
         return {
             "_id": question.id,
             "query": question.text,
             "positives": [self._passages[row]["_id"] for row in positives],
-            "negatives": [self._passages[row]["_id"] for row in found],
-            "ranks": {n: [r.get(row, none)[0] for row in found] for n, r in ranks.items()},
-            "scores": {n: [r.get(row, none)[1] for row in found] for n, r in ranks.items()},
+            "negatives": [self._passages[row]["_id"] for row in negatives],
+            "ranks": {n: [r.get(row, none)[0] for row in negatives] for n, r in ranks.items()},
+            "scores": {n: [r.get(row, none)[1] for row in negatives] for n, r in ranks.items()},
         }
 
 
@@ -103,7 +104,7 @@ def questions_of(
     wanted = {
         name: [passage for passage, grade in judged[name].items() if grade > 0] for name in names
     }
-    known = list(dict.fromkeys(passage for found in wanted.values() for passage in found))
+    known = list(dict.fromkeys(passage for positives in wanted.values() for passage in positives))
     rows = dict(zip(known, passages.positions(known), strict=True))
     absent = [passage for passage, row in rows.items() if row is None]
     if absent:
@@ -112,14 +113,14 @@ def questions_of(
             "give the passages that were judged"
         )
     return [
-        Question(name, texts[name], tuple(rows[passage] or 0 for passage in found))
-        for name, found in wanted.items()
-        if found
+        Question(name, texts[name], tuple(rows[passage] or 0 for passage in positives))
+        for name, positives in wanted.items()
+        if positives
     ]
 
 
 def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
-    """Row of the searcher -> row of the passages."""
+    """For each row of the searcher, the row of the same passage."""
     ids: Iterable[str] = searcher.ids
     if len(searcher) == len(passages) and all(
         ours == theirs for ours, theirs in zip(ids, passages.ids(), strict=True)
@@ -135,7 +136,7 @@ def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
 
 
 def _text_hash(text: str) -> int:
-    """Of the words alone: capitals and blanks do not make another text."""
+    """Hash of the words, without regard to case and blanks."""
     plain = " ".join(text.split()).casefold()
     return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
 
@@ -143,13 +144,13 @@ def _text_hash(text: str) -> int:
 def judged_queries(
     queries: str | os.PathLike[str], qrels: str | os.PathLike[str], passages: Records
 ) -> list[Question]:
-    """Those of a file with judgements."""
+    """The queries of a file, with positives from judgements."""
     texts = {query.id: query.text for query in read_queries(queries)}
     return questions_of(texts, by_query(read_judgements(qrels, queries=texts)), passages)
 
 
 def generated_queries(contexts: Records, passages: Records) -> list[Question]:
-    """Those of an artefact of contexts: each one's passage is its positive."""
+    """The queries of an artefact of contexts: the positive of each is its own passage."""
     texts: dict[str, str] = {}
     judged: dict[str, dict[str, int]] = {}
     for record in contexts:

@@ -1,7 +1,6 @@
-"""The parts of an index while it is made: linked vectors, ScaNN's files, those of another index.
+"""Writes the parts of an index: linked vectors, ScaNN's files, parts of another index.
 
-Files that are there already are linked where the disk can do that: nothing here ever changes a
-file in place.
+Existing files are hard-linked where the file system allows it: no file is ever changed in place.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from qac_jax.retrieval.vectors import Vectors, shard_names
 
 
 def build(vectors: Vectors, preset: Preset, identity: str, name: str, out: Writer) -> None:
-    """A part of ScaNN's, which is built once even if the rest is interrupted."""
+    """One part built by ScaNN; a part that is finished survives an interruption."""
     work = out.scratch("scann")
     built = work / name
     if not built.exists():
@@ -38,14 +37,14 @@ def build(vectors: Vectors, preset: Preset, identity: str, name: str, out: Write
         os.rename(unfinished, built)
     shutil.rmtree(out.path / name, ignore_errors=True)
     shutil.copytree(built, out.path / name, copy_function=_link)
-    # Threads make k-means differ in the last bits: the same input counts as the same index.
+    # Threads make k-means differ in the last bits, so the identity is that of the inputs.
     decisive = [identity, dataclasses.asdict(preset), scann_index.version()]
     out.adopt(name, identity=fields.digest(decisive))
 
 
-def link_vectors(given: Artifact, name: str, out: Writer) -> None:
-    """The files of vectors under a part's name: linked where that is possible, else copied."""
-    _link_files(given, {f"{name}/{file}": file for file in shard_names(given)}, out)
+def link_vectors(vectors: Artifact, name: str, out: Writer) -> None:
+    """The files of vectors as a part: linked where that is possible, else copied."""
+    _link_files(vectors, {f"{name}/{file}": file for file in shard_names(vectors)}, out)
 
 
 def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:
@@ -62,13 +61,13 @@ def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:
             _link_files(base, {file: file for file in files}, out)
 
 
-def _link_files(given: Artifact, names: Mapping[str, str], out: Writer) -> None:
+def _link_files(source: Artifact, names: Mapping[str, str], out: Writer) -> None:
     for name, theirs in names.items():
         if name not in out.done:
             part = out.part(name)
             part.unlink(missing_ok=True)
-            _link(given.path / theirs, part)
-            out.keep(name, sha256=given.files[theirs]["sha256"])
+            _link(source.path / theirs, part)
+            out.keep(name, sha256=source.files[theirs]["sha256"])
 
 
 def _link(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:
@@ -80,7 +79,7 @@ def _link(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> Non
 
 
 def check_alike(base: Index, added: Artifact, width: int) -> None:
-    """Refuses vectors that cannot be added to an index: of another encoder, or there already."""
+    """Raises UserError for vectors of another encoder, or of passages that are in the index."""
     if base.description["dimension"] != width or (
         base.artifact.info["encoder"]["identity"] != encoder_of(added)["identity"]
     ):
@@ -98,7 +97,7 @@ def check_alike(base: Index, added: Artifact, width: int) -> None:
 
 
 def encoder_of(added: Artifact) -> dict[str, Any]:
-    """What made these vectors, and how it was used."""
+    """The encoder that made these vectors, and its options."""
     identity = added.inputs.get("encoder") or added.inputs.get("model")
     return {**added.info["encoder"], "identity": identity}
 
@@ -106,7 +105,7 @@ def encoder_of(added: Artifact) -> dict[str, Any]:
 def texts_seen_from(
     folder: epath.Path, known: Iterable[Mapping[str, Any]], out: Writer
 ) -> list[dict[str, Any]]:
-    """Where the texts are that a folder knows of, seen from the new folder."""
+    """The locations of texts that a folder refers to, relative to the new folder."""
     return [
         {**entry, **(texts.location(text, out.path) if text else {})}
         for entry in known

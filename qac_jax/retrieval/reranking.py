@@ -1,4 +1,4 @@
-"""A cross-encoder behind a first ranking: its candidates in a new order, piece by piece."""
+"""Reranks the candidates of a first ranking by a cross-encoder, piece by piece."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from qac_jax.retrieval import texts
 from qac_jax.retrieval.hits import Hit
 
 
-# Pairs of a piece: what an interruption loses at most.
+# Pairs of a piece: an interruption loses at most one piece.
 _PAIRS = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
 class Reranking:
-    """A run whose first `depth` passages a query are read again by a cross-encoder."""
+    """A run, and the cross-encoder that reranks the first `depth` passages of each query."""
 
     run: Mapping[str, Ranking]
-    queries: Mapping[str, str]  # texts, of all queries of the run
+    queries: Mapping[str, str]  # the texts of all queries of the run
     texts: Texts
     depth: int
     model: str
@@ -50,22 +50,24 @@ class Reranking:
     ) -> Reranking:
         """The first `k` passages of a run file, and the texts of its queries."""
         rankings = runs.read_run(run, k)
-        asked = {query.id: query.text for query in read_queries(queries) if query.id in rankings}
-        if absent := rankings.keys() - asked.keys():
+        texts_of_queries = {
+            query.id: query.text for query in read_queries(queries) if query.id in rankings
+        }
+        if absent := rankings.keys() - texts_of_queries.keys():
             raise UserError(
                 f"{len(absent)} queries of the run have no text in {queries}, such as "
                 f"{min(absent)!r}; give the queries that were searched with"
             )
-        return cls(rankings, asked, texts, depth, model, options, inference)
+        return cls(rankings, texts_of_queries, texts, depth, model, options, inference)
 
     def pieces(self) -> list[list[str]]:
-        """The queries, cut into pieces of about as many pairs."""
+        """The queries, cut into pieces with about the same number of pairs."""
         names, step = list(self.run), max(1, _PAIRS // self.depth)
         return [names[i : i + step] for i in range(0, len(names), step)]
 
     @functools.cached_property
     def reranker(self) -> Reranker:
-        """Loaded when the first piece needs it."""
+        """Loaded at first use."""
         return Reranker.load(self.model, self.options, self.inference)
 
     def reranked(self, piece: Sequence[str]) -> Run:
@@ -79,18 +81,18 @@ class Reranking:
 
 
 def texts_of(index: Artifact) -> Texts:
-    """Ids -> texts with titles, from where an index has them."""
+    """Ids -> texts with titles, of the passages of an index."""
     passages = [texts.find(location, index.path) for location in index.info["texts"]]
     if None in passages:
         raise UserError(
-            f"the texts of {index.path} are not where they were; give them with --passages DIR"
+            f"the texts of {index.path} were moved or deleted; give them with --passages DIR"
         )
     return passage_texts([artifact for artifact in passages if artifact is not None])
 
 
-def passage_texts(given: Sequence[Artifact]) -> Texts:
+def passage_texts(artifacts: Sequence[Artifact]) -> Texts:
     """Ids -> title and text of a passage, as cross-encoders read them."""
-    parts = [Records(artifact) for artifact in given]
+    parts = [Records(artifact) for artifact in artifacts]
 
     def look(ids: Sequence[str]) -> list[str]:
         texts_by_id: dict[str, str] = {}
@@ -111,7 +113,7 @@ def passage_texts(given: Sequence[Artifact]) -> Texts:
 
 
 def _followed(ranking: Ranking, rest: Sequence[str]) -> Ranking:
-    """The ranking with passages that nobody read behind it, one point apart each."""
+    """The ranking and, below it, passages that were not reranked, with scores one apart."""
     if not rest:
         return ranking
     lowest = float(ranking.scores[-1])
@@ -124,7 +126,10 @@ def hits(question: str, candidates: Sequence[Hit], model: str) -> list[Hit]:
     if not candidates:
         return []
     if not all(hit.text for hit in candidates):
-        raise UserError("the cross-encoder reads texts, and they are not where they were")
+        raise UserError(
+            "the cross-encoder reads texts, and those of the index were moved or deleted; put "
+            "them back or build the index again"
+        )
     read = [texts.passage_text(dataclasses.asdict(hit)) for hit in candidates]
     reranker = Reranker.load(model, RerankerOptions(max_length=0))
     reads_scores = reranker.module.reads_scores

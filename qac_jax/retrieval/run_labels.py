@@ -1,4 +1,4 @@
-"""A run's queries with labels: their candidates are scored and become records."""
+"""Labels the queries of a run: their candidates are scored and become records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from qac_jax.retrieval.texts import passage_text
 
 
 Judgements = dict[str, dict[str, int]]
-# Answers of a question -> whether a text holds one of them.
+# Answers of a question -> whether a text contains one of them.
 Matcher = Callable[[Sequence[str]], Callable[[str], bool]]
 
 
 @dataclasses.dataclass(frozen=True)
 class RunLabels:
-    """All that is known about queries and passages; of `scores` and `reranker` one at most."""
+    """A run and what is known about its queries; at most one of `scores` and `reranker`."""
 
     rule: Labelling
     seed: int
@@ -46,7 +46,7 @@ class RunLabels:
     def records(
         self, queries: Sequence[Query], facts: dict[str, Any], advance: Callable[[int], None]
     ) -> Iterator[dict[str, Any]]:
-        """Labelled records; in the end `facts` holds counts, histogram and accuracy."""
+        """Labelled records; afterwards `facts` has counts, histogram and accuracy."""
         labeller, accuracy = Labeller(self.rule, self.seed), Accuracy(self.truth)
         holding = {q.id: self._holding(q.id) for q in queries if q.id in self.answers}
         relevant = {query.id: self._relevant(query.id, holding) for query in queries}
@@ -54,7 +54,7 @@ class RunLabels:
         for query in queries:
             ids, odds = self.run[query.id].ids, scored[query.id]
             known = relevant[query.id]
-            given = Candidates(
+            candidates = Candidates(
                 query.id,
                 query.text,
                 ids,
@@ -62,7 +62,7 @@ class RunLabels:
                 None if known is None else {name: odds.get(name, 0.0) for name in known},
                 {*self.more.get(query.id, ()), *holding.get(query.id, ())},
             )
-            record = labeller.label(given)
+            record = labeller.label(candidates)
             if record is not None:
                 accuracy.look(record)
                 yield from lines_of(record) if self.pairs else [record]
@@ -72,17 +72,19 @@ class RunLabels:
         facts["accuracy"] = dict(accuracy.counts)
 
     def _relevant(self, query: str, holding: Mapping[str, list[str]]) -> list[str] | None:
-        """Passages that are right whatever the teacher says; None: nothing is known."""
+        """Passages that are positives whatever the teacher's score; None: nothing is known."""
         if query in self.judged:
             return [name for name, grade in self.judged[query].items() if grade > 0]
         return holding[query][:1] if query in holding else None
 
     def _holding(self, query: str) -> list[str]:
-        """Candidates whose text holds an answer, in order."""
-        holds = self.matcher(self.answers[query])
+        """Candidates whose text contains an answer, in order."""
+        has_answer = self.matcher(self.answers[query])
         ids = self.run[query].ids[: self.rule.depth]
         return [
-            name for name, record in zip(ids, self._read(ids), strict=True) if holds(record["text"])
+            name
+            for name, record in zip(ids, self._read(ids), strict=True)
+            if has_answer(record["text"])
         ]
 
     def _scored(
@@ -101,52 +103,52 @@ class RunLabels:
             return {query.id: self._known(query.id) for query in queries}
         if self.reranker is None:
             return {query.id: {} for query in queries}
-        names = list(dict.fromkeys(name for found in wanted.values() for name in found))
+        names = list(dict.fromkeys(name for ids in wanted.values() for name in ids))
         texts = dict(zip(names, map(passage_text, self._read(names)), strict=True))
-        asked = [query.text for query in queries for _ in wanted[query.id]]
+        query_texts = [query.text for query in queries for _ in wanted[query.id]]
         read = [texts[name] for query in queries for name in wanted[query.id]]
-        odds = iter(self.reranker.score(asked, read).tolist())
+        odds = iter(self.reranker.score(query_texts, read).tolist())
         return {name: {passage: next(odds) for passage in wanted[name]} for name in wanted}
 
     def _known(self, query: str) -> dict[str, float]:
-        """The scores of a run that a cross-encoder put into order."""
+        """The scores of the reranked run."""
         assert self.scores is not None
         candidates = self.run[query].ids[: self.rule.depth]
-        found = {}
+        scores = {}
         if query in self.scores:
             ranking = self.scores[query]
-            found = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-        absent = [name for name in candidates if name not in found]
+            scores = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
+        absent = [name for name in candidates if name not in scores]
         if absent:
             raise UserError(
                 f"passage {absent[0]!r} of query {query!r} has no score in --scored; reorder the "
                 f"same run with the teacher, to rank {len(candidates)} at least"
             )
-        return found
+        return scores
 
     def _read(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        found = []
+        records = []
         for name, place in zip(names, self.passages.positions(names), strict=True):
             if place is None:
                 raise UserError(
                     f"passage {name!r} is not among the passages; give those that were searched "
                     "and judged"
                 )
-            found.append(self.passages[place])
-        return found
+            records.append(self.passages[place])
+        return records
 
 
 def judgements(path: str) -> Judgements:
-    """query -> passage -> grade; nothing without a file."""
+    """query -> passage -> grade; empty without a file."""
     return by_query(read_judgements(path)) if path else {}
 
 
 def questions(path: str) -> dict[str, tuple[str, ...]]:
-    """query -> answers; nothing without a file."""
-    found = {query.id: query.answers for query in read_queries(path)} if path else {}
-    if path and not any(found.values()):
-        raise UserError(f"no question of {path} has answers; give a file of questions with answers")
-    return found
+    """query -> answers; empty without a file."""
+    answers = {query.id: query.answers for query in read_queries(path)} if path else {}
+    if path and not any(answers.values()):
+        raise UserError(f"the questions of {path} lack answers; give a file with answers")
+    return answers
 
 
 def asked(
@@ -155,7 +157,7 @@ def asked(
     """The queries of the run, without those of test files; and how many are left out, and why."""
     # File by file: DPR's questions are numbered from 0 in each.
     barred = {plain(query.text) for file in exclude for query in read_queries(file)}
-    found: list[Query] = []
+    kept: list[Query] = []
     removed: Counter[str] = Counter()
     for query in read_queries(queries):
         if query.id not in run:
@@ -163,10 +165,10 @@ def asked(
         elif plain(query.text) in barred:
             removed["queries of a dev or test set"] += 1
         else:
-            found.append(query)
-    if not found:
+            kept.append(query)
+    if not kept:
         raise UserError("no query of the run is left to label; check the queries and --exclude")
-    return found, removed
+    return kept, removed
 
 
 def summed(

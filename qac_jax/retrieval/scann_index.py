@@ -1,7 +1,8 @@
 """Approximate search by ScaNN: presets by corpus size, parts on disk, one searcher over them.
 
-ScaNN is imported here only, inside functions. Its rules of size: below 20,000 rows everything is
-scored, below 100,000 hashed and reordered, above that a tree of about 2 sqrt(rows) leaves as well.
+ScaNN is imported here only, inside functions. Presets follow its rules of thumb: brute force below
+20,000 rows, hashing and reordering below 100,000, and above that a tree of about 2 sqrt(rows)
+leaves as well.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from qac_jax.retrieval.exact import check_width
 BRUTE_FORCE, HASHED = 20_000, 100_000
 REORDERINGS = ("float32", "bfloat16", "int8")
 
-# Without measurements no fewer leaves than these are looked into.
+# Without tuning at least this number of leaves is searched.
 _FEW_LEAVES = 30
-# Queries of one batch of the parallel search, and the fewest that are worth threads.
+# Queries of one batch of the parallel search; threads are worth it above this number.
 _BATCH = 64
 
 
@@ -43,14 +44,14 @@ class Preset:
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How hard is searched: what trades speed for recall without building again."""
+    """What trades speed for recall at search time."""
 
-    leaves: int  # that are looked into; 0: there is no tree
+    leaves: int  # leaves searched; 0: there is no tree
     reorder: int  # candidates whose score is computed exactly; 0: all scores are exact
 
 
 def preset_for(rows: int, **changes: Any) -> Preset:
-    """The usual one for a number of rows, with some of its settings changed."""
+    """The default preset for a number of rows, with some of its settings changed."""
     leaves = changes.pop("leaves", 0 if rows < HASHED else _leaves(rows))
     preset = Preset(leaves, hashed=rows >= BRUTE_FORCE or leaves > 0, **changes)
     if preset.leaves > rows:
@@ -64,13 +65,13 @@ def preset_for(rows: int, **changes: Any) -> Preset:
 
 
 def usual_effort(presets: Sequence[Preset], k: int = 100) -> Effort:
-    """Where nothing was measured: rather slow than wrong."""
+    """The default without tuning: recall matters more than speed."""
     most = largest_effort(presets, 5 * k, k)
     return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
 
 
 def largest_effort(presets: Sequence[Preset], rows: int, k: int) -> Effort:
-    """Beyond which nothing is gained."""
+    """The effort above which recall does not grow."""
     hashed = any(preset.hashed for preset in presets)
     return Effort(max(p.leaves for p in presets), min(rows, 20 * k) if hashed else 0)
 
@@ -106,7 +107,7 @@ def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -
 
 
 class Scann:
-    """Searches the parts of an index; rows count through the parts."""
+    """Searches the parts of an index; rows are numbered across the parts."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class Scann:
     def search(
         self, queries: np.ndarray, k: int, effort: Effort | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `Exact.search`: scores and rows of the best that were found, row -1 for none."""
+        """As `Exact.search`: scores and rows of the approximate top k, row -1 for none."""
         check_width(queries, self.width)
         queries = np.ascontiguousarray(queries, np.float32)
         effort = effort or self.effort
@@ -159,15 +160,15 @@ class Scann:
             if preset.leaves:
                 settings["leaves_to_search"] = min(effort.leaves, preset.leaves)
             if len(queries) > _BATCH:
-                found, gains = part.search_batched_parallel(queries, batch_size=_BATCH, **settings)
+                best, gains = part.search_batched_parallel(queries, batch_size=_BATCH, **settings)
             else:
-                found, gains = part.search_batched(queries, **settings)
-            place = slice(number * k, number * k + found.shape[1])
-            # Where the leaves hold too few rows, ScaNN fills up with NaN.
+                best, gains = part.search_batched(queries, **settings)
+            place = slice(number * k, number * k + best.shape[1])
+            # Where the leaves have too few rows, ScaNN pads with NaN.
             missing = np.isnan(gains)
             scores[:, place] = np.where(missing, -np.inf, gains)
-            rows[:, place] = np.where(missing, -1, found.astype(np.int64) + self._starts[number])
-        # Most rankings of a single part are in order; where scores are equal, rows decide.
+            rows[:, place] = np.where(missing, -1, best.astype(np.int64) + self._starts[number])
+        # Most rankings of a single part are in order; of equal scores the earlier row wins.
         loose = np.flatnonzero((scores[:, 1:] >= scores[:, :-1]).any(1))
         order = np.lexsort((rows[loose], -scores[loose]), axis=1)
         scores[loose] = np.take_along_axis(scores[loose], order, 1)
@@ -176,7 +177,7 @@ class Scann:
 
 
 def _leaves(rows: int) -> int:
-    """Twice the root: measured a quarter faster at equal recall than the root itself."""
+    """Twice the square root: a quarter faster at equal recall than the square root itself."""
     return max(1, round(2 * rows**0.5))
 
 
@@ -187,11 +188,11 @@ def _reordering(name: str) -> Any:
 
 
 def _scann() -> Any:
-    """ScaNN's searchers in C++, which need no TensorFlow.
+    """ScaNN's searchers in C++, which work without TensorFlow.
 
-    Its package imports TensorFlow where there is one, for graph operators that nobody here uses:
-    seconds, 600 MB, and a crash with another version than it was built for. So there is none
-    while it is imported, unless it is loaded already.
+    Its package imports TensorFlow where it is installed, for graph operators that are not used
+    here: this takes seconds and 600 MB, and crashes with another version than ScaNN was built for.
+    So TensorFlow is hidden during the import, unless it is loaded already.
     """
     absent = object()
     if "scann" not in sys.modules:

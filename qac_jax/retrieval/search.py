@@ -1,4 +1,4 @@
-"""Questions to passages with any index, and how hits are shown."""
+"""Searches any index, writes runs and formats hits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qac_jax.retrieval.vectors import Vectors
 
 KINDS = (index.KIND, bm25.KIND)
 
-# Queries whose rankings are in memory together while a run is written.
+# Queries whose rankings are in memory at a time while a run is written.
 _TOGETHER = 4096
 _SNIPPET = 240
 
@@ -37,7 +37,7 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
 
 
 class ExactSearch(Searchable):
-    """Vectors that are searched as they are, without an index of their own."""
+    """Exact search of an artefact of vectors, without building an index."""
 
     def __init__(self, vectors: Artifact, encoder: Encoder):
         super().__init__(vectors)
@@ -50,7 +50,7 @@ class ExactSearch(Searchable):
 def write_run(
     file: IO[str], index: Searchable, queries: Mapping[str, str], k: int
 ) -> Iterator[int]:
-    """Searches and writes a TREC run piece by piece; yields how many queries each had."""
+    """Searches and writes a TREC run piece by piece; yields the number of queries of each."""
     names = list(queries)
     for start in range(0, len(names), _TOGETHER):
         piece = {name: queries[name] for name in names[start : start + _TOGETHER]}
@@ -65,7 +65,7 @@ def search_file(
     k: int,
     encoder: str = "",
 ) -> int:
-    """Writes the run of all queries of a file; returns how many there were."""
+    """Writes the run of all queries of a file; returns the number of queries."""
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage a query")
     opened = open_index(index, encoder)
@@ -77,7 +77,7 @@ def search_file(
 
 
 def shown(question: str, hits: Sequence[Hit]) -> str:
-    """Titles, scores and snippets for a person."""
+    """Titles, scores and snippets as text for the terminal."""
     lines = []
     for rank, hit in enumerate(hits, 1):
         lines.append(f"{rank:>3}  {hit.score:8.4f}  {hit.title or hit.id}")
@@ -89,7 +89,7 @@ def shown(question: str, hits: Sequence[Hit]) -> str:
 
 
 def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
-    """The part of a text that holds most of the question's longer words."""
+    """The part of a text with most of the question's longer words."""
     text = " ".join(text.split())
     if len(text) <= size:
         return text

@@ -1,4 +1,4 @@
-"""How rankings become training data: light to import, so that the command line can list them."""
+"""Settings of labelling and mining, without heavy imports, so that the command line is fast."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Labelling:
         choices=ORDERS,
     )
     count: int = option(4, "negatives of a query")
-    depth: int = option(50, "candidates of a query that the teacher looks at")
+    depth: int = option(50, "candidates of a query that the teacher scores")
     extend: bool = option(False, "judged queries get positives by their scores too")
     fill: int = option(
         0,
-        "judged queries: fill up their negatives with unscored candidates, drawn at random from "
-        "the ranks behind depth up to this one (released, MS MARCO; 0: do not)",
+        "judged queries: add unscored candidates to their negatives, drawn at random from the "
+        "ranks after depth up to this one (released, MS MARCO; 0: none)",
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Where the texts of vectors and indexes are: an artefact of passages, ours or one made on the way.
+"""The texts of vectors and indexes: an artefact of passages, given or made from a corpus file.
 
-with_texts = records_of("data/scifact/corpus.jsonl", "auto", folder)
-passage_text(with_texts[0])           # title, blank, text
+passages = read_passages("data/scifact/corpus.jsonl")
+passage_text(next(passages))           # title, blank, text
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
 
 
 def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
-    """What encoders and BM25 read of a passage: title + " " + text, as BEIR has it."""
+    """What encoders and BM25 read of a passage: title + " " + text, as in BEIR."""
     title = (record.get("title") or "").strip() if titles else ""
     return f"{title} {record['text']}" if title else record["text"]
 
@@ -42,34 +42,34 @@ def text_alone(record: Mapping[str, Any]) -> str:
 
 
 def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
-    """The same with (the first `count`) generated queries behind it: docT5query."""
+    """The text followed by (the first `count`) generated queries: docT5query."""
     queries = [context["text"] for context in record["contexts"]]
     return " ".join([text, *queries[: count or len(queries)]])
 
 
 def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact:
-    """Records as an artefact within another one, which takes it over as a folder."""
+    """Writes records as an artefact inside the folder of another one."""
     with artifacts.create(folder, kind=KIND, replace=True) as writer:
         write_records(writer, records)
         if not writer.count:
             raise UserError("there are no texts in the input; check the path and its format")
-    # The lock names a process: it would make the folder differ from run to run.
+    # The lock has the process's number, which would make the folder differ from run to run.
     (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
     return artifacts.load(folder)
 
 
 def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
-    """The texts of a file, copied once beside what an unfinished artefact makes of them."""
+    """The texts of a file, copied once into the unfinished artefact that is made from them."""
     folder = out.path / TEXTS
     if not (folder / artifacts.COMMIT).exists():
         store(folder, read())
-    found = artifacts.load(folder)
-    out.adopt(TEXTS, identity=found.identity)
-    return found
+    artifact = artifacts.load(folder)
+    out.adopt(TEXTS, identity=artifact.identity)
+    return artifact
 
 
 def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
-    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known form."""
+    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known format."""
     format = detect(path) if format == "auto" else format
     if format == TOKENS:
         yield from read_tokens(path)
@@ -90,7 +90,7 @@ def read_question_records(path: str) -> Iterator[dict[str, Any]]:
 def read_tokens(path: str) -> Iterator[dict[str, Any]]:
     """JSON lines of token ids without special tokens: {"_id", "tokens": […]}.
 
-    Tevatron's {"text_id", "text": […]} are taken too.
+    Tevatron's {"text_id", "text": […]} is read too.
     """
     bad = BadLines()
     for file in expand(path, (".jsonl", ".json")):
@@ -107,32 +107,33 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
 
 def detect(path: str) -> str:
     """The format of a corpus, by its name and first line."""
-    found = sample(expand(path, (".jsonl", ".tsv"))[0], path)
-    if found.record and ("tokens" in found.record or isinstance(found.record.get("text"), list)):
+    start = sample(expand(path, (".jsonl", ".tsv"))[0], path)
+    if start.record and ("tokens" in start.record or isinstance(start.record.get("text"), list)):
         return TOKENS
-    if name := DOCUMENTS.detect(found):
+    if name := DOCUMENTS.detect(start):
         return name
     raise UserError(
-        f"{found.file} is not in a format that is recognised; name one with --format "
+        f"{start.file} is not in a format that is recognised; name one with --format "
         f"({', '.join((*DOCUMENTS.names(), TOKENS))}), or make passages of it with qac prepare"
     )
 
 
 def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
-    """The texts that something remembers, if they are still there (None: they are not).
+    """The texts at a location that an artefact stored; None if they were moved or changed.
 
-    `location` has "relative" (seen from the folder `base`) and "path"; folders move together.
+    `location` has "relative" (to the folder `base`), so that folders can be moved together, and
+    "path".
     """
     for place in (os.path.join(os.fspath(base), location["relative"]), location["path"]):
         if os.path.exists(os.path.join(place, artifacts.COMMIT)):
-            found = artifacts.load(place)
-            if found.identity == location["identity"]:
-                return found
+            artifact = artifacts.load(place)
+            if artifact.identity == location["identity"]:
+                return artifact
     return None
 
 
 def location(artifact: Artifact, base: epath.PathLike) -> dict[str, str]:
-    """What `find` finds it by."""
+    """The location of an artefact, for `find`."""
     path = os.path.abspath(os.fspath(artifact.path))
     relative = os.path.relpath(path, os.path.abspath(os.fspath(base)))
     return {"path": path, "relative": relative, "identity": artifact.identity}

@@ -1,8 +1,8 @@
-"""How hard an approximate index must search for a promised recall, measured on a sample.
+"""Chooses the effort of an approximate index for a target recall, measured on a sample.
 
-Recall grows with the leaves looked into and with the candidates reordered. For each number of
-candidates the fewest sufficient leaves are found; of these points the fastest is taken.
-Half of the sample chooses, the other half, which nothing was chosen by, tells what came out.
+Recall grows with the leaves searched and with the candidates reordered. For each number of
+candidates the search is for the fewest sufficient leaves; of these points the fastest is taken.
+One half of the sample is used for choosing, the other half to measure the recall of the choice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GAIN = 0.0003
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """What one effort gives."""
+    """The recall and the speed of one effort."""
 
     leaves: int
     reorder: int
@@ -39,7 +39,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The chosen point, what it gives on queries that chose nothing, and all that was measured."""
+    """The chosen point, its recall on held-out queries, and all points measured."""
 
     chosen: Point
     held_out_recall: float
@@ -53,9 +53,9 @@ class Tuned:
         return Effort(self.chosen.leaves, self.chosen.reorder)
 
 
-def recall(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """The share of each query's true rows that were found; -1 stands for no row."""
-    pairs = zip(found, truth, strict=True)
+def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """The share of each query's true rows that are among `rows`; -1 is padding."""
+    pairs = zip(rows, truth, strict=True)
     hits = [np.isin(t[t >= 0], f).mean() if (t >= 0).any() else 1.0 for f, t in pairs]
     return np.array(hits)
 
@@ -63,7 +63,11 @@ def recall(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def tune(
     searcher: Scann, queries: np.ndarray, truth: np.ndarray, target: float, own: np.ndarray | None
 ) -> Tuned:
-    """`truth` [queries, k] are the rows of exact search; `own` the row each query is, if it is."""
+    """Chooses among efforts by the first half of the queries.
+
+    `truth` [queries, k]: the rows of exact search. `own`: the row of each query, where the queries
+    are vectors of the index (None: they are not).
+    """
     half, k = len(queries) // 2, truth.shape[1]
     choosing, rest = slice(0, half), slice(half, len(queries))
     measured: dict[Effort, Point] = {}
@@ -73,28 +77,28 @@ def tune(
         began = time.perf_counter()
         _, rows = searcher.search(queries[part], k + (own is not None), effort)
         rate = len(rows) / (time.perf_counter() - began)
-        found = recall(rows if own is None else without(rows, own[part]), truth[part])
+        recalls = recall(rows if own is None else without(rows, own[part]), truth[part])
         if part == choosing:  # the best of its timings: others may use the machine too
             before = measured[effort].queries_per_second if effort in measured else 0.0
-            point = Point(effort.leaves, effort.reorder, float(found.mean()), max(rate, before))
+            point = Point(effort.leaves, effort.reorder, float(recalls.mean()), max(rate, before))
             measured[effort] = point
-        return found
+        return recalls
 
-    def judged(reorder: int, leaves: int) -> float:
-        found = shares(choosing, Effort(leaves, reorder))
-        # One standard error of room: the sample is a sample.
-        return float(found.mean() - found.std() / len(found) ** 0.5)
+    def lower_bound(reorder: int, leaves: int) -> float:
+        recalls = shares(choosing, Effort(leaves, reorder))
+        # A margin of one standard error, since this is a sample.
+        return float(recalls.mean() - recalls.std() / len(recalls) ** 0.5)
 
     most = largest_effort(searcher.presets, len(searcher), k)
     enough: list[Effort] = []
     fewest = min(most.leaves, 1)
-    # Fewer candidates need more leaves, and where all leaves do not suffice nothing less will.
+    # Fewer candidates need more leaves; if all leaves do not suffice, fewer candidates never do.
     for reorder in _reorderings(most, k):
-        found = least(functools.partial(judged, reorder), target, fewest, most.leaves)
-        if found is None:
+        leaves = least(functools.partial(lower_bound, reorder), target, fewest, most.leaves)
+        if leaves is None:
             break
-        enough.append(Effort(found, reorder))
-        fewest = found
+        enough.append(Effort(leaves, reorder))
+        fewest = leaves
     candidates = enough or [max(measured, key=lambda effort: measured[effort].recall)]
     for _ in range(_TIMINGS):
         for effort in candidates:
@@ -120,9 +124,9 @@ def tune_on_sample(
     target: float,
     seed: int,
 ) -> Tuned:
-    """The same with a sample of queries, or of the vectors themselves (queries: None).
+    """`tune` with a sample of queries, or of the vectors themselves (queries: None).
 
-    Exact search says what is true; a vector that searches leaves itself out.
+    The truth is that of exact search; a vector that is a query is left out of its own ranking.
     """
     rng = np.random.default_rng(seed)
     own: np.ndarray | None = None
@@ -138,19 +142,19 @@ def tune_on_sample(
     return tune(searcher, queries, truth, target, own)
 
 
-def least(judged: Callable[[int], float], target: float, low: int, most: int) -> int | None:
-    """The smallest number from `low` to `most` whose figure reaches the target, to a sixteenth.
+def least(measure: Callable[[int], float], target: float, low: int, most: int) -> int | None:
+    """The smallest number from `low` to `most` that reaches the target, within a sixteenth.
 
-    Doubles from below, since what is large is slow, and gives up where doubling gains nothing.
+    Doubles from below, since large numbers are slow, and gives up where doubling has no effect.
     """
     high, before = low, -1.0
-    while (figure := judged(high)) < target:
+    while (figure := measure(high)) < target:
         if high >= most or figure - before < _GAIN:
             return None
         low, high, before = high, min(2 * high, most), figure
     while high - low > max(1, high // 16):
         middle = (low + high) // 2
-        if judged(middle) >= target:
+        if measure(middle) >= target:
             high = middle
         else:
             low = middle
@@ -159,13 +163,13 @@ def least(judged: Callable[[int], float], target: float, low: int, most: int) ->
 
 def without(rows: np.ndarray, own: np.ndarray) -> np.ndarray:
     """Rankings of k + 1 rows as rankings of k that leave out the query's own row."""
-    kept = np.empty((len(rows), rows.shape[1] - 1), rows.dtype)
+    rest = np.empty((len(rows), rows.shape[1] - 1), rows.dtype)
     for place, (ranking, row) in enumerate(zip(rows, own, strict=True)):
         others = ranking[ranking != row]
-        kept[place] = others[: kept.shape[1]]
-    return kept
+        rest[place] = others[: rest.shape[1]]
+    return rest
 
 
 def _reorderings(most: Effort, k: int) -> list[int]:
-    """The most candidates first."""
+    """Numbers of candidates to try, the largest first."""
     return sorted({min(round(m * k), most.reorder) for m in _MULTIPLES}, reverse=True)

@@ -1,8 +1,8 @@
 """Vectors on disk: artefacts of kind "vectors".
 
 In the folder: `vectors-00000-of-00004.npy` (rows of fp32 or fp16), `lengths-00000-of-00004.npy`
-(tokens of each text), the ids, and `texts/`, an artefact of kind "passages", where the texts came
-from a file that is no artefact itself.
+(tokens of each text), the ids, and, where the input is not an artefact, `texts/`, an artefact of
+kind "passages".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lengths_name(index: int, count: int) -> str:
 
 
 class Shard(NamedTuple):
-    """One file of rows: where its numbers begin, and which rows of the whole it holds."""
+    """One file of rows: the offset of its data, and its rows within the whole."""
 
     path: str
     offset: int
@@ -43,7 +43,7 @@ class Shard(NamedTuple):
 
 
 class Vectors:
-    """Rows of vectors in files, read in pieces: what is read is all that is in memory."""
+    """Rows of vectors in files; only the rows being read are in memory."""
 
     def __init__(self, paths: Sequence[str]):
         if not paths:
@@ -53,7 +53,7 @@ class Vectors:
         for path in paths:
             mapped = np.load(path, mmap_mode="r")
             if mapped.ndim != 2 or not mapped.flags.c_contiguous:
-                raise UserError(f"{path} holds no rows of vectors; run qac embed again")
+                raise UserError(f"{path} does not contain vectors; run qac embed again")
             kinds.add((mapped.shape[1], mapped.dtype))
             self.shards.append(Shard(path, mapped.offset, start, len(mapped)))
             start += len(mapped)
@@ -65,45 +65,45 @@ class Vectors:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Vectors:
-        """Those of an artefact, in the order of its ids."""
+        """The vectors of an artefact, in the order of its ids."""
         return cls([os.fspath(artifact.path / name) for name in shard_names(artifact)])
 
     def __len__(self) -> int:
         return self.rows
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start to stop - 1, copied: mapped pages would count as this process's memory."""
-        found = np.empty((stop - start, self.width), self.dtype)
+        """A copy of rows start to stop - 1: mapped pages would count as this process's memory."""
+        rows = np.empty((stop - start, self.width), self.dtype)
         for shard in self.shards:
             first, last = max(start, shard.start), min(stop, shard.start + shard.rows)
             if first < last:
                 with open(shard.path, "rb", buffering=0) as file:
-                    file.seek(shard.offset + (first - shard.start) * found.strides[0])
-                    _fill(file, found[first - start : last - start], shard.path)
-        return found
+                    file.seek(shard.offset + (first - shard.start) * rows.strides[0])
+                    _fill(file, rows[first - start : last - start], shard.path)
+        return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """These rows, wherever they lie."""
-        found = np.empty((len(rows), self.width), self.dtype)
+        """A copy of these rows, in this order."""
+        taken = np.empty((len(rows), self.width), self.dtype)
         for shard in self.shards:
             inside = (rows >= shard.start) & (rows < shard.start + shard.rows)
             if inside.any():
                 mapped = np.load(shard.path, mmap_mode="r")
-                found[inside] = mapped[rows[inside] - shard.start]
-        return found
+                taken[inside] = mapped[rows[inside] - shard.start]
+        return taken
 
     def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(number of the first row, rows) of one piece after the other."""
+        """(number of the first row, rows) of each block in turn."""
         for start in range(0, self.rows, size):
             yield start, self.read(start, min(start + size, self.rows))
 
 
 def shard_names(artifact: Artifact, below: str = "") -> list[str]:
-    """The files of vectors (in a folder of the artefact); refuses where some are missing."""
+    """The files of vectors (in a folder of the artefact); UserError where some are missing."""
     inside = (n.removeprefix(below) for n in artifact.files if n.startswith(below))
-    found = sorted(m.groups() for m in map(_SHARD.fullmatch, inside) if m)
-    count = int(found[0][1]) if found else 0
-    if [int(index) for index, _ in found] != list(range(count)):
+    shards = sorted(m.groups() for m in map(_SHARD.fullmatch, inside) if m)
+    count = int(shards[0][1]) if shards else 0
+    if [int(index) for index, _ in shards] != list(range(count)):
         raise UserError(f"{artifact.path} lacks files of vectors; make it again")
     return [f"{below}{shard_name(index, count)}" for index in range(count)]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy_generation import model
 
-from qac_jax.inference.generator import Generator, Request, Said
+from qac_jax.inference.generator import Generated, Generator, Request
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.text import tokenizers
@@ -29,7 +29,7 @@ def requests() -> list[Request]:
     ]
 
 
-def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[list[Said]]:
+def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[list[Generated]]:
     """Every request's continuations; `order` shuffles the requests on the way."""
     module, params = model()
     given = {"max_tokens": 8, "samples": 2, "top_k": 25, "top_p": 0.95, **settings}
@@ -49,12 +49,12 @@ def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[
     return [found[places.index(place)] for place in range(16)]
 
 
-def texts_of(found: list[list[Said]]) -> list[list[str]]:
+def texts_of(found: list[list[Generated]]) -> list[list[str]]:
     return [[one.text for one in each] for each in found]
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[list[Said]]:
+def expected() -> list[list[Generated]]:
     return said(16)
 
 
@@ -67,14 +67,14 @@ def expected() -> list[list[Said]]:
         pytest.param(1, 8, marks=pytest.mark.slow),
     ],
 )
-def test_sampling_is_independent(expected: list[list[Said]], texts: int, devices: int) -> None:
+def test_sampling_is_independent(expected: list[list[Generated]], texts: int, devices: int) -> None:
     found = said(texts, devices, order=texts + devices)
     assert texts_of(found) == texts_of(expected)
     ours, theirs = ([[one.score for one in each] for each in side] for side in (found, expected))
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
-def test_what_is_said_obeys_the_settings(expected: list[list[Said]]) -> None:
+def test_what_is_said_obeys_the_settings(expected: list[list[Generated]]) -> None:
     tokenizer = tokenizers.load()
     for request, each in zip(requests(), expected, strict=True):
         for one in each:
