@@ -54,7 +54,7 @@ def run(fence: Fence, folder: Path) -> None:
         "python": [sys.executable, "-c", fence.text],
         "bash": ["bash", "-euc", f"{_PROGRAMS}\n{fence.text}"],
     }[fence.language]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": str(folder), "XLA_FLAGS": ""}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{fence.text}\n{done.stdout}\n{done.stderr}"
 
@@ -63,7 +63,9 @@ def run(fence: Fence, folder: Path) -> None:
 def test_an_example_runs_as_it_stands(heading: str, tmp_path: Path) -> None:
     copied(tmp_path)
     steps = fences(sections()[heading])
-    files = {fence.file for fence in steps if fence.file}
+    shown = re.findall(r"\]\(\.\./([\w/]+\.(?:py|gin))\)", sections()[heading])  # in the package
+    files = {fence.file for fence in steps if fence.file} | set(shown)
+    assert all((ROOT / file).exists() for file in shown)
     assert 1 <= len(files) <= FILES[heading[:3]], files
     for fence in steps:
         if fence.file:
