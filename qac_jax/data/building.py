@@ -1,4 +1,4 @@
-"""What `tokenize` stores: its settings, light to import for stages that list them."""
+"""Settings of what `tokenize` stores, without heavy imports, for stages that list them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qac_jax.fields import option
 
 Record = Mapping[str, Any]
 
-# Other passages of a document that may be a passage's context: within 100, next to it, or a text
-# that shares sentences with it.
+# How a sibling passage is drawn: within 100 passages, an adjacent one, or a text that shares
+# sentences with the passage.
 SORTS = ("random", "nearby", "overlap")
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """How texts are written before they become tokens."""
+    """How texts are put together before they become tokens."""
 
     title: str = option(
         "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
@@ -28,7 +28,7 @@ class Texts:
     query_prompt: str = option("", "judged queries: text before each, such as 'query: '")
     passage_prompt: str = option("", "and before each of their passages")
     input_tokens: int = option(
-        0, "seq2seq: prompt and text of a pair are cut to this many tokens (0: they are not cut)"
+        0, "seq2seq: truncate prompt and text of a pair to this number of tokens (0: do not)"
     )
 
 
@@ -42,10 +42,10 @@ class PassageSelection:
         choices=("all", "train", "held_out"),
     )
     origins: tuple[str, ...] = option((), "take only contexts of these origins")
-    strategies: tuple[str, ...] = option((), "augtriever: texts to store (default: all there are)")
+    strategies: tuple[str, ...] = option((), "augtriever: texts to store (default: all)")
 
     def takes(self, passage: Record) -> bool:
-        """Whether this passage belongs to the part of the corpus that is asked for."""
+        """Whether this passage is in the selected part of the corpus."""
         if self.part == "all":
             return True
         return bool(passage.get("held_out")) == (self.part == "held_out")
@@ -57,11 +57,11 @@ class Siblings:
 
     sorts: tuple[str, ...] = option(SORTS, "sibling passages to store for passage pairs")
     siblings: int = option(1, "how many of each sort; 1 as in the released code")
-    overlap_tokens: int = option(144, "least length of an overlapping sibling")
+    overlap_tokens: int = option(144, "minimum length of an overlapping sibling")
     splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
 
     def check(self) -> None:
-        """Refuses unknown sorts, and none of a sort."""
+        """Raises UserError for unknown sorts, and for fewer than one sibling."""
         for sort in self.sorts:
             if sort not in SORTS:
                 raise UserError(
@@ -75,11 +75,11 @@ class Siblings:
 class Negatives:
     """Which negatives of a judged query are stored, and with which scores."""
 
-    depth: int = option(200, "negatives are taken from this many first places of a run")
+    depth: int = option(200, "negatives are taken from the top of each ranking, to this rank")
     keep: int = option(128, "negatives stored for a query")
     random_negatives: int = option(0, "uniformly random passages added to a query's negatives")
     negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
-    teacher: bool = option(False, "store the scores that the negatives' artefact holds")
+    teacher: bool = option(False, "store the scores of the artefact of negatives")
     scores: bool = option(
         False, "cross_encoder: each query begins with its passage's share of --negatives' scores"
     )
@@ -87,7 +87,7 @@ class Negatives:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Building:
-    """The settings of a stage that its workers need."""
+    """The settings of `tokenize` that its workers need."""
 
     tokenizer: str
     seed: int = 0

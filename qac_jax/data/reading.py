@@ -1,4 +1,4 @@
-"""How stored examples are read in training: light to import, for stages that list the settings."""
+"""Settings of reading examples in training, without heavy imports, for stages that list them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qac_jax.fields import option
 class Reading:
     """How examples are read."""
 
-    kind: str = option("", "read the examples as this kind (default: what they were made for)")
+    kind: str = option("", "read the examples as this kind (default: the one they were made for)")
     settings: Mapping[str, Any] | None = option(None, "of the kind")
     lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
     crop: str = option("", "texts that are too long: random or right (default: the kind's)")
