@@ -33,7 +33,9 @@ def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str])
         if weight < 0:
             raise UserError(f"{what}: {name!r} has weight {weight}; expected 0 or more")
     if not sum(weights.values()):
-        raise UserError(f"{what}: all weights are 0; give one, such as {{{valid[0]!r}: 1.0}}")
+        raise UserError(
+            f"{what}: all weights are 0; give one above 0, such as {{{valid[0]!r}: 1.0}}"
+        )
 
 
 def pair(

@@ -133,8 +133,8 @@ class Pairs(Stage):
         splits = tuple(self.splits) or (("test",) if held_out else ("train",))
         for folder in map(os.fspath, inputs.paths("collections")):
             there = _splits(folder)
-            unseen = generator_pairs.asked_in(folder, [s for s in _HELD_OUT if s in there])
-            asked = generator_pairs.asked_in(folder, [s for s in splits if s in there])
+            unseen = generator_pairs.judged_queries(folder, [s for s in _HELD_OUT if s in there])
+            asked = generator_pairs.judged_queries(folder, [s for s in splits if s in there])
             seen, theirs = generator_pairs.documents_apart(_read(folder), unseen)
             yield os.path.basename(os.path.normpath(folder)), theirs if held_out else seen, asked
 
