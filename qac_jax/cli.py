@@ -31,11 +31,11 @@ BENCHMARKS = {
 }
 # What the command line knows beside the stages.
 _OTHERS = {
-    "run": "a recipe: all its stages, skipping what is done",
-    "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
-    "inspect": "what an artefact is, where it comes from, its first items",
-    "doctor": "what works on this machine",
-    "bench": "a benchmark against a peer in the same run",
+    "run": "a recipe (or grid) → its artefacts; finished stages are skipped",
+    "plan": "a recipe → its cost: steps, tokens, FLOPs, memory, hours",
+    "inspect": "an artefact → its kind, its origin, its first items",
+    "doctor": "checks that every part of this installation works",
+    "bench": "measures speed against a peer library in the same run",
 }
 # `qac evaluate` with one of these flags is the verb that does this work.
 _OF_EVALUATE = {
@@ -130,7 +130,7 @@ def _overview() -> str:
     lines = [
         "usage: qac VERB [flags]      (qac VERB --help for each)",
         "",
-        "Query-as-context pre-training, PAIR, AugTriever: documents in, a measured retriever out.",
+        "Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.",
         "",
     ]
     lines += [f"  {verb.name:<13} {verb.summary}" for verb in verbs.stages().values()]
@@ -258,10 +258,12 @@ def _recipe_parser(verb: str) -> flags.Parser:
         _OTHERS[verb],
         f"qac {verb} gin_configs/recipes/demo.gin" + (" --out out/demo" if verb == "run" else ""),
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a gin file that names stages")
+    parser.add_argument("recipe", metavar="RECIPE", help="gin file of a recipe or grid")
     flags.add_common(parser)
-    parser.add_argument("--data_dir", metavar="D", help="the macro %%DATA_DIR of the recipe")
-    parser.add_argument("--seed", type=int, metavar="N", help="the macro %%SEED of the recipe")
+    parser.add_argument(
+        "--data_dir", metavar="D", help="data folder: the recipe's macro %%DATA_DIR"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="seed: the recipe's macro %%SEED")
     return parser
 
 
@@ -270,9 +272,13 @@ def _run(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     parser = _recipe_parser("run")
     parser.add_argument(
-        "--from", dest="start", metavar="STAGE", default="", help="redo from this stage on"
+        "--from",
+        dest="start",
+        metavar="STAGE",
+        default="",
+        help="run this stage and all that depend on it again",
     )
-    parser.add_argument("--only", metavar="STAGE", default="", help="redo this stage alone")
+    parser.add_argument("--only", metavar="STAGE", default="", help="run only this stage again")
     options = parser.parse_all(arguments)
     from qac_jax import config
     from qac_jax.pipeline import recipe
@@ -403,8 +409,8 @@ def _readable(value: Any) -> str:
 
 def _inspect(arguments: list[str]) -> int:
     parser = flags.parser("inspect", _OTHERS["inspect"], "qac inspect out/passages")
-    parser.add_argument("artifact", metavar="ARTEFACT", help="the folder of an artefact")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("artifact", metavar="ARTEFACT", help="folder of an artefact")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--verify", action="store_true", help="read every byte and compare the hashes"
     )
@@ -412,10 +418,10 @@ def _inspect(arguments: list[str]) -> int:
         "--task", metavar="NAME", default="", help="show examples of this task as text"
     )
     parser.add_argument(
-        "--items", type=int, default=3, metavar="N", help="how many first items (default 3)"
+        "--items", type=int, default=3, metavar="N", help="show the first N items (default 3)"
     )
     parser.add_argument(
-        "--spans", action="store_true", help="contexts ranked by their scores (as qac extract has)"
+        "--spans", action="store_true", help="show contexts ranked by score (as qac extract writes)"
     )
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
@@ -427,7 +433,7 @@ def _inspect(arguments: list[str]) -> int:
 
 def _doctor(arguments: list[str]) -> int:
     parser = flags.parser("doctor", _OTHERS["doctor"], "qac doctor")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_all(arguments)
     from qac_jax.stages import doctor
 
@@ -446,7 +452,7 @@ def _bench(arguments: list[str]) -> int:
     parser = flags.parser(
         f"bench {name}", (cls.__doc__ or "").split("\n")[0], getattr(cls, "EXAMPLE", "")
     )
-    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     flags.add_field_flags(parser, cls)
     options = parser.parse_all(rest)
     from qac_jax import fields

@@ -51,12 +51,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         action="append",
         nargs="+",
         default=[],
-        help="where gin files are looked for",
+        help="folders to search for gin files",
     )
-    parser.add_argument("--dry_run", action="store_true", help="say what would be done")
-    parser.add_argument("--json", action="store_true", help="say it as JSON")
+    parser.add_argument("--dry_run", action="store_true", help="print the plan without running it")
+    parser.add_argument("--json", action="store_true", help="print results as JSON")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace an artefact made otherwise"
+        "--overwrite", action="store_true", help="replace an artefact made with other settings"
     )
 
 

@@ -19,30 +19,32 @@ SORTS = ("random", "nearby", "overlap")
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """How texts are put together before they become tokens."""
+    """How texts are formatted before tokenisation."""
 
     title: str = option(
-        "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
+        "auto",
+        "how a passage's title is put before its text",
+        choices=("auto", "none", "separate", "space"),
     )
     prefix: str = option("", "seq2seq: text before every input, such as 'text2query: '")
     query_prompt: str = option("", "judged queries: text before each, such as 'query: '")
-    passage_prompt: str = option("", "and before each of their passages")
+    passage_prompt: str = option("", "judged queries: text before each passage")
     input_tokens: int = option(
-        0, "seq2seq: truncate prompt and text of a pair to this number of tokens (0: do not)"
+        0, "seq2seq: maximum length of prompt and text in tokens (0: unlimited)"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PassageSelection:
-    """Which passages and contexts are taken."""
+    """Which passages and contexts are used."""
 
     part: str = option(
         "all",
-        "which passages: all, those that prepare marked as held out, or the others",
+        "passages to use: all, those that qac prepare held out, or the others (train)",
         choices=("all", "train", "held_out"),
     )
-    origins: tuple[str, ...] = option((), "take only contexts of these origins")
-    strategies: tuple[str, ...] = option((), "augtriever: texts to store (default: all)")
+    origins: tuple[str, ...] = option((), "use only contexts of these origins (default: all)")
+    strategies: tuple[str, ...] = option((), "augtriever: strategies to store (default: all)")
 
     def takes(self, passage: Record) -> bool:
         """Whether this passage is in the selected part of the corpus."""
@@ -55,10 +57,10 @@ class PassageSelection:
 class Siblings:
     """Other passages of a document, stored as contexts of a passage."""
 
-    sorts: tuple[str, ...] = option(SORTS, "sibling passages to store for passage pairs")
-    siblings: int = option(1, "how many of each sort; 1 as in the released code")
+    sorts: tuple[str, ...] = option(SORTS, "kinds of sibling passages to store as contexts")
+    siblings: int = option(1, "siblings of each kind per passage (released code: 1)")
     overlap_tokens: int = option(144, "minimum length of an overlapping sibling")
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
+    splitter: str = option("auto", "sentence splitter: auto, punkt_tab, shipped, or a learned file")
 
     def check(self) -> None:
         """Raises UserError for unknown sorts, and for fewer than one sibling."""
@@ -75,13 +77,13 @@ class Siblings:
 class Negatives:
     """Which negatives of a judged query are stored, and with which scores."""
 
-    depth: int = option(200, "negatives are taken from the top of each ranking, to this rank")
-    keep: int = option(128, "negatives stored for a query")
-    random_negatives: int = option(0, "uniformly random passages added to a query's negatives")
-    negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
-    teacher: bool = option(False, "store the scores of the artefact of negatives")
+    depth: int = option(200, "negatives are taken from the top k of a run")
+    keep: int = option(128, "negatives stored per query")
+    random_negatives: int = option(0, "uniformly random negatives added per query")
+    negatives_per_query: int = option(4, "cross_encoder: negatives per query")
+    teacher: bool = option(False, "store the teacher's scores of --negatives")
     scores: bool = option(
-        False, "cross_encoder: each query begins with its passage's share of --negatives' scores"
+        False, "cross_encoder: prefix each query with its passage's score in --negatives"
     )
 
 

@@ -28,9 +28,9 @@ Facts = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """Processes that share the work of a corpus."""
+    """Worker processes that share a corpus."""
 
-    workers: int = option(0, "processes (0: one a core)", affects_result=False)
+    workers: int = option(0, "worker processes (0: one per core)", affects_result=False)
     runner: str = option(
         "local", "local, or an Apache Beam runner such as DirectRunner", affects_result=False
     )

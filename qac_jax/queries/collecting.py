@@ -49,16 +49,16 @@ class JudgedQueries(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """Which questions are for training and which for tests."""
+    """Which queries are for training and which for tests."""
 
     train: str = option(
         "auto",
-        "training questions: judged, generated or both; auto: judged ones where there are some",
+        "training queries: judged, generated or both; auto: judged if there are any",
         choices=("auto", "judged", "generated", "both", "none"),
     )
-    each: int = option(1, "generated queries of a passage that are trained on")
+    each: int = option(1, "generated training queries per passage")
     held_out: float = option(
-        0.1, "share held out for tests (of passages, or of judged queries) if there is no split"
+        0.1, "share held out for tests (of passages, or judged queries) if there is no split"
     )
 
     def check(self) -> None:

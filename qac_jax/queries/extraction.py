@@ -60,12 +60,12 @@ class DocumentSpans(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanSampling:
-    """How spans are drawn; words are separated by white space."""
+    """How spans are drawn, in words separated by white space."""
 
-    spans: int = option(16, "spans that are drawn and ranked")
-    shortest: int = option(4, "words of a span, at least")
-    longest: int = option(16, "words of a span, at most")
-    context_words: int = option(256, "words of the window of a passage that spans are drawn from")
+    spans: int = option(16, "candidate spans drawn per passage")
+    shortest: int = option(4, "minimum words of a span")
+    longest: int = option(16, "maximum words of a span")
+    context_words: int = option(256, "words of the random window that spans are drawn from")
 
     def __post_init__(self) -> None:
         if self.spans < 1 or not 1 <= self.shortest <= self.longest:

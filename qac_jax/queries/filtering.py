@@ -29,17 +29,13 @@ _TOGETHER = 1024
 class Filter:
     """Rules for leaving out queries of a passage."""
 
-    drop_empty: bool = option(True, "leave out texts without a word")
-    drop_repeats: bool = option(True, "leave out repeated texts of a passage")
-    drop_copies: int = option(
-        0, "leave out texts of at least this number of words that are in the passage (0: keep)"
-    )
+    drop_empty: bool = option(True, "drop texts without a word")
+    drop_repeats: bool = option(True, "drop duplicate texts of a passage")
+    drop_copies: int = option(0, "drop texts of at least N words copied from the passage (0: keep)")
     round_trip: int = option(
-        0, "leave out texts for which --index ranks the passage below this rank (0: keep)"
+        0, "drop texts for which --index ranks the passage below this rank (0: keep)"
     )
-    min_probability: float = option(
-        0.5, "leave out texts that --cross_encoder finds less probable than this"
-    )
+    min_probability: float = option(0.5, "drop texts with a lower probability by --cross_encoder")
 
     def __post_init__(self) -> None:
         if self.drop_copies < 0 or self.round_trip < 0:

@@ -33,7 +33,7 @@ class TitleRule:
     first_line: str = option(
         "any", "title: which first line replaces a missing title", choices=LINES
     )
-    title_words: int = option(64, "words of a title")
+    title_words: int = option(64, "maximum words of a title")
 
     def __post_init__(self) -> None:
         if self.first_line not in LINES:

@@ -1,4 +1,4 @@
-"""`qac bm25`: passages into a BM25 index, with generated queries behind them if asked."""
+"""`qac bm25`: passages → a BM25 index, expanded by generated queries if asked (docT5query)."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class Bm25(Stage):
     EXAMPLE: ClassVar[str] = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
     passages: Ref = input(
-        "passages made by qac prepare, a corpus file or a BEIR folder",
+        "passages of qac prepare, a corpus file or a folder in BEIR's layout",
         kinds=("passages", FILE),
         aliases=("input",),
     )
     format: str = option(
         "auto",
-        "the format of a file of passages",
+        "format of a corpus file",
         choices=("auto", *DOCUMENTS.names()),
     )
     expand: Ref = input(
-        "queries generated for the passages, put behind them (docT5query)",
+        "generated queries to append to the passages (docT5query)",
         kinds=("contexts",),
         default="",
     )
-    queries_each: int = option(0, "generated queries a passage (0: all)")
+    queries_each: int = option(0, "generated queries appended per passage (0: all)")
     preset: str = option(
         "anserini",
-        "k1 0.9 and b 0.4, or Lucene's 1.2 and 0.75",
+        "parameters: anserini (k1 0.9, b 0.4) or lucene (k1 1.2, b 0.75)",
         choices=("anserini", "lucene"),
     )
-    k1: float | None = option(None, "instead of the preset's")
-    b: float | None = option(None, "instead of the preset's")
-    variant: str = option("lucene", "of the formula", choices=("lucene", "robertson", "atire"))
-    stemmer: str = option("english", "a Snowball stemmer (empty: none)")
-    stop_words: bool = option(True, "leave out Lucene's English stop words")
-    titles: bool = option(True, "put a passage's title before its text")
+    k1: float | None = option(None, "k1, instead of the preset's")
+    b: float | None = option(None, "b, instead of the preset's")
+    variant: str = option("lucene", "formula", choices=("lucene", "robertson", "atire"))
+    stemmer: str = option("english", "Snowball stemmer (empty: none)")
+    stop_words: bool = option(True, "remove Lucene's English stop words")
+    titles: bool = option(True, "index a passage's title with its text")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         scoring = self.scoring()

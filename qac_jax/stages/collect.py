@@ -1,4 +1,4 @@
-"""`qac collect`: the questions of a folder to train with and to test on, whatever it holds.
+"""`qac collect`: a collection, judged or not → training and test queries with judgements.
 
 A folder in BEIR's layout may have judged queries for training, for testing, for both or for
 neither (`queries/collecting.py`). What is after this stage need not ask.
@@ -31,17 +31,17 @@ class Collect(Stage):
     )
 
     collection: Ref = input(
-        "a folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
+        "folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
         kinds=(FILE,),
         default="",
         aliases=("input",),
     )
-    passages: Ref = input("its passages", kinds=("passages",))
-    contexts: Ref = input("queries generated for them", kinds=("contexts",), default="")
+    passages: Ref = input("passages of the collection", kinds=("passages",))
+    contexts: Ref = input("queries generated for the passages", kinds=("contexts",), default="")
     summaries: bool = option(
         False,
-        "python_docs: summary lines ask too; of held-out modules they are the tests, and nothing "
-        "else of those modules is asked",
+        "python_docs: use docstrings' summary lines as queries; those of held-out modules are the "
+        "test queries",
     )
     chosen: Questions = part(Questions)
 

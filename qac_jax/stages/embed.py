@@ -1,4 +1,4 @@
-"""`qac embed`: texts (or their tokens) into vectors, shard by shard."""
+"""`qac embed`: passages or queries → vectors of a dual encoder."""
 
 from __future__ import annotations
 
@@ -40,26 +40,28 @@ class Embed(Stage):
 
     GROUPS = (one_of("passages", "queries"),)
 
-    encoder: Ref = input("a dual encoder", kinds=("parameters", MODEL), aliases=("model",))
+    encoder: Ref = input("dual encoder", kinds=("parameters", MODEL), aliases=("model",))
     passages: Ref = input(
-        "what is encoded: an artefact, a file or a BEIR folder, or files of token ids",
+        "passages of qac prepare, a corpus file, a folder in BEIR's layout, or token ids",
         kinds=("passages", FILE),
         default="",
         aliases=("input",),
     )
-    queries: Ref = input("or queries, which are encoded as such", kinds=(FILE,), default="")
+    queries: Ref = input("or queries", kinds=(FILE,), default="")
     format: str = option(
         "auto",
-        "the format of a file of passages",
+        "format of a corpus file",
         choices=("auto", *DOCUMENTS.names(), "tokens"),
     )
     side: str = option(
-        "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")
+        "",
+        "encode as queries or as passages (default: by the input)",
+        choices=("", "query", "passage"),
     )
     titles: bool = option(True, "put a passage's title before its text, as in training")
-    prompt: str | None = option(None, "put before each text (default: what the folder says)")
-    dtype: str = option("float32", "vectors are stored so", choices=("float32", "float16"))
-    shard_rows: int = option(65536, "texts a file: what an interruption loses at most")
+    prompt: str | None = option(None, "text before each input (default: the model's)")
+    dtype: str = option("float32", "type of the stored vectors", choices=("float32", "float16"))
+    shard_rows: int = option(65536, "texts per file; an interruption loses at most one file")
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)

@@ -1,4 +1,4 @@
-"""`qac evaluate`: runs and judgements, or questions with answers, into metrics with tests."""
+"""`qac evaluate`: runs and relevance judgements, or answers → metrics and significance tests."""
 
 from __future__ import annotations
 
@@ -34,21 +34,25 @@ class Evaluate(Stage):
     )
 
     runs: Ref = input(
-        "runs made by qac search or qac fuse, or TREC files",
+        "runs of qac search or qac fuse, or TREC files",
         kinds=("run", FILE),
         many=True,
         aliases=("run", "searched", "against"),
     )
-    qrels: Ref = input("judgements: a BEIR, TREC or MS MARCO file", kinds=(FILE,), default="")
+    qrels: Ref = input(
+        "relevance judgements: a BEIR, TREC or MS MARCO file", kinds=(FILE,), default=""
+    )
     queries: Ref = input("or questions with answers", kinds=(FILE,), default="")
     passages: Ref = input(
-        "where the texts are that answers are looked for in", kinds=("passages",), default=""
+        "with --queries: passages whose texts are searched for answers",
+        kinds=("passages",),
+        default="",
     )
     rules: Judging = part(Judging)
     answers: str = option(
-        "text", "what answers are (CuratedTREC: regex)", choices=("text", "regex")
+        "text", "form of the answers (CuratedTREC: regex)", choices=("text", "regex")
     )
-    permutations: int = option(100_000, "draws of the randomisation test")
+    permutations: int = option(100_000, "permutations of the randomisation test")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs

@@ -1,4 +1,4 @@
-"""`qac evaluate-beir`: an encoder or BM25, and folders in BEIR's layout, into metrics.
+"""`qac evaluate-beir`: an encoder (or BM25) and BEIR collections → metrics.
 
 Vectors and indexes are made by the stages embed and bm25 in a scratch folder, so that an
 interrupted evaluation goes on where it was.
@@ -48,15 +48,17 @@ class EvaluateBeir(Stage):
 
     GROUPS = (one_of("encoder", "bm25"),)
 
-    beir: Ref = input("a folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
+    beir: Ref = input("folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
     encoder: Ref = input(
-        "a dual encoder that searches them",
+        "dual encoder to evaluate",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
-    bm25: str = option("", "or BM25, with these parameters", choices=("", "anserini", "lucene"))
-    split: str = option("", "whose judgements (default: test; MS MARCO's dev)")
+    bm25: str = option(
+        "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
+    )
+    split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
     rules: Judging = part(Judging)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)

@@ -1,4 +1,4 @@
-"""`qac export`: trained parameters into a folder that other libraries load, with a model card."""
+"""`qac export`: parameters → a transformers or sentence-transformers folder and model card."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ class Export(Stage):
         "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
     )
 
-    model: Ref = input("what is exported", kinds=("parameters", MODEL), aliases=("parameters",))
+    model: Ref = input("model to export", kinds=("parameters", MODEL), aliases=("parameters",))
     form: str = option(
         "auto",
-        "auto: sentence_transformers for dual encoders, else huggingface",
+        "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
         choices=("auto", "huggingface", "sentence_transformers", "dpr"),
     )
     pooling: str = option(
         "",
-        "a bare encoder becomes a dual encoder that pools in this way",
+        "pooling of the dual encoder that is made of a bare encoder",
         choices=("", "cls", "mean"),
     )
-    dtype: str = option("float32", "float16 halves the files", choices=("float32", "float16"))
+    dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
     peers: bool = option(
-        True, "load it with transformers or sentence-transformers too, where they are installed"
+        True, "also check it with transformers or sentence-transformers, where installed"
     )
-    name: str = option("", "of the model card (default: the folder's)")
-    license: str = option("", "of the weights, such as apache-2.0")
-    language: str = option("", "of the texts, such as en")
-    data: str = option("", "what it was trained on, in a sentence")
-    recipe: str = option("", "how to train it again, such as a command")
-    figures: Ref = input("figures for the card", kinds=("metrics",), default="")
+    name: str = option("", "model card: name (default: the folder's)")
+    license: str = option("", "model card: licence of the weights, such as apache-2.0")
+    language: str = option("", "model card: language, such as en")
+    data: str = option("", "model card: training data, in a sentence")
+    recipe: str = option("", "model card: how to reproduce it, such as a command")
+    figures: Ref = input("model card: metrics", kinds=("metrics",), default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"form": self.form, "stored as": self.dtype}

@@ -1,4 +1,4 @@
-"""`qac extract`: pseudo-queries that stand in the documents: spans, titles, anchors."""
+"""`qac extract`: passages → pseudo-queries taken from their text: spans, titles, anchors."""
 
 from __future__ import annotations
 
@@ -46,40 +46,44 @@ class Extract(Stage):
         "qac extract --passages out/passages --method bm25 --keep 16 --out out/contexts"
     )
 
-    passages: Ref = input("documents, as passages", kinds=("passages",))
+    passages: Ref = input("passages to extract from", kinds=("passages",))
     contexts: Ref = input(
-        "contexts that there are already, to which these are added", kinds=("contexts",), default=""
+        "existing contexts, to which the extracted ones are appended",
+        kinds=("contexts",),
+        default="",
     )
     method: str = option(
         "bm25",
-        "by what spans are ranked, or what else is taken",
+        "how spans are ranked, or which other text is taken",
         choices=("bm25", "plm", "self", "random", "title", "anchor"),
     )
     scorer: Ref = input(
-        "what ranks spans: a T5 (plm) or a dual encoder (self)",
+        "model that ranks spans: a T5 (plm) or a dual encoder (self)",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model", "trained"),
     )
     statistics: Ref = input(
-        "bm25: word counts of another corpus, which it was extracted from by bm25",
+        "bm25: take word statistics from this earlier extraction by bm25",
         kinds=("contexts",),
         default="",
     )
     part: str = option(
         "all",
-        "which passages: all, those that prepare marked as held out, or the others",
+        "passages to use: all, those that qac prepare held out, or the others (train)",
         choices=PARTS,
     )
-    keep: int = option(1, "spans of each passage: the best")
-    origin: str = option("", "what they are called (default: qext_bm25 …, doc_title, doc_anchor)")
+    keep: int = option(1, "top spans kept for each passage")
+    origin: str = option(
+        "", "origin recorded with the texts (default: qext_bm25 …, doc_title, doc_anchor)"
+    )
     sampling: SpanSampling = fields.part(SpanSampling)
-    k1: float = option(1.2, "of BM25")
-    b: float = option(0.75, "of BM25")
+    k1: float = option(1.2, "BM25's k1")
+    b: float = option(0.75, "BM25's b")
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)
     title: TitleRule = fields.part(TitleRule)
 
-    shard_passages: int = option(0, "passages a file (0: 8192, or an eighth of fewer)")
+    shard_passages: int = option(0, "passages per file (0: 8192, or an eighth of a small corpus)")
     inference: Inference = fields.part(Inference)
     pool: Workers = fields.part(Workers)
 

@@ -1,4 +1,4 @@
-"""`qac index`: vectors into an index, exact or ScaNN's, tuned to a promised recall."""
+"""`qac index`: passage vectors → an exact or ScaNN index, tuned to a target recall."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ class Index(Stage):
     VERSION: ClassVar[int] = 2  # twice as many leaves by themselves
     EXAMPLE: ClassVar[str] = "qac index --vectors out/vectors --target_recall 0.99 --out out/index"
 
-    vectors: Ref = input("what is searched", kinds=("vectors",))
-    base: Ref = input("an index to add them to", kinds=("index",), default="")
+    vectors: Ref = input("passage vectors of qac embed", kinds=("vectors",))
+    base: Ref = input("existing index to add them to", kinds=("index",), default="")
     method: str = option(
         "auto",
-        "auto: exact below 20,000 vectors, ScaNN's above, or as --base",
+        "auto: exact below 20,000 vectors, ScaNN from there on, or as --base",
         choices=("auto", "exact", "scann"),
     )
-    target_recall: float = option(0.0, "ScaNN: search as hard as this recall needs (0: a preset)")
-    recall_at: int = option(100, "the recall of this number of passages")
+    target_recall: float = option(0.0, "ScaNN: tune the search to this recall (0: use the preset)")
+    recall_at: int = option(100, "k of the recall@k that is tuned")
     queries: Ref = input(
-        "queries to measure it on: a file, or vectors of queries",
+        "queries to tune on: a file, or vectors of queries",
         kinds=("vectors", FILE),
         default="",
     )
-    sample: int = option(1000, "how many of them (or of the vectors, where no queries are given)")
-    leaves: int = option(
-        -1, "ScaNN's tree (-1: about twice the root of the number of vectors; 0: none)"
+    sample: int = option(
+        1000, "at most N queries to tune on (without --queries: vectors of the index)"
     )
-    dims_per_block: int = option(2, "dimensions that ScaNN hashes together")
+    leaves: int = option(-1, "leaves of ScaNN's tree (-1: about 2 sqrt(vectors); 0: no tree)")
+    dims_per_block: int = option(2, "dimensions per block of ScaNN's product quantisation")
     reordering: str = option(
         "float32",
-        "exact scores are computed from these",
+        "type of the vectors that candidates are rescored with",
         choices=("float32", "bfloat16", "int8"),
     )
-    soar: float = option(0.0, "SOAR's lambda: each vector in a second leaf too (0: no)")
+    soar: float = option(0.0, "SOAR's lambda: assigns each vector to a second leaf (0: off)")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("vectors", {}).get("count")

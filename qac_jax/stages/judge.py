@@ -1,4 +1,4 @@
-"""`qac judge`: questions judged by names into queries and judgements of the passages at hand."""
+"""`qac judge`: questions with the titles that answer them → queries and relevance judgements."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ class Judge(Stage):
     )
 
     questions: Ref = input(
-        'JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
+        'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
     )
-    passages: Ref = input("whose titles and aliases are such names", kinds=("passages",))
+    passages: Ref = input(
+        "passages whose titles or aliases are matched with the names", kinds=("passages",)
+    )
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"passages": inputs.get("passages", {}).get("count")}

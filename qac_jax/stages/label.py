@@ -1,4 +1,4 @@
-"""`qac label`: a teacher's scores of a retriever's candidates into positives and negatives."""
+"""`qac label`: a retriever's candidates, scored by a cross-encoder → positives and negatives."""
 
 from __future__ import annotations
 
@@ -53,49 +53,51 @@ class Label(Stage):
 
     GROUPS = (at_most_one_of("teacher", "scored"), at_most_one_of("qrels", "answers"))
 
-    passages: Ref = input("the passages that were searched", kinds=("passages",))
-    queries: Ref = input("queries of the run", kinds=(FILE,))
+    passages: Ref = input("passages that were searched", kinds=("passages",))
+    queries: Ref = input("queries of --candidates", kinds=(FILE,))
     candidates: Ref = input(
-        "a retriever's run, whose passages become positives and negatives",
+        "retriever's run, whose passages become positives and negatives",
         kinds=("run", FILE),
         aliases=("ranked", "searched"),
     )
     teacher: Ref = input(
-        "a cross-encoder that scores the candidates",
+        "cross-encoder that scores the candidates",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
     scored: Ref = input(
-        "or the candidates with its scores already (qac search --reranker)",
+        "or the candidates already scored (a run of qac search --reranker)",
         kinds=("run",),
         default="",
     )
-    qrels: Ref = input("judgements of those queries that have some", kinds=(FILE,), default="")
+    qrels: Ref = input(
+        "relevance judgements of the queries that have any", kinds=(FILE,), default=""
+    )
     answers: Ref = input(
-        "or questions with answers: the first passage that holds one is the positive",
+        "or questions with answers: the first passage that contains one is the positive",
         kinds=(FILE,),
         default="",
     )
     more: Ref = input(
-        "further judgements, whose passages are never negatives", kinds=(FILE,), default=""
+        "further judgements, whose relevant passages are never negatives", kinds=(FILE,), default=""
     )
     exclude: Ref = input(
-        "dev and test queries: whatever equals one is left out",
+        "dev and test queries, which are left out of the training queries",
         kinds=(FILE,),
         many=True,
         default="",
     )
     truth: Ref = input(
-        "judgements that decide nothing: how many labels are right", kinds=(FILE,), default=""
+        "judgements only used to measure how accurate the labels are", kinds=(FILE,), default=""
     )
     rule: Labelling = part(Labelling)
     lines: str = option(
         "query",
-        "records of a query, or of one positive and one negative each (the released files)",
+        "one record per query, or per pair of a positive and a negative (released files)",
         choices=("query", "pair"),
     )
-    seed: int = option(111, "of drawing negatives")
+    seed: int = option(111, "seed of drawing negatives")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
 

@@ -1,4 +1,4 @@
-"""`qac pairs`: texts and what to say about them, from which a generator learns."""
+"""`qac pairs`: collections or passages → input and target texts that train a query generator."""
 
 from __future__ import annotations
 
@@ -39,25 +39,29 @@ class Pairs(Stage):
         "passages with titles and summary lines (python_docs)", kinds=("passages",), default=""
     )
     collections: Ref = input(
-        "folders in BEIR's layout, with questions", kinds=(FILE,), many=True, default=""
+        "folders in BEIR's layout, with judged queries", kinds=(FILE,), many=True, default=""
     )
     targets: str = option(
         "questions",
-        "what is said about a text: its questions, or what needs none (title, topic, summaries)",
+        "targets of a text: its judged queries, or label-free ones (title, topic, summaries)",
         choices=("questions", "label_free"),
     )
     part: str = option(
         "train",
-        "documents to learn from, or those held out (of collections: judged in dev or test)",
+        "training documents, or held-out ones (of collections: judged in dev or test)",
         choices=("train", "held_out"),
     )
     splits: tuple[str, ...] = option(
-        (), "splits whose questions are taken (default: train, or test of the held-out part)"
+        (), "splits whose queries are used (default: train, or test for the held-out part)"
     )
-    prefix: str = option("text2query: ", "before every text that has questions")
-    prompts: Mapping[str, Any] | None = option(None, "the four prompts, where not AugTriever's")
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
-    at_most: int = option(0, "pairs of a collection or of the passages, drawn at random (0: all)")
+    prefix: str = option("text2query: ", "text before every input of a query generator")
+    prompts: Mapping[str, Any] | None = option(None, "the four prompts, instead of AugTriever's")
+    splitter: str = option(
+        "auto", "sentence splitter: auto, punkt_tab, shipped, or a file of learned parameters"
+    )
+    at_most: int = option(
+        0, "at most N pairs of each collection or of the passages, drawn at random (0: all)"
+    )
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""

@@ -1,4 +1,4 @@
-"""`qac prepare`: documents of any format into passages with their documents' identity."""
+"""`qac prepare`: documents in any format → passages that keep their documents' ids."""
 
 from __future__ import annotations
 
@@ -40,24 +40,28 @@ class Prepare(Stage):
     )
 
     documents: Ref = input(
-        "files, folders or patterns with documents, or the name of a data set",
+        "files, folders or glob patterns of documents, or the name of a data set",
         kinds=(FILE,),
         default="",
         aliases=("input",),
     )
-    format: str = option("jsonl", "the form the documents come in", choices=DOCUMENTS.names())
-    packages: str = option("", "python_docs: the packages, such as numpy,scipy,stdlib")
-    options: str = option("", "settings of the format: name=value name=value")
+    format: str = option("jsonl", "format of the documents", choices=DOCUMENTS.names())
+    packages: str = option("", "python_docs: packages to read, such as numpy,scipy,stdlib")
+    options: str = option("", "options of the format, as name=value name=value")
     tokenizer: Ref = input(
-        "a shipped vocabulary or a Hugging Face folder",
+        "tokenizer: a vocabulary that ships, or a Hugging Face folder",
         kinds=(TOKENIZER,),
         default="wordpiece-16k",
     )
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
-    train_vocab: int = option(0, "learn a lower-cased WordPiece of this size on the corpus first")
+    splitter: str = option(
+        "auto", "sentence splitter: auto, punkt_tab, shipped, or a file of learned parameters"
+    )
+    train_vocab: int = option(
+        0, "first learn a lower-cased WordPiece vocabulary of this size on the corpus (0: no)"
+    )
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
-    skip_bad: int = option(0, "leave out and list up to this many bad records")
-    shards: int = option(0, "files to write (0: one for every 64 MB)")
+    skip_bad: int = option(0, "skip and list at most N bad records")
+    shards: int = option(0, "number of output files (0: one for every 64 MB)")
     cutting: Cutting = part(Cutting)
     pool: Workers = part(Workers)
 

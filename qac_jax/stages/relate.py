@@ -1,4 +1,4 @@
-"""`qac relate`: contexts or examples into metrics of how related they are to their passages."""
+"""`qac relate`: passages and their contexts → metrics of how related they are."""
 
 from __future__ import annotations
 
@@ -35,24 +35,26 @@ class Relate(Stage):
     pairs: Ref = input(
         "contexts (with --passages) or examples", kinds=("contexts", "examples"), default=""
     )
-    passages: Ref = input("what the contexts are about", kinds=("passages",), default="")
+    passages: Ref = input("passages of the contexts", kinds=("passages",), default="")
     encoder: Ref = input(
-        "the cosines of this dual encoder are measured too",
+        "also measure the cosine similarity of this dual encoder",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
     cross_encoder: Ref = input(
-        "and the probabilities of this cross-encoder", kinds=("parameters", MODEL), default=""
+        "also measure the probability of this cross-encoder",
+        kinds=("parameters", MODEL),
+        default="",
     )
-    at_most: int = option(1000, "passages of --pairs, drawn at random")
-    sheet: str = option("", "a blind sheet for human judges is written to this CSV file")
+    at_most: int = option(1000, "at most N passages of --pairs, drawn at random")
+    sheet: str = option("", "CSV file to write a blind annotation sheet to")
     sheet_of: str = option(
         "pairs",
-        "what is judged: the pairs, pseudo-labels (--labels), or titles (--passages)",
+        "items of the sheet: the pairs, pseudo-labels (--labels) or titles (--passages)",
         choices=("pairs", "labels", "titles"),
     )
-    sheet_items: int = option(200, "items of each sort on the sheet")
+    sheet_items: int = option(200, "items per kind of context on the sheet")
     labels: Ref = input("pseudo-labels for the sheet", kinds=("negatives",), default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`qac search`: queries against an index into a run, or one question answered on the spot."""
+"""`qac search`: queries and an index → a TREC run; or one question → its hits on screen."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ class Search(Stage):
 
     GROUPS = (one_of("index", "candidates"),)
 
-    index: Ref = input("what is searched", kinds=("index", "bm25"), default="")
-    queries: Ref = input("the queries", kinds=(FILE,))
+    index: Ref = input("index, dense or BM25", kinds=("index", "bm25"), default="")
+    queries: Ref = input("queries", kinds=(FILE,))
     encoder: Ref = input(
-        "where the index's encoder is, if it was moved",
+        "encoder of the index, if it was moved",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
-    k: int = option(1000, "passages a query")
+    k: int = option(1000, "top k passages per query")
     candidates: Ref = input(
-        "instead of an index a run, whose passages are put into a new order",
+        "instead of an index: a run whose passages are reranked",
         kinds=("run", FILE),
         default="",
         aliases=("ranked", "searched"),
     )
     reranker: Ref = input(
-        "a cross-encoder that puts the first passages into a new order",
+        "cross-encoder that reranks the top passages",
         kinds=("parameters", MODEL),
         default="",
         aliases=("rerank",),
     )
-    rerank_depth: int = option(0, "passages a query that the cross-encoder reads (0: all k)")
+    rerank_depth: int = option(0, "passages per query that are reranked (0: all k)")
     passages: Ref = input(
-        "texts of the passages (default: those that the index remembers)",
+        "passage texts (default: those recorded with the index)",
         kinds=("passages",),
         default="",
     )
@@ -153,25 +153,29 @@ class Search(Stage):
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Those of the command line beside the stage's."""
-    parser.add_argument("question", nargs="*", metavar="QUESTION", help="what to look for")
-    parser.add_argument("--index", metavar="DIR", required=True, help="an index, or BM25's")
-    parser.add_argument("--queries", metavar="FILE", help="queries instead of a question")
-    parser.add_argument("--run", metavar="FILE", help="write their rankings as a TREC run")
-    parser.add_argument("--out", metavar="DIR", help="or as an artefact")
-    parser.add_argument("--k", type=int, metavar="N", help="passages (default 10; of a run 1000)")
+    parser.add_argument(
+        "question", nargs="*", metavar="QUESTION", help="question to answer on screen"
+    )
+    parser.add_argument("--index", metavar="DIR", required=True, help="index, dense or BM25")
+    parser.add_argument("--queries", metavar="FILE", help="queries, instead of a question")
+    parser.add_argument("--run", metavar="FILE", help="write the TREC run to this file")
+    parser.add_argument("--out", metavar="DIR", help="or write an artefact to this folder")
+    parser.add_argument(
+        "--k", type=int, metavar="N", help="top k passages (default: 10; 1000 for --queries)"
+    )
     parser.add_argument(
         *("--encoder", "--model"),
         metavar="DIR",
         default="",
-        help="where the index's encoder is, if it was moved",
+        help="encoder of the index, if it was moved",
     )
     parser.add_argument(
         *("--reranker", "--rerank"),
         metavar="DIR",
         default="",
-        help="cross-encoder that reads the first 100 again",
+        help="cross-encoder that reranks the top 100",
     )
-    parser.add_argument("--json", action="store_true", help="hits as JSON")
+    parser.add_argument("--json", action="store_true", help="print hits as JSON")
 
 
 def answer(options: argparse.Namespace) -> int:

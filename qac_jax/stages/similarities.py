@@ -1,4 +1,4 @@
-"""`qac similarities`: positives nearer to their query than to negatives? PAIR's Figure 4."""
+"""`qac similarities`: encoders and runs → similarity of positives to queries and negatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIGURES, PLOT, TABLE = "similarities.json", "similarities.svg", "similarities.md
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Similarities(Stage):
-    """Compares s(p+, q) with s(p+, p-) over the first passages of each encoder's own run."""
+    """Compares s(p+, q) with s(p+, p-) over the top passages of each run (PAIR, Figure 4)."""
 
     VERB: ClassVar[str] = "similarities"
     KIND: ClassVar[str] = "similarities"
@@ -33,16 +33,16 @@ class Similarities(Stage):
 
     encoders: Ref = input("dual encoders", kinds=("parameters", MODEL), many=True)
     runs: Ref = input(
-        "their runs, in the same order (one: for all of them)",
+        "runs of the encoders, in the same order (or one run for all)",
         kinds=("run", FILE),
         many=True,
         aliases=("ranked",),
     )
-    passages: Ref = input("the passages that were searched", kinds=("passages",))
-    queries: Ref = input("the queries of the runs", kinds=(FILE,))
-    qrels: Ref = input("their judgements", kinds=(FILE,))
-    depth: int = option(100, "passages of a ranking that are looked at")
-    at_most: int = option(1000, "queries (0: all)")
+    passages: Ref = input("passages that were searched", kinds=("passages",))
+    queries: Ref = input("queries of the runs", kinds=(FILE,))
+    qrels: Ref = input("relevance judgements of the queries", kinds=(FILE,))
+    depth: int = option(100, "top k passages of each ranking to compare with")
+    at_most: int = option(1000, "at most N queries (0: all)")
     inference: Inference = part(Inference)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`qac suite`: metrics of collections and question sets into the papers' table."""
+"""`qac suite`: metrics of many collections → one table with the papers' averages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Suite(Stage):
     EXAMPLE: ClassVar[str] = "qac suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
 
     metrics: Ref = input(
-        "metrics of one system; those of a question set lie in a folder with the set's name",
+        "metrics of one system; those of a question set in a folder with the set's name",
         kinds=("metrics",),
         many=True,
         aliases=("suite",),

@@ -1,4 +1,4 @@
-"""`qac tokenize`: passages and contexts -> token examples"""
+"""`qac tokenize`: passages with contexts, or judged queries → tokenised training examples."""
 
 from __future__ import annotations
 
@@ -38,26 +38,34 @@ class Tokenize(Stage):
         "--out out/examples"
     )
 
-    passages: Ref = input("passages of documents", kinds=("passages",), default="")
-    contexts: Ref = input("generated or extracted contexts", kinds=("contexts",), default="")
-    queries: Ref = input("queries of the judgements", kinds=(FILE,), default="")
-    qrels: Ref = input("judgements: which passages answer which query", kinds=(FILE,), default="")
+    passages: Ref = input("passages", kinds=("passages",), default="")
+    contexts: Ref = input(
+        "contexts (queries) of the passages, generated or extracted",
+        kinds=("contexts",),
+        default="",
+    )
+    queries: Ref = input("queries of --qrels", kinds=(FILE,), default="")
+    qrels: Ref = input("relevance judgements", kinds=(FILE,), default="")
     negatives: Ref = input(
-        "negatives: mined, a run, MS MARCO's triples or a file of hard negatives",
+        "hard negatives: of qac mine, a run, MS MARCO's triples or a file",
         kinds=("negatives", "run", FILE),
         default="",
     )
-    pairs: Ref = input("seq2seq: pairs of a generator", kinds=("pairs",), default="")
-    training: Ref = input("a training file that holds its texts", kinds=(FILE,), default="")
-    training_format: str = option("tevatron", "form of the training file", choices=TRAINING.names())
-    task: str = option("passage_query", "the kind of example", choices=tuple(KINDS))
+    pairs: Ref = input("seq2seq: input and target texts of qac pairs", kinds=("pairs",), default="")
+    training: Ref = input(
+        "or a training file that contains queries, positives and negatives as text",
+        kinds=(FILE,),
+        default="",
+    )
+    training_format: str = option("tevatron", "format of --training", choices=TRAINING.names())
+    task: str = option("passage_query", "kind of training example", choices=tuple(KINDS))
     tokenizer: Ref = input(
-        "a shipped vocabulary or a Hugging Face folder",
+        "tokenizer: a vocabulary that ships, or a Hugging Face folder",
         kinds=(TOKENIZER,),
         default="wordpiece-16k",
     )
-    skip_bad: int = option(0, "leave out and list up to this many bad records")
-    shards: int = option(0, "files to write (0: by the number of records)")
+    skip_bad: int = option(0, "skip and list at most N bad records")
+    shards: int = option(0, "number of output files (0: by the number of records)")
     texts: Texts = part(Texts)
     selection: PassageSelection = part(PassageSelection)
     sibling_passages: Siblings = part(Siblings)

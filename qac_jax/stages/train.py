@@ -1,4 +1,4 @@
-"""`qac pretrain`, `qac finetune`: examples and an objective into trained parameters."""
+"""`qac pretrain`, `qac finetune`: training examples and an objective → model parameters."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Train(Stage):
     )
     GROUPS = (at_most_one_of("init", "words"),)
 
-    objective: Any = option(help="what is trained: bound in gin")
-    examples: Ref = input("what to learn from", kinds=("examples",))
-    validation: Ref = input("examples to measure on", kinds=("examples",), default="")
+    objective: Any = option(help="objective to train, bound in gin")
+    examples: Ref = input("training examples", kinds=("examples",))
+    validation: Ref = input("validation examples", kinds=("examples",), default="")
     init: Ref = input(
-        "a model to start from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
+        "model to initialise from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
     )
     words: Ref = input(
-        "a model whose word vectors a new model starts with",
+        "model whose word embeddings initialise a new model",
         kinds=("parameters", MODEL),
         default="",
     )
-    optimizer: Any = option(None, "an Optimizer bound in gin (default: AdamW)")
+    optimizer: Any = option(None, "optimiser, an Optimizer bound in gin (default: AdamW)")
     precision: str = option(
         "auto",
-        "of matrix products (auto: bfloat16 where there are units for it)",
+        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
         choices=("auto", "float32", "bfloat16"),
     )
     schedule: Schedule = part(Schedule)

@@ -1,4 +1,4 @@
-"""`qac unite`: several judged collections as one, with some of its judgements hidden."""
+"""`qac unite`: several judged collections → one, with part of its judgements withheld."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Unite(Stage):
     EXAMPLE: ClassVar[str] = "qac unite --collections data/squad,data/tales --out out/union"
 
     collections: Ref = input(
-        "folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
+        "collections: folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
     )
     documents: str = option(
         "all",
-        "whose passages: all, or unseen: of documents that only test questions are about; then "
-        "those questions are the ones that are judged or not, and none is left for a test",
+        "all documents, or unseen: only those that no training query is judged on; their test "
+        "queries are then split into judged and unjudged ones, and there is no test split",
         choices=("all", "unseen"),
     )
-    judged: float = option(0.5, "share of the training questions whose judgements are known")
-    train: int = option(0, "training questions of a folder (0: all)")
-    test: int = option(0, "test questions of a folder (0: all)")
+    judged: float = option(0.5, "share of the training queries that keep their judgements")
+    train: int = option(0, "at most N training queries per collection (0: all)")
+    test: int = option(0, "at most N test queries per collection (0: all)")
 
     def check(self) -> None:
         super().check()
