@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bm25(Stage):
-    """Makes passages searchable by their words."""
+    """Indexes passages for BM25 (Robertson and Zaragoza, 2009)."""
 
     VERB: ClassVar[str] = "bm25"
     KIND: ClassVar[str] = "bm25"
-    VERSION: ClassVar[int] = 2  # one name for what is read
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
     passages: Ref = input(
@@ -62,11 +62,11 @@ class Bm25(Stage):
         }
 
     def scoring(self) -> Scoring:
-        """The preset with what was changed of it."""
+        """The preset with the settings that replace its own."""
         from qac_jax.retrieval.bm25 import PRESETS
 
-        given = {"k1": self.k1, "b": self.b, "variant": self.variant}
-        changes: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
+        overrides = {"k1": self.k1, "b": self.b, "variant": self.variant}
+        changes: dict[str, Any] = {name: x for name, x in overrides.items() if x is not None}
         return dataclasses.replace(PRESETS[self.preset], **changes)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -75,8 +75,10 @@ class Bm25(Stage):
         from qac_jax.retrieval import bm25, ids, texts
 
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
-        given = inputs.get_artifact("passages")
-        source = given or texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
+        artifact = inputs.get_artifact("passages")
+        source = artifact or texts.keep(
+            out, lambda: texts.read_passages(self.passages, self.format)
+        )
         passages = Records(source)
         contexts = inputs.get_artifact("expand")
         expansions = Records(contexts) if contexts is not None else None

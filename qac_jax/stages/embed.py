@@ -90,10 +90,10 @@ class Embed(Stage):
             self._texts(inputs, out)
         distributed.barrier("texts")
         if not first:
-            out = Writer(out.path, {})  # with what process 0 knows by now
-        found = artifacts.load(self._texts_folder(inputs, out), "passages")
+            out = Writer(out.path, {})  # including what process 0 has written
+        texts = artifacts.load(self._texts_folder(inputs, out), "passages")
         encoder = self.load(inputs.path("encoder"))
-        work = _Work(found, encoder, self._side(), self.titles, self.shard_rows)
+        work = _Work(texts, encoder, self._side(), self.titles, self.shard_rows)
         self._encode(work, out, jax.process_index(), jax.process_count())
         distributed.barrier("encoded")
         if first:
@@ -101,7 +101,7 @@ class Embed(Stage):
             self._finish(work, out, inputs.path("encoder"))
 
     def load(self, place: epath.PathLike) -> Encoder:
-        """The encoder as this stage uses it; searching must use it in the same way."""
+        """The encoder with this stage's settings, which search must use too."""
         from qac_jax.inference.encoder import Encoder
 
         return Encoder.load(place, self.options, self.inference, self._prompts())
@@ -113,7 +113,7 @@ class Embed(Stage):
         return self.side or ("query" if self.queries else "passage")
 
     def _texts(self, inputs: Inputs, out: Writer) -> None:
-        """Copies the texts of a raw file beside the vectors: `search` prints them from there."""
+        """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
         from qac_jax.retrieval import texts, vectors
 
         if self._texts_folder(inputs, out) != out.path / vectors.TEXTS:
@@ -127,12 +127,12 @@ class Embed(Stage):
         from qac_jax.retrieval import vectors
 
         for name in ("passages", "queries"):
-            if (found := inputs.get_artifact(name)) is not None:
-                return found.path
+            if (artifact := inputs.get_artifact(name)) is not None:
+                return artifact.path
         return out.path / vectors.TEXTS
 
     def _encode(self, work: _Work, out: Writer, number: int, processes: int) -> None:
-        """The shards of this process, those that no process has made yet."""
+        """Encodes the missing shards of this process."""
         from qac_jax.retrieval import vectors
 
         shards = [
@@ -142,12 +142,12 @@ class Embed(Stage):
         mine = writer_of_host(out, number)
 
         def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
-            found = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
-            # The vectors come last: where they are, all of the shard is.
+            encoded = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
+            # The vectors come last, so that a shard with vectors is complete.
             with mine.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
                 np.save(os.fspath(path), np.array([len(row) for row in tokens], np.int32))
             with mine.part(shard.name).open("wb") as file:
-                np.save(file, found.astype(self.dtype))
+                np.save(file, encoded.astype(self.dtype))
 
         left = [shard for shard in shards if shard.name not in out.done]
         with progress.Bar("embed", total=sum(s.items for s in shards), unit="texts") as bar:
@@ -170,7 +170,7 @@ class Embed(Stage):
 
 
 class _Work:
-    """What is encoded, cut into shards."""
+    """The texts to encode, cut into shards."""
 
     def __init__(self, artifact: Artifact, encoder: Encoder, side: str, titles: bool, rows: int):
         from qac_jax.formats.records import Records

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
-    """Judges runs with relevance judgements, or by the answers of questions.
+    """Evaluates runs with relevance judgements, or by the answers of questions.
 
-    Several runs are compared pair by pair: paired t-test and randomisation test, corrected by
-    Holm, with the queries won and lost.
+    Several runs are compared pair by pair: paired t-test and randomisation test, with Holm's
+    correction, and the numbers of queries won and lost.
     """
 
     VERB: ClassVar[str] = "evaluate"
     KIND: ClassVar[str] = "metrics"
-    VERSION: ClassVar[int] = 2  # one list of runs; the other ways to evaluate are other verbs
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
         "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
     )

@@ -1,7 +1,7 @@
 """`qac evaluate-beir`: an encoder (or BM25) and BEIR collections → metrics.
 
-Vectors and indexes are made by the stages embed and bm25 in a scratch folder, so that an
-interrupted evaluation goes on where it was.
+Vectors and indexes are written by the stages embed and bm25 into a scratch folder, so that an
+interrupted evaluation resumes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateBeir(Stage):
-    """Searches collections with an encoder or BM25 and judges the runs by their judgements."""
+    """Searches each collection with an encoder or BM25 and evaluates the run."""
 
     VERB: ClassVar[str] = "evaluate-beir"
     KIND: ClassVar[str] = "metrics"
@@ -104,7 +104,7 @@ class EvaluateBeir(Stage):
         return suites.text(*results.read(artifact))
 
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
-        """What searches a corpus; `folder` keeps it until all collections are judged."""
+        """The index of a corpus, kept in `folder` until all collections are evaluated."""
         from qac_jax.retrieval import bm25, search
         from qac_jax.stages.bm25 import Bm25
         from qac_jax.stages.embed import Embed

@@ -79,7 +79,7 @@ class Export(Stage):
         module, variables = self._shaped(loaded, place)
         tokenizer = tokenizer_of(place)
         longest = _longest(module)
-        # The folder is made and checked before it is shown.
+        # The folder is checked before it is published.
         work = Path(os.fspath(out.scratch("model")))
         shutil.rmtree(work)
         huggingface.save(
@@ -92,8 +92,8 @@ class Export(Stage):
             dtype=self.dtype,
         )
         progress.say("export: loading it back")
-        found = loading_back.differences(work, module, variables, tokenizer, self.peers)
-        loading_back.check(found, self.dtype)
+        differences = loading_back.differences(work, module, variables, tokenizer, self.peers)
+        loading_back.check(differences, self.dtype)
         for path in sorted(work.iterdir()):
             target = out.path / path.name
             if target.is_dir():
@@ -102,14 +102,14 @@ class Export(Stage):
             out.adopt(path.name)
         work.rmdir()
         with out.open(CARD) as file:
-            file.write(self._card(module, place, inputs, found, out))
+            file.write(self._card(module, place, inputs, differences, out))
         out.count = _count(variables)
         out.info["form"] = self._named(module)
-        out.info["differences"] = {d.by: d.greatest for d in found}
-        out.info["largest_values"] = {d.by: d.largest for d in found}
+        out.info["differences"] = {d.by: d.greatest for d in differences}
+        out.info["largest_values"] = {d.by: d.largest for d in differences}
 
     def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
-        """The module that the asked form is made of."""
+        """The module that the requested form is written from."""
         from qac_jax.hub import huggingface
         from qac_jax.models.backbone import Backbone
         from qac_jax.models.encoders import DualEncoder
@@ -134,7 +134,7 @@ class Export(Stage):
         return loaded
 
     def _named(self, module: Any) -> str:
-        """What the folder is, as model cards know it."""
+        """The type of the folder, for its model card."""
         from qac_jax.models.backbone import Backbone
         from qac_jax.models.encoders import DualEncoder
 
@@ -146,7 +146,7 @@ class Export(Stage):
             return "dpr"
         return "sentence_transformers" if module.config.tied else "two_towers"
 
-    def _card(self, module: Any, place: Path, inputs: Inputs, found: Any, out: Writer) -> str:
+    def _card(self, module: Any, place: Path, inputs: Inputs, differences: Any, out: Writer) -> str:
         from qac_jax.evaluation import results
         from qac_jax.report import model_card
 
@@ -162,13 +162,13 @@ class Export(Stage):
             _facts(module),
             _training(place),
             figures,
-            found,
+            differences,
             self.dtype,
         )
 
 
 def tokenizer_folder(place: Path) -> Path:
-    """Where a model's tokenizer lies: an artefact's own folder, a tower's, or the model's."""
+    """The folder of a model's tokenizer: an artefact's own, a tower's, or the model's."""
     from qac_jax.hub.huggingface import TOKENIZER_FILES
     from qac_jax.hub.parameters import TOKENIZER
 
@@ -179,7 +179,7 @@ def tokenizer_folder(place: Path) -> Path:
 
 
 def _longest(module: Any) -> int:
-    """Tokens of the longer side of a dual encoder (0: as many as there are positions)."""
+    """Maximum length of the longer side of a dual encoder (0: its number of positions)."""
     config = getattr(module, "config", None)
     sides = [getattr(config, f"{side}_length", 0) for side in ("query", "passage")]
     return max(sides) if all(sides) else 0
@@ -221,7 +221,7 @@ def _facts(module: Any) -> dict[str, Any]:
 
 
 def _training(place: Path) -> dict[str, Any]:
-    """How an artefact of ours was trained, from what it remembers."""
+    """How an artefact of ours was trained, from its record."""
     from qac_jax import artifacts
 
     record = artifacts.peek(place)
@@ -229,7 +229,7 @@ def _training(place: Path) -> dict[str, Any]:
         return {}
     fields, info = record["fields"], record["info"]
     optimizer = fields.get("optimizer") or {}
-    said = {
+    facts = {
         "objective": (fields.get("objective") or {}).get("type", "").rsplit(".", 1)[-1],
         "steps": info.get("steps"),
         "examples a step": info.get("batch_size"),
@@ -239,4 +239,4 @@ def _training(place: Path) -> dict[str, Any]:
         "time": progress.human_seconds(info["seconds"]) if "seconds" in info else None,
         "made by": f"qac {record['stage']} {record['code']}",
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in facts.items() if value}

@@ -15,11 +15,11 @@ from qac_jax.stages.search import RUN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Joins rankings, such as BM25's and an encoder's, by their ranks or by their scores."""
+    """Fuses rankings, such as BM25's and an encoder's, by ranks or by scores."""
 
     VERB: ClassVar[str] = "fuse"
     KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 2  # one list of runs
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = "qac fuse --runs bm25.trec,dense.trec --out out/fused"
 
     runs: Ref = input(

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 _FILES = "contexts"
-# Passages of one file: what an interruption loses at most. Few files for many passages.
+# Passages per file: an interruption loses at most one file. Large corpora have larger files.
 _FEW, _MANY, _MILLION = 1024, 8192, 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generate(Stage):
-    """Writes what a T5 asks or says about every passage, with its mean log-likelihood a token.
+    """Generates queries for every passage with a T5, and their mean log-likelihood per token.
 
     The texts of a passage depend on the model, the settings, the seed and the passage alone.
     """
@@ -104,7 +104,7 @@ class Generate(Stage):
             "passages": count,
             "texts a passage": samples * len(asked),
             "texts": count and count * samples * len(asked),
-            "tokens to say, at most": count and count * longest,
+            "tokens to generate, at most": count and count * longest,
         }
 
     def check(self) -> None:
@@ -163,7 +163,7 @@ class Generate(Stage):
         )
 
     def _sources(self, inputs: Inputs, out: Writer, passages: Any, size: int) -> Sources:
-        """Where the texts of a shard come from, and what is kept of them."""
+        """The source of a shard's texts, with the filter applied to them."""
         from qac_jax.queries import filtering, writing
         from qac_jax.retrieval import search
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.vectors import Vectors
 
 
-# From how many vectors on `auto` builds ScaNN's.
+# The number of vectors from which `auto` builds a ScaNN index.
 _MANY = 20_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Index(Stage):
-    """Makes vectors searchable; with --base, adds them to an index that there is."""
+    """Indexes vectors; with --base, adds them to an existing index."""
 
     VERB: ClassVar[str] = "index"
     KIND: ClassVar[str] = "index"
-    VERSION: ClassVar[int] = 2  # twice as many leaves by themselves
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = "qac index --vectors out/vectors --target_recall 0.99 --out out/index"
 
     vectors: Ref = input("passage vectors of qac embed", kinds=("vectors",))
@@ -147,7 +147,7 @@ class Index(Stage):
     def _tune(
         self, inputs: Inputs, out: Writer, vectors: Vectors, part: str, preset: Preset
     ) -> None:
-        """Measures on a sample how hard to search."""
+        """Tunes the search effort on a sample of queries."""
         from qac_jax.retrieval import tuning
         from qac_jax.retrieval.scann_index import Scann
 
@@ -163,26 +163,28 @@ class Index(Stage):
         measured = dataclasses.asdict(tuned)
         out.info.update(effort=dataclasses.asdict(tuned.effort), tuning=measured)
         chosen = tuned.chosen
-        said = (
+        sentence = (
             f"recall@{tuned.k} {chosen.recall:.4f} (on other queries {tuned.held_out_recall:.4f}) "
             f"with {chosen.leaves} leaves and {chosen.reorder} candidates"
         )
         if chosen.recall < self.target_recall:
-            said += f": {self.target_recall} is out of reach; raise --leaves or --dims_per_block 1"
+            sentence += (
+                f": {self.target_recall} is out of reach; raise --leaves or give --dims_per_block 1"
+            )
         if not self.queries:
-            said += "; measured with vectors of the index, give --queries for what users will see"
-        progress.say(f"index: {said}")
+            sentence += "; measured with vectors of the index, give --queries for real queries"
+        progress.say(f"index: {sentence}")
 
     def _queries(self, inputs: Inputs) -> np.ndarray | None:
-        """Queries as vectors, encoded here where they are texts; None: vectors of the index."""
+        """Vectors of the queries to tune on; None: vectors of the index are used."""
         from qac_jax.formats.queries import read_queries
         from qac_jax.inference.encoder import Encoder
         from qac_jax.retrieval.vectors import Vectors
 
         if "queries" not in inputs:
             return None
-        if (given := inputs.get_artifact("queries")) is not None:
-            of = Vectors.of(given)
+        if (artifact := inputs.get_artifact("queries")) is not None:
+            of = Vectors.of(artifact)
             vectors = of.read(0, len(of)).astype(np.float32)
         else:
             known = inputs.artifact("vectors").info["encoder"]

@@ -40,13 +40,13 @@ class Judge(Stage):
         from qac_jax.formats import named_questions, questions
         from qac_jax.formats.records import Records
 
-        given = inputs.artifact("passages")
+        artifact = inputs.artifact("passages")
         asked = named_questions.read(inputs.text("questions"))
-        judged = named_questions.judge(asked, Records(given))
+        judged = named_questions.judge(asked, Records(artifact))
         answered = [question for question in asked if judged[question.id]]
         if not answered:
             raise UserError(
-                f"no passage of {given.path} has a name that answers a question of "
+                f"no passage of {artifact.path} has a name that answers a question of "
                 f"{self.questions}; give the passages that the questions are about"
             )
         if len(answered) < len(asked):

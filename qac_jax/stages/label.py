@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.run_labels import RunLabels
 
 
-# Queries of one file: what an interruption loses at most.
+# Queries per file: an interruption loses at most one file.
 _TOGETHER = 1024
 _FILES = "negatives"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label(Stage):
-    """Makes negatives (and positives) of a retriever's run by what a cross-encoder says of it.
+    """Labels a retriever's candidates as positives and negatives by a cross-encoder's scores.
 
-    Queries with judgements keep their positives, and get negatives that the teacher is sure of;
+    Queries with judgements keep their positives and get confident negatives of the teacher;
     queries without any get both from the teacher, or are left out.
     """
 
@@ -107,11 +107,11 @@ class Label(Stage):
 
     def check(self) -> None:
         super().check()
-        # Without a teacher all that is not known to be right counts as wrong.
+        # Without a teacher every candidate that is not a known positive is a negative.
         if not (self.teacher or self.scored or self.qrels or self.answers):
             raise UserError(
-                "label needs a teacher's scores where nothing is known of the queries; give "
-                "--teacher or --scored (or --qrels or --answers)"
+                "label needs scores or judgements; give --teacher or --scored (or --qrels or "
+                "--answers)"
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:

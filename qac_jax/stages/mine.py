@@ -20,17 +20,16 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.mining import Question
 
 
-# Queries of one file: what an interruption loses at most; and searched together, so that the bar
-# moves.
+# Queries per file (an interruption loses at most one file) and per search.
 _TOGETHER, _SEARCHED = 8192, 512
 _FILES = "negatives"
-# What a system is called -> the input it comes from.
+# System -> the input with its index.
 _INPUTS = {"mined": "index", "bm25": "bm25"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mine(Stage):
-    """Takes negatives out of the rankings of an encoder, of BM25, or of both."""
+    """Draws hard negatives from the rankings of an encoder, of BM25, or of both."""
 
     VERB: ClassVar[str] = "mine"
     KIND: ClassVar[str] = "negatives"

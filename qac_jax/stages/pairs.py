@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 Passages = list[Mapping[str, Any]]
 
-# Splits of a collection whose documents the training part must not see.
+# Splits of a collection whose documents are excluded from training.
 _HELD_OUT = ("dev", "test")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pairs(Stage):
-    """Makes pairs of questions (a query generator) or label-free ones (a summariser)."""
+    """Writes input and target texts: judged queries for a query generator, or label-free ones."""
 
     VERB: ClassVar[str] = "pairs"
     KIND: ClassVar[str] = "pairs"
@@ -101,11 +101,11 @@ class Pairs(Stage):
 
     def _records(self, inputs: Inputs, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
         for name, passages, asked in self._parts(inputs):
-            found = list(self._made(passages, asked))
-            if self.at_most and len(found) > self.at_most:
-                found = random.Random(f"{self.seed} {name}").sample(found, self.at_most)
-            counts[name] = len(found)
-            for record in found:
+            records = list(self._made(passages, asked))
+            if self.at_most and len(records) > self.at_most:
+                records = random.Random(f"{self.seed} {name}").sample(records, self.at_most)
+            counts[name] = len(records)
+            for record in records:
                 record["_id"] = f"{name}/{record['_id']}"
                 yield record
 

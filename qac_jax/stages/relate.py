@@ -23,8 +23,8 @@ PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Relate(Stage):
-    """Measures how related contexts are to their passages, sort by sort, and prints a blind sheet
-    for human judges (appendix A of QAC); `qac votes` counts what they say."""
+    """Measures how related contexts are to their passages, by kind of context, and writes a blind
+    sheet for human judges (QAC, appendix A); `qac votes` evaluates their votes."""
 
     VERB: ClassVar[str] = "relate"
     KIND: ClassVar[str] = "metrics"
@@ -109,17 +109,17 @@ class Relate(Stage):
         from qac_jax.evaluation import relatedness
         from qac_jax.formats.records import Records
 
-        given, passages = inputs.artifact("pairs"), inputs.get_artifact("passages")
-        if given.kind == "examples":
-            return relatedness.sample_of_examples(given, self.at_most, self.seed)
+        artifact, passages = inputs.artifact("pairs"), inputs.get_artifact("passages")
+        if artifact.kind == "examples":
+            return relatedness.sample_of_examples(artifact, self.at_most, self.seed)
         if passages is None:
             raise UserError("--pairs of contexts needs --passages, which they are about")
         return relatedness.sample_of_contexts(
-            Records(passages), Records(given), self.at_most, self.seed
+            Records(passages), Records(artifact), self.at_most, self.seed
         )
 
     def _measure(self, sample: Sample, inputs: Inputs, out: Writer) -> None:
-        """The metrics of every sort and their plot."""
+        """Writes the metrics of every kind of context and their plot."""
         from qac_jax.evaluation import judging, relatedness, results
         from qac_jax.report import analyses
 
@@ -149,7 +149,7 @@ class Relate(Stage):
         results.store(out, sorts, facts)
 
     def _items(self, sample: Sample | None, inputs: Inputs) -> list[Item]:
-        """What judges are asked about: as many of each sort."""
+        """The items of the sheet: equally many of each kind."""
         from qac_jax.evaluation import sheets
         from qac_jax.formats.records import Records
 

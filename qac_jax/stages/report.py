@@ -56,7 +56,7 @@ class Report(Stage):
         return {"folder": self.folder or None}
 
     def environment(self) -> dict[str, str]:
-        """The folder's artefacts, which are shown without being inputs."""
+        """The identities of the folder's artefacts, which are read without being inputs."""
         from qac_jax.report import gathering
 
         if not (self.folder or self.metrics) or STAGE in self.metrics:
@@ -83,7 +83,7 @@ class Report(Stage):
         super().check()
         if not (self.folder or self.metrics):
             raise UserError(
-                "report needs something to show; pass --folder DIR (the --out of a run), or "
+                "report needs results to show; pass --folder DIR (the --out of a run), or "
                 "--metrics DIR"
             )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUN = "run.trec"
 
-# Hits for a question on the screen that a cross-encoder reads again.
+# Hits that are reranked for a question on the screen.
 _READ_AGAIN = 100
 
 
@@ -33,13 +33,13 @@ _READ_AGAIN = 100
 class Search(Stage):
     """Searches with every query of a file; the artefact holds a TREC run.
 
-    A cross-encoder may put the first passages into a new order (--reranker): those that an index
-    finds, or those of a run that is there (--candidates).
+    With --reranker, a cross-encoder reranks the top passages of the index, or of an existing run
+    (--candidates).
     """
 
     VERB: ClassVar[str] = "search"
     KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 2  # one name each for candidates and cross-encoder
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = 'qac search --index out/index "how do plants grow?"'
 
     GROUPS = (one_of("index", "candidates"),)
@@ -82,9 +82,9 @@ class Search(Stage):
     def check(self) -> None:
         super().check()
         if self.candidates and not self.reranker:
-            raise UserError("--candidates are put into a new order; give --reranker MODEL")
+            raise UserError("--candidates are reranked by a cross-encoder; give --reranker MODEL")
         if self.candidates and not self.passages:
-            raise UserError("the texts of --candidates are needed; give --passages DIR")
+            raise UserError("--candidates need their passages' texts; give --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         if not self.reranker:
@@ -120,7 +120,7 @@ class Search(Stage):
         return min(self.rerank_depth or self.k, self.k)
 
     def _candidates(self, inputs: Inputs, work: Writer) -> Reranking:
-        """What the cross-encoder reads: the given run, or what the index finds."""
+        """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
         from qac_jax.formats.runs import run_files
         from qac_jax.retrieval.reranking import Reranking
 
@@ -145,14 +145,14 @@ class Search(Stage):
     def _texts(self, inputs: Inputs) -> Texts:
         from qac_jax.retrieval import reranking
 
-        given = inputs.get_artifact("passages")
-        if given is not None:
-            return reranking.passage_texts([given])
+        artifact = inputs.get_artifact("passages")
+        if artifact is not None:
+            return reranking.passage_texts([artifact])
         return reranking.texts_of(inputs.artifact("index"))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Those of the command line beside the stage's."""
+    """Adds the flags of a search on the screen."""
     parser.add_argument(
         "question", nargs="*", metavar="QUESTION", help="question to answer on screen"
     )
@@ -179,7 +179,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(options: argparse.Namespace) -> int:
-    """What `qac search` does where no artefact is asked for; the exit code."""
+    """Runs `qac search` without --out; returns the exit code."""
     question = " ".join(options.question)
     if bool(question) == bool(options.queries) or bool(options.queries) != bool(options.run):
         raise UserError(
@@ -188,8 +188,8 @@ def answer(options: argparse.Namespace) -> int:
         )
     if options.reranker and not question:
         raise UserError(
-            "a run in a new order is an artefact, so that hours of work can be interrupted; give "
-            "--out DIR instead of --run FILE"
+            "a reranked run is written as an artefact, which can be resumed; give --out DIR "
+            "instead of --run FILE"
         )
     if question:
         return _ask(options, question)

@@ -68,9 +68,9 @@ class Similarities(Stage):
         texts = {query.id: query.text for query in read_queries(inputs.text("queries"))}
         judged = by_query(read_judgements(inputs.text("qrels")))
         passages = Records(inputs.artifact("passages"))
-        found: dict[str, similarity.Similarity] = {}
+        similarities: dict[str, similarity.Similarity] = {}
         for name, folder, file in zip(similarity.names_of(folders), folders, files, strict=True):
-            found[name] = similarity.of_run(
+            similarities[name] = similarity.of_run(
                 Encoder.load(folder, inference=self.inference),
                 runs.read_run(file, self.depth),
                 texts,
@@ -80,16 +80,17 @@ class Similarities(Stage):
                 at_most=self.at_most,
             )
             progress.say(
-                f"{name}: s(p+, q) {found[name].to_query:.3f}, s(p+, p-) "
-                f"{found[name].to_negatives:.3f}, the query nearer in {found[name].nearer:.1%}"
+                f"{name}: s(p+, q) {similarities[name].to_query:.3f}, s(p+, p-) "
+                f"{similarities[name].to_negatives:.3f}, the query nearer in "
+                f"{similarities[name].nearer:.1%}"
             )
         with out.open(FIGURES) as json_file:
-            json.dump({name: dataclasses.asdict(s) for name, s in found.items()}, json_file)
+            json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
         with out.open(PLOT) as svg_file:
-            svg_file.write(analyses.similarity_svg(found))
+            svg_file.write(analyses.similarity_svg(similarities))
         with out.open(TABLE) as table_file:
-            table_file.write(analyses.similarity_table(found) + "\n")
-        out.count = len(found)
+            table_file.write(analyses.similarity_table(similarities) + "\n")
+        out.count = len(similarities)
 
     def summary(self, artifact: Artifact) -> str:
         return artifact.file(TABLE).read_text().rstrip()

@@ -13,8 +13,8 @@ from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite(Stage):
-    """Gathers one system's metrics of qac evaluate and qac evaluate-beir: AugTriever's Tables 1
-    and 6, with their averages where all members are there."""
+    """Combines one system's metrics of qac evaluate and qac evaluate-beir into AugTriever's Tables
+    1 and 6, with their averages if all collections are present."""
 
     VERB: ClassVar[str] = "suite"
     KIND: ClassVar[str] = "metrics"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokenize(Stage):
-    """Makes the examples of one kind; how they are paired and cropped is drawn in training."""
+    """Tokenises examples of one kind; training pairs and crops them at random."""
 
     VERB: ClassVar[str] = "tokenize"
     KIND: ClassVar[str] = "examples"
@@ -81,11 +81,11 @@ class Tokenize(Stage):
     def check(self) -> None:
         super().check()
         names = ("passages", "contexts", "queries", "qrels", "negatives", "pairs", "training")
-        given = {name for name in names if getattr(self, name)}
-        KINDS[self.task].check_inputs(given, self._building())
+        present = {name for name in names if getattr(self, name)}
+        KINDS[self.task].check_inputs(present, self._building())
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        # Only where every passage gives one example is their number known beforehand.
+        # The number of examples is known only for kinds with one example per passage.
         count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
         each = getattr(KINDS[self.task], "one_each", False)
         return {
@@ -131,7 +131,7 @@ class Tokenize(Stage):
         bad.report(out, "tokenize")
 
     def _building(self) -> Building:
-        """The settings that decide what is stored; how titles join is the kind's unless given."""
+        """The settings that determine what is stored; title=auto becomes the kind's default."""
         texts = self.texts
         if texts.title == "auto":
             texts = dataclasses.replace(texts, title=KINDS[self.task].title)
@@ -152,7 +152,7 @@ class Tokenize(Stage):
         schema: Mapping[str, str],
         bad: BadLines,
     ) -> list[int]:
-        """Writes all shards; the number of examples in each."""
+        """Writes all shards; returns the number of examples in each."""
         from qac_jax.data import examples, shards
         from qac_jax.data.kind import JudgedKind
 
@@ -179,7 +179,7 @@ class Tokenize(Stage):
     def _contexts(
         self, inputs: Inputs, passages: Records, out: Writer, bad: BadLines
     ) -> dict[str, Any]:
-        """The contexts of the passages, and where they are if not in the same order."""
+        """The contexts of the passages, and their positions if the order differs."""
         from qac_jax.data import judged, shards
 
         contexts, path = _records(inputs, "contexts"), ""
@@ -212,7 +212,7 @@ class Tokenize(Stage):
             yield from judged.from_queries(passages, queries, qrels, negatives, *chosen, bad)
 
     def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
-        """Makes the shards that an interrupted run had not finished; the records in each."""
+        """Writes the missing shards; returns the number of records in each."""
         from qac_jax.data import shards, store
 
         scratch = os.path.abspath(out.scratch("sizes"))

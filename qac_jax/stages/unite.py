@@ -17,10 +17,11 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unite(Stage):
-    """One corpus, whose ids begin with their folder's name, and three sorts of questions.
+    """Merges collections into one corpus, whose ids begin with their folder's name, with judged,
+    unjudged and test queries.
 
-    Training questions are judged or not, by the hash of their ids; what answers those that are
-    not is kept apart, to measure pseudo-labels by.
+    The hash of a training query's id decides whether it is judged; the judgements of the unjudged
+    ones are written apart, to evaluate pseudo-labels.
     """
 
     VERB: ClassVar[str] = "unite"
@@ -100,13 +101,13 @@ class Unite(Stage):
         return "\n".join(f"{n:<9} {c:>8,}" for n, c in artifact.info["questions"].items())
 
     def _place(self, query: str) -> float:
-        """A number from 0 to 1 that belongs to the question and the seed."""
+        """A number from 0 to 1, a hash of the query and the seed."""
         digest = hashlib.blake2b(f"{self.seed} {query}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2.0**64
 
 
 def _only_tested(folder: str) -> frozenset[str]:
-    """Passages of documents that have test questions and no others."""
+    """Passages of documents that are judged for test queries only."""
     from qac_jax.formats import documents
     from qac_jax.formats.judgements import judgements_file, read_judgements
 

@@ -13,8 +13,8 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Votes(Stage):
-    """Counts filled sheets: the share of each sort that judges call highly related, and how far
-    they agree (Fleiss' kappa)."""
+    """Evaluates annotated sheets: the share of each kind of context that judges call highly
+    related, and their agreement (Fleiss' kappa)."""
 
     VERB: ClassVar[str] = "votes"
     KIND: ClassVar[str] = "metrics"
