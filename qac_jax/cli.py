@@ -122,7 +122,7 @@ def _evaluating(arguments: Sequence[str]) -> str:
     asked = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in words}
     if len(asked) > 1:
         verbs_asked = " and ".join(f"{flag} (qac {verb})" for verb, flag in asked.items())
-        raise UserError(f"{verbs_asked} are verbs of their own, and each stands alone; give one")
+        raise UserError(f"{verbs_asked} exclude each other; give one of them")
     return next(iter(asked), "evaluate")
 
 

@@ -46,8 +46,8 @@ class Grid:
     A system's parts may be lists themselves, so that macros of the grid's file stand for several.
     crossed: more systems, products of factors; `[{"topic": […]}, {"": […], "half": […]}]` are the
     systems topic and topic_half, each with the parts of both factors.
-    metrics is the recipe's stage of kind "metrics"; of its runs, `rows` are every system's and
-    `baselines` nobody's: run -> what the table calls it. The first measure is tested. heatmap:
+    metrics is the recipe's stage of kind "metrics"; `rows` and `baselines` map its runs to names in
+    the table: runs of every system, and runs of none. The first measure is tested. heatmap:
     rows are collections, and a picture shows nDCG@10 of systems by them.
     """
 
@@ -201,7 +201,7 @@ def _places(stages: Mapping[str, Stage]) -> dict[str, str]:
     places: dict[str, str] = {}
     for name, stage in stages.items():
         described = fields.describe(stage)
-        for field in inputs.given(stage):
+        for field in inputs.set_inputs(stage):
             described[field] = [_meant(part, places) for part in inputs.split(stage, field)]
         key = fields.digest({"fields": described, "version": stage.VERSION})[:_KEY]
         places[name] = f"{STAGES}/{key}/{name}"

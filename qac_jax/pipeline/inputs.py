@@ -134,7 +134,7 @@ def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(cls) if fields.role(f) == "input"}
 
 
-def given(stage: Any) -> dict[str, dataclasses.Field[Any]]:
+def set_inputs(stage: Any) -> dict[str, dataclasses.Field[Any]]:
     """The input fields that are set."""
     return {name: f for name, f in declared(stage).items() if getattr(stage, name)}
 
@@ -150,7 +150,7 @@ def split(stage: Any, name: str) -> list[str]:
 def references(stage: Any) -> dict[str, str]:
     """Input -> the stage of the recipe that it comes from; the second part is `name[1]`."""
     stages = {}
-    for name in given(stage):
+    for name in set_inputs(stage):
         for number, part in enumerate(split(stage, name)):
             if part.startswith(STAGE):
                 label = f"{name}[{number}]" if number else name
@@ -161,7 +161,7 @@ def references(stage: Any) -> dict[str, str]:
 def located(stage: Any, folders: Mapping[str, epath.Path], data_dir: str) -> Any:
     """The stage with every `stage:`, `data:` and `shipped:` replaced by its path."""
     changes: dict[str, Any] = {}
-    for name in given(stage):
+    for name in set_inputs(stage):
         label = f"{stage.VERB}.{name}"
         changes[name] = ",".join(
             place(part, label, folders, data_dir) for part in split(stage, name)
@@ -194,7 +194,7 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
 def opened(stage: Any) -> Inputs:
     """Opens every input; raises if one is missing, of a wrong kind or incomplete."""
     inputs = Inputs()
-    for name, field in given(stage).items():
+    for name, field in set_inputs(stage).items():
         parts = split(stage, name)
         if any(part.startswith(STAGE) for part in parts):
             raise UserError(

@@ -69,7 +69,7 @@ class Evaluate(Stage):
             )
         if self.queries and not self.passages:
             raise UserError(
-                "answers are looked for in the passages' texts; pass --passages DIR (an artefact "
+                "--queries searches passages for answers; pass --passages DIR (an artefact "
                 "of qac prepare)"
             )
         if self.qrels:
@@ -93,7 +93,7 @@ class Evaluate(Stage):
             result = judge(name, run)
             if result.missing:
                 progress.say(
-                    f"{name}: queries that the run lacks and that count 0: {result.missing:,}"
+                    f"{name}: {result.missing:,} queries are missing from the run and count as 0"
                 )
             judged.append(result)
         compared = judging.compared(judged, measures, self.permutations, self.seed)

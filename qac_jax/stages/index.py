@@ -84,7 +84,7 @@ class Index(Stage):
         added = inputs.artifact("vectors")
         base = index.Index(inputs.artifact("base")) if "base" in inputs else None
         if added.info["side"] != "passage":
-            raise UserError(f"{added.path} holds vectors of queries; an index is made of passages'")
+            raise UserError(f"{added.path} holds vectors of queries; give vectors of passages")
         vectors = Vectors.of(added)
         if base is not None:
             parts.check_alike(base, added, vectors.width)

@@ -66,8 +66,7 @@ class Relate(Stage):
         needed = {"pairs": "pairs", "labels": "labels", "titles": "passages"}[self.sheet_of]
         if self.sheet and not getattr(self, needed):
             raise UserError(
-                f"a sheet of {self.sheet_of} is made of --{needed}; give that, or another "
-                "--sheet_of"
+                f"a sheet of {self.sheet_of} needs --{needed}; give that, or another --sheet_of"
             )
         if self.sheet and self.sheet_of == "labels" and not self.passages:
             raise UserError("a sheet of labels shows passages; pass --passages")
