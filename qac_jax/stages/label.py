@@ -121,7 +121,9 @@ class Label(Stage):
 
         (path,) = runs.run_files(inputs.path("candidates")).values()
         run = runs.read_run(path, max(self.rule.depth, self.rule.fill))
-        asked, removed = run_labels.asked(inputs.text("queries"), run, inputs.paths("exclude"))
+        asked, removed = run_labels.queries_to_label(
+            inputs.text("queries"), run, inputs.paths("exclude")
+        )
         work, pieces = self._labels(inputs, run), cut(len(asked), _TOGETHER)
         shards = [
             ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, asked[start:stop])
