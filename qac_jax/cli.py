@@ -1,4 +1,4 @@
-"""The front door: `qac VERB [flags]` runs one stage, a recipe, a benchmark, or looks at things.
+"""The command line: `qac VERB [flags]` runs a stage, a recipe or a benchmark, or inspects.
 
 Heavy imports happen inside the verbs, so that `--help` answers at once.
 """
@@ -29,15 +29,15 @@ BENCHMARKS = {
     "pretrain": "qac_jax.bench.pretrain:Pretrain",
     "train": "qac_jax.bench.train:Train",
 }
-# What the command line knows beside the stages.
+# Verbs that are not stages.
 _OTHERS = {
-    "run": "a recipe: all its stages, skipping what is done",
-    "plan": "what a recipe would take: steps, tokens, FLOPs, memory, hours",
-    "inspect": "what an artefact is, where it comes from, its first items",
-    "doctor": "what works on this machine",
-    "bench": "a benchmark against a peer in the same run",
+    "run": "a recipe (or grid) → its artefacts; finished stages are skipped",
+    "plan": "a recipe → its cost: steps, tokens, FLOPs, memory, hours",
+    "inspect": "an artefact → its kind, its origin, its first items",
+    "doctor": "checks that every part of this installation works",
+    "bench": "measures speed against a peer library in the same run",
 }
-# `qac evaluate` with one of these flags is the verb that does this work.
+# With one of these flags, `qac evaluate` means another verb.
 _OF_EVALUATE = {
     "--beir": "evaluate-beir",
     "--bm25": "evaluate-beir",
@@ -53,7 +53,7 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script; returns the exit code."""
+    """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     processes.run_by(arguments)
     try:
@@ -117,12 +117,12 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _evaluating(arguments: Sequence[str]) -> str:
-    """The verb that does what is asked of `qac evaluate`."""
-    given = {word.split("=")[0] for word in arguments}
-    asked = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in given}
+    """The verb that `qac evaluate` means with these flags."""
+    words = {word.split("=")[0] for word in arguments}
+    asked = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in words}
     if len(asked) > 1:
-        said = " and ".join(f"{flag} (qac {verb})" for verb, flag in asked.items())
-        raise UserError(f"{said} are verbs of their own, and each stands alone; give one")
+        verbs_asked = " and ".join(f"{flag} (qac {verb})" for verb, flag in asked.items())
+        raise UserError(f"{verbs_asked} exclude each other; give one of them")
     return next(iter(asked), "evaluate")
 
 
@@ -130,7 +130,7 @@ def _overview() -> str:
     lines = [
         "usage: qac VERB [flags]      (qac VERB --help for each)",
         "",
-        "Query-as-context pre-training, PAIR, AugTriever: documents in, a measured retriever out.",
+        "Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.",
         "",
     ]
     lines += [f"  {verb.name:<13} {verb.summary}" for verb in verbs.stages().values()]
@@ -192,7 +192,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
 
 
 def _search(arguments: list[str]) -> int:
-    """A question is answered on the screen; only with --out is this a stage like the others."""
+    """Answers a question on the screen; with --out it is a stage like the others."""
     from qac_jax.stages import search
 
     if any(word.split("=")[0] in ("--out", "--dry_run") for word in arguments):
@@ -203,7 +203,7 @@ def _search(arguments: list[str]) -> int:
 
 
 def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
-    """A recipe's files (or a grid's) and what the command line adds, into gin."""
+    """Reads the files of a recipe or grid and the command line's bindings into gin."""
     from qac_jax import config
     from qac_jax.pipeline import grid, recipe
 
@@ -218,7 +218,7 @@ def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str
 def _build_recipe(
     options: argparse.Namespace, bindings: list[str], files: Sequence[str] = ()
 ) -> Any:
-    """The recipe (or the grid) of a command line."""
+    """The recipe that the command line describes."""
     from qac_jax import config
     from qac_jax.pipeline import recipe
 
@@ -229,7 +229,7 @@ def _build_recipe(
 
 
 def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, list[Any]]:
-    """The grid that the file describes and its cells; (None, []) where it is a recipe.
+    """The grid in the file and its cells; (None, []) if the file describes a recipe.
 
     Bindings of the grid itself go to its file, all others to every cell.
     """
@@ -240,7 +240,7 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
     _apply(options, [options.recipe], own)
     if not config.binds(grid.Grid):
         return None, []
-    found = config.build(grid.Grid)
+    described = config.build(grid.Grid)
     rest = [binding for binding in bindings if binding not in own]
 
     def build(files: Sequence[str], overlays: Sequence[str], seed: int) -> Any:
@@ -248,8 +248,8 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
         return _build_recipe(cell, [*overlays, *rest], files)
 
     if options.seed is not None:
-        found = dataclasses.replace(found, seeds=(options.seed,))
-    return found, grid.cells(found, build)
+        described = dataclasses.replace(described, seeds=(options.seed,))
+    return described, grid.cells(described, build)
 
 
 def _recipe_parser(verb: str) -> flags.Parser:
@@ -258,10 +258,12 @@ def _recipe_parser(verb: str) -> flags.Parser:
         _OTHERS[verb],
         f"qac {verb} gin_configs/recipes/demo.gin" + (" --out out/demo" if verb == "run" else ""),
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a gin file that names stages")
+    parser.add_argument("recipe", metavar="RECIPE", help="gin file of a recipe or grid")
     flags.add_common(parser)
-    parser.add_argument("--data_dir", metavar="D", help="the macro %%DATA_DIR of the recipe")
-    parser.add_argument("--seed", type=int, metavar="N", help="the macro %%SEED of the recipe")
+    parser.add_argument(
+        "--data_dir", metavar="D", help="data folder: the recipe's macro %%DATA_DIR"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="seed: the recipe's macro %%SEED")
     return parser
 
 
@@ -270,16 +272,20 @@ def _run(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     parser = _recipe_parser("run")
     parser.add_argument(
-        "--from", dest="start", metavar="STAGE", default="", help="redo from this stage on"
+        "--from",
+        dest="start",
+        metavar="STAGE",
+        default="",
+        help="run this stage and all that depend on it again",
     )
-    parser.add_argument("--only", metavar="STAGE", default="", help="redo this stage alone")
+    parser.add_argument("--only", metavar="STAGE", default="", help="run only this stage again")
     options = parser.parse_all(arguments)
     from qac_jax import config
     from qac_jax.pipeline import recipe
 
-    found, cells = _build_grid(options, bindings)
-    if found is not None:
-        return _run_grid(found, cells, options, recipe.command_line(whole))
+    described, cells = _build_grid(options, bindings)
+    if described is not None:
+        return _run_grid(described, cells, options, recipe.command_line(whole))
     built = _build_recipe(options, bindings)
     if options.dry_run:
         _show_plan(recipe.plan(built), options.json)
@@ -312,37 +318,37 @@ def _run(arguments: list[str]) -> int:
                 f"{row['stage']:<16} {row['kind']:<12} {row['count']:>10,}  "
                 f"{row['identity'][:12]}  {row['folder']}"
             )
-        last = next(reversed(finished))  # what it came to, such as a table of figures
+        last = next(reversed(finished))  # its result, such as a table of metrics
         if text := recipe.ordered(built)[last].summary(finished[last]):
             print(f"\n{text}")
     return 0
 
 
-def _run_grid(found: Any, cells: list[Any], options: argparse.Namespace, command: str) -> int:
+def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace, command: str) -> int:
     from qac_jax.pipeline import grid
     from qac_jax.report import grids
 
     if options.dry_run:
-        return _show_grid(found, cells, options.json)
+        return _show_grid(described, cells, options.json)
     if not options.out:
         raise UserError("run needs a folder to write to; pass --out DIR")
     if options.start or options.only:
         raise UserError(
             "--from and --only are for recipes; remove the folder of a grid's stage to redo it"
         )
-    summary = grid.run(found, cells, options.out, command=command)
-    print(json.dumps(summary) if options.json else grids.markdown(summary, found.title), end="")
+    summary = grid.run(described, cells, options.out, command=command)
+    print(json.dumps(summary) if options.json else grids.markdown(summary, described.title), end="")
     return 0
 
 
-def _show_grid(found: Any, cells: list[Any], as_json: bool) -> int:
+def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
     from qac_jax.pipeline import grid
 
     plan = grid.plan(cells)
     if as_json:
         print(json.dumps(plan, indent=1))
         return 0
-    print(f"{found.title or 'grid'}: {len(cells)} cells, {plan['distinct_stages']} stages\n")
+    print(f"{described.title or 'grid'}: {len(cells)} cells, {plan['distinct_stages']} stages\n")
     for row in plan["cells"]:
         new = ", ".join(row["new"]) or "nothing new"
         print(f"{row['cell']:<32} {_short(new)}")
@@ -356,9 +362,9 @@ def _plan(arguments: list[str]) -> int:
     options = _recipe_parser("plan").parse_all(arguments)
     from qac_jax.pipeline import recipe
 
-    found, cells = _build_grid(options, bindings)
-    if found is not None:
-        return _show_grid(found, cells, options.json)
+    described, cells = _build_grid(options, bindings)
+    if described is not None:
+        return _show_grid(described, cells, options.json)
     _show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
     return 0
 
@@ -403,8 +409,8 @@ def _readable(value: Any) -> str:
 
 def _inspect(arguments: list[str]) -> int:
     parser = flags.parser("inspect", _OTHERS["inspect"], "qac inspect out/passages")
-    parser.add_argument("artifact", metavar="ARTEFACT", help="the folder of an artefact")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("artifact", metavar="ARTEFACT", help="folder of an artefact")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--verify", action="store_true", help="read every byte and compare the hashes"
     )
@@ -412,10 +418,10 @@ def _inspect(arguments: list[str]) -> int:
         "--task", metavar="NAME", default="", help="show examples of this task as text"
     )
     parser.add_argument(
-        "--items", type=int, default=3, metavar="N", help="how many first items (default 3)"
+        "--items", type=int, default=3, metavar="N", help="show the first N items (default 3)"
     )
     parser.add_argument(
-        "--spans", action="store_true", help="contexts ranked by their scores (as qac extract has)"
+        "--spans", action="store_true", help="show contexts ranked by score (as qac extract writes)"
     )
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
@@ -427,7 +433,7 @@ def _inspect(arguments: list[str]) -> int:
 
 def _doctor(arguments: list[str]) -> int:
     parser = flags.parser("doctor", _OTHERS["doctor"], "qac doctor")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_all(arguments)
     from qac_jax.stages import doctor
 
@@ -446,7 +452,7 @@ def _bench(arguments: list[str]) -> int:
     parser = flags.parser(
         f"bench {name}", (cls.__doc__ or "").split("\n")[0], getattr(cls, "EXAMPLE", "")
     )
-    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     flags.add_field_flags(parser, cls)
     options = parser.parse_all(rest)
     from qac_jax import fields

@@ -1,4 +1,4 @@
-"""Gin at the door: files, bindings and flags build the stages; nobody else knows gin.
+"""Gin: files, bindings and flags build the stages; no other module imports gin.
 
 Order of precedence: flag, then `--gin.NAME=VALUE`, then file (DESIGN.md, "Stage"). Gin's own
 errors become one sentence with the nearest valid name.
@@ -23,7 +23,7 @@ from qac_jax.errors import UserError, nearest
 
 assert importlib.util
 
-# Where gin files are looked for: the working folder, the checkout, its gin_configs.
+# Gin files are searched for in the working folder, the checkout and its gin_configs.
 _CHECKOUT = Path(__file__).parent.parent
 _IN_CALL = "\n  In call to configurable"
 _MACRO, _REQUIRED = "gin.macro", "%gin.REQUIRED"
@@ -32,7 +32,7 @@ _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the command line says: files, `--gin.…` bindings, flags and macros."""
+    """The configuration of a command line: files, `--gin.…` bindings, flags and macros."""
 
     files: Sequence[str] = ()
     search_paths: Sequence[str] = ()
@@ -42,7 +42,7 @@ class Settings:
 
 
 def register(classes: Iterable[type]) -> None:
-    """Makes classes and their parts known to gin by their module's name and their own."""
+    """Registers classes and their parts with gin under their module and name."""
     for cls in classes:
         register(fields.parts(cls).values() if dataclasses.is_dataclass(cls) else ())
         selector = f"{cls.__module__}.{cls.__qualname__}"
@@ -51,7 +51,7 @@ def register(classes: Iterable[type]) -> None:
 
 
 def apply(settings: Settings) -> None:
-    """Reads everything into gin, in the order of precedence; starts from a clean slate."""
+    """Clears gin's configuration and reads the settings in the order of precedence."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)  # gin logs an error for every folder without an included file
     try:
@@ -104,7 +104,7 @@ def _part(cls: type) -> Any:
 
 
 def _search_only(paths: Sequence[str]) -> None:
-    """Gin appends to its search paths; a second reading must not see those of the first."""
+    """Replaces gin's search paths, to which gin itself only ever appends."""
     known = gin.config._LOCATION_PREFIXES
     known[:] = [known[0]]
     for path in paths:
@@ -124,7 +124,7 @@ def binds(cls: type) -> bool:
 
 
 def text() -> str:
-    """The bindings that are in force, as gin text: documentation, never read back."""
+    """The active bindings as gin text: documentation, never read back."""
     return gin.config_str()
 
 
@@ -182,7 +182,7 @@ def _guarded(call: Any, label: str) -> Any:
 
 
 def _explain(error: Exception) -> str | None:
-    """One sentence for what gin (or an import in a gin file) complains of; None: not a user's."""
+    """An error of gin or of an import in a gin file as one sentence; None: not the user's."""
     message = str(error)
     place = _place(message)
     first = message.strip().split("\n")[0].rstrip(".")

@@ -22,7 +22,7 @@ class DataError(UserError):
 
 
 class Interrupted(Exception):
-    """A stage was told to stop (SIGINT, SIGTERM); what is finished is kept."""
+    """A stage was interrupted (SIGINT, SIGTERM); finished files are kept."""
 
     def __init__(self, signal_number: int):
         self.signal_number = signal_number

@@ -30,7 +30,7 @@ def option(
     choices: Sequence[Any] = (),
     affects_result: bool = True,
 ) -> Any:
-    """A setting. `affects_result=False` (workers, intervals of logging) stays out of the key."""
+    """A setting. One with `affects_result=False` (workers, log intervals) is not in the key."""
     metadata = {
         "role": "option",
         "help": help,
@@ -53,13 +53,13 @@ def part(cls: type) -> Any:
     )
 
 
-# How the default of a part is made: gin's bindings come in here, through `config`.
+# Makes the default of a part; `config` replaces it, so that gin's bindings apply.
 _maker: Callable[[type], Any] = lambda cls: cls()  # noqa: E731
 
 
 @contextlib.contextmanager
 def parts_made_by(maker: Callable[[type], Any]) -> Iterator[None]:
-    """In the block, parts that are not given are made so; elsewhere the class is called plainly."""
+    """Inside the block, missing parts are made by `maker`; outside, by their class."""
     global _maker
     before, _maker = _maker, maker
     try:
@@ -89,16 +89,16 @@ def flat(cls: type) -> Mapping[str, Leaf]:
 
 @functools.cache
 def _flat(cls: Any) -> Mapping[str, Leaf]:
-    found: dict[str, Leaf] = {}
+    leaves: dict[str, Leaf] = {}
     for owner, holder in ((cls, ""), *((p, name) for name, p in parts(cls).items())):
         hints = typing.get_type_hints(owner)
         for field in dataclasses.fields(owner):
             if role(field) == "part" or not field.init:
                 continue
-            if field.name in found or field.name in parts(cls):
+            if field.name in leaves or field.name in parts(cls):
                 raise TypeError(f"{cls.__name__} has two settings named {field.name}")
-            found[field.name] = Leaf(owner, holder, field, hints[field.name])
-    return found
+            leaves[field.name] = Leaf(owner, holder, field, hints[field.name])
+    return leaves
 
 
 def parts(cls: type) -> dict[str, type]:
@@ -107,19 +107,19 @@ def parts(cls: type) -> dict[str, type]:
 
 
 def make(cls: type, settings: Mapping[str, Any]) -> Any:
-    """An instance from settings by their flat names; parts may also be given whole."""
+    """An instance from settings by their flat names; whole parts may be passed too."""
     leaves, own = flat(cls), {}
-    given: dict[str, dict[str, Any]] = {}
+    of_parts: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
         if name in parts(cls):
             own[name] = value
         elif name not in leaves:
             raise UserError(f"{cls.__name__} has no setting {name!r}; {nearest(name, leaves)}")
         elif leaves[name].part:
-            given.setdefault(leaves[name].part, {})[name] = value
+            of_parts.setdefault(leaves[name].part, {})[name] = value
         else:
             own[name] = value
-    for name, changes in given.items():
+    for name, changes in of_parts.items():
         start = own.get(name) or _maker(parts(cls)[name])
         own[name] = dataclasses.replace(start, **changes)
     return cls(**own)
@@ -127,11 +127,11 @@ def make(cls: type, settings: Mapping[str, Any]) -> Any:
 
 def values(instance: Any) -> dict[str, Any]:
     """The values of all settings by their flat names."""
-    found = {}
+    flat_values = {}
     for name, leaf in flat(type(instance)).items():
         holder = getattr(instance, leaf.part) if leaf.part else instance
-        found[name] = getattr(holder, name)
-    return found
+        flat_values[name] = getattr(holder, name)
+    return flat_values
 
 
 def change(instance: Any, settings: Mapping[str, Any]) -> Any:
@@ -227,7 +227,7 @@ def digest(value: Any) -> str:
 
 
 def converter(hint: Any) -> Callable[[str], Any] | None:
-    """How a flag's text becomes a value of this type; None where only gin can give one."""
+    """Converts a flag's text to this type; None for types that only gin can express."""
     members = _members(hint)
     for kind in (bool, int, float, str):
         if kind in members:
@@ -320,7 +320,7 @@ def _is_abstract(origin: Any, name: str) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    """A Linen module, told by its shape so that this file needs no Flax."""
+    """Whether it is a Linen module, checked by its methods so that Flax is not imported."""
     return hasattr(type(value), "apply") and hasattr(type(value), "init")
 
 

@@ -1,4 +1,4 @@
-"""Flags of the command line: a parser that explains mistakes, and a flag for every setting."""
+"""Flags of the command line: a flag for every setting, and errors that suggest the right one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qac_jax.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one sentence with the nearest valid flag."""
+    """argparse whose errors are one sentence with the nearest valid flag."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` lists the flags")
@@ -51,12 +51,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         action="append",
         nargs="+",
         default=[],
-        help="where gin files are looked for",
+        help="folders to search for gin files",
     )
-    parser.add_argument("--dry_run", action="store_true", help="say what would be done")
-    parser.add_argument("--json", action="store_true", help="say it as JSON")
+    parser.add_argument("--dry_run", action="store_true", help="print the plan without running it")
+    parser.add_argument("--json", action="store_true", help="print results as JSON")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace an artefact made otherwise"
+        "--overwrite", action="store_true", help="replace an artefact made with other settings"
     )
 
 
@@ -123,19 +123,19 @@ def _add_setting(group: Any, name: str, leaf: fields.Leaf, convert: Any) -> None
 
 
 def field_flags(options: argparse.Namespace, cls: type) -> dict[str, Any]:
-    """The settings that were given as flags, by their flat names."""
-    found = {}
+    """The settings passed as flags, by their flat names."""
+    settings = {}
     for name in fields.flat(cls):
         value = getattr(options, name, None)
         if value is not None:
-            found[name] = ",".join(value) if _is_list_of_inputs(cls, name, value) else value
-    return found
+            settings[name] = ",".join(value) if _is_list_of_inputs(cls, name, value) else value
+    return settings
 
 
-def bindings_of(given: dict[str, Any], cls: type) -> dict[str, Any]:
-    """The same by what gin calls them: the class or the part that declares each."""
+def bindings_of(settings: dict[str, Any], cls: type) -> dict[str, Any]:
+    """The same settings under their gin names: the class or part that declares each."""
     owners = {name: leaf.owner for name, leaf in fields.flat(cls).items()}
-    return {f"{owners[n].__module__}.{owners[n].__qualname__}.{n}": v for n, v in given.items()}
+    return {f"{owners[n].__module__}.{owners[n].__qualname__}.{n}": v for n, v in settings.items()}
 
 
 def _is_list_of_inputs(cls: type, name: str, value: Any) -> bool:

@@ -1,7 +1,6 @@
 """Peak rates and memory of known devices, for MFU and for dry runs.
 
-Dense peaks as the vendors print them. An unknown device has no peak, and then no MFU is
-printed: a guess would be worse than nothing.
+Dense peaks from the vendors' data sheets. For an unknown device no MFU is printed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DEVICES: dict[str, Device] = {
     )
 }
 
-# What `jax.Device.device_kind` says, most specific first.
+# Patterns of `jax.Device.device_kind`, most specific first.
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"H200", "H200"),
     (r"H100(?!.*PCIe)", "H100"),
@@ -51,7 +50,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
 
 
 def find(device_kind: str) -> Device | None:
-    """The device that JAX calls `device_kind`, or None where its peak is not known."""
+    """The device with this `device_kind`, or None if its peak is unknown."""
     for pattern, name in _KINDS:
         if re.search(pattern, device_kind, flags=re.IGNORECASE):
             return DEVICES[name]
@@ -59,6 +58,6 @@ def find(device_kind: str) -> Device | None:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 peak in FLOP/s, or None where it is not known."""
+    """Dense bf16 peak in FLOP/s, or None if it is unknown."""
     device = find(device_kind)
     return device.peak_flops if device else None

@@ -1,4 +1,4 @@
-"""Hashes of large files, remembered between runs: corpora do not change, and are read often."""
+"""Hashes of files; those of large ones are cached between runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SMALL = 1 << 24
 
 
 def user_cache() -> Path:
-    """Where things are remembered between runs that cost only time to lose."""
+    """The folder of caches, which can be deleted at any time."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "qac_jax"
 
 
 def sha256_once(path: str) -> str:
-    """The sha256 of a file; that of a large one is remembered by path, size and time."""
+    """The sha256 of a file; that of a large one is cached by path, size and modification time."""
     try:
         stat = os.stat(path)
     except FileNotFoundError:  # not a local file
@@ -43,14 +43,14 @@ def _file() -> Path:
 
 
 def _remembered(signature: str) -> str | None:
-    found = None
+    sha256 = None
     with contextlib.suppress(OSError):
         for line in _file().read_text().splitlines():
             with contextlib.suppress(ValueError, KeyError):
                 record = json.loads(line)
                 if record["file"] == signature:
-                    found = record["sha256"]
-    return found
+                    sha256 = record["sha256"]
+    return sha256
 
 
 def _remember(signature: str, sha256: str) -> None:

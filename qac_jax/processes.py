@@ -1,4 +1,4 @@
-"""What this process is: which of several, as its launcher says, and which command. Needs no JAX."""
+"""This process's index in a run over several hosts, and its command line. Needs no JAX."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from qac_jax.errors import UserError
 
 
-# The command line of `qac`, where that is what runs: messages say how to continue with it.
+# The arguments of `qac`, if it runs: messages quote the command that continues the run.
 _command: tuple[str, ...] = ()
 
 
 def run_by(arguments: Sequence[str]) -> None:
-    """Notes the arguments that `qac` was called with."""
+    """Records the arguments that `qac` was called with."""
     global _command
     _command = tuple(arguments)
 
@@ -41,16 +41,16 @@ def place(
     process: int = -1,
     environment: Mapping[str, str] | None = None,
 ) -> Place:
-    """SLURM and TPU pods (GKE, or launch/train_tpu.sh) are recognised by themselves.
+    """The place of this process; SLURM and TPU pods (GKE, launch/train_tpu.sh) are detected.
 
     Elsewhere `coordinator` (HOST:PORT of process 0), the number of `processes` and the number of
-    this `process` say it, or the variables QAC_COORDINATOR, QAC_PROCESSES and QAC_PROCESS.
+    this `process` define it, or the variables QAC_COORDINATOR, QAC_PROCESSES and QAC_PROCESS.
     """
-    given = os.environ if environment is None else environment
-    coordinator = coordinator or given.get("QAC_COORDINATOR", "")
+    variables = os.environ if environment is None else environment
+    coordinator = coordinator or variables.get("QAC_COORDINATOR", "")
     if coordinator:
-        count = processes or _number(given, "QAC_PROCESSES")
-        number = process if process >= 0 else _number(given, "QAC_PROCESS")
+        count = processes or _number(variables, "QAC_PROCESSES")
+        number = process if process >= 0 else _number(variables, "QAC_PROCESS")
         if ":" not in coordinator or count < 1 or not 0 <= number < count:
             raise UserError(
                 f"coordinator={coordinator!r}, processes={count}, process={number} do not describe "
@@ -58,18 +58,18 @@ def place(
                 "less one for this one"
             )
         return Place("explicit", number, count, coordinator)
-    if "SLURM_PROCID" in given and (count := _number(given, "SLURM_NTASKS", "1")) > 1:
-        return Place("slurm", _number(given, "SLURM_PROCID"), count)
-    if "QAC_TPU_WORKER" in given:  # launch/train_tpu.sh; JAX knows how many there are
-        return Place("tpu", _number(given, "QAC_TPU_WORKER"), 0)
-    hosts = [name for name in given.get("TPU_WORKER_HOSTNAMES", "").split(",") if name]
+    if "SLURM_PROCID" in variables and (count := _number(variables, "SLURM_NTASKS", "1")) > 1:
+        return Place("slurm", _number(variables, "SLURM_PROCID"), count)
+    if "QAC_TPU_WORKER" in variables:  # launch/train_tpu.sh; JAX knows how many there are
+        return Place("tpu", _number(variables, "QAC_TPU_WORKER"), 0)
+    hosts = [name for name in variables.get("TPU_WORKER_HOSTNAMES", "").split(",") if name]
     if len(hosts) > 1:
-        return Place("tpu", _number(given, "TPU_WORKER_ID"), len(hosts))
+        return Place("tpu", _number(variables, "TPU_WORKER_ID"), len(hosts))
     return Place()
 
 
-def _number(given: Mapping[str, str], name: str, default: str = "") -> int:
-    text = given.get(name, default)
+def _number(variables: Mapping[str, str], name: str, default: str = "") -> int:
+    text = variables.get(name, default)
     if not text.isdigit():
         raise UserError(
             f"{name}={text!r} is not a number; a run of several processes needs it in each of them"

@@ -25,13 +25,13 @@ _BAR_WIDTH = 24
 _TERMINAL_SECONDS = 0.2
 _LOG_SECONDS = 60.0
 
-_said: set[str] = set()
+_printed: set[str] = set()
 _silent = contextvars.ContextVar("silent", default=False)
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing is said and no bar is shown in the block: for those who use us as a library."""
+    """Suppresses messages and progress bars in the block, for use as a library."""
     token = _silent.set(True)
     try:
         yield
@@ -40,20 +40,20 @@ def silence() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One line for the user."""
+    """Prints one line for the user."""
     if not _silent.get():
         print(text, file=sys.stderr, flush=True)
 
 
 def say_once(text: str) -> None:
-    """The same, but only the first time in this process."""
-    if text not in _said:
-        _said.add(text)
+    """Prints a line only the first time in this process."""
+    if text not in _printed:
+        _printed.add(text)
         say(text)
 
 
 def resident_bytes() -> int:
-    """Memory of this process and its children that is really in use."""
+    """Resident memory of this process and its children."""
     import psutil
 
     process = psutil.Process()
@@ -115,7 +115,7 @@ class Bar:
             self._log()
 
     def skip(self, count: int) -> None:
-        """Items that an earlier run had finished: counted, but not in the rate."""
+        """Counts items that an earlier run finished, which do not enter the rate."""
         self.count += count
         self._skipped += count
 
@@ -130,7 +130,7 @@ class Bar:
             self._log()
 
     def line(self) -> str:
-        """What a log shows now."""
+        """The current state as a log line."""
         return f"{self.label}:  {self.state()}"
 
     def state(self) -> str:
@@ -199,8 +199,8 @@ def _size(stream: IO[str]) -> dict[str, Any]:
 class Metrics:
     """`metrics.jsonl`, one object a line; mirrored to TensorBoard or Weights & Biases on request.
 
-    TensorBoard: the folder named by QAC_TENSORBOARD. Weights & Biases: the project named by
-    WANDB_PROJECT. Both need their package; without it one sentence says so.
+    QAC_TENSORBOARD names the folder of TensorBoard, WANDB_PROJECT the project of Weights & Biases;
+    each needs its package.
     """
 
     def __init__(self, path: epath.PathLike, *, run_name: str = "", append: bool = True):

@@ -1,4 +1,4 @@
-"""The Python face: an encoder, and the passages that it searches, in a few lines.
+"""The Python interface: an encoder and the passages that it searches, in a few lines.
 
     from qac_jax import Retriever
 
@@ -6,7 +6,7 @@
     retriever.index(["Bees make honey.", "Granite is a hard stone."])
     retriever.search("Who makes honey?", k=1)
 
-Everything below is what the verbs `embed`, `index`, `search` and `export` do.
+It runs the stages `embed`, `index`, `search` and `export`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MODEL, _TEXTS, _VECTORS, _INDEX = "model", "texts", "vectors", "index"
 
 
 class Retriever:
-    """Makes vectors of texts, and finds the passages that answer a question.
+    """Encodes texts and retrieves the top passages for a query.
 
     >>> from qac_jax import Retriever
     >>> retriever = Retriever.load(folder)
@@ -69,16 +69,16 @@ class Retriever:
         self,
         encoder: Encoder,
         place: Path,
-        found: index_files.Index | None = None,
+        searched: index_files.Index | None = None,
         *,
         bars: bool | None = None,
     ):
-        """Use `load`. `place` is the encoder's folder, `found` what it searches."""
+        """Use `load`. `place` is the encoder's folder, `searched` its index."""
         self.encoder = encoder
         self._place = place
-        self._index = found
+        self._index = searched
         self._bars = sys.stderr.isatty() if bars is None else bars
-        self._remove: weakref.finalize | None = None  # what its own index lies in
+        self._remove: weakref.finalize | None = None  # deletes its temporary index
 
     @classmethod
     def load(
@@ -94,12 +94,12 @@ class Retriever:
         the hub), an index, or what `save` wrote.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean") and
-        max_length (tokens) replace what a folder says. progress_bars: None shows them where
-        somebody watches.
+        max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
+        terminal.
         """
         bars = sys.stderr.isatty() if progress_bars is None else progress_bars
         options = EncoderOptions(pooling=pooling, max_length=max_length)
-        with _told(bars):
+        with _progress_shown(bars):
             place = Path(folder)
             if (place / _INDEX / artifacts.COMMIT).exists():
                 model, place = model or place / _MODEL, place / _INDEX
@@ -112,9 +112,9 @@ class Retriever:
                     f"{place} is an index, whose encoder is used as it was for its vectors; leave "
                     "out pooling and max_length"
                 )
-            found = index_files.Index.load(place, encoder=os.fspath(model))
-            known = Path(model or found.artifact.info["encoder"]["path"])
-            return cls(found.encoder, known, found, bars=bars)
+            loaded = index_files.Index.load(place, encoder=os.fspath(model))
+            known = Path(model or loaded.artifact.info["encoder"]["path"])
+            return cls(loaded.encoder, known, loaded, bars=bars)
 
     def __repr__(self) -> str:
         known = f"{len(self._index):,} passages" if self._index is not None else "no passages yet"
@@ -135,11 +135,14 @@ class Retriever:
         if isinstance(texts, str):
             return self.encode([texts], side=side)[0]
         rows = [self._read(text) for text in texts]
-        with _told(self._bars), progress.Bar("encode", total=len(rows), unit="texts") as bar:
+        with (
+            _progress_shown(self._bars),
+            progress.Bar("encode", total=len(rows), unit="texts") as bar,
+        ):
             return self.encoder.encode(rows, side, advance=bar.advance)
 
     def index(self, passages: Place | Iterable[Passage], *, method: str = "auto") -> Retriever:
-        """Makes these passages the ones that `search` finds; returns the retriever itself.
+        """Indexes passages for `search`; returns the retriever itself.
 
         passages: texts, records with "text" and, where there are any, "_id" and "title" (without
         an id: their number), or the path of a corpus or of an artefact of passages. method: as
@@ -147,22 +150,22 @@ class Retriever:
         """
         root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
         remove = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-        with _told(self._bars):
+        with _progress_shown(self._bars):
             text_files.store(root / _TEXTS, self._records(passages))
             self._write_model(root / _MODEL)
             vectors = embed.Embed(encoder=str(root / _MODEL), passages=str(root / _TEXTS))
             execute(vectors, root / _VECTORS)
             execute(index.Index(vectors=str(root / _VECTORS), method=method), root / _INDEX)
-            found = index_files.Index.load(root / _INDEX)
+            built = index_files.Index.load(root / _INDEX)
             # The same encoder as ours: it need not be read again.
-            found.__dict__["encoder"] = self.encoder
+            built.__dict__["encoder"] = self.encoder
         if self._remove is not None:
             self._remove()
-        self._index, self._remove = found, remove
+        self._index, self._remove = built, remove
         return self
 
     @overload
-    def search(  # type: ignore[overload-overlap]  # a text is a sequence of texts, alas
+    def search(  # type: ignore[overload-overlap]  # str is a Sequence[str]
         self, question: str, k: int = ...
     ) -> list[Hit]: ...
     @overload
@@ -176,7 +179,7 @@ class Retriever:
             )
         if k < 1:
             raise UserError(f"k={k}; expected at least one passage")
-        with _told(self._bars):
+        with _progress_shown(self._bars):
             if isinstance(question, str):
                 return self._index.ask([question], k)[0]
             return self._index.ask(list(question), k)
@@ -187,7 +190,7 @@ class Retriever:
         target = Path(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UserError(f"{target} exists and is not empty; choose another folder")
-        with _told(self._bars):
+        with _progress_shown(self._bars):
             if self._index is None:
                 self._export(target, name, license)
                 return
@@ -196,7 +199,7 @@ class Retriever:
             self._export(target / _MODEL, name or target.name, license)
             self._save_texts(target / _TEXTS)
             shutil.copytree(self._index.artifact.path, part)
-            # Last: where the index is, everything is.
+            # Last, so that a folder with an index is complete.
             part.rename(target / _INDEX)
 
     def push_to_hub(
@@ -212,7 +215,7 @@ class Retriever:
         hub; returns its address."""
         import huggingface_hub
 
-        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work, _told(self._bars):
+        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work, _progress_shown(self._bars):
             folder = Path(work) / repository.rsplit("/", 1)[-1]
             self._export(folder, repository, license)
             try:
@@ -222,7 +225,7 @@ class Retriever:
                     repo_id=repository,
                     folder_path=folder,
                     commit_message=message,
-                    # What only means something in the folder where it was made.
+                    # Files that have no meaning outside the folder.
                     ignore_patterns=[artifacts.COMMIT, artifacts.LOCK],
                 )
             except Exception as error:  # offline, no token, no right …: many types, one meaning
@@ -256,10 +259,10 @@ class Retriever:
                 yield from text_files.read_passages(os.fspath(passages))
             return
         for number, passage in enumerate(passages):
-            self._read(passage)  # refuses what is none
-            found = {"text": passage} if isinstance(passage, str) else dict(passage)
-            name = str(found.pop("_id", found.pop("id", number)))
-            yield {"_id": name, "title": "", **found}
+            self._read(passage)  # raises if it is not a passage
+            record = {"text": passage} if isinstance(passage, str) else dict(passage)
+            name = str(record.pop("_id", record.pop("id", number)))
+            yield {"_id": name, "title": "", **record}
 
     def _write_model(self, folder: Path) -> None:
         """The encoder as it is used here, whatever its own folder says."""
@@ -295,16 +298,16 @@ class Retriever:
         """The texts of the passages in one artefact, where the index looks for them."""
         assert self._index is not None
         known = self._index.artifact.info["texts"]
-        found = text_files.find(known[0], self._index.artifact.path) if len(known) == 1 else None
-        if found is None:
+        texts = text_files.find(known[0], self._index.artifact.path) if len(known) == 1 else None
+        if texts is None:
             raise UserError(
                 "the passages' texts are not in one place that is still there; make the index "
                 "again with .index(passages)"
             )
-        shutil.copytree(found.path, folder)
+        shutil.copytree(texts.path, folder)
 
 
 @contextlib.contextmanager
-def _told(bars: bool) -> Iterator[None]:
+def _progress_shown(bars: bool) -> Iterator[None]:
     with contextlib.nullcontext() if bars else progress.silence():
         yield

@@ -1,10 +1,10 @@
-"""The verbs of the command line: what is in `stages/`, found without importing it.
+"""The verbs of the command line, read from the files in `stages/` without importing them.
 
-The first line of a stage's file says what the verb is called and what it does:
+The first line of a stage's file names the verb, its input and its output:
 
-    \"""`qac embed`: texts (or their tokens) into vectors, shard by shard.\"""
+    \"""`qac embed`: passages or queries → vectors of a dual encoder.\"""
 
-and its first class that is a `Stage` does it. Two verbs may share a file.
+and its first class that is a `Stage` implements it. Two verbs may share a file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 
-# In the order of the road; verbs that are not named here follow in the order of their names.
-ROAD = (
+# The order in which `qac --help` lists verbs; all others follow, sorted by name.
+ORDER = (
     *("prepare", "pairs", "generate", "extract", "collect", "unite", "judge", "tokenize"),
     *("pretrain", "finetune", "bm25", "embed", "index", "search", "fuse", "mine", "label"),
-    *("evaluate", "evaluate-beir", "suite", "relate", "votes", "report", "export"),
+    *("evaluate", "evaluate-beir", "suite", "relate", "votes", "similarities"),
+    *("report", "export"),
 )
 
 _STAGES = Path(__file__).parent / "stages"
@@ -46,7 +47,7 @@ class Verb:
 @functools.cache
 def stages() -> dict[str, Verb]:
     """Every verb that makes an artefact."""
-    found = {}
+    verbs = {}
     for path in _STAGES.glob("*.py"):
         text = path.read_text(encoding="utf-8")
         line, cls = _FIRST_LINE.match(text), _CLASS.search(text)
@@ -54,6 +55,6 @@ def stages() -> dict[str, Verb]:
             continue
         summary = line[2].rstrip('"').rstrip(".")
         for name in re.findall(r"`qac ([\w-]+)`", line[1]):
-            found[name] = Verb(name, f"qac_jax.stages.{path.stem}", cls[1], summary)
-    place = {name: number for number, name in enumerate(ROAD)}
-    return dict(sorted(found.items(), key=lambda item: (place.get(item[0], len(place)), item[0])))
+            verbs[name] = Verb(name, f"qac_jax.stages.{path.stem}", cls[1], summary)
+    place = {name: number for number, name in enumerate(ORDER)}
+    return dict(sorted(verbs.items(), key=lambda item: (place.get(item[0], len(place)), item[0])))

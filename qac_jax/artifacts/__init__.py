@@ -1,4 +1,4 @@
-"""Artefacts: folders that are whole or refused (DESIGN.md, "Contracts")."""
+"""Artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts")."""
 
 from qac_jax.artifacts.reading import (
     CLAIM,

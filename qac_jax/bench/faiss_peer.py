@@ -1,4 +1,4 @@
-"""FAISS on the CPU, at its best: each family of its indexes swept to a recall.
+"""FAISS on the CPU: the fastest index of each family that reaches a recall.
 
 Built once, every index is searched as little as the recall allows (`nprobe`, `efSearch`); the
 fastest of each family then takes part in the benchmark.
@@ -29,12 +29,12 @@ _CODES = ("fs", "fsr")  # of the vectors, or of what their list's centre leaves 
 _LINKS = (32,)
 _CONSTRUCTION = 100
 _TIMINGS = 2
-# So many queries find a configuration; all of them judge and time it.
+# Queries that a configuration is chosen on; all queries evaluate and time it.
 _SAMPLE = 250
 
 
 class Search(Protocol):
-    """Rows of the best of queries; the effort is `nprobe` or `efSearch`."""
+    """Top rows of queries; the effort is `nprobe` or `efSearch`."""
 
     def __call__(self, queries: np.ndarray, effort: int) -> np.ndarray: ...
 
@@ -51,7 +51,7 @@ class Found:
 
 
 def load() -> Any:
-    """The package, or a sentence."""
+    """The package; raises if it is not installed."""
     try:
         import faiss
     except ImportError as error:

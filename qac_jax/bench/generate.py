@@ -35,25 +35,25 @@ class Generate:
 
     Both have the same random weights and read the same real passages, sorted by length. As random
     weights hardly ever end a text, both are made to say all `max_tokens`: the work is the same.
-    Repetitions alternate, figures are medians; greedy texts must agree, or there is no result.
+    Repetitions alternate, figures are medians; the benchmark fails if greedy texts differ.
     """
 
     EXAMPLE = "qac bench generate --passages 64 --repetitions 3"
 
-    corpus: str = option("numpy,scipy", "passages to read, in `format`")
-    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
-    passages: int = option(64, "how many of the corpus, evenly spread")
-    shape: str = option("small", "of the T5", choices=tuple(_SHAPES))
-    samples: int = option(5, "texts a passage")
-    max_tokens: int = option(64, "of each text")
-    max_input: int = option(256, "tokens that are read")
-    top_k: int = option(25, "of sampling (0: all)")
-    top_p: float = option(0.95, "of sampling (1: all)")
-    precision: str = option("auto", "ours: auto, float32 or bfloat16")
-    batch_texts: int = option(0, "passages a batch, on both sides (0: as `qac generate` does)")
-    repetitions: int = option(3, "of each side")
-    threads: int = option(0, "of PyTorch (0: as many as cores)")
-    peer: str = option("transformers", "what to compare with", choices=("transformers", "none"))
+    corpus: str = option("numpy,scipy", "corpus, in --format")
+    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
+    passages: int = option(64, "passages of the corpus, evenly spread")
+    shape: str = option("small", "shape of the T5", choices=tuple(_SHAPES))
+    samples: int = option(5, "texts per passage")
+    max_tokens: int = option(64, "length of each text in tokens")
+    max_input: int = option(256, "maximum input length in tokens")
+    top_k: int = option(25, "sample from the top k tokens (0: all)")
+    top_p: float = option(0.95, "sample from the top p of the probability mass (1: all)")
+    precision: str = option("auto", "our precision: auto, float32 or bfloat16")
+    batch_texts: int = option(0, "passages per batch, on both sides (0: as `qac generate`)")
+    repetitions: int = option(3, "repetitions of each side")
+    threads: int = option(0, "threads of PyTorch (0: one per core)")
+    peer: str = option("transformers", "peer to compare with", choices=("transformers", "none"))
     profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
@@ -63,23 +63,23 @@ class Generate:
         batches = list(generator.batches([len(row) for row in rows]))
 
         def ours() -> int:
-            told = [0]
+            generated = [0]
 
             def report(_: int, tokens: int) -> None:
-                told[0] += tokens
+                generated[0] += tokens
 
             generator.generate(requests, report=report)
-            return told[0]
+            return generated[0]
 
         sides: dict[str, Callable[[], int]] = {"qac_jax": ours}
         if self.peer != "none":
             sides["transformers"] = self._theirs(generator, params, rows, batches)
         wanted = len(requests) * self.samples * self.max_tokens
         for name, run in sides.items():  # the first call compiles and is not measured
-            if (said := run()) != wanted:
+            if (tokens := run()) != wanted:
                 raise UserError(
-                    f"{name} said {said} tokens and not {wanted}, so the work is not the same; "
-                    "report this"
+                    f"{name} generated {tokens} tokens instead of {wanted}, so the work is not the "
+                    "same; report this"
                 )
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         with self._recorded():
@@ -98,7 +98,7 @@ class Generate:
         return figures | self._more(generator, rows, batches, wanted / medians["qac_jax"])
 
     def _generator(self) -> tuple[Generator, Any]:
-        """A T5 with random weights whose texts are as long as they may be."""
+        """A T5 with random weights whose texts always have the maximum length."""
         import jax
 
         from qac_jax.hub import backbones
@@ -146,15 +146,15 @@ class Generate:
         from qac_jax.formats import documents
         from qac_jax.inference.generator import Request
 
-        found: list[str] = []
+        texts: list[str] = []
         for document in documents.read(self.format, self.corpus):
-            found += [p.text for p in document.passages]
-            found += [s.text for s in document.sections if s.text.strip()]
-        if not found:
+            texts += [p.text for p in document.passages]
+            texts += [s.text for s in document.sections if s.text.strip()]
+        if not texts:
             raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
-        wanted = min(self.passages, len(found))
+        wanted = min(self.passages, len(texts))
         return [
-            Request(str(i), found[i * len(found) // wanted], "text2query: ") for i in range(wanted)
+            Request(str(i), texts[i * len(texts) // wanted], "text2query: ") for i in range(wanted)
         ]
 
     def _theirs(
@@ -191,9 +191,9 @@ class Generate:
         self._check(generator, rows, batches[-1], model, inputs(batches[-1]))
 
         def run() -> int:
-            said = 0
+            tokens = 0
             for batch in batches:
-                found = model.generate(
+                generated = model.generate(
                     **inputs(batch),
                     do_sample=True,
                     top_k=self.top_k,
@@ -202,16 +202,16 @@ class Generate:
                     max_new_tokens=self.max_tokens,
                     min_new_tokens=self.max_tokens,
                 )
-                texts = [generator.tokenizer.decode(ids) for ids in found[:, 1:].tolist()]
-                said += len(texts) * (found.shape[1] - 1)
-            return said
+                texts = [generator.tokenizer.decode(ids) for ids in generated[:, 1:].tolist()]
+                tokens += len(texts) * (generated.shape[1] - 1)
+            return tokens
 
         return run
 
     def _check(
         self, generator: Generator, rows: Any, batch: Batch, model: Any, inputs: dict[str, Any]
     ) -> None:
-        """Both sides say the same when nothing is drawn."""
+        """Raises if the greedy texts of both sides differ."""
         from qac_jax.inference.generator import Request
         from qac_jax.models.decoding.settings import Decoding
 

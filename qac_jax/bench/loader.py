@@ -38,14 +38,14 @@ class Loader:
 
     EXAMPLE = "qac bench loader --workers 2"
 
-    examples: str = option("", "an examples artefact; default: made of --data_dir or docstrings")
+    examples: str = option("", "artefact of examples (default: made of --data_dir or docstrings)")
     data_dir: str = option("", "a BEIR folder with corpus, queries and qrels/train.tsv")
-    kind: str = option("", "what to read the examples as; default: what they were made for")
-    batch: int = option(512, "examples a batch")
-    workers: int = option(2, "processes that make batches (0: a thread)")
-    backend: str = option("auto", "of workers 0", choices=("auto", "grain", "plain"))
-    repetitions: int = option(7, "of each side")
-    seconds: float = option(1.5, "of each repetition")
+    kind: str = option("", "read the examples as this kind (default: what they were made for)")
+    batch: int = option(512, "examples per batch")
+    workers: int = option(2, "loader processes (0: a thread)")
+    backend: str = option("auto", "backend of --workers 0", choices=("auto", "grain", "plain"))
+    repetitions: int = option(7, "repetitions of each side")
+    seconds: float = option(1.5, "seconds per repetition")
 
     def run(self) -> dict[str, Any]:
         from qac_jax.data.examples import Examples
@@ -91,14 +91,14 @@ class Loader:
                 for name, call in sides.items():
                     rates[name].append(self._rate(call))
         size = sum(os.path.getsize(file) for file in examples.files)
-        medians = {name: statistics.median(found) for name, found in rates.items()}
+        medians = {name: statistics.median(measured) for name, measured in rates.items()}
         return {
             "pairs_per_second": medians["pairs"],
             "raw_per_second": medians["raw"],
             "direct_per_second": medians["direct"],
             "ratio": medians["pairs"] / medians["raw"],
             "ratio_direct": medians["pairs"] / medians["direct"],
-            "fastest": {name: round(max(found)) for name, found in rates.items()},
+            "fastest": {name: round(max(measured)) for name, measured in rates.items()},
             "kind": pairs.featurizers[0].kind.name,
             "lengths": str(pairs.featurizers[0].lengths),
             "examples": examples.count,

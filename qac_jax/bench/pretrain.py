@@ -1,4 +1,4 @@
-"""`qac bench pretrain`: steps of CoT-MAE and coCondenser, by the sort of their contexts."""
+"""`qac bench pretrain`: steps of CoT-MAE and coCondenser, by kind of context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
 # Tokens of real texts, as shares of the longest passage and as numbers for a query.
 _PASSAGES, _QUERIES = (0.65, 1.0), (6, 16)
 _OBJECTIVES = ("cotmae", "cocondenser")
-# What one side of the benchmark reads: (does the context hold a query, is it padded to 144).
+# The inputs of one side of the benchmark: (does the context hold a query, is it padded to 144).
 _CONTEXTS = {
     "passage_query": (True, False),
     "passage_passage": (False, True),
@@ -32,7 +32,7 @@ _CONTEXTS = {
 
 
 class Compiled(NamedTuple):
-    """A step of ours, compiled: it runs so many steps on a batch."""
+    """A compiled step of ours, called with a number of steps."""
 
     run: Callable[[Batch, int], None]
     flops: float  # of one step over padded texts
@@ -55,26 +55,24 @@ class Pretrain:
 
     EXAMPLE = "qac bench pretrain --objective cotmae --repetitions 5"
 
-    objective: str = option("both", "which", choices=("both", *_OBJECTIVES))
-    decoder: str = option("mlm", "of CoT-MAE", choices=("mlm", "causal", "both"))
+    objective: str = option("both", "objective", choices=("both", *_OBJECTIVES))
+    decoder: str = option("mlm", "decoder of CoT-MAE", choices=("mlm", "causal", "both"))
     layers: int = option(6, "layers of the BERT")
-    hidden: int = option(384, "its width")
-    head_size: int = option(0, "of its attention heads (0: 64, or 32 below a width of 768)")
-    vocabulary: int = option(30522, "pieces")
-    pairs: int = option(16, "pairs a step")
+    hidden: int = option(384, "width of the BERT")
+    head_size: int = option(0, "size of attention heads (0: 64, or 32 below a width of 768)")
+    vocabulary: int = option(30522, "size of the vocabulary")
+    pairs: int = option(16, "pairs per step")
     microbatch: int = option(0, "pairs at a time: accumulated (CoT-MAE), in chunks (coCondenser)")
-    passage: int = option(144, "longest passage")
-    context: int = option(32, "longest query")
-    dropout: float = option(0.1, "in both")
-    precision: str = option("auto", "of matrix products: auto, float32 or bfloat16")
-    remat: str = option(
-        "none", "what is computed again", choices=("none", "attention", "dots", "layer")
-    )
-    scan: bool = option(False, "layers in one loop: compiles faster")
+    passage: int = option(144, "maximum passage length")
+    context: int = option(32, "maximum query length")
+    dropout: float = option(0.1, "dropout, on both sides")
+    precision: str = option("auto", "precision of matrix products: auto, float32 or bfloat16")
+    remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
+    scan: bool = option(False, "scan over layers, which compiles faster")
     peer: bool = option(True, "measure PyTorch too")
-    steps: int = option(1, "steps a repetition")
-    repetitions: int = option(5, "of each side")
-    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    steps: int = option(1, "steps per repetition")
+    repetitions: int = option(5, "repetitions of each side")
+    threads: int = option(0, "threads of PyTorch (0: one per core)")
     profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
 
     def run(self) -> dict[str, Any]:
@@ -110,11 +108,11 @@ class Pretrain:
             sides["pytorch"] = peer
         seconds = self._alternating(sides)
         medians = {side: statistics.median(times) for side, times in seconds.items()}
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for sort, batch in batches.items():
             step, median = of_sort[sort], medians[sort]
             tokens = sum(int(x.sum()) for n, x in batch.items() if n.endswith("_length"))
-            found[sort] = {
+            figures[sort] = {
                 "examples_per_second": self.pairs / median,
                 "tokens_per_second": tokens / median,
                 "flops_per_example": step.flops / self.pairs,
@@ -122,25 +120,25 @@ class Pretrain:
                 "fastest_ms": 1e3 * min(seconds[sort]),
             }
             if peak := step.memory.get("peak"):
-                found[sort]["memory_bytes"] = peak
+                figures[sort]["memory_bytes"] = peak
             if (used := report.mfu(step.flops, median)) is not None:
-                found[sort]["mfu"] = used
+                figures[sort]["mfu"] = used
         query = medians["passage_query"]
-        found["over_passage_passage"] = medians["passage_passage"] / query
-        found["over_padded"] = medians["passage_query_padded"] / query
+        figures["over_passage_passage"] = medians["passage_passage"] / query
+        figures["over_padded"] = medians["passage_query_padded"] / query
         if "pytorch" in medians:
-            found["pytorch_examples_per_second"] = self.pairs / medians["pytorch"]
-            found["ratio"] = medians["pytorch"] / query
+            figures["pytorch_examples_per_second"] = self.pairs / medians["pytorch"]
+            figures["ratio"] = medians["pytorch"] / query
         if self.profile:
             folder = os.path.join(self.profile, name)
             profiler.start(folder)
             sides["passage_query"](self.steps)
             print(profiler.table(profiler.stop(folder, short.step), self.steps, rows=20))
-        return {name: found}
+        return {name: figures}
 
     def _alternating(self, sides: dict[str, Callable[[int], None]]) -> dict[str, list[float]]:
         seconds: dict[str, list[float]] = {side: [] for side in sides}
-        for step in sides.values():  # first touches are not measured
+        for step in sides.values():  # the first call is not measured
             step(1)
         for _ in range(self.repetitions):
             for side, step in sides.items():
@@ -175,7 +173,7 @@ class Pretrain:
         """Attention heads of the BERT."""
         size = self.head_size or (64 if self.hidden >= 768 else 32)
         if self.hidden % size:
-            raise UserError(f"hidden={self.hidden} is no multiple of head_size={size}")
+            raise UserError(f"hidden={self.hidden} is not a multiple of head_size={size}")
         return self.hidden // size
 
     def _objective(self, name: str) -> Any:

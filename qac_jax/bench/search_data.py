@@ -1,4 +1,4 @@
-"""What `qac bench search` searches: real passages' vectors with copies, or generated ones."""
+"""Data of `qac bench search`: vectors of real passages with copies, or generated vectors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 # Generated vectors lie in clusters, as those of texts do.
-_CLUSTER = 1000  # more than are asked for, or the rest of the best are anybody
+_CLUSTER = 1000  # more than k, so that the top k lie in one cluster
 _SPREAD = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What is searched, and with what."""
+    """Passages and queries of a benchmark."""
 
-    told: str
+    description: str
     vectors: np.ndarray
     queries: np.ndarray
     tuning: np.ndarray
@@ -44,13 +44,13 @@ class Data:
 
 
 def generated(bench: Search) -> Data:
-    """In clusters, as those of texts are."""
+    """Vectors in clusters, like those of texts."""
     rng = np.random.default_rng(bench.seed)
     centres = rng.normal(size=(max(bench.rows // _CLUSTER, 1), bench.width))
 
     def drawn(count: int) -> np.ndarray:
-        found = centres[rng.integers(0, len(centres), count)]
-        return _unit(found + _SPREAD * rng.normal(size=found.shape), bench.dtype)
+        near = centres[rng.integers(0, len(centres), count)]
+        return _unit(near + _SPREAD * rng.normal(size=near.shape), bench.dtype)
 
     return Data(
         f"{bench.rows:,} generated vectors in {len(centres):,} clusters",
@@ -80,9 +80,9 @@ def real(bench: Search, work: Path) -> Data:
         wanted = embed.Embed(encoder=model, passages=str(corpus))
         made = [stage.execute(wanted, work / "embedded", replace=True)]
     every = [Vectors.of(artifact) for artifact in made]
-    found = np.concatenate([vectors.read(0, len(vectors)) for vectors in every])
+    passage_vectors = np.concatenate([vectors.read(0, len(vectors)) for vectors in every])
     rng = np.random.default_rng(bench.seed)
-    passages = found[rng.permutation(len(found))[: bench.rows]]
+    passages = passage_vectors[rng.permutation(len(passage_vectors))[: bench.rows]]
     copies = passages[rng.integers(0, len(passages), bench.rows - len(passages))]
     shift = rng.normal(size=copies.shape) * (bench.noise / copies.shape[1] ** 0.5)
     length = np.linalg.norm(copies, axis=1, keepdims=True)
@@ -106,7 +106,7 @@ def real(bench: Search, work: Path) -> Data:
 
 
 def _join(folders: Sequence[str], target: Path) -> None:
-    """One corpus of several; ids are told apart by their folder's number."""
+    """One corpus of several; ids begin with their folder's number."""
     from qac_jax.retrieval.texts import read_passages
 
     part = target.with_suffix(".part")
@@ -118,7 +118,7 @@ def _join(folders: Sequence[str], target: Path) -> None:
 
 
 def stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
-    """Vectors as an artefact; there are no texts behind its rows."""
+    """Vectors as an artefact without texts."""
     from qac_jax import artifacts
     from qac_jax.retrieval import ids
     from qac_jax.retrieval.vectors import KIND, shard_name

@@ -29,15 +29,15 @@ class Train:
     EXAMPLE = "qac bench train --steps 5 --repetitions 7"
 
     layers: int = option(6, "layers of the BERT")
-    hidden: int = option(384, "its width")
-    vocabulary: int = option(30522, "pieces")
-    batch: int = option(32, "examples a step")
-    length: int = option(128, "tokens an example, none of them padding")
-    dropout: float = option(0.1, "in both")
-    generator: str = option("hash", "of our dropout masks", choices=("hash", "threefry"))
-    steps: int = option(3, "steps a repetition")
-    repetitions: int = option(7, "of each side")
-    threads: int = option(0, "of PyTorch (0: as many as cores)")
+    hidden: int = option(384, "width of the BERT")
+    vocabulary: int = option(30522, "size of the vocabulary")
+    batch: int = option(32, "examples per step")
+    length: int = option(128, "tokens per example, without padding")
+    dropout: float = option(0.1, "dropout, on both sides")
+    generator: str = option("hash", "generator of our dropout masks", choices=("hash", "threefry"))
+    steps: int = option(3, "steps per repetition")
+    repetitions: int = option(7, "repetitions of each side")
+    threads: int = option(0, "threads of PyTorch (0: one per core)")
     profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
 
     def run(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Train:
             "pytorch_full_logits": self._theirs(full_logits=True),
         }
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for step in sides.values():  # compilation and first touches are not measured
+        for step in sides.values():  # compilation and the first call are not measured
             step(2)
         for _ in range(self.repetitions):
             for name, step in sides.items():

@@ -1,4 +1,4 @@
-"""Makes any batch of a run: records, examples, arrays."""
+"""Makes the batch of any step: reads records, makes examples, stacks arrays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qac_jax.data.workers import Spec
 Batch = dict[str, np.ndarray]
 VALID = "valid"
 
-# So many records are fetched and parsed together, for several small batches if need be: fetching
-# one by one costs ten times as much a record.
+# Records that are fetched and parsed together, for several small batches if necessary: fetching
+# them one by one is ten times as slow.
 _TOGETHER = 1024
 
 
 class Batches:
-    """This host's rows of batch number `step`. Travels to worker processes."""
+    """This host's rows of batch number `step`. Is pickled for worker processes."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Batches:
         return batch
 
     def _records(self, number: int) -> tuple[Slots, Sequence[Mapping[str, Any]]]:
-        """The slots of a run of steps and their records; the last run is kept."""
+        """The slots of a run of steps and their records; the last run is cached."""
         fetched = self._fetched
         if fetched is None or fetched[0] != number:
             steps = range(number * self.run, (number + 1) * self.run)
             each = [self.plan.at(step).rows(self._first, self._last) for step in steps]
             slots = Slots(*(np.concatenate(column) for column in zip(*each, strict=True)))
-            # One assignment: a prefetching thread may be at work beside the main one.
+            # One assignment: a prefetching thread may read while the main one replaces it.
             self._fetched = fetched = (number, slots, self._read(slots))
         return fetched[1:]
 
@@ -93,7 +93,7 @@ class Batches:
         for part, source in enumerate(self.sources):
             rows = np.flatnonzero(slots.part == part)
             if rows.size:
-                found = source.read(slots.example[rows])
-                for row, record in zip(rows.tolist(), found, strict=True):
+                fetched = source.read(slots.example[rows])
+                for row, record in zip(rows.tolist(), fetched, strict=True):
                     records[row] = record
         return records

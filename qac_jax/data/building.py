@@ -1,4 +1,4 @@
-"""What `tokenize` stores: its settings, light to import for stages that list them."""
+"""Settings of what `tokenize` stores, without heavy imports, for stages that list them."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from qac_jax.fields import option
 
 Record = Mapping[str, Any]
 
-# Other passages of a document that may be a passage's context: within 100, next to it, or a text
-# that shares sentences with it.
+# How a sibling passage is drawn: within 100 passages, an adjacent one, or a text that shares
+# sentences with the passage.
 SORTS = ("random", "nearby", "overlap")
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """How texts are written before they become tokens."""
+    """How texts are formatted before tokenisation."""
 
     title: str = option(
-        "auto", "a passage's title before its text", choices=("auto", "none", "separate", "space")
+        "auto",
+        "how a passage's title is put before its text",
+        choices=("auto", "none", "separate", "space"),
     )
     prefix: str = option("", "seq2seq: text before every input, such as 'text2query: '")
     query_prompt: str = option("", "judged queries: text before each, such as 'query: '")
-    passage_prompt: str = option("", "and before each of their passages")
+    passage_prompt: str = option("", "judged queries: text before each passage")
     input_tokens: int = option(
-        0, "seq2seq: prompt and text of a pair are cut to this many tokens (0: they are not cut)"
+        0, "seq2seq: maximum length of prompt and text in tokens (0: unlimited)"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PassageSelection:
-    """Which passages and contexts are taken."""
+    """Which passages and contexts are used."""
 
     part: str = option(
         "all",
-        "which passages: all, those that prepare marked as held out, or the others",
+        "passages to use: all, those that qac prepare held out, or the others (train)",
         choices=("all", "train", "held_out"),
     )
-    origins: tuple[str, ...] = option((), "take only contexts of these origins")
-    strategies: tuple[str, ...] = option((), "augtriever: texts to store (default: all there are)")
+    origins: tuple[str, ...] = option((), "use only contexts of these origins (default: all)")
+    strategies: tuple[str, ...] = option((), "augtriever: strategies to store (default: all)")
 
     def takes(self, passage: Record) -> bool:
-        """Whether this passage belongs to the part of the corpus that is asked for."""
+        """Whether this passage is in the selected part of the corpus."""
         if self.part == "all":
             return True
         return bool(passage.get("held_out")) == (self.part == "held_out")
@@ -55,13 +57,13 @@ class PassageSelection:
 class Siblings:
     """Other passages of a document, stored as contexts of a passage."""
 
-    sorts: tuple[str, ...] = option(SORTS, "sibling passages to store for passage pairs")
-    siblings: int = option(1, "how many of each sort; 1 as in the released code")
-    overlap_tokens: int = option(144, "least length of an overlapping sibling")
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
+    sorts: tuple[str, ...] = option(SORTS, "kinds of sibling passages to store as contexts")
+    siblings: int = option(1, "siblings of each kind per passage (released code: 1)")
+    overlap_tokens: int = option(144, "minimum length of an overlapping sibling")
+    splitter: str = option("auto", "sentence splitter: auto, punkt_tab, shipped, or a learned file")
 
     def check(self) -> None:
-        """Refuses unknown sorts, and none of a sort."""
+        """Raises UserError for unknown sorts, and for fewer than one sibling."""
         for sort in self.sorts:
             if sort not in SORTS:
                 raise UserError(
@@ -75,19 +77,19 @@ class Siblings:
 class Negatives:
     """Which negatives of a judged query are stored, and with which scores."""
 
-    depth: int = option(200, "negatives are taken from this many first places of a run")
-    keep: int = option(128, "negatives stored for a query")
-    random_negatives: int = option(0, "uniformly random passages added to a query's negatives")
-    negatives_per_query: int = option(4, "cross_encoder: negatives for a query")
-    teacher: bool = option(False, "store the scores that the negatives' artefact holds")
+    depth: int = option(200, "negatives are taken from the top k of a run")
+    keep: int = option(128, "negatives stored per query")
+    random_negatives: int = option(0, "uniformly random negatives added per query")
+    negatives_per_query: int = option(4, "cross_encoder: negatives per query")
+    teacher: bool = option(False, "store the teacher's scores of --negatives")
     scores: bool = option(
-        False, "cross_encoder: each query begins with its passage's share of --negatives' scores"
+        False, "cross_encoder: prefix each query with its passage's score in --negatives"
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Building:
-    """The settings of a stage that its workers need."""
+    """The settings of `tokenize` that its workers need."""
 
     tokenizer: str
     seed: int = 0

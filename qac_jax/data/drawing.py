@@ -1,4 +1,4 @@
-"""What pair functions of several kinds draw: names by weights, texts of lists, negatives."""
+"""Random choices of the pair functions: names by weights, texts of lists, negatives."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def pick(probabilities: Mapping[str, float], rng: np.random.Generator) -> str:
 
 
 def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str]) -> None:
-    """Refuses unknown names, negative weights, and nothing but zeros."""
+    """Raises UserError for unknown names, negative weights, and weights that are all zero."""
     for name, weight in weights.items():
         if name not in valid:
             raise UserError(f"{what}: {name!r} is not known; {nearest(name, valid)}")
         if weight < 0:
             raise UserError(f"{what}: {name!r} has weight {weight}; expected 0 or more")
     if not sum(weights.values()):
-        raise UserError(f"{what} has no weight above 0; give one, such as {{{valid[0]!r}: 1.0}}")
+        raise UserError(
+            f"{what}: all weights are 0; give one above 0, such as {{{valid[0]!r}: 1.0}}"
+        )
 
 
 def pair(
@@ -51,7 +53,7 @@ def pair(
 
 
 def any_text(record: Record, name: str, rng: np.random.Generator, first: int = 0) -> np.ndarray:
-    """One of the (first) texts of a list; of an empty one, the passage itself."""
+    """One of the (first) texts of a list; the passage itself if the list is empty."""
     texts = record[name]
     count = len(texts)
     if first and first < count:
@@ -62,7 +64,7 @@ def any_text(record: Record, name: str, rng: np.random.Generator, first: int = 0
 
 
 def window(available: int, wanted: int, rng: ExampleRng, shuffle: bool) -> Sequence[int]:
-    """The numbers of this epoch's negatives: windows of an order that belongs to the example."""
+    """The numbers of this epoch's negatives: the next window of the example's own permutation."""
     if wanted == 0:
         return []
     if available == 0:
@@ -80,6 +82,6 @@ def window(available: int, wanted: int, rng: ExampleRng, shuffle: bool) -> Seque
 
 
 def check_passages(settings: Settings) -> None:
-    """Refuses a number of passages of a query that leaves none."""
+    """Raises UserError for fewer than one passage a query."""
     if settings["n_passages"] < 1:
         raise UserError(f"n_passages is {settings['n_passages']}; expected 1 or more")

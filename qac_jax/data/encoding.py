@@ -1,7 +1,7 @@
-"""Texts into token ids, many at a time: what the kinds of `data/kinds/` make their records with.
+"""Batched tokenisation of texts, with which the kinds of `data/kinds/` make their records.
 
-Sibling passages are drawn once, when they are stored (as in CoT-MAE's released code); everything
-else that is random is drawn in training.
+Sibling passages are drawn once, when they are stored (as in CoT-MAE's released code); all other
+random choices are made in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qac_jax.text.titles import text_of
 
 Ids = Sequence[int]
 
-# Queries that are tokenised together, with their passages.
+# Queries that are tokenised in one call, with their passages.
 _QUERIES = 64
 
 
@@ -44,7 +44,7 @@ class _Encoder:
         self.left_out: dict[str, int] = {}
 
     def has(self, ids: Sequence[Any], otherwise: str) -> bool:
-        """Whether there is something; if not, it is counted as left out."""
+        """Whether `ids` is not empty; if it is, it is counted as left out."""
         if not ids:
             self.left_out[otherwise] = self.left_out.get(otherwise, 0) + 1
         return bool(ids)
@@ -56,7 +56,7 @@ class DocumentTexts(_Encoder):
     _splitter: sentences.Splitter | None = None
 
     def passages(self, documents: Sequence[DocumentContexts]) -> list[list[Ids]]:
-        """The ids of all passages, of each document."""
+        """The ids of the passages of each document."""
         prefix, title = self.building.texts.prefix, self.building.texts.title
         texts = [
             [prefix + text_of(self.tokenizer, p, title) for p in d.passages] for d in documents
@@ -65,13 +65,13 @@ class DocumentTexts(_Encoder):
         return [[next(stream) for _ in of] for of in texts]
 
     def contexts(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
-        """The ids of every passage's contexts."""
+        """The ids of the contexts of every passage."""
         origins = self.building.selection.origins
         return self.lists(
             [
                 [
-                    [c["text"] for c in given if not origins or c["origin"] in origins]
-                    for given in of
+                    [c["text"] for c in contexts if not origins or c["origin"] in origins]
+                    for contexts in of
                 ]
                 for of in (d.contexts for d in documents)
             ]
@@ -83,7 +83,7 @@ class DocumentTexts(_Encoder):
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
     def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
-        """The sentences of all passages, of each document."""
+        """The sentences of the passages of each document."""
         if self._splitter is None:
             self._splitter = sentences.load(self.building.siblings.splitter)
         return [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
@@ -91,11 +91,11 @@ class DocumentTexts(_Encoder):
     def siblings(
         self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
     ) -> list[list[dict[str, list[Ids]]]]:
-        """Other passages of the document for each passage, of every sort; none for a lone one."""
+        """Other passages of the document for each passage, of every sort; none for a single one."""
         sorts, each = self.building.siblings.sorts, self.building.siblings.siblings
         draws = {"random": spans.random_sampled, "nearby": spans.nearby}
         overlaps = self._overlaps(documents) if "overlap" in sorts else None
-        found = []
+        siblings = []
         for d, (document, body) in enumerate(zip(documents, bodies, strict=True)):
             of_passages = []
             for number, passage in enumerate(document.passages):
@@ -109,11 +109,11 @@ class DocumentTexts(_Encoder):
                 if overlaps is not None:
                     others["overlap"] = overlaps[d][number]
                 of_passages.append(others)
-            found.append(of_passages)
-        return found
+            siblings.append(of_passages)
+        return siblings
 
     def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
-        """Texts that share sentences with each passage and go on after it (CoT-MAE's `overlap`)."""
+        """Texts that overlap each passage in whole sentences (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
         split = self.sentences(documents)
         counts = iter(self.tokenizer.count(_flat(_flat(split))))
@@ -137,7 +137,7 @@ class DocumentTexts(_Encoder):
 
 
 class JudgedTexts(_Encoder):
-    """The ids of queries and their passages: each passage is tokenised once, since they repeat."""
+    """The ids of queries and their passages; a passage that repeats is tokenised once."""
 
     def __init__(self, building: Building, passages: Records | None):
         super().__init__(building)
@@ -149,7 +149,7 @@ class JudgedTexts(_Encoder):
         queries: Sequence[Judged],
         change: Callable[[Judged], Judged] = lambda judged: judged,
     ) -> Iterator[tuple[Judged, Ids]]:
-        """The queries (changed) with their ids, once the ids of their passages are known."""
+        """The queries (after `change`) with their ids; the ids of their passages are cached."""
         prompt = self.building.texts.query_prompt
         for start in range(0, len(queries), _QUERIES):
             together = [change(judged) for judged in queries[start : start + _QUERIES]]
@@ -161,11 +161,11 @@ class JudgedTexts(_Encoder):
                     yield judged, ids
 
     def ids(self, passages: Sequence[Any] | np.ndarray) -> list[np.ndarray]:
-        """The ids of the passages of such a query."""
+        """The ids of passages of a query that `queries` gave."""
         return [self._known[passage] for passage in passages]
 
     def _learn(self, lists: Iterable[Sequence[Any] | np.ndarray]) -> None:
-        """Reads and tokenises those that are new."""
+        """Reads and tokenises the passages that are new."""
         new = dict.fromkeys(p for passages in lists for p in passages)
         names = [passage for passage in new if passage not in self._known]
         prompt, title = self.building.texts.passage_prompt, self.building.texts.title
@@ -181,5 +181,5 @@ class JudgedTexts(_Encoder):
 
 
 def _flat(nested: Iterable[Iterable[Any]]) -> list[Any]:
-    """One level of nesting less."""
+    """The list with one level of nesting removed."""
     return list(itertools.chain.from_iterable(nested))

@@ -10,7 +10,7 @@ TensorFlow and TFDS, straight from its ArrayRecord files and a block at a time. 
 - `documents.npy`: the document number of every example (only where documents are known);
 - `tokenizer/`: the tokeniser, in Hugging Face's layout.
 
-`info` says: `task` (the kind it was made for), `schema` (features and dtypes), `form` (special
+`info` has: `task` (the kind it was made for), `schema` (features and dtypes), `form` (special
 tokens), `vocab_size`, `tokenizer`, `shards` (records in each file), `settings` (of the kind).
 """
 
@@ -37,10 +37,10 @@ PREFIX = "examples-train.array_record"
 DOCUMENTS = "documents.npy"
 TOKENIZER = "tokenizer"
 
-# Random access: reading ahead would only read what is not wanted. (array_record's own
-# ArrayRecordDataSource starts a thread pool a call, which triples the cost of small batches.)
+# Random access, so no reading ahead. (array_record's own ArrayRecordDataSource starts a thread pool
+# for each call, which triples the cost of small batches.)
 _READER, _READ = "readahead_buffer_size:0", 2048
-# A worker process has one core: handing records to threads would only cost it time.
+# A worker process has one core, so threads would only cost it time.
 _SERIAL = ",max_parallelism:1"
 
 
@@ -82,7 +82,7 @@ class Examples:
         return os.path.join(self.path, TOKENIZER)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For worker processes: open files and locks stay here."""
+        """For worker processes, without open files and locks."""
         return {
             k: v for k, v in self.__dict__.items() if k not in ("_readers", "_lock", "documents")
         }
@@ -117,15 +117,15 @@ class Examples:
             readers, ends = self._readers, self._ends
         if len(readers) == 1:
             return readers[0].read(indices.tolist())
-        found: list[bytes] = [b""] * len(indices)
+        fetched: list[bytes] = [b""] * len(indices)
         files = np.searchsorted(ends, indices, side="right")
         for number in np.unique(files).tolist():
             places = np.flatnonzero(files == number)
             first = ends[number - 1] if number else 0
             records = readers[number].read((indices[places] - first).tolist())
             for place, record in zip(places.tolist(), records, strict=True):
-                found[place] = record
-        return found
+                fetched[place] = record
+        return fetched
 
     def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
         """The records of these numbers, fetched and parsed together."""
@@ -133,12 +133,12 @@ class Examples:
             return Block(self.read_bytes(indices), self._schema).records()
         except Damaged as error:
             raise DataError(
-                f"holds records of another form ({error}); tokenize again", file=self.path
+                f"contains records of another form ({error}); tokenize again", file=self.path
             ) from error
 
 
 class MemoryExamples:
-    """Records in memory, with the same face: for tests and small experiments."""
+    """Records in memory with the same interface, for tests and small experiments."""
 
     def __init__(
         self,
@@ -155,12 +155,12 @@ class MemoryExamples:
 
 
 def check_holds(source: Source, kind: str, needs: Sequence[str]) -> None:
-    """Refuses a kind whose features the artefact does not hold."""
-    held = source.info["schema"]
+    """Raises UserError for a kind that needs features which the artefact does not have."""
+    schema = source.info["schema"]
     for name in needs:
-        if name not in held:
+        if name not in schema:
             raise UserError(
                 f"examples made for {source.info['task']!r} hold no {name!r}, which kind {kind!r} "
-                f"needs (they hold {', '.join(n for n in held if not n.endswith(LENGTHS))}); "
+                f"needs (they hold {', '.join(n for n in schema if not n.endswith(LENGTHS))}); "
                 f"tokenize again for {kind!r}, or choose another kind"
             )

@@ -33,18 +33,18 @@ class Featurizer:
         )
 
     def spec(self, rows: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """Shapes and types of a batch of this many rows."""
-        found: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
+        """Shapes and types of a batch of `rows` rows."""
+        spec: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
         for name, feature in self.features.items():
             limit = self.lengths.get(feature.like or name, 0)
             axes = [limit if axis == LENGTH else int(axis) for axis in feature.axes]
-            found[name] = ((rows, *axes), np.dtype(feature.dtype))
+            spec[name] = ((rows, *axes), np.dtype(feature.dtype))
             if feature.padded and not feature.like:
-                found[f"{name}_length"] = ((rows, *axes[:-1]), np.dtype(np.int32))
-        return found
+                spec[f"{name}_length"] = ((rows, *axes[:-1]), np.dtype(np.int32))
+        return spec
 
     def batch(self, examples: Sequence[Example]) -> dict[str, np.ndarray]:
-        """Examples side by side, padded to their lengths."""
+        """Examples stacked and padded to the limits of their features."""
         batch: dict[str, np.ndarray] = {}
         for name, feature in self.features.items():
             values = [example[name] for example in examples]
@@ -57,7 +57,7 @@ class Featurizer:
                 values = [part for parts in values for part in parts]
             sizes = np.fromiter(map(len, values), np.int32, len(values))
             padded = np.full((len(values), limit), 0 if feature.like else self.form.pad, np.int32)
-            # One copy of everything is much cheaper than a copy for every row.
+            # One copy of all rows is much cheaper than a copy for every row.
             padded[np.arange(limit) < sizes[:, None]] = np.concatenate(values)
             batch[name] = padded.reshape(len(examples), *group, limit)
             if not feature.like:
@@ -75,11 +75,11 @@ def settle(
     """Checks names and values against the kind, and fills in its defaults."""
     if name not in KINDS:
         raise UserError(f"kind {name!r} is not known; {nearest(name, KINDS)}")
-    kind, given = KINDS[name], dict(settings or {})
-    for key in given:
+    kind, changed = KINDS[name], dict(settings or {})
+    for key in changed:
         if key not in kind.defaults:
             raise UserError(f"kind {name} has no setting {key!r}; {nearest(key, kind.defaults)}")
-    complete = {**kind.defaults, **given}
+    complete = {**kind.defaults, **changed}
     for key, value in complete.items():
         if value is ...:
             raise UserError(f"kind {name} needs the setting {key!r}; give it")

@@ -61,7 +61,7 @@ def feed(make: Make, start: int, stop: int | None, ahead: Ahead) -> Feed:
 
 
 class PlainFeed:
-    """One thread makes up to `prefetch` batches ahead; with 0, they are made when asked for."""
+    """One thread makes up to `prefetch` batches ahead; with 0, each is made on demand."""
 
     def __init__(self, make: Make, start: int, stop: int | None, prefetch: int):
         self._make, self._next, self._stop = make, start, stop
@@ -88,11 +88,11 @@ class PlainFeed:
         return batch
 
     def close(self) -> None:
-        """Lets the thread end."""
+        """Ends the thread."""
         self._closed.set()
         if self._ready is not None:
             while self._thread.is_alive():
-                try:  # it may be waiting for a place
+                try:  # it may be waiting for a free place in the queue
                     self._ready.get_nowait()
                 except queue.Empty:
                     self._thread.join(0.05)

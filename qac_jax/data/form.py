@@ -1,4 +1,4 @@
-"""How ids become one model input: special tokens around, truncation to a length."""
+"""How ids become a model input: special tokens and truncation to a length."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PAIR_TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Special tokens of a vocabulary and the rule for texts that are too long.
+    """Special tokens of a vocabulary and the truncation rule for texts that are too long.
 
     BERT: `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`; T5: `a </s>`. `crop` is "random" (a random
-    window, as Condenser's released code cuts; pre-training) or "right" (the end is cut off, as
-    Hugging Face does).
+    window, as in Condenser's released code; pre-training) or "right" (the end is cut off, as in
+    Hugging Face's tokenisers).
     """
 
     before: tuple[int, ...] = ()
@@ -78,12 +78,12 @@ class Form:
 
 
 def pair_lengths(a: int, b: int, room: int, truncation: str) -> tuple[int, int]:
-    """How many tokens of two texts are kept where there is room for `room` in all.
+    """The lengths of two texts after truncation to `room` tokens together.
 
-    "pop_longer": one token at a time is taken from the longer one, from the second on a tie
-    (RocketQA's released code). "longest_first": what Hugging Face's fast tokenisers
-    do, which differs by one token: the text that was longer at first keeps the odd one.
-    "only_second": the first is never cut, unless it alone is too long.
+    "pop_longer": one token at a time is removed from the longer text, from the second on a tie
+    (RocketQA's released code). "longest_first": as Hugging Face's fast tokenisers, which differ by
+    one token: the text that was longer at first keeps the odd one. "only_second": the first is not
+    truncated unless it alone is too long.
     """
     excess = a + b - room
     if excess <= 0:
@@ -95,20 +95,20 @@ def pair_lengths(a: int, b: int, room: int, truncation: str) -> tuple[int, int]:
         short, long = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
         return (short, long) if a <= b else (long, short)
     even = room // 2
-    if min(a, b) <= even:  # the longer gives everything
+    if min(a, b) <= even:  # only the longer text is truncated
         return (a, room - a) if a <= b else (room - b, b)
     return room - even, even
 
 
 def form_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Which special tokens stand before, between and after texts, as the tokeniser has it."""
+    """The special tokens before, between and after texts, from the tokeniser's template."""
     backend, (a, b) = tokenizer.backend, ("a", "b")
     one = backend.encode(a).ids
     two = backend.encode(a, b).ids
     first, second = (backend.encode(text, add_special_tokens=False).ids for text in (a, b))
     start = _find(one, first)
     before, after = one[:start], one[start + len(first) :]
-    if not before and not after:  # no template in its file: BERT's or T5's, by what it has
+    if not before and not after:  # the file has no template: BERT's or T5's, by its special tokens
         if tokenizer.has("cls") and tokenizer.has("sep"):
             before, after = [tokenizer.cls_id], [tokenizer.sep_id]
         else:
@@ -121,7 +121,7 @@ def form_of(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """`title [SEP] body` as two segments with token types: no title holds the separator."""
+    """`title [SEP] body` as two segments with token types, split at the first separator."""
     places = np.flatnonzero(ids == form.between[0]) if form.between else np.empty(0, np.int64)
     if not places.size:
         return form.two(ids[:0], ids, limit)
@@ -129,7 +129,7 @@ def title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray,
 
 
 def check_name(what: str, value: str, valid: Sequence[str]) -> None:
-    """Refuses a name that is not one of the valid ones."""
+    """Raises UserError for a name that is not one of the valid ones."""
     if value not in valid:
         raise UserError(f"{what} {value!r} is not known; {nearest(value, valid)}")
 
@@ -138,4 +138,4 @@ def _find(ids: Sequence[int], part: Sequence[int]) -> int:
     for start in range(len(ids) - len(part) + 1):
         if list(ids[start : start + len(part)]) == list(part):
             return start
-    raise ValueError("a text's ids are not found between its special tokens")
+    raise ValueError("the ids of a text are not among those of the text with special tokens")

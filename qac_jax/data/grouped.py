@@ -17,7 +17,7 @@ SCORES = ("positives_scores", "negatives_scores")
 
 
 def stored(building: Building) -> Stored:
-    """The features of such a record."""
+    """The stored features of a record."""
     scores = dict.fromkeys(SCORES if building.negatives.teacher else (), "float32")
     return Stored(("query",), ("positives", "negatives"), scores)
 

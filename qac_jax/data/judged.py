@@ -1,4 +1,4 @@
-"""Queries with judged passages, from wherever they come: what fine-tuning records are made of.
+"""Queries with judged passages, from any source: the input of fine-tuning records.
 
 Positives come from queries and judgements, from generated queries (whose positive is the passage
 they were made of), or from the source of negatives; negatives from MS MARCO's triples,
@@ -6,8 +6,8 @@ sentence-transformers' hard negatives, a TREC run, or an artefact of kind "negat
 {"_id": query, "negatives": [passage, …]} and optionally "query", "positives", "positives_scores",
 "negatives_scores".
 
-Everything streams in the order of the source of negatives; what is kept of a query are numbers of
-passages, four bytes each.
+All sources are streamed, in the order of the source of negatives; for each query only the numbers
+of its passages are kept, four bytes each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """What a source of negatives says about a query, in ids."""
+    """One query in a source of negatives, with the ids of its passages."""
 
     query_id: str
     negatives: Sequence[str] = ()
@@ -70,7 +70,7 @@ def generated_id(passage: str, number: int) -> str:
 
 
 def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judged]:
-    """Tevatron's or RocketQA's training files, which hold the texts."""
+    """From Tevatron's or RocketQA's training files, which contain the texts."""
     for line in read_training_lines(path, format, bad=bad):
         if line.positives:
             yield Judged(line.query, line.positives, line.negatives)
@@ -86,7 +86,7 @@ def from_generated(
     seed: int,
     bad: BadLines,
 ) -> Iterator[Judged]:
-    """Generated queries stand in for training queries."""
+    """Generated queries in place of judged training queries."""
     draw = _Drawer(passages, chosen, seed, bad)
     if not negatives:
         for record in contexts:
@@ -97,9 +97,9 @@ def from_generated(
     for line in _lines(negatives, {}, chosen, seed, bad):
         name, _, which = line.query_id.rpartition(_GENERATED)
         (place,) = contexts.positions([name])
-        given = () if place is None else contexts[place]["contexts"]
-        if which.isdigit() and int(which) < len(given):
-            yield from draw(given[int(which)]["text"], [name], line)
+        queries = () if place is None else contexts[place]["contexts"]
+        if which.isdigit() and int(which) < len(queries):
+            yield from draw(queries[int(which)]["text"], [name], line)
         else:
             bad.leave_out("negatives of queries that were not generated")
 
@@ -113,7 +113,7 @@ def from_queries(
     seed: int,
     bad: BadLines,
 ) -> Iterator[Judged]:
-    """Queries with judgements, or with the positives that stand in the source of negatives."""
+    """Queries with judgements, or with the positives of the source of negatives."""
     texts = {query.id: query.text for query in read_queries(queries, bad=bad)} if queries else {}
     judged: dict[str, dict[str, int]] = {}
     if qrels:
@@ -121,41 +121,41 @@ def from_queries(
         judged = by_query(read_judgements(qrels, queries=texts, passages=known, bad=bad))
     draw = _Drawer(passages, chosen, seed, bad)
     lines: Iterable[_Line] = map(_Line, judged)
-    if negatives:  # then only queries that have some are of use (Tevatron's scripts)
+    if negatives:  # then queries without negatives are left out, as in Tevatron's scripts
         lines = _lines(negatives, judged, chosen, seed, bad)
-    seen = 0
+    judged_lines = 0
     for line in lines:
         if judged and line.query_id not in judged:
             bad.leave_out("queries without judgements")
             continue
-        seen += 1
+        judged_lines += 1
         text = line.query or texts.get(line.query_id, "")
         grades = judged.get(line.query_id) or dict.fromkeys(line.positives, 1)
         if text:
             yield from draw(text, [name for name, grade in grades.items() if grade > 0], line)
         else:
             bad.leave_out("queries without text")
-    if seen < len(judged):
-        bad.leave_out("queries without negatives", len(judged) - seen)
+    if judged_lines < len(judged):
+        bad.leave_out("queries without negatives", len(judged) - judged_lines)
 
 
 def as_contexts(passages: Records, queries: str, qrels: str, folder: str, bad: BadLines) -> Records:
-    """Judged queries as the contexts of their passages, written to an artefact in `folder`."""
+    """Judged queries as contexts of their positive passages, an artefact in `folder`."""
     texts = {query.id: query.text for query in read_queries(queries, bad=bad)}
     known: Any = IdSet(passages.ids())
-    found: dict[str, list[dict[str, Any]]] = {}
+    contexts_of: dict[str, list[dict[str, Any]]] = {}
     for judgement in read_judgements(qrels, queries=texts, passages=known, bad=bad):
         if judgement.grade > 0:
             context = {"text": texts[judgement.query], "origin": "query", "score": None}
-            found.setdefault(judgement.passage, []).append(context)
+            contexts_of.setdefault(judgement.passage, []).append(context)
     with artifacts.create(folder, kind="contexts", replace=True) as writer:
-        records = ({"_id": name, "contexts": contexts} for name, contexts in found.items())
+        records = ({"_id": name, "contexts": contexts} for name, contexts in contexts_of.items())
         write_records(writer, records, "contexts")
     return Records(artifacts.load(folder))
 
 
 class _Drawer:
-    """Turns ids into numbers, and draws the negatives that are kept."""
+    """Turns ids into passage numbers, and draws negatives."""
 
     def __init__(self, passages: Records, chosen: Negatives, seed: int, bad: BadLines):
         self._passages, self._bad = passages, bad
@@ -163,7 +163,7 @@ class _Drawer:
         self._index = IdIndex(passages.ids())
 
     def __call__(self, text: str, positives: Sequence[str], line: _Line) -> Iterator[Judged]:
-        """The query with what is kept of its passages; nothing if no positive is there."""
+        """The query with its positives and drawn negatives; nothing without a positive."""
         scores = dict(zip(line.negatives, line.negatives_scores, strict=False))
         scores |= dict(zip(line.positives, line.positives_scores, strict=False))
         if self._chosen.scores:
@@ -176,42 +176,42 @@ class _Drawer:
         if not own:
             self._bad.leave_out("queries without a positive passage")
             return
-        found = self._numbers([n for n in line.negatives if n not in own], _LOST_NEGATIVES)
+        negatives = self._numbers([n for n in line.negatives if n not in own], _LOST_NEGATIVES)
         rng = random.Random(f"{self._seed} {line.query_id}")
-        names = list(found)
+        names = list(negatives)
         rng.shuffle(names)
         names = names[: self._chosen.keep]
-        others = self._others({*own.values(), *found.values()}, rng)
+        others = self._others({*own.values(), *negatives.values()}, rng)
         yield Judged(
             text,
             np.array(list(own.values()), np.int32),
-            np.array([found[name] for name in names] + others, np.int32),
+            np.array([negatives[name] for name in names] + others, np.int32),
             np.array([scores.get(name, 0.0) for name in own], np.float32),
             np.array([scores.get(name, 0.0) for name in names] + [0.0] * len(others), np.float32),
         )
 
     def _numbers(self, names: Iterable[str], lost: str) -> dict[str, int]:
-        found = {}
+        numbers = {}
         for name in dict.fromkeys(names):
             places = self._index.candidates(name)
-            if len(places) > 1:  # two ids of one hash: look at the ids themselves
+            if len(places) > 1:  # a hash collision: compare the ids themselves
                 places = [place for place in places if self._passages[place]["_id"] == name]
             if places:
-                found[name] = places[0]
+                numbers[name] = places[0]
             else:
                 self._bad.leave_out(lost)
-        return found
+        return numbers
 
     def _others(self, taken: set[int], rng: random.Random) -> list[int]:
         """Uniformly random passage numbers that are not taken."""
         count = len(self._passages)
         wanted = min(self._chosen.random_negatives, count - len(taken))
-        found: dict[int, None] = {}
-        while len(found) < wanted:
+        drawn: dict[int, None] = {}
+        while len(drawn) < wanted:
             number = rng.randrange(count)
             if number not in taken:
-                found[number] = None
-        return list(found)
+                drawn[number] = None
+        return list(drawn)
 
 
 def _lines(
@@ -221,7 +221,7 @@ def _lines(
     seed: int,
     bad: BadLines,
 ) -> Iterator[_Line]:
-    """What the source of negatives says, query by query."""
+    """The source of negatives, query by query."""
     ours = artifacts.peek(path)
     if ours is not None and ours["kind"] != "run":
         for record in Records(artifacts.load(path, kind=NEGATIVES)):
@@ -239,17 +239,17 @@ def _lines(
     if format == "run":
         yield from _ranked(files, chosen.depth, judged, bad)
         return
-    found = (
+    lines = (
         read_hard_negatives(path, bad=bad)
         if format == "hard"
         else read_triples(path, keep=chosen.keep, seed=seed, bad=bad)
     )
-    for one in found:
+    for one in lines:
         yield _Line(one.query, one.negatives, positives=one.positives)
 
 
 def _detect(file: str) -> str:
-    """Which format a file of negatives has, by its first line."""
+    """The format of a file of negatives, by its first line."""
     with open_bytes(file) as stream:
         first = stream.readline().decode(errors="replace").strip()
     if first.startswith("{"):
@@ -269,18 +269,17 @@ def _detect(file: str) -> str:
 def _ranked(
     files: Sequence[str], depth: int, judged: Mapping[str, Mapping[str, int]], bad: BadLines
 ) -> Iterator[_Line]:
-    """The first `depth` passages of every query of a run that are not judged relevant; and those
-    that are, as far as the run has found them."""
+    """The relevant passages in each ranking of a run, and the first `depth` of the others."""
     for query, ranking in stream_run(files, bad):
         relevant = judged.get(query, {})
         ranked = list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-        found = [(name, score) for name, score in ranked if relevant.get(name, 0) > 0]
+        relevant_hits = [(name, score) for name, score in ranked if relevant.get(name, 0) > 0]
         others = [(name, score) for name, score in ranked if relevant.get(name, 0) <= 0]
         others = others[:depth]
         yield _Line(
             query,
             [name for name, _ in others],
-            positives=[name for name, _ in found],
-            positives_scores=[score for _, score in found],
+            positives=[name for name, _ in relevant_hits],
+            positives_scores=[score for _, score in relevant_hits],
             negatives_scores=[score for _, score in others],
         )

@@ -1,14 +1,14 @@
-"""What a kind of example declares: one file each in `data/kinds/`.
+"""What a kind of example declares; each kind is one file in `data/kinds/`.
 
 A pair function is pure: (record, rng, settings) -> example. A record is a mapping from the stored
-features' names to arrays: token ids without special tokens, or lists of them. It is read from an
-examples artefact (`data/examples.py`), but a plain dict of arrays and lists does as well. `rng` is
-numpy's Generator for (seed, epoch, example), so an example is a function of its record and these
-three numbers. `form` adds special tokens and truncates; `lengths` are the limits, special tokens
+features' names to arrays: token ids without special tokens, or lists of them. It comes from an
+examples artefact (`data/examples.py`) or is a plain dict of arrays and lists. `rng` is numpy's
+Generator for (seed, epoch, example), so an example is a function of its record and these three
+numbers. `form` adds special tokens and truncates; `lengths` are the limits, special tokens
 included. The seqio tasks (`data/tasks.py`) and the loader (`data/loader.py`) wrap this function.
 
-`records` is what `tokenize` runs to make the records: token ids without special tokens and without
-truncation, because which part of a long text is seen is drawn anew each epoch.
+`tokenize` calls `records` to make the records: token ids without special tokens and without
+truncation, because the crop of a long text is drawn anew each epoch.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ class Kind:
     function: Callable[..., Example]
     # The arrays of a batch.
     features: Callable[[Settings], dict[str, Feature]]
-    # Which features a record must hold to be read as this kind.
+    # The features that a record must have to be read as this kind.
     needs: Callable[[Settings], tuple[str, ...]]
-    # Which features `tokenize` stores.
+    # The features that `tokenize` stores.
     stored: Callable[[Building], Stored]
-    # How texts that are too long are cut, and how a title joins its text, unless it is said.
+    # The defaults of how long texts are truncated and of how a title joins its text.
     crop: str = "random"
     title: str = "none"
-    # Refuses settings of the pair function.
+    # Raises UserError for invalid settings of the pair function.
     check: Callable[[Settings], None] = lambda settings: None
     # Settings of the pair function that follow from what is stored.
     settings: Callable[[Building, Tokenizer], dict[str, Any]] = lambda building, tokenizer: {}
-    # The building with what only the contexts say.
+    # The building, completed by what depends on the contexts.
     completed: Callable[[Building, Records | None], Building] = lambda building, contexts: building
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
-        """Travels to worker processes by its name."""
+        """Is pickled by its name."""
         return by_name, (self.name,)
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Settings and their default values; `...` marks one that must be given."""
+        """Settings and their default values; `...` marks a required one."""
         parameters = inspect.signature(self.function).parameters.values()
         return {
             p.name: ... if p.default is p.empty else p.default
@@ -88,58 +88,58 @@ class Kind:
         }
 
     def how_to_read(self, building: Building) -> dict[str, Any]:
-        """How a model that was trained on the examples must be given other texts."""
+        """How a model trained on the examples must read other texts."""
         del building
         return {}
 
-    def check_inputs(self, given: Collection[str], building: Building) -> None:
-        """Refuses inputs of `tokenize` from which no records of this kind can be made."""
+    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
+        """Raises UserError for inputs of `tokenize` that do not fit this kind."""
         raise NotImplementedError
 
-    def _check_questions(self, given: Collection[str], judged: bool) -> None:
-        if "queries" in given and "qrels" not in given and not judged:
-            raise UserError("--queries does not say what answers them; give --qrels too")
+    def _check_questions(self, inputs: Collection[str], judged: bool) -> None:
+        if "queries" in inputs and "qrels" not in inputs and not judged:
+            raise UserError("--queries needs judgements; give --qrels too")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DocumentKind(Kind):
-    """Its records are made of the passages of documents and their contexts."""
+    """A kind whose records are made from the passages of documents and their contexts."""
 
     # The records of each document.
     records: Callable[[DocumentTexts, Sequence[DocumentContexts]], Iterator[list[Record]]]
     # Whether passages need contexts: generated or judged queries.
     asks: bool = False
-    # Whether every passage gives one record, so that their number is known beforehand.
+    # Whether every passage gives exactly one record, so that their number is known in advance.
     one_each: bool = True
-    # Records of a generator's pairs, where those are an input.
+    # Makes records from a generator's pairs, where these are a possible input.
     of_pairs: Callable[[DocumentTexts, Sequence[Record]], Iterator[Record]] | None = None
 
-    def check_inputs(self, given: Collection[str], building: Building) -> None:
-        if "pairs" in given:
+    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
+        if "pairs" in inputs:
             if self.of_pairs is None:
                 raise UserError(f"--pairs are for --task seq2seq, not for {self.name}; change one")
-            if not {"passages", "contexts", "queries"}.isdisjoint(given):
-                raise UserError("--pairs hold texts and targets; leave passages and queries out")
+            if not {"passages", "contexts", "queries"}.isdisjoint(inputs):
+                raise UserError("--pairs have texts and targets; leave passages and queries out")
             return
-        if "passages" not in given:
+        if "passages" not in inputs:
             raise UserError(
                 f"--task {self.name} needs --passages; give the folder that prepare made"
             )
-        if "queries" in given and "contexts" in given:
+        if "queries" in inputs and "contexts" in inputs:
             raise UserError("--queries and --contexts both give contexts; leave one of them out")
-        if self.asks and {"queries", "contexts"}.isdisjoint(given):
+        if self.asks and {"queries", "contexts"}.isdisjoint(inputs):
             raise UserError(
                 f"--task {self.name} needs queries; give --contexts, or --queries and --qrels"
             )
         if building.negatives.scores:
-            raise UserError(_no_scores(self.name, given))
-        self._check_questions(given, judged=False)
+            raise UserError(_no_scores(self.name, inputs))
+        self._check_questions(inputs, judged=False)
         building.siblings.check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgedKind(Kind):
-    """Its records are made of queries with judged passages."""
+    """A kind whose records are made from queries with judged passages."""
 
     records: Callable[[JudgedTexts, Sequence[Judged]], Iterator[Record]]
     # Whether a query may begin with the score of its passage.
@@ -147,46 +147,46 @@ class JudgedKind(Kind):
 
     def how_to_read(self, building: Building) -> dict[str, Any]:
         texts = building.texts
-        found: dict[str, Any] = {
+        options: dict[str, Any] = {
             name: getattr(texts, name) for name in ("title", "query_prompt", "passage_prompt")
         }
-        return found | ({"scores": True} if building.negatives.scores else {})
+        return options | ({"scores": True} if building.negatives.scores else {})
 
-    def check_inputs(self, given: Collection[str], building: Building) -> None:
-        if "pairs" in given:
+    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
+        if "pairs" in inputs:
             raise UserError(f"--pairs are for --task seq2seq, not for {self.name}; change one")
-        if {"passages", "training"}.isdisjoint(given):
+        if {"passages", "training"}.isdisjoint(inputs):
             raise UserError(
                 f"--task {self.name} needs --passages; give the folder that prepare made, or "
-                f"--training, a file that holds its texts"
+                f"--training, a file that contains the texts"
             )
-        if {"contexts", "queries", "training", "negatives"}.isdisjoint(given):
+        if {"contexts", "queries", "training", "negatives"}.isdisjoint(inputs):
             raise UserError(
                 f"--task {self.name} needs queries; give --queries and --qrels, --contexts, "
-                f"--training, or an artefact of negatives that holds them"
+                f"--training, or an artefact of negatives that contains them"
             )
-        self._check_questions(given, judged="negatives" in given)
+        self._check_questions(inputs, judged="negatives" in inputs)
         if building.selection.part != "all":
             raise UserError(
                 f"--part {building.selection.part} is for tasks made of passages, not {self.name}"
             )
         if building.negatives.scores:
-            if not self.takes_scores or "negatives" not in given:
-                raise UserError(_no_scores(self.name, given))
+            if not self.takes_scores or "negatives" not in inputs:
+                raise UserError(_no_scores(self.name, inputs))
             if building.negatives.random_negatives:
                 raise UserError("random negatives have no score; leave them or --scores out")
         building.siblings.check()
 
 
-def _no_scores(name: str, given: Collection[str]) -> str:
+def _no_scores(name: str, inputs: Collection[str]) -> str:
     return (
         f"--scores are for --task cross_encoder with --negatives that have some (a run); this is "
-        f"{name} {'with' if 'negatives' in given else 'without'} negatives"
+        f"{name} {'with' if 'negatives' in inputs else 'without'} negatives"
     )
 
 
 def by_name(name: str) -> Kind:
-    """The kind of this name, for those that were sent to another process."""
+    """The kind of this name, for unpickling."""
     from qac_jax.data.kinds import KINDS
 
     return KINDS[name]

@@ -1,8 +1,8 @@
-"""The loader: examples -> batches of fixed shapes, the same in every setting.
+"""The loader: examples -> batches of fixed shapes, reproducible whatever makes them.
 
 A batch is a function of (data, settings, seed, step) alone: not of the number of hosts, worker
 processes or threads, nor of whether grain is installed. So its state is a step number, and a
-resumed run sees what an uninterrupted one would have seen.
+resumed run gets the same batches as an uninterrupted one.
 
     loader = Loader("out/examples", batch_size=64, seed=0)
     for batch in loader:                     # {"passage": [64, 144], "passage_length": [64], …}
@@ -33,10 +33,10 @@ from qac_jax.errors import UserError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A source of a mixture: what it is read as, and its share."""
+    """A source of a mixture: the kind it is read as, and its share."""
 
     source: Source | str | os.PathLike[str]
-    kind: str = ""  # default: what it was tokenised for
+    kind: str = ""  # default: the kind it was tokenised for
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     weight: float = 1.0
 
@@ -50,7 +50,7 @@ class Loader:
     """An iterator of batches (dicts of numpy arrays) with a restorable state.
 
     `batch_size` is global; `host` = (number, count) says which rows are made here.
-    `reading`: kind, lengths and so on; its settings may also be given by their names.
+    `reading`: kind, lengths and so on; its fields may also be passed as keyword arguments.
     `remainder`: "drop" (training), "wrap", or "pad" (evaluation: a feature `valid` marks rows).
     `epochs`: None is endless.
     """
@@ -141,15 +141,15 @@ class Loader:
 
     @property
     def steps(self) -> int | None:
-        """How many batches there are in all; None: endless."""
+        """The number of batches in all; None: endless."""
         return None if self.epochs is None else self.plan.steps(self.epochs)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold to go on after the last batch that was taken."""
+        """What a checkpoint must store to continue after the last batch that was taken."""
         return {"step": self.step, "identity": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to a state of this or another loader of the same data and settings."""
+        """Continues from a state of this or another loader of the same data and settings."""
         if state.get("identity") != self.identity:
             raise UserError(
                 "the saved loader state belongs to other data or settings (examples, kind, "
@@ -173,7 +173,7 @@ class Loader:
         return batch
 
     def close(self) -> None:
-        """Ends threads and processes; iterating again goes on from the same step."""
+        """Ends threads and processes; iterating again continues from the same step."""
         if self._feed is not None:
             self._feed.close()
             self._feed = None
@@ -192,7 +192,7 @@ def make_featurizer(
     lengths: Mapping[str, int] | None = None,
     crop: str = "",
 ) -> Featurizer:
-    """How the records of a source become examples of a kind."""
+    """The featurizer that makes examples of a kind from the records of a source."""
     kind = kind or source.info["task"]
     if kind not in KINDS:
         raise UserError(f"kind {kind!r} is not known; {nearest(kind, KINDS)}")

@@ -1,4 +1,4 @@
-"""The first examples as text: what `qac inspect --task NAME` shows."""
+"""The first examples as text, for `qac inspect --task NAME`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qac_jax.text import tokenizers
 def preview(
     artifact: Artifact, count: int, *, task: str = "", seed: int = 0
 ) -> list[dict[str, Any]]:
-    """The first examples of an artefact, read as `task` (default: what it was made for)."""
+    """The first examples of an artefact, read as `task` (default: the kind it was made for)."""
     source = Examples(artifact)
     settings = _all_strategies(source) if (task or source.info["task"]) == "augtriever" else {}
     featurizer = make_featurizer(source, task, settings)
@@ -28,18 +28,18 @@ def preview(
             return [shown(part) for part in value]
         return tokenizer.backend.decode(value.tolist(), skip_special_tokens=False)
 
-    found = []
+    previews = []
     indices = np.arange(min(count, source.count))
     for index, record in zip(indices.tolist(), source.read(indices), strict=True):
         example = featurizer.example(record, rng.seek(seed, 0, index))
         texts: dict[str, Any] = {}
         for name, feature in featurizer.features.items():
             if feature.like:
-                continue  # token types say nothing to a reader
+                continue  # token types are of no use to a reader
             value = example[name]
             texts[name] = shown(value) if feature.padded else np.asarray(value).tolist()
-        found.append(texts)
-    return found
+        previews.append(texts)
+    return previews
 
 
 def _all_strategies(source: Examples) -> dict[str, Any]:

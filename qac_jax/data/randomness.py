@@ -1,7 +1,7 @@
-"""Randomness of text content: a stream of its own for every (seed, epoch, example).
+"""Randomness of text content: a separate stream for every (seed, epoch, example).
 
-Philox is counter based: its key is (seed, example) and the epoch sits in the high half of its
-counter, so moving to another example costs a microsecond and needs nothing of the ones before.
+Philox is counter based: its key is (seed, example) and the epoch is in the high half of its
+counter, so moving to another example takes a microsecond and does not depend on earlier ones.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def permute(
 ) -> np.ndarray:
     """Where a pseudo-random permutation of range(n) sends the positions; needs no memory.
 
-    A Feistel network on the smallest even number of bits that holds n, walked until it lands
-    below n. `n` and `epoch` may differ from position to position. Ask for many positions at once:
-    a call costs a millisecond, a position a quarter of a microsecond.
+    A Feistel network on the smallest even number of bits for n, applied until the result is below
+    n. `n` and `epoch` may differ from position to position. Pass many positions at once: a call
+    takes a millisecond, a position a quarter of a microsecond.
     """
     out = positions.astype(np.uint64)
     sizes = np.asarray(n, np.uint64)

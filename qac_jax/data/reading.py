@@ -1,4 +1,4 @@
-"""How stored examples are read in training: light to import, for stages that list the settings."""
+"""Settings of reading examples in training, without heavy imports, for stages that list them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from qac_jax.fields import option
 class Reading:
     """How examples are read."""
 
-    kind: str = option("", "read the examples as this kind (default: what they were made for)")
+    kind: str = option("", "read the examples as this kind (default: the one they were made for)")
     settings: Mapping[str, Any] | None = option(None, "of the kind")
     lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
-    crop: str = option("", "texts that are too long: random or right (default: the kind's)")
-    separate_documents: bool = option(False, "no two examples of a batch from one document")
-    workers: int = option(0, "processes that make batches (0: a thread)", affects_result=False)
+    crop: str = option(
+        "", "where texts that are too long are cropped: random or right (default: the kind's)"
+    )
+    separate_documents: bool = option(False, "never put two examples of one document into a batch")
+    workers: int = option(0, "loader processes (0: a thread)", affects_result=False)

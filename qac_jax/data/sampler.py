@@ -1,8 +1,8 @@
 """Which examples make which batch: plans, pure functions of (seed, step).
 
-A plan answers for any step without knowing the steps before it. So the state of a loader is a
-step number, every host computes the same global batch and takes its rows of it, and worker
-processes need not talk to each other.
+A plan gives any step without computing the steps before it. So the state of a loader is a step
+number, every host computes the same global batch and takes its own rows, and worker processes need
+no communication.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from qac_jax.errors import UserError
 
 REMAINDERS = ("drop", "wrap", "pad")
 
-# Positions are permuted for several steps at once, because a call costs more than a position.
+# Positions are permuted for several steps at once, because a call is slower than a position.
 _AHEAD = 8192
-# Streams of the seed that must not coincide: order, mixture, documents, batches.
+# Random streams of one seed, which must differ: order, mixture, documents, batches.
 _MIXING, _DOCUMENTS, _WITHIN, _BATCHES = 1 << 60, 2 << 60, 3 << 60, 4 << 60
 
 
 class Slots(NamedTuple):
-    """The rows of a batch: number `example` of source `part` in its pass number `epoch`."""
+    """The rows of a batch: example number `example` of source `part`, in epoch `epoch` of it."""
 
     part: np.ndarray
     epoch: np.ndarray
@@ -48,19 +48,19 @@ class Plan(Protocol):
     def examples_per_epoch(self) -> int: ...
 
     def steps(self, epochs: int) -> int:
-        """The number of batches in this many epochs."""
+        """The number of batches in `epochs` epochs."""
 
     def at(self, step: int) -> Slots:
-        """The global batch number `step`, counted from the beginning of the run."""
+        """The global batch of step `step`, counted from the beginning of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Straight:
     """One source, shuffled anew each epoch.
 
-    `remainder`: "drop" leaves out the examples of an epoch that do not fill a batch (others each
-    epoch), "wrap" lets batches run over the end of an epoch, "pad" fills the last batch with
-    invalid rows (evaluation).
+    `remainder`: "drop" leaves out the examples of an epoch that do not fill a batch (different
+    ones each epoch), "wrap" lets batches cross the end of an epoch, "pad" fills the last batch
+    with invalid rows (evaluation).
     """
 
     count: int
@@ -102,17 +102,17 @@ class Straight:
         else:
             epoch, position = np.divmod(slots, self.batches_per_epoch * size)
         valid = position < self.count
-        # Padding rows repeat the first example: an empty text would make means of nothing.
+        # Padding rows repeat the first example: the mean of an empty text is not defined.
         index = _shuffled(np.where(valid, position, 0), self.count, self.seed, epoch, self.shuffle)
         return Slots(np.zeros_like(slots), epoch, index, valid)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Several sources in fixed proportions; each wraps around by itself.
+    """Several sources in fixed proportions; each has its own epochs.
 
-    Every `period` examples hold the same number of each source, in random order; so proportions
-    are exact to 1 / period, and the place in each source follows from the step alone.
+    Every `period` examples have the same number of each source, in random order; so proportions
+    are exact to 1 / period, and the position in each source follows from the step alone.
     """
 
     counts: tuple[int, ...]
@@ -124,7 +124,7 @@ class Mixed:
 
     @functools.cached_property
     def quotas(self) -> np.ndarray:
-        """How many of a period come from each source (largest remainders)."""
+        """The number of examples of each source in a period (largest remainder method)."""
         shares = np.array(self.weights) / sum(self.weights) * self.period
         quotas = np.floor(shares).astype(np.int64)
         order = np.argsort(quotas - shares, kind="stable")
@@ -137,7 +137,7 @@ class Mixed:
 
     @property
     def examples_per_epoch(self) -> int:
-        """As many examples as the sources hold together."""
+        """The number of examples of all sources together."""
         return sum(self.counts)
 
     def steps(self, epochs: int) -> int:
@@ -171,11 +171,11 @@ class Mixed:
 class Separate:
     """Batches in which no two examples come from one document.
 
-    The examples of an epoch, document after document in random order, are dealt like cards on as
-    many heaps as there are batches: as no document has more cards than there are heaps, no heap
-    gets two of one document. The number of heaps m is the largest for which enough is left when
-    every document gives at most m examples; so an epoch has as many batches as are possible at
-    all, and what is left out is drawn anew each epoch. Memory: two numbers a document.
+    The examples of an epoch, document after document in random order, are dealt like cards onto
+    one heap for each batch: no document has more cards than there are heaps, so no heap gets two
+    of one document. The number of heaps m is the largest for which the examples suffice when every
+    document gives at most m; so an epoch has the largest possible number of batches, and the
+    examples left out are drawn anew each epoch. Memory: two numbers a document.
     """
 
     def __init__(self, documents: np.ndarray, batch_size: int, seed: int = 0):
@@ -226,14 +226,14 @@ class Separate:
         place = np.searchsorted(ends, cards, side="right")
         document = order[place]
         offset = cards - (ends[place] - np.minimum(self._sizes[document], heaps))
-        # The epoch's stream is made the document's own, so that each is shuffled differently.
+        # A separate stream for each document, so that each is shuffled differently.
         stream = np.uint64(epoch) * np.uint64(len(self._sizes)) + document.astype(np.uint64)
         offset = permute(offset, self._sizes[document], self.seed ^ _WITHIN, stream)
         index = self._starts[document] + offset
         return index if self._order is None else self._order[index]
 
     def _dealing_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The documents in random order, and where each one's cards end."""
+        """The documents in random order, and where the cards of each end."""
         layout = self._layout
         if layout is None or layout[0] != epoch:
             count = len(self._sizes)
@@ -245,7 +245,7 @@ class Separate:
 
     def _most_batches(self) -> int:
         low, high = 0, int(self._sizes.sum()) // self.batch_size
-        while low < high:  # enough is left for `low` batches, and for no more than `high`
+        while low < high:  # there are enough examples for `low` batches, and at most for `high`
             middle = (low + high + 1) // 2
             if np.minimum(self._sizes, middle).sum() >= middle * self.batch_size:
                 low = middle
@@ -264,7 +264,7 @@ def make_plan(
     remainder: str = "drop",
     documents: np.ndarray | None = None,
 ) -> Plan:
-    """The plan for one or several sources; `documents` asks for separate documents."""
+    """The plan for one or several sources; with `documents`, batches separate documents."""
     if remainder not in REMAINDERS:
         raise UserError(f"remainder {remainder!r} is not known; one of {', '.join(REMAINDERS)}")
     if len(counts) > 1:

@@ -16,21 +16,21 @@ from qac_jax.data.kind import DocumentKind, JudgedKind
 from qac_jax.formats.records import Records
 
 
-# This many passages or pairs are tokenised together.
+# Passages or pairs that are tokenised in one call.
 _TOGETHER = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExamplesJob:
-    """A file of records of a kind."""
+    """Writes one file of records of a kind."""
 
-    sized: ClassVar[bool] = False  # whether the sizes of documents are noted
+    sized: ClassVar[bool] = False  # whether the sizes of documents are stored
 
     kind: Any
     building: Building
     schema: Mapping[str, str]
     target: str = ""
-    sizes: str = ""  # .npy: how many examples came of each document
+    sizes: str = ""  # .npy: the number of examples of each document
 
     def records(self) -> tuple[Iterator[Record], Mapping[str, int]]:
         """The records, and what is left out (complete when all records are made)."""
@@ -39,8 +39,9 @@ class ExamplesJob:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentJob(ExamplesJob):
-    """Passages `start` to `stop`, except those of a document that began before, and with the rest
-    of the one that begins last; `places` says where each passage's contexts are (-1: nowhere).
+    """The documents that begin in passages `start` to `stop`.
+
+    `places`: the position of each passage's contexts (-1: it has none).
     """
 
     sized: ClassVar[bool] = True
@@ -48,7 +49,7 @@ class DocumentJob(ExamplesJob):
     kind: DocumentKind
     passages: Records
     contexts: Records | None
-    places: str  # a .npy file; "": the same place
+    places: str  # a .npy file; "": the same positions as the passages
     start: int
     stop: int
 
@@ -59,17 +60,17 @@ class DocumentJob(ExamplesJob):
     def _records(self, texts: DocumentTexts) -> Iterator[Record]:
         sizes: list[int] = []
         for together in _grouped(self):
-            for found in self.kind.records(texts, together):
-                yield from found
-                if found:
-                    sizes.append(len(found))
+            for document_records in self.kind.records(texts, together):
+                yield from document_records
+                if document_records:
+                    sizes.append(len(document_records))
         with open(self.sizes, "wb") as file:
             np.save(file, np.array(sizes, np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedJob(ExamplesJob):
-    """Some judged queries."""
+    """Records of some judged queries."""
 
     kind: JudgedKind
     passages: Records | None
@@ -82,7 +83,7 @@ class JudgedJob(ExamplesJob):
 
 @dataclass(frozen=True, kw_only=True)
 class PairJob(ExamplesJob):
-    """Some pairs of a generator."""
+    """Records of some pairs of a generator."""
 
     kind: DocumentKind
     pairs: Records
@@ -108,7 +109,7 @@ def write(job: ExamplesJob) -> dict[str, Any]:
 
 
 def document_jobs(passages: Records, files: int, **settings: Any) -> list[DocumentJob]:
-    """Documents cut into this many files (0: by their number)."""
+    """Documents divided into `files` files (0: by the number of passages)."""
     return [
         DocumentJob(passages=passages, start=start, stop=stop, **settings)
         for start, stop in _ranges(len(passages), files or _files(len(passages)))
@@ -116,7 +117,7 @@ def document_jobs(passages: Records, files: int, **settings: Any) -> list[Docume
 
 
 def pair_jobs(pairs: Records, files: int, **settings: Any) -> list[PairJob]:
-    """A generator's pairs cut into this many files (0: by their number)."""
+    """A generator's pairs divided into `files` files (0: by the number of pairs)."""
     return [
         PairJob(pairs=pairs, start=start, stop=stop, **settings)
         for start, stop in _ranges(len(pairs), files or _files(len(pairs)))
@@ -124,7 +125,7 @@ def pair_jobs(pairs: Records, files: int, **settings: Any) -> list[PairJob]:
 
 
 def judged_jobs(queries: Sequence[Judged], files: int, **settings: Any) -> list[JudgedJob]:
-    """Judged queries cut into this many files (0: by their number)."""
+    """Judged queries divided into `files` files (0: by the number of queries)."""
     return [
         JudgedJob(queries=queries[start:stop], **settings)
         for start, stop in _ranges(len(queries), files or _files(len(queries) * 8))
@@ -132,7 +133,7 @@ def judged_jobs(queries: Sequence[Judged], files: int, **settings: Any) -> list[
 
 
 def _files(records: int) -> int:
-    """Enough for all cores of a usual machine, and files of some 50 MB for large corpora."""
+    """Enough files for eight cores, and files of some 50 MB for large corpora."""
     return max(1, min(8, records // 500), -(-records // 100_000))
 
 
@@ -143,7 +144,7 @@ def _ranges(total: int, count: int) -> list[tuple[int, int]]:
 
 
 def places(passages: Records, contexts: Records) -> np.ndarray | None:
-    """Where each passage's contexts are (-1: nowhere); None where they are in the same order."""
+    """The position of each passage's contexts (-1: none); None if they are in the same order."""
     if len(passages) == len(contexts):
         if all(a == b for a, b in zip(passages.ids(), contexts.ids(), strict=True)):
             return None
@@ -151,7 +152,7 @@ def places(passages: Records, contexts: Records) -> np.ndarray | None:
 
 
 def _grouped(job: DocumentJob) -> Iterator[list[DocumentContexts]]:
-    """Documents with enough passages that tokenising them in one call pays."""
+    """Groups of documents, with enough passages for one efficient tokenisation call."""
     contexts = _Contexts(job)
     group: list[DocumentContexts] = []
     waiting = 0
@@ -170,7 +171,7 @@ def _grouped(job: DocumentJob) -> Iterator[list[DocumentContexts]]:
 
 
 def _part(document: DocumentContexts, selection: PassageSelection) -> DocumentContexts:
-    """The passages of a document that are asked for, with their contexts."""
+    """The selected passages of a document, with their contexts."""
     if selection.part == "all":
         return document
     taken = [i for i, passage in enumerate(document.passages) if selection.takes(passage)]

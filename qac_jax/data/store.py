@@ -1,11 +1,11 @@
 """Writing examples: ArrayRecord files through TensorFlow Datasets.
 
 The folder is a TFDS dataset (`tfds.builder_from_directory(folder).as_data_source("train")`), but
-TFDS's own writer cannot take up an interrupted run and shuffles by hashes of keys; so TFDS
+TFDS's own writer cannot resume an interrupted run and shuffles by hashes of keys; so TFDS
 serialises the records and describes the dataset, and the shards are files of our artefact. Two
 runs give the same bytes: protobuf's maps are serialised in a fixed order.
 
-TFDS imports without TensorFlow, and nothing here needs more.
+This part of TFDS can be imported without TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FILES = ("dataset_info.json", "features.json")
 
 
 def token_dtype(vocab_size: int) -> str:
-    """The smallest type that holds every id."""
+    """The smallest type for all ids of a vocabulary."""
     return "uint16" if vocab_size <= 1 << 16 else "int32"
 
 
 def schema_of(vocab_size: int, stored: Stored) -> dict[str, str]:
-    """Stored features and their dtypes; a list has the lengths of its texts beside it."""
+    """Stored features and their dtypes; a list has a second feature, the lengths of its texts."""
     tokens = token_dtype(vocab_size)
     schema = dict.fromkeys(stored.texts, tokens)
     for name in stored.lists:
@@ -60,7 +60,7 @@ def features_of(schema: Mapping[str, str]) -> Any:
 def write_shard(
     path: epath.PathLike, schema: Mapping[str, str], records: Iterable[Mapping[str, Any]]
 ) -> int:
-    """Writes one file; a record holds arrays, and lists of arrays or of ids. Returns the count."""
+    """Writes records of arrays, and lists of arrays or of ids, to a file; returns their number."""
     from tensorflow_datasets.core.file_adapters import ArrayRecordFileAdapter
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -69,8 +69,8 @@ def write_shard(
     def serialised() -> Iterator[tuple[int, bytes]]:
         nonlocal count
         for record in records:
-            # What TFDS's ExampleSerializer makes of these features, without its checks, which
-            # cost ten times as much as the rest.
+            # As TFDS's ExampleSerializer, without its checks, which take ten times as long as
+            # the rest.
             proto = tf_example_pb2.Example()
             for name, array in flat(record, schema).items():
                 proto.features.feature[name].bytes_list.value.append(array.tobytes())

@@ -4,9 +4,9 @@
     seqio.get_mixture_or_task("qac_passage_query").get_dataset(
         {"passage": 144, "context": 32}, split="train", shuffle=True, seed=0, num_epochs=None)
 
-A task yields the loader's examples in the loader's order for the same seed: both ask
-`sampler.permute` which example is next and call the same pair function. `sequence_length` gives
-the limits. Lists of texts (passages) come padded, with their lengths.
+A task yields the loader's examples in the loader's order for the same seed: both use
+`randomness.permute` for the order and call the same pair function. `sequence_length` gives the
+limits. Lists of texts (passages) are padded, with their lengths.
 
 TensorFlow and seqio are imported inside functions only.
 """
@@ -29,7 +29,7 @@ from qac_jax.text import tokenizers
 
 PREFIX = "qac_"
 
-# Records are read and paired together, because a call from TensorFlow into Python is slow.
+# Records read in one call, because a call from TensorFlow into Python is slow.
 _TOGETHER = 256
 
 
@@ -85,7 +85,7 @@ def vocabulary(folder: str) -> Any:
 
 @functools.cache
 def _tensorflow() -> Any:
-    """TensorFlow, kept off the accelerators: their memory is JAX's."""
+    """TensorFlow without the accelerators, whose memory is for JAX."""
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")
@@ -147,7 +147,7 @@ def _vocabulary_class() -> Any:
 
         def _encode_tf(self, s: Any) -> Any:
             def encode(text: bytes | np.ndarray) -> np.ndarray:
-                plain = np.asarray(text, object).item().decode()  # eagerly, an array of no axes
+                plain = np.asarray(text, object).item().decode()  # eagerly, an array without axes
                 return np.array(self.tokenizer.encode(plain), np.int32)
 
             s = tf.convert_to_tensor(s, tf.string)
@@ -173,19 +173,19 @@ def _output_features(featurizer: Featurizer, source: Any) -> dict[str, Any]:
         words = vocabulary(source.tokenizer_folder)
     else:
         words = seqio.PassThroughVocabulary(source.info["vocab_size"])
-    found = {}
+    features = {}
     for name, (shape, dtype) in featurizer.spec(1).items():
         rank = len(shape) - 1
         if name.endswith("_length") and not rank:
-            continue  # a single text carries its own length
-        found[name] = seqio.Feature(
+            continue  # the length of a single text is that of its array
+        features[name] = seqio.Feature(
             vocabulary=words, add_eos=False, dtype=tf.as_dtype(dtype), rank=rank
         )
-    return found
+    return features
 
 
 def _slots_source(count: int) -> Any:
-    """A source of places in the epoch, sharded and repeated by seqio before they are paired."""
+    """A source of positions in the epoch, which seqio shards and repeats before `_pair_up`."""
     import seqio
 
     tf = _tensorflow()
@@ -224,11 +224,11 @@ def _slots_source(count: int) -> Any:
 def _pair_up(
     dataset: Any, sequence_length: Mapping[str, int] | None, *, source: Any, part: Part, crop: str
 ) -> Any:
-    """Places into examples: seqio repeats before this step, so epochs can be counted here."""
+    """Positions into examples: seqio repeats before this step, so epochs can be counted here."""
     tf = _tensorflow()
 
     padded = make_featurizer(source, part.kind, part.settings, crop=crop).lengths
-    # Lists of texts may be given seqio's way, as (texts, tokens).
+    # The limit of a list of texts may be in seqio's form, (texts, tokens).
     limits = {
         name: int(np.atleast_1d(limit)[-1])
         for name, limit in (sequence_length or {}).items()
@@ -284,7 +284,7 @@ def _interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any, *, c
 
 
 def _forget(name: str) -> None:
-    """A task of an earlier call under the same name gives way."""
+    """Removes a task of the same name from an earlier call."""
     import seqio
 
     for registry in (seqio.TaskRegistry, seqio.MixtureRegistry):

@@ -2,9 +2,9 @@
 
 The store writes every feature as the bytes of a one-dimensional array (TFDS's `Encoding.BYTES`),
 and protobuf's deterministic serialisation puts the features in one order in all records. So a
-record is a fixed sequence of keys and lengths, and the positions of all features of a whole block
-come out of a few numpy operations; a Python protobuf parser would cost more than everything else
-the loader does.
+record is a fixed sequence of keys and lengths, and a few numpy operations compute the positions of
+all features of a whole block; a Python protobuf parser would take longer than the rest of the
+loader.
 
 A list of arrays `x` is stored flat, with `x_lengths` beside it.
 """
@@ -23,7 +23,7 @@ _DELIMITED_1, _DELIMITED_2 = 0x0A, 0x12  # tags: field 1 or 2, length-delimited
 
 
 class Damaged(ValueError):
-    """The bytes are not such a record."""
+    """The bytes are not a record of this schema."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Schema:
 
 
 class Rows(Sequence[np.ndarray]):
-    """A list of arrays within a block's buffer; each is made when asked for."""
+    """A list of arrays within a block's buffer; each array is made on access."""
 
     __slots__ = ("_block", "_column", "_first", "_count", "_start")
 
@@ -71,8 +71,11 @@ class Rows(Sequence[np.ndarray]):
 
 @dataclasses.dataclass(slots=True)
 class Column:
-    """Where a feature of every record is. Of a list: where its parts end, counted in items over
-    the whole block, and which of them is a record's first."""
+    """The positions of one feature in all records of a block.
+
+    For a list, `ends` are the ends of its arrays, counted in items over the whole block, and
+    `firsts` the number of the first array of each record.
+    """
 
     dtype: np.dtype
     width: int
@@ -83,7 +86,7 @@ class Column:
 
 
 class Record(Mapping[str, np.ndarray | Rows]):
-    """One record of a block; features are made when asked for."""
+    """One record of a block; features are made on access."""
 
     __slots__ = ("_block", "_row")
 
@@ -110,7 +113,7 @@ class Block:
     def __init__(self, records: Sequence[bytes], schema: Schema):
         self.buffer = b"".join(records)
         self._count = len(records)
-        # A few zeros behind, so that reading a length never runs out of the buffer.
+        # A few zeros at the end, so that reading a length never exceeds the buffer.
         data = np.frombuffer(self.buffer + bytes(16), np.uint8)
         sizes = np.fromiter(map(len, records), np.int64, self._count)
         ends = np.cumsum(sizes)
@@ -155,7 +158,7 @@ class Block:
 
 
 def _names(data: np.ndarray, sizes: np.ndarray, schema: Schema) -> list[str]:
-    """The features in the order in which the first record holds them."""
+    """The features in the order of the first record."""
     if not len(sizes):
         return list(schema.dtypes)
     names: list[str] = []
@@ -176,7 +179,7 @@ def _positions(
 
     Example { 1: Features { 1: entry { 1: key  2: Feature { 1: BytesList { 1: value } } } … } }
     """
-    found = {}
+    positions = {}
     place, _ = _delimited(data, place, _DELIMITED_1)
     for name in names:
         key = name.encode()
@@ -187,14 +190,14 @@ def _positions(
         place, _ = _delimited(data, place + len(key), _DELIMITED_2)
         place, _ = _delimited(data, place, _DELIMITED_1)
         place, size = _delimited(data, place, _DELIMITED_1)
-        found[name] = (place, size)
+        positions[name] = (place, size)
         place = place + size
     _expect((place == ends).all())
-    return found
+    return positions
 
 
 def _delimited(data: np.ndarray, place: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
-    """Passes a tag and its length: (position of the content, size of the content)."""
+    """Reads a tag and a length: (position of the content, size of the content)."""
     _expect((place < len(data) - 8).all() and (data[place] == tag).all())
     place = place + 1
     size = np.zeros(len(place), np.int64)

@@ -1,9 +1,9 @@
 """Batches made in several processes, handed over in shared memory.
 
-The workers make runs of consecutive steps in turns, and the consumer takes them in the same
-turns, so the order is that of a single process. Every worker owns a few slots of shared memory,
-each as large as a batch. (grain's processes make one shared object for every array of every batch,
-and leave some behind when they are stopped early.)
+The workers take turns with runs of consecutive steps, and the consumer reads them in the same
+order, so the order is that of a single process. Every worker owns a few slots of shared memory,
+each of the size of a batch. (grain's processes make one shared object for every array of every
+batch, and leave some behind when they are stopped early.)
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Spec = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
 class Make(Protocol):
-    """Makes any batch; travels to worker processes."""
+    """Makes the batch of any step; is pickled for worker processes."""
 
     @property
     def run(self) -> int:
-        """How many consecutive batches are best made by one process."""
+        """The number of consecutive batches that one process should make."""
 
     @property
     def spec(self) -> Spec:
@@ -42,7 +42,7 @@ class Make(Protocol):
 
 
 _ALIGNMENT = 64
-_PATIENCE = 1.0  # seconds between looks at whether the other side still lives
+_PATIENCE = 1.0  # seconds between checks that the parent process is alive
 _GRACE = 5.0
 
 
@@ -111,7 +111,7 @@ class ProcessFeed:
         return batch
 
     def close(self) -> None:
-        """Ends the processes and gives the shared memory back."""
+        """Ends the processes and frees the shared memory."""
         if self._closed:
             return
         self._closed = True
@@ -133,9 +133,9 @@ class ProcessFeed:
 
 
 def _work(make, turn, memory_name, slots, free, ending, sender) -> None:
-    """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    gc.disable()  # examples hold no cycles, and looking for some costs a tenth of the time
+    """The main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    gc.disable()  # examples have no cycles, and the collector takes a tenth of the time
     parent = os.getppid()
     memory = SharedMemory(memory_name)
     views = _views(memory, make.spec, slots)
@@ -164,7 +164,7 @@ def _work(make, turn, memory_name, slots, free, ending, sender) -> None:
 
 
 def _steps(start: int, stop: int | None, number: int, workers: int, *, run: int) -> Iterator[int]:
-    """The steps of worker `number`: those of every `workers`-th run."""
+    """The steps of worker `number`: every `workers`-th run of steps."""
     for first in itertools.count(start // run * run, run):
         if stop is not None and first >= stop:
             return

@@ -18,19 +18,21 @@ class Judging:
 
     protocol: str = option(
         "own",
-        "whose rules hold: own, msmarco, trec_dl or beir",
+        "evaluation protocol",
         choices=("own", "msmarco", "trec_dl", "beir"),
     )
-    measures: tuple[str, ...] = option((), "instead of the protocol's, such as ndcg@10,mrr@10,map")
-    level: int = option(0, "from which grade a passage is relevant (0: as the protocol says)")
+    measures: tuple[str, ...] = option(
+        (), "metrics, such as ndcg@10,mrr@10,map (default: the protocol's)"
+    )
+    level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
     over: str = option(
         "",
-        "queries a mean is over: all judged, those of them retrieved, or those answerable",
+        "queries to average over: judged, retrieved or answerable (default: the protocol's)",
         choices=("", "judged", "retrieved", "answerable"),
     )
     depth: int = option(
         0,
-        "passages of each ranking that are judged (0: all; of a collection the protocol's number)",
+        "evaluate at most N passages of each ranking (0: all, or the protocol's number)",
     )
 
     @property

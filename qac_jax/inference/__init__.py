@@ -1,1 +1,1 @@
-"""Models that are only applied: encoders, rerankers, generators, likelihoods."""
+"""Inference: encoders, rerankers, generators, likelihoods."""

@@ -116,8 +116,8 @@ class Reranker:
             if standing is None:
                 raise UserError(
                     "this cross-encoder reads the score that a first ranking gave each passage; "
-                    "rerank a run with it (qac search --rerank, for labels qac label --scored), or "
-                    "train one without --scores"
+                    "rerank a run with it (qac search --reranker, for labels qac label --scored), "
+                    "or train one without --scores"
                 )
             queries = list(map(with_score, queries, standing))
         starts = range(0, len(queries), _TOGETHER)

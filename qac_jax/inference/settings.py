@@ -15,17 +15,17 @@ LIKELIHOODS = ("sum", "mean", "released")
 
 @dataclasses.dataclass(frozen=True)
 class Inference:
-    """How a model is applied."""
+    """How a model is run."""
 
     precision: str = option(
         "auto",
-        "of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
+        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
         choices=PRECISIONS,
     )
     batch_tokens: int = option(
-        0, "tokens a batch and device, padding included (0: by device)", affects_result=False
+        0, "tokens per batch and device, padding included (0: by device)", affects_result=False
     )
-    batch_texts: int = option(0, "texts a batch and device (0: by device)", affects_result=False)
+    batch_texts: int = option(0, "texts per batch and device (0: by device)", affects_result=False)
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -48,11 +48,13 @@ class EncoderOptions:
         "how a title joins its text (default: as in training): marked is title TEXT: text",
         choices=("", "none", "space", "separate", "segments", "marked"),
     )
-    pooling: str = option("", "instead of what the folder says", choices=("", "cls", "mean"))
+    pooling: str = option("", "pooling (default: the model's)", choices=("", "cls", "mean"))
     normalize: str = option(
-        "", "vectors of length 1 (default: as the folder says)", choices=("", "yes", "no")
+        "", "normalise vectors to length 1 (default: as the model does)", choices=("", "yes", "no")
     )
-    max_length: int = option(0, "tokens of a text, special tokens included (0: as the folder says)")
+    max_length: int = option(
+        0, "maximum length in tokens, special tokens included (0: the model's)"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,7 @@ class RerankerOptions:
     """How a cross-encoder reads a query together with a passage."""
 
     max_length: int = option(
-        160, "most tokens of query and passage together (0: as many as the cross-encoder can read)"
+        160, "cross-encoder: maximum length of a pair in tokens (0: the model's)"
     )
     truncation: str = option(
         "pop_longer",
@@ -76,7 +78,7 @@ class LikelihoodOptions:
 
     likelihood: str = option(
         "sum",
-        "plm: sum or mean of log-probabilities, or the released code's sum with padding",
+        "plm: sum or mean of log-probabilities, or the released code's sum, padding included",
         choices=LIKELIHOODS,
     )
     document_tokens: int = option(192, "plm: tokens of the document, its end included")

@@ -64,6 +64,11 @@ class Architecture(abc.ABC):
         """The width of a hidden state."""
 
     @property
+    def embedding_size(self) -> int:
+        """The width of the table of word embeddings."""
+        return self.hidden_size
+
+    @property
     @abc.abstractmethod
     def num_layers(self) -> int:
         """Layers of the encoder."""
@@ -105,7 +110,10 @@ class Architecture(abc.ABC):
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether a config.json is one of this architecture."""
+        """Whether a config.json is one of this architecture.
+
+        Override it where two share a model_type (by raw["architectures"]).
+        """
         return raw.get("model_type") in cls.model_types
 
     @classmethod

@@ -47,7 +47,7 @@ class Condenser(Mlm):
 
     skip_from: the hidden state that the head reads (None: half-way up, 6 of 12). late_mlm: whether
     the encoder's own predictions are trained too. start_head: "local" takes a head that lies beside
-    the weights of `--pretrained`, "random" does not.
+    the weights of `--init`, "random" does not.
     """
 
     head_layers: int = 2

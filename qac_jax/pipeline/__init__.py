@@ -1,1 +1,1 @@
-"""What every verb stands on: stages, typed inputs, settings, recipes, grids."""
+"""The basis of every verb: stages, typed inputs, settings, recipes and grids."""

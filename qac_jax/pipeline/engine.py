@@ -1,9 +1,10 @@
-"""Corpus-sized work: one pure function, one job a shard, on one core, all cores or a cluster.
+"""Work on a corpus: one pure function and one job per shard, on local cores or a cluster.
 
     for result in engine.run(function, jobs, workers=8): …
 
-A job names the file it writes, so the bytes are the same whoever runs it. Results come back in
-the order of the jobs; they and the jobs must be picklable, for Beam results must be JSON.
+A job names the file it writes, so the bytes do not depend on which worker runs it.
+Results are yielded in the order of the jobs; jobs and results must be picklable, and for Beam
+results must be JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def cores() -> int:
 def _run_pool(
     function: Callable[[Job], Result], jobs: Sequence[Job], count: int
 ) -> Iterator[Result]:
-    # Spawned, not forked: JAX and the tokenisers hold threads that a fork would freeze.
+    # Spawned, not forked: a fork would deadlock the threads of JAX and the tokenisers.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_be_a_worker)
@@ -86,7 +87,7 @@ def _be_a_worker() -> None:
 
 
 class _Guarded:
-    """Carries a UserError home as its sentence: not every exception survives pickling."""
+    """Returns a UserError as text, because not every exception can be pickled."""
 
     def __init__(self, function: Callable[[Any], Any]):
         self.function = function

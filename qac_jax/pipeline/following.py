@@ -1,7 +1,7 @@
-"""Processes that follow: process 0 of a run writes the artefact, the others wait for it.
+"""Runs over several processes: process 0 writes the artefact, the others wait for it.
 
-While it works, process 0 counts in a file beside the artefact, so that nobody waits for ever: one
-that failed says so there, one that died stops counting.
+Process 0 writes a heartbeat to a file beside the artefact, so that the others stop waiting when it
+fails (it records the failure) or dies (the heartbeat stops).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from qac_jax.errors import UserError
 from qac_jax.processes import Place
 
 
-# Seconds between two counts, and without one before process 0 is taken for dead.
+# Seconds between two heartbeats, and without one until process 0 is considered dead.
 BEAT, PATIENCE = 2.0, 90.0
 _POLL = 0.2
 
 
 @contextlib.contextmanager
 def announced(out: epath.PathLike, place: Place) -> Iterator[None]:
-    """Tells the other processes of a run, where there are any, that this one works."""
+    """Writes heartbeats for the other processes of the run, if there are any."""
     if place.count == 1:
         yield
         return
@@ -52,7 +52,7 @@ def wait(out: epath.PathLike) -> dict[str, Any]:
         now = _read(out)
         if now != last:
             last, changed = now, time.monotonic()
-        # What an earlier run left behind is no news.
+        # Ignores the file of an earlier run.
         if now != first and now.get("failure"):
             raise UserError(
                 f"process 0 of this run failed ({now['failure']}); see what it printed, and start "
@@ -60,14 +60,14 @@ def wait(out: epath.PathLike) -> dict[str, Any]:
             )
         if time.monotonic() - changed > PATIENCE:
             raise UserError(
-                f"process 0 of this run has not been heard of for {PATIENCE:.0f} s; see whether it "
-                f"still runs and whether {out} is a folder that all processes share"
+                f"process 0 of this run has sent no heartbeat for {PATIENCE:.0f} s; check whether "
+                f"it still runs and whether {out} is a folder that all processes share"
             )
         time.sleep(_POLL)
 
 
 class _Beats:
-    """A thread that counts until it is stopped."""
+    """A thread that writes heartbeats until it is stopped."""
 
     def __init__(self, file: epath.Path):
         self._file = file
@@ -108,6 +108,6 @@ def _file(out: epath.PathLike) -> epath.Path:
 
 def _read(out: epath.PathLike) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(_file(out).read_text())
-        return found if isinstance(found, dict) else {}
+        content = json.loads(_file(out).read_text())
+        return content if isinstance(content, dict) else {}
     return {}

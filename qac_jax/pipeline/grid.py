@@ -1,10 +1,10 @@
-"""Grids: one recipe, several systems and seeds, and a table of which of them is better.
+"""Grids: one recipe, several systems and seeds, and a table that compares them.
 
-A cell is the recipe with a system's overlays and one seed. Equal stages of different cells are one:
-a stage lies in `stages/KEY/NAME` of the output folder, where KEY is a hash of its settings and of
-those of all stages that it depends on; a cell's folder holds links to its stages. So a grid is
-resumed stage by stage, and a new system costs what is new about it. Cells run one after the other
-in one process; what JAX compiled is dropped between cells when it has grown large.
+A cell is the recipe with a system's overlays and one seed. Equal stages of different cells run
+once: a stage is written to `stages/KEY/NAME` of the output folder, where KEY is a hash of its
+settings and of those of all stages that it depends on; a cell's folder holds links to its stages.
+So a grid is resumed stage by stage, and a new system runs only the stages that differ. Cells run
+one after the other in one process; compiled programs are dropped between cells if they are large.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from qac_jax.pipeline.stage import Stage
 
 STAGES, CELL, SUMMARY, HEATMAP = "stages", "cell.json", "summary", "heatmap.svg"
 _KEY = 12  # hexadecimal digits
-_SPARE = 4 << 30  # resident bytes that nobody minds
+_SPARE = 4 << 30  # resident bytes above which compiled programs are dropped
 
 # (gin files, bindings, seed) -> the recipe that they describe.
 Build = Callable[[Sequence[str], Sequence[str], int], Recipe]
@@ -46,8 +46,8 @@ class Grid:
     A system's parts may be lists themselves, so that macros of the grid's file stand for several.
     crossed: more systems, products of factors; `[{"topic": […]}, {"": […], "half": […]}]` are the
     systems topic and topic_half, each with the parts of both factors.
-    metrics is the recipe's stage of kind "metrics"; of its runs, `rows` are every system's and
-    `baselines` nobody's: run -> what the table calls it. The first measure is tested. heatmap:
+    metrics is the recipe's stage of kind "metrics"; `rows` and `baselines` map its runs to names in
+    the table: runs of every system, and runs of none. The first measure is tested. heatmap:
     rows are collections, and a picture shows nDCG@10 of systems by them.
     """
 
@@ -86,14 +86,14 @@ def systems(grid: Grid) -> dict[str, list[str]]:
         for factors in grid.crossed
         for names in itertools.product(*factors)
     ]
-    found: dict[str, list[str]] = {}
+    overlays: dict[str, list[str]] = {}
     for name, parts in (*grid.systems.items(), *products):
         if not name or name.startswith(".") or "/" in name or name == STAGES:
             raise UserError(f"{name!r} cannot be the name of a system's folder; change it")
-        if name in found:
+        if name in overlays:
             raise UserError(f"the grid has two systems {name!r}; give one of them another name")
-        found[name] = list(_flat(parts, name))
-    return found
+        overlays[name] = list(_flat(parts, name))
+    return overlays
 
 
 def _flat(parts: Any, system: str) -> Iterator[str]:
@@ -113,14 +113,14 @@ def _flat(parts: Any, system: str) -> Iterator[str]:
 
 def cells(grid: Grid, build: Build) -> list[Cell]:
     """All cells, seed by seed, so that an early stop leaves whole comparisons."""
-    for name, given in (
+    for name, value in (
         ("recipe", grid.recipe),
         ("systems", grid.systems or grid.crossed),
         ("rows", grid.rows),
     ):
-        if not given:
+        if not value:
             raise UserError(f"the grid has no {name}; bind grid.Grid.{name}")
-    found = []
+    all_cells = []
     overlays_of = systems(grid)
     for seed in grid.seeds:
         for system, overlays in overlays_of.items():
@@ -133,14 +133,14 @@ def cells(grid: Grid, build: Build) -> list[Cell]:
                     f"{grid.recipe} has no stage {grid.metrics!r} with the figures of a cell; "
                     f"{nearest(grid.metrics, stages)}"
                 )
-            found.append(Cell(system, seed, stages, _places(stages), built.data_dir))
-    return found
+            all_cells.append(Cell(system, seed, stages, _places(stages), built.data_dir))
+    return all_cells
 
 
 def run(
     grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str, documentation: str = ""
 ) -> dict[str, Any]:
-    """Runs what is not done yet; returns the summary, which also lies in the folder."""
+    """Runs the unfinished stages; returns the summary, which is also written to the folder."""
     root = epath.Path(out)
     _refuse_foreign(root, grid)
     finished: dict[str, Artifact] = {}
@@ -176,7 +176,7 @@ def run(
 
 
 def plan(todo: Sequence[Cell]) -> dict[str, Any]:
-    """What a dry run shows: the cells, which stages each adds, and the first cell in full."""
+    """The plan of a dry run: the cells, the stages each adds, and the first cell in full."""
     seen: set[str] = set()
     rows = []
     for cell in todo:
@@ -201,7 +201,7 @@ def _places(stages: Mapping[str, Stage]) -> dict[str, str]:
     places: dict[str, str] = {}
     for name, stage in stages.items():
         described = fields.describe(stage)
-        for field in inputs.given(stage):
+        for field in inputs.set_inputs(stage):
             described[field] = [_meant(part, places) for part in inputs.split(stage, field)]
         key = fields.digest({"fields": described, "version": stage.VERSION})[:_KEY]
         places[name] = f"{STAGES}/{key}/{name}"
@@ -216,7 +216,7 @@ def _meant(part: str, places: Mapping[str, str]) -> str:
 
 
 def _link(cell: Cell, root: epath.Path) -> None:
-    """The cell's folder: what it is, and its stages under their names."""
+    """Writes the cell's folder: its description, and links to its stages."""
     folder = root / cell.system / f"seed_{cell.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     record = {"system": cell.system, "seed": cell.seed, "stages": dict(cell.places)}
@@ -238,8 +238,8 @@ def _summarized(
 
     figures: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in done:
-        found, _ = results.read(finished[cell.places[grid.metrics]])
-        by_run = {result.name: result for result in found}
+        runs, _ = results.read(finished[cell.places[grid.metrics]])
+        by_run = {result.name: result for result in runs}
         if absent := [run for run in grid.rows if run not in by_run]:
             raise UserError(
                 f"stage {grid.metrics} of {cell.name} judged no run {absent[0]!r}; "
@@ -280,7 +280,7 @@ def _refuse_foreign(root: epath.Path, grid: Grid) -> None:
 
 
 def _forget_compiled() -> None:
-    """Drops compiled programs where they take too much: those of encoders serve many cells."""
+    """Drops compiled programs if they take much memory; otherwise later cells reuse them."""
     jax = sys.modules.get("jax")
     if jax is not None and _resident_bytes() > _SPARE:
         jax.clear_caches()
@@ -296,7 +296,7 @@ def _resident_bytes() -> int:
 
 
 class _Clock:
-    """How long the rest takes, by what stages of the same name took."""
+    """Estimates the remaining time from finished stages of the same name."""
 
     def __init__(self, todo: Sequence[Cell]):
         self._all = {place: name for cell in todo for name, place in cell.places.items()}

@@ -1,4 +1,4 @@
-"""What stages take in: one declaration for artefacts, model folders, files and names.
+"""Inputs of stages: one declaration for artefacts, model folders, files and names.
 
     passages: Ref = input("what is searched", kinds=("passages", FILE))
 
@@ -67,21 +67,23 @@ def input(
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A rule about which inputs (and settings) are given together."""
+    """A rule about which inputs and settings may be combined."""
 
     names: tuple[str, ...]
     rule: str  # one, at_most_one, all_or_none
 
     def check(self, stage: Any) -> None:
-        given = [name for name in self.names if _value(stage, name)]
+        present = [name for name in self.names if _value(stage, name)]
         flags = ", ".join(f"--{name}" for name in self.names)
-        said = " and ".join(f"--{name}" for name in given) or "none of them"
+        present_flags = " and ".join(f"--{name}" for name in present) or "none of them"
         verb = stage.VERB
-        if self.rule == "one" and len(given) != 1:
-            raise UserError(f"{verb} needs one of {flags}, and {said} is given; give one")
-        if self.rule == "at_most_one" and len(given) > 1:
-            raise UserError(f"{verb} takes at most one of {flags}, and {said} are given; give one")
-        if self.rule == "all_or_none" and 0 < len(given) < len(self.names):
+        if self.rule == "one" and len(present) != 1:
+            raise UserError(f"{verb} needs one of {flags}, and {present_flags} is given; give one")
+        if self.rule == "at_most_one" and len(present) > 1:
+            raise UserError(
+                f"{verb} takes at most one of {flags}, and {present_flags} are given; give one"
+            )
+        if self.rule == "all_or_none" and 0 < len(present) < len(self.names):
             raise UserError(f"{flags} of {verb} belong together; give all of them, or none")
 
 
@@ -105,17 +107,17 @@ class Inputs(dict[str, Any]):
 
     def artifact(self, name: str) -> Artifact:
         """The input as an artefact of ours."""
-        found = self[name]
-        assert isinstance(found, Artifact), f"{name} is not an artefact"
-        return found
+        value = self[name]
+        assert isinstance(value, Artifact), f"{name} is not an artefact"
+        return value
 
     def get_artifact(self, name: str) -> Artifact | None:
         """The same, or None where the input is not given or is not an artefact of ours."""
-        found = self.get(name)
-        return found if isinstance(found, Artifact) else None
+        value = self.get(name)
+        return value if isinstance(value, Artifact) else None
 
     def path(self, name: str) -> epath.Path:
-        """Where the input lies, whether it is an artefact or not."""
+        """The path of the input, whether it is an artefact or not."""
         return _path(self[name])
 
     def text(self, name: str) -> str:
@@ -123,7 +125,7 @@ class Inputs(dict[str, Any]):
         return os.fspath(self.path(name)) if name in self else ""
 
     def paths(self, name: str) -> list[epath.Path]:
-        """Where the parts of an input lie that may have several."""
+        """The paths of an input that may have several parts."""
         return [_path(part) for part in self.get(name, ())]
 
 
@@ -132,7 +134,7 @@ def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(cls) if fields.role(f) == "input"}
 
 
-def given(stage: Any) -> dict[str, dataclasses.Field[Any]]:
+def set_inputs(stage: Any) -> dict[str, dataclasses.Field[Any]]:
     """The input fields that are set."""
     return {name: f for name, f in declared(stage).items() if getattr(stage, name)}
 
@@ -147,19 +149,19 @@ def split(stage: Any, name: str) -> list[str]:
 
 def references(stage: Any) -> dict[str, str]:
     """Input -> the stage of the recipe that it comes from; the second part is `name[1]`."""
-    found = {}
-    for name in given(stage):
+    stages = {}
+    for name in set_inputs(stage):
         for number, part in enumerate(split(stage, name)):
             if part.startswith(STAGE):
                 label = f"{name}[{number}]" if number else name
-                found[label] = part.removeprefix(STAGE).split("/")[0]
-    return found
+                stages[label] = part.removeprefix(STAGE).split("/")[0]
+    return stages
 
 
 def located(stage: Any, folders: Mapping[str, epath.Path], data_dir: str) -> Any:
-    """The stage with every `stage:`, `data:` and `shipped:` replaced by the place it means."""
+    """The stage with every `stage:`, `data:` and `shipped:` replaced by its path."""
     changes: dict[str, Any] = {}
-    for name in given(stage):
+    for name in set_inputs(stage):
         label = f"{stage.VERB}.{name}"
         changes[name] = ",".join(
             place(part, label, folders, data_dir) for part in split(stage, name)
@@ -190,9 +192,9 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
 
 
 def opened(stage: Any) -> Inputs:
-    """Opens every input; refuses what is missing, of a wrong kind or not whole."""
-    found = Inputs()
-    for name, field in given(stage).items():
+    """Opens every input; raises if one is missing, of a wrong kind or incomplete."""
+    inputs = Inputs()
+    for name, field in set_inputs(stage).items():
         parts = split(stage, name)
         if any(part.startswith(STAGE) for part in parts):
             raise UserError(
@@ -203,14 +205,14 @@ def opened(stage: Any) -> Inputs:
         if TOKENIZER in kinds:
             continue
         if field.metadata["many"]:
-            found[name] = tuple(_opened(part, kinds) for part in parts)
+            inputs[name] = tuple(_opened(part, kinds) for part in parts)
         else:
-            found[name] = _opened(getattr(stage, name), kinds)
-    return found
+            inputs[name] = _opened(getattr(stage, name), kinds)
+    return inputs
 
 
 def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
-    """An artefact where the text names one of a wanted kind, a path where files are wanted."""
+    """The artefact that the text names, if its kind is expected; otherwise a path."""
     wanted = tuple(kind for kind in kinds if kind != FILE)
     if not wanted or ("," in text and FILE in kinds):
         return epath.Path(text)
@@ -225,18 +227,18 @@ def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
 
 def identities(inputs: Inputs) -> dict[str, str]:
     """The identity of every input: the artefact's, or the hash of a file's bytes."""
-    found = {}
+    hashes = {}
     for name, value in inputs.items():
         for number, part in enumerate(value if isinstance(value, tuple) else (value,)):
             label = f"{name}[{number}]" if number else name
-            found[label] = part.identity if isinstance(part, Artifact) else identity(str(part))
-    return found
+            hashes[label] = part.identity if isinstance(part, Artifact) else identity(str(part))
+    return hashes
 
 
 def identity(text: str) -> str:
     """The hash of the bytes of a file, a folder, a pattern or a list of them.
 
-    A name such as `tfds:squad` stands for itself: nobody can hash what is not here yet.
+    A name such as `tfds:squad` is its own identity, since the data may not be downloaded yet.
     """
     if not text:
         return ""

@@ -1,8 +1,8 @@
-"""Recipes: a gin file names stages and binds them; here they are ordered, skipped, run.
+"""Recipes: named stages of a gin file, run in the order of their dependencies.
 
-Every stage writes into a sub-folder of --out that bears its name. A stage whose folder holds a
-finished artefact of the same key is skipped, an interrupted one is taken up again, and whatever
-depends on something that changed is made again (DESIGN.md, "Recipe").
+Every stage writes into the sub-folder of --out with its name. A stage whose folder holds a finished
+artefact of the same key is skipped, an interrupted one is resumed, and stages whose inputs changed
+are run again (DESIGN.md, "Recipe").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qac_jax.pipeline.stage import Stage
 class Recipe:
     """Named stages; `stage:NAME` in an input field is the output of the stage NAME.
 
-    What else an input may name is in `pipeline/inputs.py`. `parts` are further stages, in groups,
+    Other forms of inputs are listed in `pipeline/inputs.py`. `parts` are further stages, in groups,
     as included files define them.
     """
 
@@ -39,7 +39,7 @@ class Recipe:
 
 
 def choose(of: str = "", options: Mapping[str, Any] | None = None) -> Any:
-    """One of several values by name, for gin files: what a recipe's budget means."""
+    """One of several values by name, for gin files: such as the sizes of a recipe's budgets."""
     options = options or {}
     if of not in options:
         raise UserError(f"{of!r} is not one of the choices; {nearest(of, options)}")
@@ -47,7 +47,7 @@ def choose(of: str = "", options: Mapping[str, Any] | None = None) -> Any:
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:
-    """The stages in an order in which each follows its inputs; refuses what cannot run."""
+    """The stages in topological order; raises if the recipe cannot run."""
     declared: dict[str, Any] = {}
     for group in (recipe.stages, *recipe.parts):
         if twice := declared.keys() & group.keys():
@@ -93,7 +93,7 @@ def run(
     documentation: str = "",
     command: str = "qac run …",
 ) -> dict[str, Artifact]:
-    """Runs what is not done yet. `start`: redo from this stage on; `only`: this stage alone."""
+    """Runs the unfinished stages; again: those from `start` on, or `only` this one."""
     stages = ordered(recipe)
     root = epath.Path(out)
     for name in filter(None, (start, only)):
@@ -129,16 +129,16 @@ def run(
 
 
 def plan(recipe: Recipe) -> list[dict[str, Any]]:
-    """What a dry run shows: per stage its settings and the sizes that can be said beforehand."""
+    """The plan of a dry run: each stage's settings and the sizes that are known beforehand."""
     plans: dict[str, dict[str, Any]] = {}
     for name, stage in ordered(recipe).items():
         references = inputs.references(stage)
-        given = {field: plans[target]["plan"] for field, target in references.items()}
-        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, given)}
+        plans_before = {field: plans[target]["plan"] for field, target in references.items()}
+        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, plans_before)}
     return list(plans.values())
 
 
-def plan_of(stage: Stage, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def plan_of(stage: Stage, plans_before: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """One stage's settings, which of them are not the defaults, and what it would do."""
     stage.check()
     values, defaults = fields.values(stage), _defaults(type(stage))
@@ -152,7 +152,7 @@ def plan_of(stage: Stage, given: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         "kind": stage.KIND,
         "fields": affecting,
         "set": [name for name in affecting if values[name] != defaults[name]],
-        "plan": stage.plan(given),
+        "plan": stage.plan(plans_before),
     }
 
 

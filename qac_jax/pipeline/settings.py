@@ -10,11 +10,11 @@ from qac_jax.fields import option
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Several processes that share the work, one a host."""
+    """Runs over several hosts, one process each."""
 
-    coordinator: str = option("", "HOST:PORT of process 0 of several", affects_result=False)
-    processes: int = option(0, "how many processes there are", affects_result=False)
-    process: int = option(-1, "which of them this is", affects_result=False)
+    coordinator: str = option("", "several hosts: HOST:PORT of process 0", affects_result=False)
+    processes: int = option(0, "several hosts: number of processes", affects_result=False)
+    process: int = option(-1, "several hosts: index of this process", affects_result=False)
 
     def place(self) -> launched.Place:
         """Which of them this process is."""

@@ -1,8 +1,8 @@
-"""Work that is cut into shards: each is one file, made once, kept when the rest is interrupted.
+"""Work in shards: each is one file, written once and kept if the run is interrupted.
 
 `sharded` makes them in this process, one after the other; `pooled` in worker processes or on a
-Beam runner. Both skip what an interrupted run has finished and return what was noted of every
-shard, in order. What a stage needs besides, until it is done, it keeps in `Writer.scratch(name)`.
+Beam runner. Both skip the shards that an interrupted run has finished and return the facts of every
+shard, in order. A stage keeps its other temporary files in `Writer.scratch(name)`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from qac_jax.pipeline import engine
 from qac_jax.progress import Bar
 
 
-# Below an unfinished artefact: shards that other processes than the first have made.
+# Folder in an unfinished artefact: shards of processes other than process 0.
 HOSTS = f"{SCRATCH}/hosts"
 
-# What is noted of a shard: JSON; "sha256", where the work knows it, becomes the file's.
+# Facts of a shard, as JSON; "sha256", if present, becomes the hash of the file.
 Facts = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """Processes that share the work of a corpus."""
+    """Worker processes that share a corpus."""
 
-    workers: int = option(0, "processes (0: one a core)", affects_result=False)
+    workers: int = option(0, "worker processes (0: one per core)", affects_result=False)
     runner: str = option(
         "local", "local, or an Apache Beam runner such as DirectRunner", affects_result=False
     )
@@ -39,7 +39,7 @@ class Workers:
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
-    """One file of the artefact: its name, how many items it counts for, and how to make it."""
+    """One file of the artefact: its name, its number of items, and its job."""
 
     name: str
     items: int
@@ -59,10 +59,11 @@ def sharded(
     *,
     ahead: Callable[[ShardFile], Any] = lambda shard: None,
 ) -> list[Facts]:
-    """Makes every missing shard here: `work` writes `out.part(shard.name)` and says what to note.
+    """Writes every missing shard in this process: `work` writes `out.part(shard.name)` and returns
+    its facts.
 
-    What `ahead` makes of a shard, such as its tokens, is made in a thread while the shard before
-    is worked on. `work` may advance the bar itself; what it leaves is counted afterwards.
+    `ahead` prepares a shard, such as its tokens, in a thread during the work on the previous one.
+    `work` may advance the bar itself; the remaining items are counted afterwards.
     """
     left = [shard for shard in shards if shard.name not in out.done]
     bar.skip(sum(shard.items for shard in shards) - sum(shard.items for shard in left))
@@ -88,10 +89,10 @@ def pooled(
     is_done: Callable[[ShardFile], bool] = lambda shard: True,
     records: str = "",
 ) -> list[Facts]:
-    """Makes every missing shard in a pool: `function(shard.job)` writes the file's part.
+    """Writes every missing shard in a pool: `function(shard.job)` writes the file's part.
 
     `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
-    `records`: what the fact "records" of a shard counts; the bar shows it.
+    `records`: the unit of a shard's fact "records", shown by the bar.
     """
     left = [shard for shard in shards if shard.name not in out.done or not is_done(shard)]
     skipped = [shard for shard in shards if shard not in left]

@@ -24,8 +24,8 @@ def interruptible() -> Iterator[None]:
         raise Interrupted(number)
 
     def again(ignored: Any) -> None:
-        # It came where Python lets nothing out, as in the garbage collector's callback that JAX
-        # has: the signal is sent once more from outside.
+        # Raised where Python ignores exceptions, such as in JAX's callback of the garbage
+        # collector: the signal is sent again from a timer.
         if isinstance(ignored.exc_value, Interrupted):
             number = ignored.exc_value.signal_number
             threading.Timer(0.05, os.kill, (os.getpid(), number)).start()

@@ -61,7 +61,7 @@ class Stage:
     VERB: ClassVar[str] = ""
     KIND: ClassVar[str] = ""
     SCHEMA: ClassVar[int] = 1
-    # Raise it when the same fields and inputs would give another result.
+    # Increment it when the same fields and inputs would give another result.
     VERSION: ClassVar[int] = 1
     EXAMPLE: ClassVar[str] = ""
 
@@ -79,7 +79,7 @@ class Stage:
         return fields.make(cls, settings)
 
     def check(self) -> None:
-        """Refuses settings and inputs that do not go together; subclasses add to it."""
+        """Raises UserError for invalid settings or combinations of inputs; subclasses extend it."""
         for name, field in inputs.declared(self).items():
             if field.default == fields.REQUIRED and not getattr(self, name):
                 raise UserError(f"{self.VERB} needs --{name} ({field.metadata['help']}); give it")
@@ -91,12 +91,12 @@ class Stage:
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
     def summary(self, artifact: Artifact) -> str:
-        """What the command line prints to stdout of the finished artefact."""
+        """The text that the command line prints for the finished artefact."""
         del artifact
         return ""
 
     def environment(self) -> dict[str, str]:
-        """What the result depends on beside fields and inputs, such as installed packages."""
+        """Further things that the result depends on, such as versions of packages."""
         return {}
 
     def place(self) -> Place:
@@ -104,16 +104,16 @@ class Stage:
         return processes.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """What a dry run can say without reading data; `inputs` are the plans before it."""
+        """The plan of a dry run, without reading data; `inputs` are the plans of its inputs."""
         del inputs
         return {}
 
 
 def key_of(stage: Stage, identities: Mapping[str, str]) -> str:
-    """What a finished folder is recognised by."""
+    """The key that identifies a finished folder."""
     described = fields.describe(stage)
     for name in inputs.declared(stage):
-        described.pop(name, None)  # where an input lies does not matter; what it is does
+        described.pop(name, None)  # the identity of an input matters, not its path
     decisive = {"fields": described, "inputs": dict(identities), "version": stage.VERSION}
     if environment := stage.environment():
         decisive["environment"] = environment
@@ -138,8 +138,8 @@ def execute(
     """Runs a stage into `out`, or takes the finished artefact that is there already."""
     fields.check(stage)
     stage.check()
-    given = inputs.opened(stage)
-    identities = inputs.identities(given)
+    opened = inputs.opened(stage)
+    identities = inputs.identities(opened)
     key = key_of(stage, identities)
     record = artifacts.peek(out)
     if record is not None and record["finished"] and record["key"] == key:
@@ -155,7 +155,7 @@ def execute(
             progress.say(f"{stage.VERB}: made again, since {damage}")
     place = stage.place()
     if place.number:
-        return _follow(stage, given, out, key)
+        return _follow(stage, opened, out, key)
     began = time.monotonic()
     with interruptible(), following.announced(out, place):
         with artifacts.create(
@@ -169,7 +169,7 @@ def execute(
             seed=stage.seed,
             replace=replace,
         ) as writer:
-            stage.run(given, writer)
+            stage.run(opened, writer)
             writer.info["seconds"] = round(time.monotonic() - began, 3)
             writer.info["peak_resident_bytes"] = _peak_bytes()
             if documentation:
@@ -182,11 +182,11 @@ def execute(
     return artifact
 
 
-def _follow(stage: Stage, given: Inputs, out: epath.PathLike, key: str) -> Artifact:
-    """Takes part in what process 0 of this run does, and opens what it writes."""
+def _follow(stage: Stage, opened: Inputs, out: epath.PathLike, key: str) -> Artifact:
+    """Shares the work of process 0, if the stage is SHARED, and opens its artefact."""
     with interruptible():
         if stage.SHARED:
-            stage.run(given, Writer(epath.Path(out), {}))
+            stage.run(opened, Writer(epath.Path(out), {}))
         record = following.wait(out)
     if record["key"] != key:
         raise UserError(f"{out} holds an artefact made with other settings; choose another --out")

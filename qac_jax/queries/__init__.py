@@ -1,1 +1,1 @@
-"""Queries: passages -> what may be asked or said about them, with its origin."""
+"""Queries: generates, extracts, imports and filters queries of passages."""

@@ -1,8 +1,8 @@
-"""Which questions a retriever is trained with and tested on, whatever a folder holds.
+"""Chooses the questions that a retriever is trained on and tested on.
 
 A folder in BEIR's layout may have judged queries for training, for testing, for both or for
-neither. Where they are missing, generated queries stand in: those of most passages for training,
-those of a few (by the hash of their ids) for testing.
+neither. Where they are missing, generated queries replace them: those of most passages for
+training, those of a few (by the hash of their ids) for testing.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ TEST_SPLITS = ("test", "dev", "validation")
 GENERATED = "generated"
 
 
-class Asked(NamedTuple):
-    """Questions and what answers them: query id -> text, query id -> passage id -> grade."""
+class JudgedQueries(NamedTuple):
+    """Questions and their judgements: query id -> text, query id -> passage id -> grade."""
 
     texts: dict[str, str]
     judged: dict[str, dict[str, int]]
     origin: str
 
-    def only(self, names: Iterable[str], origin: str) -> Asked:
-        """Some of them."""
-        kept = [name for name in names if name in self.judged]
-        return Asked(
-            {name: self.texts[name] for name in kept},
-            {name: self.judged[name] for name in kept},
+    def only(self, names: Iterable[str], origin: str) -> JudgedQueries:
+        """The judged queries among `names`."""
+        names_kept = [name for name in names if name in self.judged]
+        return JudgedQueries(
+            {name: self.texts[name] for name in names_kept},
+            {name: self.judged[name] for name in names_kept},
             origin,
         )
 
-    def __add__(self, other: Asked) -> Asked:  # type: ignore[override]
+    def __add__(self, other: JudgedQueries) -> JudgedQueries:  # type: ignore[override]
         origin = " and ".join(filter(None, (self.origin, other.origin)))
-        return Asked(self.texts | other.texts, self.judged | other.judged, origin)
+        return JudgedQueries(self.texts | other.texts, self.judged | other.judged, origin)
 
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """Which questions are for training and which for tests."""
+    """Which queries are for training and which for tests."""
 
     train: str = option(
         "auto",
-        "training questions: judged, generated or both; auto: judged ones where there are some",
+        "training queries: judged, generated or both; auto: judged if there are any",
         choices=("auto", "judged", "generated", "both", "none"),
     )
-    each: int = option(1, "generated queries of a passage that are trained on")
+    each: int = option(1, "generated training queries per passage")
     held_out: float = option(
-        0.1, "share kept for tests (of passages, or of judged queries) where no split is there"
+        0.1, "share held out for tests (of passages, or judged queries) if there is no split"
     )
 
     def check(self) -> None:
-        """Refuses what leaves no question."""
+        """Raises UserError for settings that leave no questions."""
         if not 0.0 < self.held_out < 1.0:
             raise UserError(f"held_out={self.held_out} is not a share; expected 0 to 1")
         if self.each < 1:
@@ -70,28 +70,33 @@ class Questions:
 
 
 class Collector:
-    """Chooses among the questions of a folder (or of docstrings) and those generated."""
+    """Chooses among the questions of a folder (or of docstrings) and generated ones."""
 
     def __init__(self, chosen: Questions, passages: Records, contexts: Records | None, seed: int):
         self._chosen, self._seed = chosen, seed
         self._passages, self._contexts = passages, contexts
 
-    def of_docstrings(self) -> tuple[Asked, Asked]:
-        """Summary lines and generated queries of the modules that are not held out; known-item
-        tests of those that are."""
-        train, test = (Asked({}, {}, origin) for origin in ("summary lines", "summary lines"))
+    def of_docstrings(self) -> tuple[JudgedQueries, JudgedQueries]:
+        """(training questions, test questions) of docstrings.
+
+        Training: summary lines and generated queries of modules that are not held out. Test:
+        summary lines of the held-out modules (known-item search).
+        """
+        train, test = (
+            JudgedQueries({}, {}, origin) for origin in ("summary lines", "summary lines")
+        )
         held: set[str] = set()
         named: dict[tuple[str, str], str] = {}  # all passages of one docstring answer it
         for passage in self._passages:
             if passage.get("held_out"):
                 held.add(passage["_id"])
-            asked = test if passage.get("held_out") else train
+            split = test if passage.get("held_out") else train
             text = " ".join(passage.get("summary", "").split()).rstrip(".")
-            if text and (asked is test or self._chosen.train != "none"):
+            if text and (split is test or self._chosen.train != "none"):
                 place = passage["doc"], passage["title"]
                 name = named.setdefault(place, f"summary:{passage['_id']}")
-                asked.texts[name] = text
-                asked.judged.setdefault(name, {})[passage["_id"]] = 1
+                split.texts[name] = text
+                split.judged.setdefault(name, {})[passage["_id"]] = 1
         if not (test.texts or train.texts):
             raise UserError(
                 "no passage of --passages has a summary line; expected passages of "
@@ -103,42 +108,42 @@ class Collector:
             train = train + generated.only(known, GENERATED)
         return train, test
 
-    def of_folder(self, folder: str) -> tuple[Asked, Asked]:
-        """What is trained on, and what is tested on."""
+    def of_folder(self, folder: str) -> tuple[JudgedQueries, JudgedQueries]:
+        """(training questions, test questions) of a folder in BEIR's layout."""
         judged = self._judged(folder)
         learned = judged.get("train")
         tested = next((judged[name] for name in TEST_SPLITS if name in judged), None)
         if tested is None and learned is not None:
-            kept = [name for name in learned.judged if self._is_kept(name)]
-            if kept and len(kept) < len(learned.judged):
+            held_out = [name for name in learned.judged if self._is_kept(name)]
+            if held_out and len(held_out) < len(learned.judged):
                 rest = [name for name in learned.judged if not self._is_kept(name)]
-                tested = learned.only(kept, f"{self._chosen.held_out:.0%} of qrels/train.tsv")
+                tested = learned.only(held_out, f"{self._chosen.held_out:.0%} of qrels/train.tsv")
                 learned = learned.only(rest, "the rest of qrels/train.tsv")
-        asked = self._chosen.train
-        generate = asked in ("generated", "both") or asked == "auto" and learned is None
+        source = self._chosen.train
+        generate = source in ("generated", "both") or source == "auto" and learned is None
         if not generate and learned is None:
             raise UserError(f"{_missing(folder, 'train')}; add them, or set train to 'generated'")
         if (generate or tested is None) and self._contexts is None:
             raise UserError(
                 f"{_missing(folder, 'train' if generate else 'test')}, and no queries were "
-                "generated that could stand in; add them, or give --contexts"
+                "generated to replace them; add them, or give --contexts"
             )
         if self._contexts is not None and (generate or tested is None):
             of_train, of_test = self._generated(self._contexts, split=tested is None)
             tested = of_test if tested is None else tested
             if generate:
-                both = learned is not None and asked == "both"
+                both = learned is not None and source == "both"
                 learned = learned + of_train if both and learned else of_train
         assert learned is not None and tested is not None
-        for found, what in ((learned, "training"), (tested, "test")):
-            if not found.texts:
+        for questions, what in ((learned, "training"), (tested, "test")):
+            if not questions.texts:
                 raise UserError(
                     f"{folder} gives no {what} questions; it needs more passages, or judged queries"
                 )
         return learned, tested
 
-    def _judged(self, folder: str) -> dict[str, Asked]:
-        """The judged queries of every split; those whose passages are nowhere are left out."""
+    def _judged(self, folder: str) -> dict[str, JudgedQueries]:
+        """The judged queries of every split; those without a passage in the corpus are left out."""
         from qac_jax.formats.files import find
         from qac_jax.formats.identities import IdSet
         from qac_jax.formats.judgements import by_query, read_judgements
@@ -157,47 +162,51 @@ class Collector:
             return {}
         texts = {query.id: query.text for query in read_queries(queries)}
         known = IdSet(self._passages.ids())
-        found = {}
+        splits = {}
         for split, file in files.items():
             grades = by_query(read_judgements(file))
-            kept = {
+            usable = {
                 name: of
                 for name, of in grades.items()
                 if name in texts and any(g > 0 and p in known for p, g in of.items())
             }
-            if not kept:
+            if not usable:
                 raise UserError(
                     f"no query of {file} has a text in {queries} and a passage in the corpus; "
                     "check that their ids are the same"
                 )
-            if len(kept) < len(grades):
+            if len(usable) < len(grades):
                 progress.say(
-                    f"collect: {len(grades) - len(kept):,} of {len(grades):,} queries of {file} "
+                    f"collect: {len(grades) - len(usable):,} of {len(grades):,} queries of {file} "
                     "have no text or no passage and are left out"
                 )
-            if split == "train":  # what is not there cannot be learned from
-                kept = {n: {p: g for p, g in of.items() if p in known} for n, of in kept.items()}
-            found[split] = Asked({n: texts[n] for n in kept}, kept, f"qrels/{split}.tsv")
-        return found
+            if split == "train":  # only passages of the corpus can be trained on
+                usable = {
+                    n: {p: g for p, g in of.items() if p in known} for n, of in usable.items()
+                }
+            splits[split] = JudgedQueries(
+                {n: texts[n] for n in usable}, usable, f"qrels/{split}.tsv"
+            )
+        return splits
 
-    def _generated(self, contexts: Records, split: bool) -> tuple[Asked, Asked]:
-        """Generated queries as questions; `split`: those of some passages are for tests."""
+    def _generated(self, contexts: Records, split: bool) -> tuple[JudgedQueries, JudgedQueries]:
+        """Generated queries as questions; `split`: hold out those of some passages for tests."""
         from qac_jax.data.judged import generated_id
 
-        train, test = (Asked({}, {}, GENERATED) for _ in range(2))
+        train, test = (JudgedQueries({}, {}, GENERATED) for _ in range(2))
         for record in contexts:
-            kept = split and self._is_kept(record["_id"])
-            asked = test if kept else train
+            held_out = split and self._is_kept(record["_id"])
+            target = test if held_out else train
             for number, context in enumerate(
-                record["contexts"][: 1 if kept else self._chosen.each]
+                record["contexts"][: 1 if held_out else self._chosen.each]
             ):
                 name = generated_id(record["_id"], number)
-                asked.texts[name] = context["text"]
-                asked.judged[name] = {record["_id"]: 1}
+                target.texts[name] = context["text"]
+                target.judged[name] = {record["_id"]: 1}
         return train, test
 
     def _is_kept(self, name: str) -> bool:
-        """Whether this id falls in the share that is kept for tests."""
+        """Whether this id is in the share that is held out for tests."""
         digest = hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little") < self._chosen.held_out * 2**32
 

@@ -1,4 +1,4 @@
-"""What generating and extracting have in common: which passages, and how their texts are shown."""
+"""Shared by generation and extraction: selecting passages, and previews of their contexts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def belongs(passage: Mapping[str, Any], part: str) -> bool:
 
 
 def shown(artifact: Artifact, count: int = 3, *, origins: bool = False) -> str:
-    """Some passages and their texts, so that one sees what was made."""
+    """Some passages and their contexts, as a preview."""
     records = Records(artifact)
     lines = []
     for place in range(min(count, len(records))):

@@ -1,15 +1,15 @@
-"""QExt: the span of a document that says most about it becomes its pseudo-query (AugTriever).
+"""QExt: the most salient span of a document becomes its pseudo-query (AugTriever).
 
-Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et al., 2022)
-and ranked by a measure of salience, which is one callable: documents and their spans in, one score
-a span out, higher is better.
+Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et al., 2022) and
+ranked by salience, a callable of documents and their spans that gives one score for each span,
+the higher the better.
 
-    extraction_bm25.Bm25Salience        how the document's words answer the span as a query
+    extraction_bm25.Bm25Salience        BM25 of the document for the span as a query
     extraction_encoder.EncoderSalience  span · document under a dual encoder
-    inference.likelihood.Likelihood     log-likelihood of the span under a T5 that read the document
+    inference.likelihood.Likelihood     log-likelihood of the span given the document, under a T5
 
-The released code cannot extract anything (its loader never draws spans), so the paper rules.
-Structure (titles, anchors) is read off the document by `structure`. All of it becomes contexts.
+The released code cannot extract (its loader never draws spans), so this follows the paper.
+`structure` gives titles and anchors instead. All of them become contexts.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
 from qac_jax.text import crops
 
 
-# So many documents are scored together; the released likelihood pads over so many (a batch a GPU).
+# Documents scored in one call: the released likelihood pads over this number (a batch of one GPU).
 BLOCK = 128
 
 SALIENCES = ("bm25", "plm", "self")
 STRUCTURES = ("title", "anchor")
-RANDOM = "random"  # spans as they are drawn: what salience must be better than
+RANDOM = "random"  # spans as drawn: the baseline of salience
 ORIGINS = {
     RANDOM: "spans",
     **{name: f"qext_{name}" for name in SALIENCES},
@@ -44,7 +44,7 @@ ORIGINS = {
 
 
 class Salience(Protocol):
-    """How much each span says about its document; higher is better."""
+    """The salience of each span in its document; the higher the better."""
 
     def __call__(
         self, documents: Sequence[str], spans: Sequence[Sequence[str]]
@@ -52,7 +52,7 @@ class Salience(Protocol):
 
 
 class DocumentSpans(NamedTuple):
-    """A document as far as it is looked at, and spans of it (none where it is too short)."""
+    """The window of a document that is used, and spans of it (none where it is too short)."""
 
     text: str
     spans: list[str]
@@ -60,12 +60,12 @@ class DocumentSpans(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanSampling:
-    """How spans are drawn: words are what white space divides."""
+    """How spans are drawn, in words separated by white space."""
 
-    spans: int = option(16, "spans that are drawn and ranked")
-    shortest: int = option(4, "words of a span, at least")
-    longest: int = option(16, "words of a span, at most")
-    context_words: int = option(256, "words of a passage that are looked at")
+    spans: int = option(16, "candidate spans drawn per passage")
+    shortest: int = option(4, "minimum words of a span")
+    longest: int = option(16, "maximum words of a span")
+    context_words: int = option(256, "words of the random window that spans are drawn from")
 
     def __post_init__(self) -> None:
         if self.spans < 1 or not 1 <= self.shortest <= self.longest:
@@ -95,18 +95,18 @@ class SpanSampling:
 
 @dataclass(frozen=True)
 class Extraction:
-    """What is made of a passage."""
+    """How the contexts of a passage are extracted."""
 
     method: str
     sampling: SpanSampling = SpanSampling()
-    keep: int = 1  # spans of a passage: the best
+    keep: int = 1  # the top spans of a passage
     title: structure.TitleRule = structure.TitleRule()
     origin: str = ""
     part: str = "all"
     seed: int = 0
 
     def takes(self, passage: Record) -> bool:
-        """Whether this passage belongs to the part of the corpus that is asked for."""
+        """Whether this passage is in the selected part of the corpus."""
         return belongs(passage, self.part)
 
     def contexts(
@@ -140,20 +140,20 @@ class Extraction:
 
 @dataclass(frozen=True)
 class Job:
-    """Passages `start` to `stop` of one output file; `given` are contexts that stay."""
+    """Passages `start` to `stop` of one output file; `earlier` are contexts to keep."""
 
     extraction: Extraction
     passages: Records
-    given: Records | None
+    earlier: Records | None
     start: int
     stop: int
     target: str
-    statistics: str = ""  # the corpus's, for BM25
+    statistics: str = ""  # the file of the corpus statistics, for BM25
     k1: float = 1.2
     b: float = 0.75
 
     def salience(self) -> Salience | None:
-        """What needs no model; what does is given to `write_shard`."""
+        """The salience, if it works without a model; otherwise `write_shard` takes it."""
         if self.extraction.method != "bm25":
             return None
         return Bm25Salience(Statistics.load(self.statistics), self.k1, self.b)
@@ -171,9 +171,9 @@ class CountJob:
 
 def count_words(job: CountJob) -> dict[str, Any]:
     """Statistics of one part of the corpus, written to a file."""
-    found = Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop))
-    found.save(job.target)
-    return {"documents": found.documents}
+    statistics = Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop))
+    statistics.save(job.target)
+    return {"documents": statistics.documents}
 
 
 def write_shard(
@@ -181,41 +181,45 @@ def write_shard(
     salience: Salience | None = None,
     report: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """Writes one file of contexts; tells counts and the file's hash."""
+    """Writes one file of contexts; returns counts and the file's hash."""
     extraction = job.extraction
     salience = salience or job.salience()
-    told = {"extracted": 0, "without": 0}
+    counts = {"extracted": 0, "without": 0}
 
     def records() -> Iterator[Mapping[str, Any]]:
         for start in range(job.start, job.stop, BLOCK):
             block = list(job.passages.range(start, min(start + BLOCK, job.stop)))
-            asked = [p for p in block if extraction.takes(p)]
-            found = dict(
-                zip((p["_id"] for p in asked), extraction.contexts(asked, salience), strict=True)
+            selected = [p for p in block if extraction.takes(p)]
+            extracted = dict(
+                zip(
+                    (p["_id"] for p in selected),
+                    extraction.contexts(selected, salience),
+                    strict=True,
+                )
             )
-            given = _given(job.given, [p["_id"] for p in block])
+            earlier = _earlier(job.earlier, [p["_id"] for p in block])
             for passage in block:
-                own = found.get(passage["_id"], [])
-                told["extracted"] += len(own)
-                told["without"] += passage["_id"] in found and not own
-                yield {"_id": passage["_id"], "contexts": [*given.get(passage["_id"], ()), *own]}
+                own = extracted.get(passage["_id"], [])
+                counts["extracted"] += len(own)
+                counts["without"] += passage["_id"] in extracted and not own
+                yield {"_id": passage["_id"], "contexts": [*earlier.get(passage["_id"], ()), *own]}
             report(len(block))
 
-    return {**write_lines(job.target, records()), **told}
+    return {**write_lines(job.target, records()), **counts}
 
 
 def best(spans: Sequence[str], scores: np.ndarray, keep: int) -> list[tuple[str, float]]:
-    """The best so many different spans; among equals the one drawn first."""
-    found: dict[str, float] = {}
+    """The top `keep` different spans; of equal scores the one drawn first."""
+    ranked: dict[str, float] = {}
     for place in np.argsort(-scores, kind="stable").tolist():
-        if len(found) == keep:
+        if len(ranked) == keep:
             break
         if np.isfinite(scores[place]):
-            found.setdefault(spans[place], round(float(scores[place]), 6))
-    return list(found.items())
+            ranked.setdefault(spans[place], round(float(scores[place]), 6))
+    return list(ranked.items())
 
 
-def _given(contexts: Records | None, names: Sequence[str]) -> dict[str, Sequence[Record]]:
+def _earlier(contexts: Records | None, names: Sequence[str]) -> dict[str, Sequence[Record]]:
     if contexts is None:
         return {}
     places = contexts.positions(names)

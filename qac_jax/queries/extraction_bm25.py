@@ -1,4 +1,4 @@
-"""Salience by BM25: a span is a query to its document, with the corpus's word statistics.
+"""Salience by BM25: the span is a query, scored against its document with corpus statistics.
 
 Okapi BM25 as the released code takes it from rank_bm25 : k1 1.2, b 0.75;
 a word in more than half of the documents gets a quarter of the mean inverse document frequency
@@ -26,13 +26,13 @@ _SPACED = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased, punctuation taken for space."""
+    """Lower-cased words; punctuation counts as space."""
     return text.lower().translate(_SPACED).split()
 
 
 @dataclass
 class Statistics:
-    """How many documents there are, their words, and in how many each word stands."""
+    """The numbers of documents and words, and each word's document frequency."""
 
     documents: int = 0
     words: int = 0
@@ -40,16 +40,16 @@ class Statistics:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Statistics:
-        found = cls()
+        statistics = cls()
         for text in texts:
             tokens = words(text)
-            found.documents += 1
-            found.words += len(tokens)
-            found.frequency.update(set(tokens))
-        return found
+            statistics.documents += 1
+            statistics.words += len(tokens)
+            statistics.frequency.update(set(tokens))
+        return statistics
 
     def add(self, other: Statistics) -> None:
-        """Another part of the corpus."""
+        """Adds the statistics of another part of the corpus."""
         self.documents += other.documents
         self.words += other.words
         self.frequency.update(other.frequency)
@@ -86,7 +86,7 @@ class Bm25Salience:
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"k1={k1}, b={b}; expected k1 from 0 on and b from 0 to 1")
         if not statistics.words:
-            raise UserError("no text of the corpus holds a word; give passages with text")
+            raise UserError("no text of the corpus contains a word; give passages with text")
         self._weights = statistics.weights()
         self._mean = statistics.words / statistics.documents
         self._k1, self._b = k1, b
@@ -100,7 +100,7 @@ class Bm25Salience:
         ]
 
     def _gains(self, document: str) -> dict[str, float]:
-        """What each word of a span adds."""
+        """The contribution of each word to the score of a span."""
         tokens = words(document)
         weights, k1 = self._weights, self._k1
         length = k1 * (1 - self._b + self._b * len(tokens) / self._mean)

@@ -1,5 +1,6 @@
-"""QExt-Self: a span's salience is its vector · the document's (in training the encoder that is
-being trained does it, on the device).
+"""QExt-Self: a span's salience is the dot product of its vector and the document's.
+
+In training, the encoder being trained computes it on the device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Which queries of a passage are kept: what the released codes leave in and these rules take out.
+"""Filters the queries of a passage, which the released codes do not do.
 
-A passage's queries are looked at one by one (`Filter`), then a retriever and a cross-encoder may
-judge them.
+First by rules for each query (`Filter`), then, if given, by a retriever and by a cross-encoder.
 """
 
 from __future__ import annotations
@@ -28,19 +27,15 @@ _TOGETHER = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """Which queries of a passage are kept."""
+    """Rules for leaving out queries of a passage."""
 
-    drop_empty: bool = option(True, "leave out texts without a word")
-    drop_repeats: bool = option(True, "leave out texts that a passage has already")
-    drop_copies: int = option(
-        0, "leave out texts of this many words or more that stand in the passage (0: keep)"
-    )
+    drop_empty: bool = option(True, "drop texts without a word")
+    drop_repeats: bool = option(True, "drop duplicate texts of a passage")
+    drop_copies: int = option(0, "drop texts of at least N words copied from the passage (0: keep)")
     round_trip: int = option(
-        0, "leave out texts for which --index ranks the passage below this rank (0: keep)"
+        0, "drop texts for which --index ranks the passage below this rank (0: keep)"
     )
-    min_probability: float = option(
-        0.5, "leave out texts that --cross_encoder finds less probable than this"
-    )
+    min_probability: float = option(0.5, "drop texts with a lower probability by --cross_encoder")
 
     def __post_init__(self) -> None:
         if self.drop_copies < 0 or self.round_trip < 0:
@@ -56,25 +51,25 @@ class Filter:
     def __call__(
         self, contexts: Sequence[Context], passage: str, dropped: collections.Counter[str]
     ) -> list[Context]:
-        """What is kept, in order; `dropped` counts the rest by its reason."""
+        """The contexts that are kept, in order; `dropped` counts the others by reason."""
         kept, known = [], set()
         text = f" {plain(passage)} " if self.drop_copies else ""
         for context in contexts:
-            said = plain(context["text"])
-            if self.drop_empty and not said:
+            words = plain(context["text"])
+            if self.drop_empty and not words:
                 dropped["empty"] += 1
-            elif self.drop_repeats and said in known:
+            elif self.drop_repeats and words in known:
                 dropped["repeated"] += 1
-            elif text and said.count(" ") + 1 >= self.drop_copies and f" {said} " in text:
+            elif text and words.count(" ") + 1 >= self.drop_copies and f" {words} " in text:
                 dropped["copied"] += 1
             else:
-                known.add(said)
+                known.add(words)
                 kept.append(context)
         return kept
 
 
 def plain(text: str) -> str:
-    """Lower-cased words with a space between: what two texts are compared by."""
+    """Lower-cased words with single spaces, for comparing texts."""
     return " ".join(_WORD.findall(text.lower()))
 
 
@@ -85,10 +80,10 @@ def found_again(
     dropped: collections.Counter[str],
 ) -> list[dict[str, Any]]:
     """Round trip: queries for which the index ranks their own passage among the first `depth`."""
-    asked = [(r["_id"], c["text"]) for r in records for c in r["contexts"]]
+    pairs = [(r["_id"], c["text"]) for r in records for c in r["contexts"]]
     verdicts: list[bool] = []
-    for start in range(0, len(asked), _TOGETHER):
-        piece = asked[start : start + _TOGETHER]
+    for start in range(0, len(pairs), _TOGETHER):
+        piece = pairs[start : start + _TOGETHER]
         run = index.run({str(n): text for n, (_, text) in enumerate(piece)}, depth)
         verdicts += [name in run[str(n)].ids for n, (name, _) in enumerate(piece)]
     return _with(records, verdicts, "not found again", dropped)
@@ -114,7 +109,7 @@ def scored_well(
     least: float,
     dropped: collections.Counter[str],
 ) -> list[dict[str, Any]]:
-    """Queries to which a scorer (a cross-encoder) gives at least so much with their passage."""
+    """Queries whose score with their passage, by a cross-encoder, is at least `least`."""
     pairs = [
         (c["text"], text) for r, text in zip(records, texts, strict=True) for c in r["contexts"]
     ]
@@ -129,9 +124,9 @@ def _with(
     dropped: collections.Counter[str],
 ) -> list[dict[str, Any]]:
     verdict = iter(verdicts)
-    found = []
+    filtered = []
     for record in records:
         kept = [context for context in record["contexts"] if next(verdict)]
         dropped[reason] += len(record["contexts"]) - len(kept)
-        found.append({**record, "contexts": kept})
-    return found
+        filtered.append({**record, "contexts": kept})
+    return filtered

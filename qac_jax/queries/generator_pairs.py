@@ -1,8 +1,7 @@
-"""What a generator is trained on: a text to read, between what is said before and after it, and
-what it shall answer.
+"""Training pairs of a generator: a text with a prompt before or after it, and target texts.
 
-A record is {"_id", "before", "text", "after", "targets"}. Only the text is shortened where the
-whole is too long for the model, so a prompt behind it is never lost.
+A record is {"_id", "before", "text", "after", "targets"}. Where the whole is too long for the
+model only the text is truncated, so a prompt after it is never lost.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ from qac_jax.text.sentences import Splitter
 
 Record = dict[str, Any]
 
-# Words of a passage that remain when its summary line is the question.
+# The fewest words that must remain of a passage when its summary line is the question.
 _LEFT = 12
 
 
 def questions(
-    passages: Iterable[Mapping[str, Any]], asked: Mapping[str, Sequence[str]], prefix: str
+    passages: Iterable[Mapping[str, Any]], questions_of: Mapping[str, Sequence[str]], prefix: str
 ) -> Iterator[Record]:
     """Passages with the questions that they answer; a docstring's summary line is its question.
 
-    The line is taken out of the body, or the generator would learn to copy the first sentence.
+    The line is removed from the body, or the generator would learn to copy the first sentence.
     """
     for passage in passages:
-        said = list(asked.get(passage["_id"], ()))
+        answers = list(questions_of.get(passage["_id"], ()))
         text = passage["text"]
         if summary := passage.get("summary"):
             text = targets.without(text, summary)
             if len(text.split()) >= _LEFT:
-                said.append(" ".join(summary.split()).rstrip("."))
-        if said:
-            yield _record(passage["_id"], prefix, text, "", said)
+                answers.append(" ".join(summary.split()).rstrip("."))
+        if answers:
+            yield _record(passage["_id"], prefix, text, "", answers)
 
 
 def label_free(
     passages: Sequence[Mapping[str, Any]], splitter: Splitter, prompts: Mapping[str, Prompt]
 ) -> Iterator[Record]:
-    """Passages under each of the four prompts; nothing in them was asked by anybody."""
+    """Passages with each of the four prompts, with targets from the passages alone."""
     frequencies = targets.Frequencies(passage["text"] for passage in passages)
     for passage in passages:
         for target in targets.label_free(passage, frequencies, splitter):
@@ -56,23 +55,23 @@ def label_free(
             yield _record(name, prompt.before, target.text, prompt.after, [target.answer])
 
 
-def asked_in(folder: str, splits: Sequence[str]) -> dict[str, list[str]]:
+def judged_queries(folder: str, splits: Sequence[str]) -> dict[str, list[str]]:
     """passage -> its questions in these splits of a BEIR folder."""
     texts = {query.id: query.text for query in read_queries(os.path.join(folder, "queries.jsonl"))}
-    found: dict[str, list[str]] = defaultdict(list)
+    questions_of: dict[str, list[str]] = defaultdict(list)
     for split in splits:
         file = os.path.join(folder, "qrels", f"{split}.tsv")
         for query, judged in by_query(read_judgements(file, queries=texts)).items():
             for passage, grade in judged.items():
                 if grade > 0:
-                    found[passage].append(texts[query])
-    return found
+                    questions_of[passage].append(texts[query])
+    return questions_of
 
 
 def documents_apart(
     passages: Sequence[Mapping[str, Any]], unseen: Mapping[str, Any]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """(passages of documents without any unseen passage, the others)."""
+    """(passages of documents without a passage in `unseen`, the other passages)."""
     theirs = {p["doc"] for p in passages if p["_id"] in unseen}
     return (
         [p for p in passages if p["doc"] not in theirs],
@@ -85,6 +84,6 @@ def _record(name: str, before: str, text: str, after: str, answers: Sequence[str
 
 
 def check_prompts(prompts: Mapping[str, Prompt]) -> None:
-    """Refuses a table of prompts in which one of the four is missing."""
+    """Raises UserError where one of the four prompts is missing."""
     if missing := sorted(set(PROMPTS) - set(prompts)):
         raise UserError(f"prompts lack {', '.join(missing)}; expected {', '.join(PROMPTS)}")

@@ -1,9 +1,9 @@
-"""Queries that were made elsewhere: by a large language model, doc2query, AugTriever, PAQ.
+"""Imports queries of other tools: large language models, doc2query, AugTriever, PAQ.
 
 A line is JSON, with a passage's id under one of several names and
 
 - "queries" or "query": a text or a list of texts (doc2query, the released QAC code);
-- "contexts": a list of {"text", "origin", "score"}, as they are written here;
+- "contexts": a list of {"text", "origin", "score"}, qac_jax's own format;
 - "outputs": {origin: text or list of texts} (AugTriever's AugQ);
 
 or "question" with "answers": [{"passage_id", …}, …] (PAQ); or two columns, id and query. A passage
@@ -26,7 +26,7 @@ _TEXTS = ("queries", "query", "predicted_queries", "questions", "question")
 
 
 class Imported(NamedTuple):
-    """Queries of one passage, and the line they stand in."""
+    """Queries of one passage, and the line they come from."""
 
     id: str
     contexts: list[dict[str, Any]]
@@ -36,7 +36,7 @@ class Imported(NamedTuple):
 def read_contexts(
     path: str | os.PathLike[str], bad: BadLines, origin: str = "imported"
 ) -> Iterator[Imported]:
-    """The queries of every line; `origin` is for those that do not say theirs."""
+    """The queries of every line; `origin` is the default origin."""
     for file in expand(path, (".jsonl", ".json", ".tsv")):
         for line in text_lines(Piece(file), bad):
             try:
@@ -53,7 +53,7 @@ def _parsed(line: Line, origin: str) -> Iterator[Imported]:
     record = json_object(line.text)
     if "question" in record and isinstance(record.get("answers"), list):
         for name in dict.fromkeys(_passages(record)):
-            yield Imported(name, _said(record["question"], origin, "question"), line.place)
+            yield Imported(name, _as_contexts(record["question"], origin, "question"), line.place)
         return
     name = string(record, *_IDS, what="id of a passage")
     yield Imported(name, list(_contexts(record, origin)), line.place)
@@ -61,16 +61,16 @@ def _parsed(line: Line, origin: str) -> Iterator[Imported]:
 
 def _contexts(record: Mapping[str, Any], origin: str) -> Iterator[dict[str, Any]]:
     if "contexts" in record:
-        given = record["contexts"]
-        if not isinstance(given, list):
+        contexts = record["contexts"]
+        if not isinstance(contexts, list):
             raise BadRecord("'contexts' is not a list")
-        for context in given:
+        for context in contexts:
             yield _whole(context, origin)
     elif "outputs" in record:
         if not isinstance(record["outputs"], Mapping):
             raise BadRecord("'outputs' is not an object {origin: text}")
         for name, texts in record["outputs"].items():
-            yield from _said(texts, name, f"outputs.{name}")
+            yield from _as_contexts(texts, name, f"outputs.{name}")
     else:
         key = next((key for key in _TEXTS if key in record), None)
         if key is None:
@@ -78,11 +78,11 @@ def _contexts(record: Mapping[str, Any], origin: str) -> Iterator[dict[str, Any]
                 f"no queries: expected one of the keys contexts, outputs, {', '.join(_TEXTS)}, "
                 f"found {', '.join(list(record)[:8])}"
             )
-        yield from _said(record[key], origin, key)
+        yield from _as_contexts(record[key], origin, key)
 
 
-def _said(texts: Any, origin: str, what: str) -> list[dict[str, Any]]:
-    """A text or a list of texts; nothing (null) is no text."""
+def _as_contexts(texts: Any, origin: str, what: str) -> list[dict[str, Any]]:
+    """Contexts from a text or a list of texts; none from null."""
     if texts is None:
         return []
     texts = [texts] if isinstance(texts, str) else texts

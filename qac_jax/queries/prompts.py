@@ -1,8 +1,8 @@
-"""What a generator is asked about a text: words before it, words behind it, and how much it says.
+"""Prompts of a generator: text before and after the input, and a limit of generated tokens.
 
-The four prompts of AugTriever's transferred query generation stand behind the text (paper, section
-3.2). Their published outputs stop in the middle of words, so each had a limit in tokens; the
-figures here are the ones that fit those outputs, which no paper states.
+The four prompts of AugTriever's transferred query generation follow the text (paper, section 3.2).
+The paper does not state their limits in tokens; these fit the published outputs, which stop in the
+middle of words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qac_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """`before` + text + `after`; at most `max_tokens` are said."""
+    """`before` + text + `after`; at most `max_tokens` tokens are generated."""
 
     before: str = ""
     after: str = ""
@@ -40,7 +40,7 @@ PROMPTS: dict[str, Prompt] = {
 def named(
     prompts: Mapping[str, Any] | None, *, prefix: str, origin: str, max_tokens: int
 ) -> dict[str, Prompt]:
-    """Origin -> prompt: the given ones, or the prefix alone."""
+    """Origin -> prompt: those of `prompts`, or the prefix alone."""
     if prompts is None:
         name = origin or prefix.strip(" :") or "generated"
         return {name: Prompt(before=prefix, max_tokens=max_tokens)}
@@ -50,5 +50,5 @@ def named(
                 f"prompts[{name!r}] = {prompt!r} is not a Prompt; bind it to @{name}/Prompt()"
             )
     if not prompts:
-        raise UserError("prompts names no prompt; bind at least one, or leave it out")
+        raise UserError("prompts is empty; bind at least one prompt, or leave it out")
     return {origin + name: prompt for name, prompt in prompts.items()}

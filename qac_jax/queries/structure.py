@@ -1,9 +1,9 @@
-"""Pseudo-queries that a document brings along: its title, its anchors and emphasised words.
+"""Pseudo-queries from a document's structure: its title, anchors and emphasised words.
 
-Doc-Title and Doc-Anchor of AugTriever (Meng et al., 2022). The readers collect what a source
-says: links, bold and italic of Wikipedia's XML and of HTML, "See Also" and linked names of
-docstrings (`anchors`, `phrases` and `see_also` of a passage). Documents are cut by line breaks
-(Wikipedia: `prepare --cut lines`) or stay whole (Common Crawl: `--cut none`).
+Doc-Title and Doc-Anchor of AugTriever (Meng et al., 2022). The readers collect them: links, bold
+and italic of Wikipedia's XML and of HTML, "See Also" and linked names of docstrings (`anchors`,
+`phrases` and `see_also` of a passage). Documents are cut by line breaks (Wikipedia: `prepare --cut
+lines`) or stay whole (Common Crawl: `--cut none`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from qac_jax.fields import option
 
 
 LINES = ("any", "sentence", "none")
-# The first line of other sources is a title only if it says something: more words than this.
+# The first line of other sources is a title only if it has more words than this.
 _FEW = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class TitleRule:
-    """The title that is given, else the first line that is one; cut to `title_words` words.
+    """The title of the document, else a first line; truncated to `title_words` words.
 
     first_line: "any" takes the first line that is not blank (Wikipedia, Pile-CC, OpenWebText2),
     "sentence" the first one of more than three words (all other sources), "none" no line at all.
@@ -31,9 +31,9 @@ class TitleRule:
     """
 
     first_line: str = option(
-        "any", "title: which first line is one where none is given", choices=LINES
+        "any", "title: which first line replaces a missing title", choices=LINES
     )
-    title_words: int = option(64, "words of a title")
+    title_words: int = option(64, "maximum words of a title")
 
     def __post_init__(self) -> None:
         if self.first_line not in LINES:
@@ -44,7 +44,7 @@ class TitleRule:
             raise UserError(f"title_words={self.title_words}; expected 1 or more")
 
     def of(self, passage: dict[str, Any]) -> str:
-        """The title of a passage's document, or nothing."""
+        """The title of a passage's document, or an empty text."""
         title = " ".join((passage.get("title") or "").split())
         if not title and self.first_line != "none" and not passage.get("position"):
             title = next(self._lines(passage["text"]), "")
@@ -60,25 +60,25 @@ class TitleRule:
 def anchors(passage: dict[str, Any]) -> list[str]:
     """Labels of links, then emphasised words, then names it refers to; each once.
 
-    What stands in the text must stand there as whole words: readers look for letters alone. Names
-    that a docstring refers to need not, for its "See Also" is no part of the text; but those of an
-    encyclopedia are the whole article's, so a paragraph has only those that it names.
+    Labels that are in the text must be whole words of it, since the readers compare letters alone.
+    Names in the "See Also" of a docstring need not be in the text. Those of an encyclopedia belong
+    to the whole article, so a paragraph has only the ones that it contains.
     """
     text = " ".join(passage["text"].lower().split())
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for name in ("anchors", "phrases", "see_also"):
         for item in passage.get(name) or ():
-            # Anchors are [target, label]; names and phrases are themselves.
+            # Anchors are [target, label]; names and phrases are plain texts.
             label = " ".join((item if isinstance(item, str) else item[-1]).split())
             key = label.lower()
             elsewhere = name != "see_also" and key not in text
-            if label and key not in found and (elsewhere or _stands(key, text)):
-                found[key] = label
-    return list(found.values())
+            if label and key not in labels and (elsewhere or _stands(key, text)):
+                labels[key] = label
+    return list(labels.values())
 
 
 def _stands(label: str, text: str) -> bool:
-    """Whether a label is in a text, and not merely in the middle of a word."""
+    """Whether a label is in a text as whole words."""
     start = text.find(label)
     while start >= 0:
         around = text[start - 1 : start] + text[start + len(label) : start + len(label) + 1]

@@ -1,12 +1,12 @@
-"""What a small generator can learn to say about a text when nobody has asked about it yet.
+"""Label-free targets for training a small generator, from the documents alone.
 
 AugTriever's four prompts (TQGen) are answered by a large instruction-tuned model. A small model
-of our own learns the same four from the documents alone, by targets that need no questions:
+learns the same four prompts from these targets:
 
-    topic   an anchor that others gave the text, or its most telling phrase
+    topic   an anchor of the text, or its key phrase
     title   the title
-    absum   the summary line, or the sentence that leads the text, shown without it
-    exsum   the sentence that is most like the rest
+    absum   the summary line, or the first sentence; the input is the text without it
+    exsum   the sentence that is most similar to the others
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from qac_jax.text.sentences import Splitter
 
 Record = Mapping[str, Any]
 
-# Words of a sentence that can be a target, and of the text that must be left to read.
+# The fewest and most words of a target sentence, and the fewest words of the remaining text.
 _SHORTEST, _LONGEST, _LEFT = 4, 40, 12
-_PHRASE = 3  # words of a key phrase at most
+_PHRASE = 3  # the most words of a key phrase
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _STOPWORDS = frozenset(
@@ -39,7 +39,7 @@ _STOPWORDS = frozenset(
 
 
 class Target(NamedTuple):
-    """Which prompt is answered, after reading which text, by what."""
+    """A prompt, the input text, and the target answer."""
 
     prompt: str
     text: str
@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
 
 class Frequencies:
-    """In how many texts each word stands: what makes a phrase telling, and sentences alike."""
+    """Document frequencies of words, for key phrases and for the similarity of sentences."""
 
     def __init__(self, texts: Iterable[str]):
         self.texts = 0
@@ -60,7 +60,7 @@ class Frequencies:
         return math.log((self.texts + 1) / (self._counts[word] + 0.5))
 
     def vector(self, text: str) -> dict[str, float]:
-        """tf-idf of the words, stop words left out."""
+        """tf-idf of the words without stop words."""
         counts = Counter(w for w in words(text) if w not in _STOPWORDS)
         return {word: count * self.weight(word) for word, count in counts.items()}
 
@@ -70,7 +70,7 @@ def words(text: str) -> list[str]:
 
 
 def label_free(passage: Record, frequencies: Frequencies, splitter: Splitter) -> Iterator[Target]:
-    """The targets that a passage offers; those it has no good answer to are left out."""
+    """The targets of a passage; prompts without a good answer are left out."""
     text = passage["text"]
     anchors = [item if isinstance(item, str) else item[-1] for item in passage.get("anchors", ())]
     topic = next((a for a in anchors if a in text), "") or key_phrase(text, frequencies)
@@ -88,34 +88,34 @@ def label_free(passage: Record, frequencies: Frequencies, splitter: Splitter) ->
 
 
 def without(text: str, part: str) -> str:
-    """The text with the first occurrence of the part taken out."""
-    before, found, after = text.partition(part)
-    return f"{before.rstrip()} {after.lstrip()}".strip() if found else text
+    """The text without the first occurrence of the part."""
+    before, separator, after = text.partition(part)
+    return f"{before.rstrip()} {after.lstrip()}".strip() if separator else text
 
 
 def key_phrase(text: str, frequencies: Frequencies) -> str:
-    """The run of words without stop words that is rare elsewhere and frequent here."""
-    found: Counter[str] = Counter()
+    """The phrase without stop words that is frequent in this text and rare in others."""
+    frequency: Counter[str] = Counter()
     as_written: dict[str, str] = {}
     for run in _runs(text):
         for size in range(1, _PHRASE + 1):
             for start in range(len(run) - size + 1):
                 piece = run[start : start + size]
                 name = " ".join(word.lower() for word in piece)
-                found[name] += 1
+                frequency[name] += 1
                 as_written.setdefault(name, " ".join(piece))
 
     def telling(name: str) -> tuple[float, str]:
         parts = name.split()
         rare = sum(map(frequencies.weight, parts)) / math.sqrt(len(parts))
-        return (math.log1p(found[name]) * rare, name)
+        return (math.log1p(frequency[name]) * rare, name)
 
-    best = max(found, key=telling, default="")
+    best = max(frequency, key=telling, default="")
     return as_written.get(best, "")
 
 
 def central_sentence(sentences: Sequence[str], frequencies: Frequencies) -> str:
-    """The sentence whose words are most like those of all the others; "" where no one is."""
+    """The sentence most similar to all the others; "" where there is none."""
     usable = [number for number, sentence in enumerate(sentences) if _fits(sentence)]
     if len(sentences) < 3 or not usable:
         return ""
@@ -140,7 +140,7 @@ def _cosine(a: Mapping[str, float], b: Mapping[str, float]) -> float:
 
 
 def _runs(text: str) -> Iterator[list[str]]:
-    """Words that follow one another with nothing but a space between, stop words apart."""
+    """Runs of words separated by single spaces, split at stop words."""
     run: list[str] = []
     end = -1
     for match in _WORD.finditer(text):

@@ -1,1 +1,1 @@
-"""Texts and vectors into ranked lists."""
+"""Retrieval: indexes, search, reranking, hard negatives and pseudo-labels."""

@@ -101,7 +101,7 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
         # Numbered by first appearance, so that the files are the same from run to run.
         rows.append([numbers.setdefault(word, len(numbers)) for word in analyzer.words(text)])
     if not numbers:
-        raise UserError("no text holds a word; give passages with text")
+        raise UserError("no text contains a word; give passages with text")
     scores = bm25s.BM25(k1=scoring.k1, b=scoring.b, method=scoring.variant)
     scores.index((rows, numbers), show_progress=False, create_empty_token=False)
     for name in ARRAYS:

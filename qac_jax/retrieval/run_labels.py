@@ -151,7 +151,7 @@ def questions(path: str) -> dict[str, tuple[str, ...]]:
     return answers
 
 
-def asked(
+def queries_to_label(
     queries: str, run: Run, exclude: Sequence[str | os.PathLike[str]]
 ) -> tuple[list[Query], Counter[str]]:
     """The queries of the run, without those of test files; and how many are left out, and why."""

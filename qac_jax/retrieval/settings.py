@@ -28,8 +28,8 @@ class Labelling:
         "negatives as the retriever ranks them (released), or drawn at random",
         choices=ORDERS,
     )
-    count: int = option(4, "negatives of a query")
-    depth: int = option(50, "candidates of a query that the teacher scores")
+    count: int = option(4, "negatives per query")
+    depth: int = option(50, "candidates per query that the teacher scores")
     extend: bool = option(False, "judged queries get positives by their scores too")
     fill: int = option(
         0,
@@ -54,7 +54,7 @@ class Mining:
     """How hard negatives are drawn from rankings."""
 
     depth: int = option(200, "passages of each ranking that negatives are drawn from")
-    keep: int = option(128, "negatives of a query")
+    keep: int = option(128, "negatives per query")
 
     def __post_init__(self) -> None:
         if self.depth < 1 or self.keep < 1:

@@ -1,4 +1,4 @@
-"""`qac bm25`: passages into a BM25 index, with generated queries behind them if asked."""
+"""`qac bm25`: passages → a BM25 index, expanded by generated queries if asked (docT5query)."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bm25(Stage):
-    """Makes passages searchable by their words."""
+    """Indexes passages for BM25 (Robertson and Zaragoza, 2009)."""
 
     VERB: ClassVar[str] = "bm25"
     KIND: ClassVar[str] = "bm25"
-    VERSION: ClassVar[int] = 2  # one name for what is read
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
     passages: Ref = input(
-        "passages made by qac prepare, a corpus file or a BEIR folder",
+        "passages of qac prepare, a corpus file or a folder in BEIR's layout",
         kinds=("passages", FILE),
         aliases=("input",),
     )
     format: str = option(
         "auto",
-        "the format of a file of passages",
+        "format of a corpus file",
         choices=("auto", *DOCUMENTS.names()),
     )
     expand: Ref = input(
-        "queries generated for the passages, put behind them (docT5query)",
+        "generated queries to append to the passages (docT5query)",
         kinds=("contexts",),
         default="",
     )
-    queries_each: int = option(0, "generated queries a passage (0: all)")
+    queries_each: int = option(0, "generated queries appended per passage (0: all)")
     preset: str = option(
         "anserini",
-        "k1 0.9 and b 0.4, or Lucene's 1.2 and 0.75",
+        "parameters: anserini (k1 0.9, b 0.4) or lucene (k1 1.2, b 0.75)",
         choices=("anserini", "lucene"),
     )
-    k1: float | None = option(None, "instead of the preset's")
-    b: float | None = option(None, "instead of the preset's")
-    variant: str = option("lucene", "of the formula", choices=("lucene", "robertson", "atire"))
-    stemmer: str = option("english", "a Snowball stemmer (empty: none)")
-    stop_words: bool = option(True, "leave out Lucene's English stop words")
-    titles: bool = option(True, "put a passage's title before its text")
+    k1: float | None = option(None, "k1, instead of the preset's")
+    b: float | None = option(None, "b, instead of the preset's")
+    variant: str = option("lucene", "formula", choices=("lucene", "robertson", "atire"))
+    stemmer: str = option("english", "Snowball stemmer (empty: none)")
+    stop_words: bool = option(True, "remove Lucene's English stop words")
+    titles: bool = option(True, "index a passage's title with its text")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         scoring = self.scoring()
@@ -62,11 +62,11 @@ class Bm25(Stage):
         }
 
     def scoring(self) -> Scoring:
-        """The preset with what was changed of it."""
+        """The preset with the settings that replace its own."""
         from qac_jax.retrieval.bm25 import PRESETS
 
-        given = {"k1": self.k1, "b": self.b, "variant": self.variant}
-        changes: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
+        overrides = {"k1": self.k1, "b": self.b, "variant": self.variant}
+        changes: dict[str, Any] = {name: x for name, x in overrides.items() if x is not None}
         return dataclasses.replace(PRESETS[self.preset], **changes)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -75,8 +75,10 @@ class Bm25(Stage):
         from qac_jax.retrieval import bm25, ids, texts
 
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
-        given = inputs.get_artifact("passages")
-        source = given or texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
+        artifact = inputs.get_artifact("passages")
+        source = artifact or texts.keep(
+            out, lambda: texts.read_passages(self.passages, self.format)
+        )
         passages = Records(source)
         contexts = inputs.get_artifact("expand")
         expansions = Records(contexts) if contexts is not None else None

@@ -1,7 +1,7 @@
-"""`qac collect`: the questions of a folder to train with and to test on, whatever it holds.
+"""`qac collect`: a collection, judged or not → training and test queries with judgements.
 
 A folder in BEIR's layout may have judged queries for training, for testing, for both or for
-neither (`queries/collecting.py`). What is after this stage need not ask.
+neither (`queries/collecting.py`); the stages after this one read the same files in all cases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qac_jax.queries.collecting import GENERATED, Questions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Collect(Stage):
-    """Training and test questions with their judgements, as files that every stage reads."""
+    """Writes training and test queries with their judgements as files that every stage reads."""
 
     VERB: ClassVar[str] = "collect"
     KIND: ClassVar[str] = "questions"
@@ -31,17 +31,17 @@ class Collect(Stage):
     )
 
     collection: Ref = input(
-        "a folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
+        "folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
         kinds=(FILE,),
         default="",
         aliases=("input",),
     )
-    passages: Ref = input("its passages", kinds=("passages",))
-    contexts: Ref = input("queries generated for them", kinds=("contexts",), default="")
+    passages: Ref = input("passages of the collection", kinds=("passages",))
+    contexts: Ref = input("queries generated for the passages", kinds=("contexts",), default="")
     summaries: bool = option(
         False,
-        "python_docs: summary lines ask too; of held-out modules they are the tests, and nothing "
-        "else of those modules is asked",
+        "python_docs: use docstrings' summary lines as queries; those of held-out modules are the "
+        "test queries",
     )
     chosen: Questions = part(Questions)
 
@@ -51,7 +51,7 @@ class Collect(Stage):
         train = self.chosen.train
         if not self.collection and not self.summaries:
             raise UserError(
-                "no questions are named; give --collection, or --summaries for docstrings"
+                "collect needs queries; give --collection, or --summaries for docstrings"
             )
         if self.collection and self.summaries:
             raise UserError("--summaries replaces the questions of --collection; give one of them")
@@ -85,7 +85,7 @@ class Collect(Stage):
         if test.origin == GENERATED:
             progress.say(
                 f"collect: {folder} has no judged test questions; figures on generated ones "
-                "compare systems, but say nothing of real questions"
+                "compare systems, but do not predict the quality on real queries"
             )
         out.count = len(train.texts) + len(test.texts)
 

@@ -1,7 +1,7 @@
-"""`qac doctor`: versions, devices, and what really works on this machine.
+"""`qac doctor`: versions, devices, and whether each part of the installation works.
 
-Every check does a little of the real thing (builds an index, splits a sentence), because an
-import that succeeds proves little: see the pins in pyproject.toml.
+Every check runs a small real task (builds an index, splits a sentence), because packages with
+incompatible versions can import without an error (see the pins in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import metadata
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One part: how it is tried, what to do if it fails, whether the package needs it."""
+    """One part: its check, the remedy if that fails, and whether the package needs it."""
 
     name: str
     probe: Callable[[], str]
@@ -31,18 +31,20 @@ def run(as_json: bool) -> int:
     results = []
     for check in CHECKS:
         try:
-            said, state = check.probe(), "ok"
+            message, state = check.probe(), "ok"
         except Exception as error:  # whatever fails is reported, and the other parts are tried
-            said = f"{type(error).__name__}: {error}".split("\n")[0]
+            message = f"{type(error).__name__}: {error}".split("\n")[0]
             state = "broken" if check.needed else "absent"
-        results.append((check, state, said))
+        results.append((check, state, message))
         if not as_json:
-            print(f"{state:<7} {check.name:<20} {said}")
+            print(f"{state:<7} {check.name:<20} {message}")
             if state != "ok":
                 print(f"{'':<28} -> {check.remedy}")
     broken = [check.name for check, state, _ in results if state == "broken"]
     if as_json:
-        rows = {c.name: {"state": s, "said": said, "remedy": c.remedy} for c, s, said in results}
+        rows = {
+            c.name: {"state": s, "said": message, "remedy": c.remedy} for c, s, message in results
+        }
         print(json.dumps({"checks": rows, "broken": broken}, indent=1))
     elif broken:
         print(f"\nbroken: {', '.join(broken)}")
@@ -86,7 +88,7 @@ def _flax() -> str:
 def _tensorflow() -> str:
     import tensorflow as tf
 
-    # Training owns the accelerator; TensorFlow only carries data.
+    # TensorFlow only reads data; the accelerator is left to JAX.
     tf.config.set_visible_devices([], "GPU")
     import seqio
     import tensorflow_datasets
@@ -145,7 +147,7 @@ def _transformers() -> str:
 
 
 def _gin() -> str:
-    # By name: this room must not import gin, only see whether it is there.
+    # By name, since stages may not import gin.
     importlib.import_module("gin")
     return _versions("gin-config")
 

@@ -1,4 +1,4 @@
-"""`qac embed`: texts (or their tokens) into vectors, shard by shard."""
+"""`qac embed`: passages or queries → vectors of a dual encoder."""
 
 from __future__ import annotations
 
@@ -40,26 +40,28 @@ class Embed(Stage):
 
     GROUPS = (one_of("passages", "queries"),)
 
-    encoder: Ref = input("a dual encoder", kinds=("parameters", MODEL), aliases=("model",))
+    encoder: Ref = input("dual encoder", kinds=("parameters", MODEL), aliases=("model",))
     passages: Ref = input(
-        "what is encoded: an artefact, a file or a BEIR folder, or files of token ids",
+        "passages of qac prepare, a corpus file, a folder in BEIR's layout, or token ids",
         kinds=("passages", FILE),
         default="",
         aliases=("input",),
     )
-    queries: Ref = input("or queries, which are encoded as such", kinds=(FILE,), default="")
+    queries: Ref = input("or queries", kinds=(FILE,), default="")
     format: str = option(
         "auto",
-        "the format of a file of passages",
+        "format of a corpus file",
         choices=("auto", *DOCUMENTS.names(), "tokens"),
     )
     side: str = option(
-        "", "which tower and prompt (default: by the input)", choices=("", "query", "passage")
+        "",
+        "encode as queries or as passages (default: by the input)",
+        choices=("", "query", "passage"),
     )
     titles: bool = option(True, "put a passage's title before its text, as in training")
-    prompt: str | None = option(None, "put before each text (default: what the folder says)")
-    dtype: str = option("float32", "vectors are stored so", choices=("float32", "float16"))
-    shard_rows: int = option(65536, "texts a file: what an interruption loses at most")
+    prompt: str | None = option(None, "text before each input (default: the model's)")
+    dtype: str = option("float32", "type of the stored vectors", choices=("float32", "float16"))
+    shard_rows: int = option(65536, "texts per file; an interruption loses at most one file")
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
@@ -88,10 +90,10 @@ class Embed(Stage):
             self._texts(inputs, out)
         distributed.barrier("texts")
         if not first:
-            out = Writer(out.path, {})  # with what process 0 knows by now
-        found = artifacts.load(self._texts_folder(inputs, out), "passages")
+            out = Writer(out.path, {})  # including what process 0 has written
+        texts = artifacts.load(self._texts_folder(inputs, out), "passages")
         encoder = self.load(inputs.path("encoder"))
-        work = _Work(found, encoder, self._side(), self.titles, self.shard_rows)
+        work = _Work(texts, encoder, self._side(), self.titles, self.shard_rows)
         self._encode(work, out, jax.process_index(), jax.process_count())
         distributed.barrier("encoded")
         if first:
@@ -99,7 +101,7 @@ class Embed(Stage):
             self._finish(work, out, inputs.path("encoder"))
 
     def load(self, place: epath.PathLike) -> Encoder:
-        """The encoder as this stage uses it; searching must use it in the same way."""
+        """The encoder with this stage's settings, which search must use too."""
         from qac_jax.inference.encoder import Encoder
 
         return Encoder.load(place, self.options, self.inference, self._prompts())
@@ -111,7 +113,7 @@ class Embed(Stage):
         return self.side or ("query" if self.queries else "passage")
 
     def _texts(self, inputs: Inputs, out: Writer) -> None:
-        """Copies the texts of a raw file beside the vectors: `search` prints them from there."""
+        """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
         from qac_jax.retrieval import texts, vectors
 
         if self._texts_folder(inputs, out) != out.path / vectors.TEXTS:
@@ -125,12 +127,12 @@ class Embed(Stage):
         from qac_jax.retrieval import vectors
 
         for name in ("passages", "queries"):
-            if (found := inputs.get_artifact(name)) is not None:
-                return found.path
+            if (artifact := inputs.get_artifact(name)) is not None:
+                return artifact.path
         return out.path / vectors.TEXTS
 
     def _encode(self, work: _Work, out: Writer, number: int, processes: int) -> None:
-        """The shards of this process, those that no process has made yet."""
+        """Encodes the missing shards of this process."""
         from qac_jax.retrieval import vectors
 
         shards = [
@@ -140,12 +142,12 @@ class Embed(Stage):
         mine = writer_of_host(out, number)
 
         def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
-            found = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
-            # The vectors come last: where they are, all of the shard is.
+            encoded = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
+            # The vectors come last, so that a shard with vectors is complete.
             with mine.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
                 np.save(os.fspath(path), np.array([len(row) for row in tokens], np.int32))
             with mine.part(shard.name).open("wb") as file:
-                np.save(file, found.astype(self.dtype))
+                np.save(file, encoded.astype(self.dtype))
 
         left = [shard for shard in shards if shard.name not in out.done]
         with progress.Bar("embed", total=sum(s.items for s in shards), unit="texts") as bar:
@@ -168,7 +170,7 @@ class Embed(Stage):
 
 
 class _Work:
-    """What is encoded, cut into shards."""
+    """The texts to encode, cut into shards."""
 
     def __init__(self, artifact: Artifact, encoder: Encoder, side: str, titles: bool, rows: int):
         from qac_jax.formats.records import Records

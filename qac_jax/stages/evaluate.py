@@ -1,4 +1,4 @@
-"""`qac evaluate`: runs and judgements, or questions with answers, into metrics with tests."""
+"""`qac evaluate`: runs and relevance judgements, or answers → metrics and significance tests."""
 
 from __future__ import annotations
 
@@ -20,35 +20,39 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
-    """Judges runs with relevance judgements, or by the answers of questions.
+    """Evaluates runs with relevance judgements, or by the answers of questions.
 
-    Several runs are compared pair by pair: paired t-test and randomisation test, corrected by
-    Holm, with the queries won and lost.
+    Several runs are compared pair by pair: paired t-test and randomisation test, with Holm's
+    correction, and the numbers of queries won and lost.
     """
 
     VERB: ClassVar[str] = "evaluate"
     KIND: ClassVar[str] = "metrics"
-    VERSION: ClassVar[int] = 2  # one list of runs; the other ways to evaluate are other verbs
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
         "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
     )
 
     runs: Ref = input(
-        "runs made by qac search or qac fuse, or TREC files",
+        "runs of qac search or qac fuse, or TREC files",
         kinds=("run", FILE),
         many=True,
         aliases=("run", "searched", "against"),
     )
-    qrels: Ref = input("judgements: a BEIR, TREC or MS MARCO file", kinds=(FILE,), default="")
+    qrels: Ref = input(
+        "relevance judgements: a BEIR, TREC or MS MARCO file", kinds=(FILE,), default=""
+    )
     queries: Ref = input("or questions with answers", kinds=(FILE,), default="")
     passages: Ref = input(
-        "where the texts are that answers are looked for in", kinds=("passages",), default=""
+        "with --queries: passages whose texts are searched for answers",
+        kinds=("passages",),
+        default="",
     )
     rules: Judging = part(Judging)
     answers: str = option(
-        "text", "what answers are (CuratedTREC: regex)", choices=("text", "regex")
+        "text", "form of the answers (CuratedTREC: regex)", choices=("text", "regex")
     )
-    permutations: int = option(100_000, "draws of the randomisation test")
+    permutations: int = option(100_000, "permutations of the randomisation test")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -65,7 +69,7 @@ class Evaluate(Stage):
             )
         if self.queries and not self.passages:
             raise UserError(
-                "answers are looked for in the passages' texts; pass --passages DIR (an artefact "
+                "--queries searches passages for answers; pass --passages DIR (an artefact "
                 "of qac prepare)"
             )
         if self.qrels:
@@ -89,7 +93,7 @@ class Evaluate(Stage):
             result = judge(name, run)
             if result.missing:
                 progress.say(
-                    f"{name}: queries that the run lacks and that count 0: {result.missing:,}"
+                    f"{name}: {result.missing:,} queries are missing from the run and count as 0"
                 )
             judged.append(result)
         compared = judging.compared(judged, measures, self.permutations, self.seed)

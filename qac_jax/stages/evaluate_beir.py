@@ -1,7 +1,7 @@
-"""`qac evaluate-beir`: an encoder or BM25, and folders in BEIR's layout, into metrics.
+"""`qac evaluate-beir`: an encoder (or BM25) and BEIR collections → metrics.
 
-Vectors and indexes are made by the stages embed and bm25 in a scratch folder, so that an
-interrupted evaluation goes on where it was.
+Vectors and indexes are written by the stages embed and bm25 into a scratch folder, so that an
+interrupted evaluation resumes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateBeir(Stage):
-    """Searches collections with an encoder or BM25 and judges the runs by their judgements."""
+    """Searches each collection with an encoder or BM25 and evaluates the run."""
 
     VERB: ClassVar[str] = "evaluate-beir"
     KIND: ClassVar[str] = "metrics"
@@ -48,15 +48,17 @@ class EvaluateBeir(Stage):
 
     GROUPS = (one_of("encoder", "bm25"),)
 
-    beir: Ref = input("a folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
+    beir: Ref = input("folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
     encoder: Ref = input(
-        "a dual encoder that searches them",
+        "dual encoder to evaluate",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
-    bm25: str = option("", "or BM25, with these parameters", choices=("", "anserini", "lucene"))
-    split: str = option("", "whose judgements (default: test; MS MARCO's dev)")
+    bm25: str = option(
+        "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
+    )
+    split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
     rules: Judging = part(Judging)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
@@ -102,7 +104,7 @@ class EvaluateBeir(Stage):
         return suites.text(*results.read(artifact))
 
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
-        """What searches a corpus; `folder` keeps it until all collections are judged."""
+        """The index of a corpus, kept in `folder` until all collections are evaluated."""
         from qac_jax.retrieval import bm25, search
         from qac_jax.stages.bm25 import Bm25
         from qac_jax.stages.embed import Embed

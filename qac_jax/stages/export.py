@@ -1,4 +1,4 @@
-"""`qac export`: trained parameters into a folder that other libraries load, with a model card."""
+"""`qac export`: parameters → a transformers or sentence-transformers folder and model card."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ class Export(Stage):
         "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
     )
 
-    model: Ref = input("what is exported", kinds=("parameters", MODEL), aliases=("parameters",))
+    model: Ref = input("model to export", kinds=("parameters", MODEL), aliases=("parameters",))
     form: str = option(
         "auto",
-        "auto: sentence_transformers for dual encoders, else huggingface",
+        "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
         choices=("auto", "huggingface", "sentence_transformers", "dpr"),
     )
     pooling: str = option(
         "",
-        "a bare encoder becomes a dual encoder that pools in this way",
+        "pooling of the dual encoder that is made of a bare encoder",
         choices=("", "cls", "mean"),
     )
-    dtype: str = option("float32", "float16 halves the files", choices=("float32", "float16"))
+    dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
     peers: bool = option(
-        True, "load it with transformers or sentence-transformers too, where they are installed"
+        True, "also check it with transformers or sentence-transformers, where installed"
     )
-    name: str = option("", "of the model card (default: the folder's)")
-    license: str = option("", "of the weights, such as apache-2.0")
-    language: str = option("", "of the texts, such as en")
-    data: str = option("", "what it was trained on, in a sentence")
-    recipe: str = option("", "how to train it again, such as a command")
-    figures: Ref = input("figures for the card", kinds=("metrics",), default="")
+    name: str = option("", "model card: name (default: the folder's)")
+    license: str = option("", "model card: licence of the weights, such as apache-2.0")
+    language: str = option("", "model card: language, such as en")
+    data: str = option("", "model card: training data, in a sentence")
+    recipe: str = option("", "model card: how to reproduce it, such as a command")
+    figures: Ref = input("model card: metrics", kinds=("metrics",), default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"form": self.form, "stored as": self.dtype}
@@ -79,7 +79,7 @@ class Export(Stage):
         module, variables = self._shaped(loaded, place)
         tokenizer = tokenizer_of(place)
         longest = _longest(module)
-        # The folder is made and checked before it is shown.
+        # The folder is checked before it is published.
         work = Path(os.fspath(out.scratch("model")))
         shutil.rmtree(work)
         huggingface.save(
@@ -92,8 +92,8 @@ class Export(Stage):
             dtype=self.dtype,
         )
         progress.say("export: loading it back")
-        found = loading_back.differences(work, module, variables, tokenizer, self.peers)
-        loading_back.check(found, self.dtype)
+        differences = loading_back.differences(work, module, variables, tokenizer, self.peers)
+        loading_back.check(differences, self.dtype)
         for path in sorted(work.iterdir()):
             target = out.path / path.name
             if target.is_dir():
@@ -102,14 +102,14 @@ class Export(Stage):
             out.adopt(path.name)
         work.rmdir()
         with out.open(CARD) as file:
-            file.write(self._card(module, place, inputs, found, out))
+            file.write(self._card(module, place, inputs, differences, out))
         out.count = _count(variables)
         out.info["form"] = self._named(module)
-        out.info["differences"] = {d.by: d.greatest for d in found}
-        out.info["largest_values"] = {d.by: d.largest for d in found}
+        out.info["differences"] = {d.by: d.greatest for d in differences}
+        out.info["largest_values"] = {d.by: d.largest for d in differences}
 
     def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
-        """The module that the asked form is made of."""
+        """The module that the requested form is written from."""
         from qac_jax.hub import huggingface
         from qac_jax.models.backbone import Backbone
         from qac_jax.models.encoders import DualEncoder
@@ -134,7 +134,7 @@ class Export(Stage):
         return loaded
 
     def _named(self, module: Any) -> str:
-        """What the folder is, as model cards know it."""
+        """The type of the folder, for its model card."""
         from qac_jax.models.backbone import Backbone
         from qac_jax.models.encoders import DualEncoder
 
@@ -146,7 +146,7 @@ class Export(Stage):
             return "dpr"
         return "sentence_transformers" if module.config.tied else "two_towers"
 
-    def _card(self, module: Any, place: Path, inputs: Inputs, found: Any, out: Writer) -> str:
+    def _card(self, module: Any, place: Path, inputs: Inputs, differences: Any, out: Writer) -> str:
         from qac_jax.evaluation import results
         from qac_jax.report import model_card
 
@@ -162,13 +162,13 @@ class Export(Stage):
             _facts(module),
             _training(place),
             figures,
-            found,
+            differences,
             self.dtype,
         )
 
 
 def tokenizer_folder(place: Path) -> Path:
-    """Where a model's tokenizer lies: an artefact's own folder, a tower's, or the model's."""
+    """The folder of a model's tokenizer: an artefact's own, a tower's, or the model's."""
     from qac_jax.hub.huggingface import TOKENIZER_FILES
     from qac_jax.hub.parameters import TOKENIZER
 
@@ -179,7 +179,7 @@ def tokenizer_folder(place: Path) -> Path:
 
 
 def _longest(module: Any) -> int:
-    """Tokens of the longer side of a dual encoder (0: as many as there are positions)."""
+    """Maximum length of the longer side of a dual encoder (0: its number of positions)."""
     config = getattr(module, "config", None)
     sides = [getattr(config, f"{side}_length", 0) for side in ("query", "passage")]
     return max(sides) if all(sides) else 0
@@ -221,7 +221,7 @@ def _facts(module: Any) -> dict[str, Any]:
 
 
 def _training(place: Path) -> dict[str, Any]:
-    """How an artefact of ours was trained, from what it remembers."""
+    """How an artefact of ours was trained, from its record."""
     from qac_jax import artifacts
 
     record = artifacts.peek(place)
@@ -229,7 +229,7 @@ def _training(place: Path) -> dict[str, Any]:
         return {}
     fields, info = record["fields"], record["info"]
     optimizer = fields.get("optimizer") or {}
-    said = {
+    facts = {
         "objective": (fields.get("objective") or {}).get("type", "").rsplit(".", 1)[-1],
         "steps": info.get("steps"),
         "examples a step": info.get("batch_size"),
@@ -239,4 +239,4 @@ def _training(place: Path) -> dict[str, Any]:
         "time": progress.human_seconds(info["seconds"]) if "seconds" in info else None,
         "made by": f"qac {record['stage']} {record['code']}",
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in facts.items() if value}

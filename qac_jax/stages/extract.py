@@ -1,4 +1,4 @@
-"""`qac extract`: pseudo-queries that stand in the documents: spans, titles, anchors."""
+"""`qac extract`: passages → pseudo-queries taken from their text: spans, titles, anchors."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _FILES = "contexts"
 _STATISTICS = "statistics.json"
-# Passages of one file: what an interruption loses at most; eight files of a small corpus.
+# Passages per file: an interruption loses at most one file. A small corpus has eight files.
 _FEW, _SHARD = 512, 8192
-# What ranks spans by a model.
+# Methods that rank spans by a model.
 _BY_MODEL = ("plm", "self")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extract(Stage):
-    """Takes each passage's best spans by BM25, a T5's likelihood or an encoder; or its title, or
-    its anchors. What --contexts holds already is kept before them.
+    """Extracts each passage's top spans by BM25, a T5's likelihood or an encoder, or its title, or
+    its anchors. They are appended to the contexts of --contexts.
     """
 
     VERB: ClassVar[str] = "extract"
@@ -46,40 +46,44 @@ class Extract(Stage):
         "qac extract --passages out/passages --method bm25 --keep 16 --out out/contexts"
     )
 
-    passages: Ref = input("documents, as passages", kinds=("passages",))
+    passages: Ref = input("passages to extract from", kinds=("passages",))
     contexts: Ref = input(
-        "contexts that there are already, to which these are added", kinds=("contexts",), default=""
+        "existing contexts, to which the extracted ones are appended",
+        kinds=("contexts",),
+        default="",
     )
     method: str = option(
         "bm25",
-        "by what spans are ranked, or what else is taken",
+        "how spans are ranked, or which other text is taken",
         choices=("bm25", "plm", "self", "random", "title", "anchor"),
     )
     scorer: Ref = input(
-        "what ranks spans: a T5 (plm) or a dual encoder (self)",
+        "model that ranks spans: a T5 (plm) or a dual encoder (self)",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model", "trained"),
     )
     statistics: Ref = input(
-        "bm25: word counts of another corpus, which it was extracted from by bm25",
+        "bm25: take word statistics from this earlier extraction by bm25",
         kinds=("contexts",),
         default="",
     )
     part: str = option(
         "all",
-        "which passages: all, those that prepare marked as held out, or the others",
+        "passages to use: all, those that qac prepare held out, or the others (train)",
         choices=PARTS,
     )
-    keep: int = option(1, "spans of each passage: the best")
-    origin: str = option("", "what they are called (default: qext_bm25 …, doc_title, doc_anchor)")
+    keep: int = option(1, "top spans kept for each passage")
+    origin: str = option(
+        "", "origin recorded with the texts (default: qext_bm25 …, doc_title, doc_anchor)"
+    )
     sampling: SpanSampling = fields.part(SpanSampling)
-    k1: float = option(1.2, "of BM25")
-    b: float = option(0.75, "of BM25")
+    k1: float = option(1.2, "BM25's k1")
+    b: float = option(0.75, "BM25's b")
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)
     title: TitleRule = fields.part(TitleRule)
 
-    shard_passages: int = option(0, "passages a file (0: 8192, or an eighth of fewer)")
+    shard_passages: int = option(0, "passages per file (0: 8192, or an eighth of a small corpus)")
     inference: Inference = fields.part(Inference)
     pool: Workers = fields.part(Workers)
 
@@ -126,10 +130,10 @@ class Extract(Stage):
     def _jobs(
         self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
     ) -> list[ShardFile]:
-        """What makes each file."""
+        """The job of each file."""
         from qac_jax.formats.records import Records, shard_name
 
-        given = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
+        contexts = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
         statistics = self._statistics(inputs, out, passages, pieces)
         what = Extraction(
             self.method, self.sampling, self.keep, self.title, self.origin, self.part, self.seed
@@ -138,12 +142,12 @@ class Extract(Stage):
         for number, (start, stop) in enumerate(pieces):
             name = shard_name(_FILES, number, len(pieces))
             target = os.path.abspath(out.part(name))
-            job = Job(what, passages, given, start, stop, target, statistics, self.k1, self.b)
+            job = Job(what, passages, contexts, start, stop, target, statistics, self.k1, self.b)
             shards.append(ShardFile(name, stop - start, job))
         return shards
 
     def _salience(self, inputs: Inputs) -> Salience | None:
-        """What needs a model, loaded once; on all devices of this process."""
+        """The model that ranks spans, loaded once, on all devices of this process."""
         if self.method == "self":
             from qac_jax.inference.encoder import Encoder
             from qac_jax.queries.extraction_encoder import EncoderSalience
@@ -159,7 +163,7 @@ class Extract(Stage):
     def _statistics(
         self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
     ) -> str:
-        """The file with the corpus's word counts: a global step, its parts counted one by one."""
+        """The file with the corpus's word counts, summed over shards."""
         from qac_jax.queries.extraction_bm25 import Statistics
 
         if self.method != "bm25":
@@ -193,7 +197,7 @@ class Extract(Stage):
     def _write(
         self, shards: Sequence[ShardFile], out: Writer, salience: Salience | None
     ) -> list[Facts]:
-        """The files that an interrupted run had not finished."""
+        """Writes the missing files."""
         total = sum(shard.items for shard in shards)
         with progress.Bar("extract", total=total, unit="passages") as bar:
             if salience is None:

@@ -1,4 +1,4 @@
-"""`qac fuse`: several runs of the same queries into one."""
+"""`qac fuse`: several runs of the same queries → one fused run."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from qac_jax.stages.search import RUN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Joins rankings, such as BM25's and an encoder's, by their ranks or by their scores."""
+    """Fuses rankings, such as BM25's and an encoder's, by ranks or by scores."""
 
     VERB: ClassVar[str] = "fuse"
     KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 2  # one list of runs
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = "qac fuse --runs bm25.trec,dense.trec --out out/fused"
 
     runs: Ref = input(
-        "runs made by qac search, or TREC files",
+        "runs of qac search, or TREC files",
         kinds=("run", FILE),
         many=True,
         aliases=("run", "searched", "against"),
     )
     method: str = option(
         "rrf",
-        "rrf: the sum of weight / (k + rank); scores: the weighted sum of scores",
+        "rrf: sum of weight / (k + rank); scores: weighted sum of scores",
         choices=("rrf", "scores"),
     )
-    k: float = option(60.0, "of rrf: the larger, the less the first ranks stand out")
-    weights: tuple[float, ...] = option((), "of the runs, in their order (default: 1 each)")
+    k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate")
+    weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
     normalization: str = option(
         "min_max",
-        "of scores: each query's to 0 .. 1, or none where they are of one scale",
+        "scores: scale each query's to 0 .. 1, or none where the scales are equal",
         choices=("min_max", "none"),
     )
-    depth: int = option(1000, "passages a query (0: all)")
+    depth: int = option(1000, "passages per query in the fused run (0: all)")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs

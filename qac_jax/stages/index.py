@@ -1,4 +1,4 @@
-"""`qac index`: vectors into an index, exact or ScaNN's, tuned to a promised recall."""
+"""`qac index`: passage vectors → an exact or ScaNN index, tuned to a target recall."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.vectors import Vectors
 
 
-# From how many vectors on `auto` builds ScaNN's.
+# The number of vectors from which `auto` builds a ScaNN index.
 _MANY = 20_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Index(Stage):
-    """Makes vectors searchable; with --base, adds them to an index that there is."""
+    """Indexes vectors; with --base, adds them to an existing index."""
 
     VERB: ClassVar[str] = "index"
     KIND: ClassVar[str] = "index"
-    VERSION: ClassVar[int] = 2  # twice as many leaves by themselves
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = "qac index --vectors out/vectors --target_recall 0.99 --out out/index"
 
-    vectors: Ref = input("what is searched", kinds=("vectors",))
-    base: Ref = input("an index to add them to", kinds=("index",), default="")
+    vectors: Ref = input("passage vectors of qac embed", kinds=("vectors",))
+    base: Ref = input("existing index to add them to", kinds=("index",), default="")
     method: str = option(
         "auto",
-        "auto: exact below 20,000 vectors, ScaNN's above, or as --base",
+        "auto: exact below 20,000 vectors, ScaNN from there on, or as --base",
         choices=("auto", "exact", "scann"),
     )
-    target_recall: float = option(0.0, "ScaNN: search as hard as this recall needs (0: a preset)")
-    recall_at: int = option(100, "the recall of this number of passages")
+    target_recall: float = option(0.0, "ScaNN: tune the search to this recall (0: use the preset)")
+    recall_at: int = option(100, "k of the recall@k that is tuned")
     queries: Ref = input(
-        "queries to measure it on: a file, or vectors of queries",
+        "queries to tune on: a file, or vectors of queries",
         kinds=("vectors", FILE),
         default="",
     )
-    sample: int = option(1000, "how many of them (or of the vectors, where no queries are given)")
-    leaves: int = option(
-        -1, "ScaNN's tree (-1: about twice the root of the number of vectors; 0: none)"
+    sample: int = option(
+        1000, "at most N queries to tune on (without --queries: vectors of the index)"
     )
-    dims_per_block: int = option(2, "dimensions that ScaNN hashes together")
+    leaves: int = option(-1, "leaves of ScaNN's tree (-1: about 2 sqrt(vectors); 0: no tree)")
+    dims_per_block: int = option(2, "dimensions per block of ScaNN's product quantisation")
     reordering: str = option(
         "float32",
-        "exact scores are computed from these",
+        "type of the vectors that candidates are rescored with",
         choices=("float32", "bfloat16", "int8"),
     )
-    soar: float = option(0.0, "SOAR's lambda: each vector in a second leaf too (0: no)")
+    soar: float = option(0.0, "SOAR's lambda: assigns each vector to a second leaf (0: off)")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("vectors", {}).get("count")
@@ -84,7 +84,7 @@ class Index(Stage):
         added = inputs.artifact("vectors")
         base = index.Index(inputs.artifact("base")) if "base" in inputs else None
         if added.info["side"] != "passage":
-            raise UserError(f"{added.path} holds vectors of queries; an index is made of passages'")
+            raise UserError(f"{added.path} holds vectors of queries; give vectors of passages")
         vectors = Vectors.of(added)
         if base is not None:
             parts.check_alike(base, added, vectors.width)
@@ -147,7 +147,7 @@ class Index(Stage):
     def _tune(
         self, inputs: Inputs, out: Writer, vectors: Vectors, part: str, preset: Preset
     ) -> None:
-        """Measures on a sample how hard to search."""
+        """Tunes the search effort on a sample of queries."""
         from qac_jax.retrieval import tuning
         from qac_jax.retrieval.scann_index import Scann
 
@@ -163,26 +163,28 @@ class Index(Stage):
         measured = dataclasses.asdict(tuned)
         out.info.update(effort=dataclasses.asdict(tuned.effort), tuning=measured)
         chosen = tuned.chosen
-        said = (
+        sentence = (
             f"recall@{tuned.k} {chosen.recall:.4f} (on other queries {tuned.held_out_recall:.4f}) "
             f"with {chosen.leaves} leaves and {chosen.reorder} candidates"
         )
         if chosen.recall < self.target_recall:
-            said += f": {self.target_recall} is out of reach; raise --leaves or --dims_per_block 1"
+            sentence += (
+                f": {self.target_recall} is out of reach; raise --leaves or give --dims_per_block 1"
+            )
         if not self.queries:
-            said += "; measured with vectors of the index, give --queries for what users will see"
-        progress.say(f"index: {said}")
+            sentence += "; measured with vectors of the index, give --queries for real queries"
+        progress.say(f"index: {sentence}")
 
     def _queries(self, inputs: Inputs) -> np.ndarray | None:
-        """Queries as vectors, encoded here where they are texts; None: vectors of the index."""
+        """Vectors of the queries to tune on; None: vectors of the index are used."""
         from qac_jax.formats.queries import read_queries
         from qac_jax.inference.encoder import Encoder
         from qac_jax.retrieval.vectors import Vectors
 
         if "queries" not in inputs:
             return None
-        if (given := inputs.get_artifact("queries")) is not None:
-            of = Vectors.of(given)
+        if (artifact := inputs.get_artifact("queries")) is not None:
+            of = Vectors.of(artifact)
             vectors = of.read(0, len(of)).astype(np.float32)
         else:
             known = inputs.artifact("vectors").info["encoder"]

@@ -1,4 +1,4 @@
-"""`qac inspect`: what an artefact is, where it comes from, its first items."""
+"""`qac inspect`: an artefact → its kind, its origin, its first items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 
 
-# Kind -> what shows its first items; heavy rooms are imported only when asked for.
+# Kind -> reader of its items, imported only when needed.
 _READERS = {
     "passages": "qac_jax.formats.records:Records",
     "contexts": "qac_jax.formats.records:Records",
@@ -70,7 +70,7 @@ def show(path: str, items: int, as_json: bool, verify: bool, task: str, spans: b
 
 
 def first_items(artifact: Artifact, count: int, task: str = "") -> list[Any]:
-    """The first items of the kinds that have something to look at."""
+    """The first items, of kinds that can be shown."""
     if artifact.kind in _PREVIEWS:
         preview = _load(_PREVIEWS[artifact.kind])
         return preview(artifact, count, task=task) if task else preview(artifact, count)
@@ -92,7 +92,7 @@ def _block(item: dict[str, Any]) -> str:
 
 
 def _ranked(item: dict[str, Any]) -> str:
-    """A passage's scored contexts, the best first: a line each."""
+    """A passage's scored contexts, best first, one line each."""
     scored = [c for c in item["contexts"] if c.get("score") is not None]
     scored.sort(key=lambda context: -context["score"])
     lines = [f"  - {item['_id']}" + ("" if scored else ": nothing is scored")]

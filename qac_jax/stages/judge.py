@@ -1,4 +1,4 @@
-"""`qac judge`: questions judged by names into queries and judgements of the passages at hand."""
+"""`qac judge`: questions with the titles that answer them → queries and relevance judgements."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ class Judge(Stage):
     )
 
     questions: Ref = input(
-        'JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
+        'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
     )
-    passages: Ref = input("whose titles and aliases are such names", kinds=("passages",))
+    passages: Ref = input(
+        "passages whose titles or aliases are matched with the names", kinds=("passages",)
+    )
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"passages": inputs.get("passages", {}).get("count")}
@@ -38,13 +40,13 @@ class Judge(Stage):
         from qac_jax.formats import named_questions, questions
         from qac_jax.formats.records import Records
 
-        given = inputs.artifact("passages")
+        artifact = inputs.artifact("passages")
         asked = named_questions.read(inputs.text("questions"))
-        judged = named_questions.judge(asked, Records(given))
+        judged = named_questions.judge(asked, Records(artifact))
         answered = [question for question in asked if judged[question.id]]
         if not answered:
             raise UserError(
-                f"no passage of {given.path} has a name that answers a question of "
+                f"no passage of {artifact.path} has a name that answers a question of "
                 f"{self.questions}; give the passages that the questions are about"
             )
         if len(answered) < len(asked):

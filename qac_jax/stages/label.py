@@ -1,4 +1,4 @@
-"""`qac label`: a teacher's scores of a retriever's candidates into positives and negatives."""
+"""`qac label`: a retriever's candidates, scored by a cross-encoder → positives and negatives."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.run_labels import RunLabels
 
 
-# Queries of one file: what an interruption loses at most.
+# Queries per file: an interruption loses at most one file.
 _TOGETHER = 1024
 _FILES = "negatives"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label(Stage):
-    """Makes negatives (and positives) of a retriever's run by what a cross-encoder says of it.
+    """Labels a retriever's candidates as positives and negatives by a cross-encoder's scores.
 
-    Queries with judgements keep their positives, and get negatives that the teacher is sure of;
+    Queries with judgements keep their positives and get confident negatives of the teacher;
     queries without any get both from the teacher, or are left out.
     """
 
@@ -53,49 +53,51 @@ class Label(Stage):
 
     GROUPS = (at_most_one_of("teacher", "scored"), at_most_one_of("qrels", "answers"))
 
-    passages: Ref = input("the passages that were searched", kinds=("passages",))
-    queries: Ref = input("queries of the run", kinds=(FILE,))
+    passages: Ref = input("passages that were searched", kinds=("passages",))
+    queries: Ref = input("queries of --candidates", kinds=(FILE,))
     candidates: Ref = input(
-        "a retriever's run, whose passages become positives and negatives",
+        "retriever's run, whose passages become positives and negatives",
         kinds=("run", FILE),
         aliases=("ranked", "searched"),
     )
     teacher: Ref = input(
-        "a cross-encoder that scores the candidates",
+        "cross-encoder that scores the candidates",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
     scored: Ref = input(
-        "or the candidates with its scores already (qac search --reranker)",
+        "or the candidates already scored (a run of qac search --reranker)",
         kinds=("run",),
         default="",
     )
-    qrels: Ref = input("judgements of those queries that have some", kinds=(FILE,), default="")
+    qrels: Ref = input(
+        "relevance judgements of the queries that have any", kinds=(FILE,), default=""
+    )
     answers: Ref = input(
-        "or questions with answers: the first passage that holds one is the positive",
+        "or questions with answers: the first passage that contains one is the positive",
         kinds=(FILE,),
         default="",
     )
     more: Ref = input(
-        "further judgements, whose passages are never negatives", kinds=(FILE,), default=""
+        "further judgements, whose relevant passages are never negatives", kinds=(FILE,), default=""
     )
     exclude: Ref = input(
-        "dev and test queries: whatever equals one is left out",
+        "dev and test queries, which are left out of the training queries",
         kinds=(FILE,),
         many=True,
         default="",
     )
     truth: Ref = input(
-        "judgements that decide nothing: how many labels are right", kinds=(FILE,), default=""
+        "judgements only used to measure how accurate the labels are", kinds=(FILE,), default=""
     )
     rule: Labelling = part(Labelling)
     lines: str = option(
         "query",
-        "records of a query, or of one positive and one negative each (the released files)",
+        "one record per query, or per pair of a positive and a negative (released files)",
         choices=("query", "pair"),
     )
-    seed: int = option(111, "of drawing negatives")
+    seed: int = option(111, "seed of drawing negatives")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
 
@@ -105,11 +107,11 @@ class Label(Stage):
 
     def check(self) -> None:
         super().check()
-        # Without a teacher all that is not known to be right counts as wrong.
+        # Without a teacher every candidate that is not a known positive is a negative.
         if not (self.teacher or self.scored or self.qrels or self.answers):
             raise UserError(
-                "label needs a teacher's scores where nothing is known of the queries; give "
-                "--teacher or --scored (or --qrels or --answers)"
+                "label needs scores or judgements; give --teacher or --scored (or --qrels or "
+                "--answers)"
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -119,7 +121,9 @@ class Label(Stage):
 
         (path,) = runs.run_files(inputs.path("candidates")).values()
         run = runs.read_run(path, max(self.rule.depth, self.rule.fill))
-        asked, removed = run_labels.asked(inputs.text("queries"), run, inputs.paths("exclude"))
+        asked, removed = run_labels.queries_to_label(
+            inputs.text("queries"), run, inputs.paths("exclude")
+        )
         work, pieces = self._labels(inputs, run), cut(len(asked), _TOGETHER)
         shards = [
             ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, asked[start:stop])

@@ -1,4 +1,4 @@
-"""`qac mine`: hard negatives for queries, from an index, from BM25, or from both."""
+"""`qac mine`: queries and an index (dense, BM25 or both) → hard negatives for each query."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.mining import Question
 
 
-# Queries of one file: what an interruption loses at most; and searched together, so that the bar
-# moves.
+# Queries per file (an interruption loses at most one file) and per search.
 _TOGETHER, _SEARCHED = 8192, 512
 _FILES = "negatives"
-# What a system is called -> the input it comes from.
+# System -> the input with its index.
 _INPUTS = {"mined": "index", "bm25": "bm25"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mine(Stage):
-    """Takes negatives out of the rankings of an encoder, of BM25, or of both."""
+    """Draws hard negatives from the rankings of an encoder, of BM25, or of both."""
 
     VERB: ClassVar[str] = "mine"
     KIND: ClassVar[str] = "negatives"
@@ -40,27 +39,29 @@ class Mine(Stage):
         "--qrels qrels/train.tsv --out out/negatives"
     )
 
-    passages: Ref = input("the passages that were indexed", kinds=("passages",))
-    index: Ref = input("an encoder's index", kinds=("index",), default="")
+    passages: Ref = input("indexed passages", kinds=("passages",))
+    index: Ref = input("dense index", kinds=("index",), default="")
     encoder: Ref = input(
-        "where the index's encoder is, if it was moved",
+        "encoder of --index, if it was moved",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
-    bm25: Ref = input("BM25's index", kinds=("bm25",), default="")
+    bm25: Ref = input("BM25 index", kinds=("bm25",), default="")
     negatives: str = option(
         "all",
-        "which of the two are used: mined (the encoder's), bm25, mined+bm25, or all there are",
+        "rankings to draw from: mined (the encoder's), bm25, mined+bm25, or all that are given",
         choices=("all", "mined", "bm25", "mined+bm25"),
     )
     queries: Ref = input("queries", kinds=(FILE,), default="")
-    qrels: Ref = input("their judgements", kinds=(FILE,), default="")
+    qrels: Ref = input("relevance judgements of --queries", kinds=(FILE,), default="")
     contexts: Ref = input(
-        "or generated queries, whose passages are their positives", kinds=("contexts",), default=""
+        "or generated queries, each with its own passage as the positive",
+        kinds=("contexts",),
+        default="",
     )
     mining: Mining = part(Mining)
-    seed: int = option(42, "of drawing negatives")
+    seed: int = option(42, "seed of drawing negatives")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("contexts", {}).get("count")

@@ -1,4 +1,4 @@
-"""`qac pairs`: texts and what to say about them, from which a generator learns."""
+"""`qac pairs`: collections or passages → input and target texts that train a query generator."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 Passages = list[Mapping[str, Any]]
 
-# Splits of a collection whose documents the training part must not see.
+# Splits of a collection whose documents are excluded from training.
 _HELD_OUT = ("dev", "test")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pairs(Stage):
-    """Makes pairs of questions (a query generator) or label-free ones (a summariser)."""
+    """Writes input and target texts: judged queries for a query generator, or label-free ones."""
 
     VERB: ClassVar[str] = "pairs"
     KIND: ClassVar[str] = "pairs"
@@ -39,25 +39,29 @@ class Pairs(Stage):
         "passages with titles and summary lines (python_docs)", kinds=("passages",), default=""
     )
     collections: Ref = input(
-        "folders in BEIR's layout, with questions", kinds=(FILE,), many=True, default=""
+        "folders in BEIR's layout, with judged queries", kinds=(FILE,), many=True, default=""
     )
     targets: str = option(
         "questions",
-        "what is said about a text: its questions, or what needs none (title, topic, summaries)",
+        "targets of a text: its judged queries, or label-free ones (title, topic, summaries)",
         choices=("questions", "label_free"),
     )
     part: str = option(
         "train",
-        "documents to learn from, or those held out (of collections: judged in dev or test)",
+        "training documents, or held-out ones (of collections: judged in dev or test)",
         choices=("train", "held_out"),
     )
     splits: tuple[str, ...] = option(
-        (), "splits whose questions are taken (default: train, or test of the held-out part)"
+        (), "splits whose queries are used (default: train, or test for the held-out part)"
     )
-    prefix: str = option("text2query: ", "before every text that has questions")
-    prompts: Mapping[str, Any] | None = option(None, "the four prompts, where not AugTriever's")
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
-    at_most: int = option(0, "pairs of a collection or of the passages, drawn at random (0: all)")
+    prefix: str = option("text2query: ", "text before every input of a query generator")
+    prompts: Mapping[str, Any] | None = option(None, "the four prompts, instead of AugTriever's")
+    splitter: str = option(
+        "auto", "sentence splitter: auto, punkt_tab, shipped, or a file of learned parameters"
+    )
+    at_most: int = option(
+        0, "at most N pairs of each collection or of the passages, drawn at random (0: all)"
+    )
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""
@@ -97,11 +101,11 @@ class Pairs(Stage):
 
     def _records(self, inputs: Inputs, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
         for name, passages, asked in self._parts(inputs):
-            found = list(self._made(passages, asked))
-            if self.at_most and len(found) > self.at_most:
-                found = random.Random(f"{self.seed} {name}").sample(found, self.at_most)
-            counts[name] = len(found)
-            for record in found:
+            records = list(self._made(passages, asked))
+            if self.at_most and len(records) > self.at_most:
+                records = random.Random(f"{self.seed} {name}").sample(records, self.at_most)
+            counts[name] = len(records)
+            for record in records:
                 record["_id"] = f"{name}/{record['_id']}"
                 yield record
 
@@ -133,8 +137,8 @@ class Pairs(Stage):
         splits = tuple(self.splits) or (("test",) if held_out else ("train",))
         for folder in map(os.fspath, inputs.paths("collections")):
             there = _splits(folder)
-            unseen = generator_pairs.asked_in(folder, [s for s in _HELD_OUT if s in there])
-            asked = generator_pairs.asked_in(folder, [s for s in splits if s in there])
+            unseen = generator_pairs.judged_queries(folder, [s for s in _HELD_OUT if s in there])
+            asked = generator_pairs.judged_queries(folder, [s for s in splits if s in there])
             seen, theirs = generator_pairs.documents_apart(_read(folder), unseen)
             yield os.path.basename(os.path.normpath(folder)), theirs if held_out else seen, asked
 

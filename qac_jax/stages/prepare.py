@@ -1,4 +1,4 @@
-"""`qac prepare`: documents of any format into passages with their documents' identity."""
+"""`qac prepare`: documents in any format → passages that keep their documents' ids."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PYTHON_DOCS = "python_docs"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepare(Stage):
-    """Reads documents, cuts them into passages, and learns a vocabulary on the way if asked.
+    """Reads documents, cuts them into passages, and learns a vocabulary if asked.
 
-    Ids that occur twice are bad records (see --skip_bad). Equal texts under different ids are
-    kept, except by python_docs, which takes a docstring that stands in several places once.
+    Duplicate ids are bad records (see --skip_bad). Duplicate texts under different ids are kept,
+    except by python_docs, which keeps a docstring that occurs in several places once.
     """
 
     VERB: ClassVar[str] = "prepare"
@@ -40,24 +40,28 @@ class Prepare(Stage):
     )
 
     documents: Ref = input(
-        "files, folders or patterns with documents, or the name of a data set",
+        "files, folders or glob patterns of documents, or the name of a data set",
         kinds=(FILE,),
         default="",
         aliases=("input",),
     )
-    format: str = option("jsonl", "the form the documents come in", choices=DOCUMENTS.names())
-    packages: str = option("", "python_docs: the packages, such as numpy,scipy,stdlib")
-    options: str = option("", "settings of the format: name=value name=value")
+    format: str = option("jsonl", "format of the documents", choices=DOCUMENTS.names())
+    packages: str = option("", "python_docs: packages to read, such as numpy,scipy,stdlib")
+    options: str = option("", "options of the format, as name=value name=value")
     tokenizer: Ref = input(
-        "a shipped vocabulary or a Hugging Face folder",
+        "tokenizer: a vocabulary that ships, or a Hugging Face folder",
         kinds=(TOKENIZER,),
         default="wordpiece-16k",
     )
-    splitter: str = option("auto", "sentences by auto, punkt_tab, shipped, or a learned file")
-    train_vocab: int = option(0, "learn a lower-cased WordPiece of this size on the corpus first")
+    splitter: str = option(
+        "auto", "sentence splitter: auto, punkt_tab, shipped, or a file of learned parameters"
+    )
+    train_vocab: int = option(
+        0, "first learn a lower-cased WordPiece vocabulary of this size on the corpus (0: no)"
+    )
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
-    skip_bad: int = option(0, "leave out and list up to this many bad records")
-    shards: int = option(0, "files to write (0: one for every 64 MB)")
+    skip_bad: int = option(0, "skip and list at most N bad records")
+    shards: int = option(0, "number of output files (0: one for every 64 MB)")
     cutting: Cutting = part(Cutting)
     pool: Workers = part(Workers)
 
@@ -66,12 +70,12 @@ class Prepare(Stage):
         from qac_jax.formats.python import python_docs
         from qac_jax.text import tokenizers
 
-        found = {}
+        identities = {}
         if not self.train_vocab and self.cutting.cut != "none":
-            found["tokenizer"] = tokenizers.load(self.tokenizer).identity
+            identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
-            found.update(python_docs.versions(self.packages))
-        return found
+            identities.update(python_docs.versions(self.packages))
+        return identities
 
     def check(self) -> None:
         super().check()
@@ -82,8 +86,8 @@ class Prepare(Stage):
         if not python and not self.documents:
             raise UserError(f"format {self.format} reads files; pass --documents with their path")
         if python and self.documents or not python and self.packages:
-            given, other = ("--documents", "files") if python else ("--packages", "python_docs")
-            raise UserError(f"{given} is for {other}, not for format {self.format}; leave it out")
+            flag, other = ("--documents", "files") if python else ("--packages", "python_docs")
+            raise UserError(f"{flag} is for {other}, not for format {self.format}; leave it out")
         _parsed(self.options)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -97,7 +101,7 @@ class Prepare(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import documents
 
-        del inputs  # the format reads them, by their path or their name
+        del inputs  # the format's reader opens them by path or name
         pieces = documents.shards(
             self.format, self._path(), self.shards or None, _parsed(self.options)
         )
@@ -108,13 +112,13 @@ class Prepare(Stage):
         self._finish(self._prepared(shards, out), out, tokenizer)
 
     def _path(self) -> str:
-        """What the reader of the format gets: packages, files, or a name without its scheme."""
+        """The argument of the format's reader: packages, files, or a name without its scheme."""
         if self.format == PYTHON_DOCS:
             return self.packages
         return self.documents.removeprefix(f"{self.format}:")
 
     def _learned(self, pieces: Sequence[Shard], out: Writer) -> tuple[str, str]:
-        """The vocabulary and the splitter to cut with, learned on the corpus where asked."""
+        """The vocabulary and the sentence splitter, learned on the corpus if asked."""
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.text import preparing, sentences, vocabularies
 
@@ -163,7 +167,7 @@ class Prepare(Stage):
         ]
 
     def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
-        """What every shard notes; ids that were there before are bad records of their shard."""
+        """Writes all shards; returns their facts. Ids of earlier shards are bad records."""
         from qac_jax.formats.repeats import repeated_documents
         from qac_jax.text import preparing
 
@@ -191,7 +195,7 @@ class Prepare(Stage):
         return [out.facts(shard.name) for shard in shards]
 
     def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer, tokenizer: str) -> None:
-        """Counts, what was left out, and the offsets."""
+        """Writes the offsets and records counts and what was left out."""
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.formats.records import write_offsets
         from qac_jax.text import preparing, tokenizers
@@ -235,10 +239,10 @@ def _never(shard: ShardFile) -> bool:
 
 
 def _parsed(text: str) -> dict[str, str]:
-    found = {}
+    options = {}
     for item in text.split():
         name, equals, value = item.partition("=")
         if not equals:
             raise UserError(f"options: {item!r} is not of the form name=value")
-        found[name] = value
-    return found
+        options[name] = value
+    return options

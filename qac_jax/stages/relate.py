@@ -1,4 +1,4 @@
-"""`qac relate`: contexts or examples into metrics of how related they are to their passages."""
+"""`qac relate`: passages and their contexts → metrics of how related they are."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Relate(Stage):
-    """Measures how related contexts are to their passages, sort by sort, and prints a blind sheet
-    for human judges (appendix A of QAC); `qac votes` counts what they say."""
+    """Measures how related contexts are to their passages, by kind of context, and writes a blind
+    sheet for human judges (QAC, appendix A); `qac votes` evaluates their votes."""
 
     VERB: ClassVar[str] = "relate"
     KIND: ClassVar[str] = "metrics"
@@ -35,24 +35,26 @@ class Relate(Stage):
     pairs: Ref = input(
         "contexts (with --passages) or examples", kinds=("contexts", "examples"), default=""
     )
-    passages: Ref = input("what the contexts are about", kinds=("passages",), default="")
+    passages: Ref = input("passages of the contexts", kinds=("passages",), default="")
     encoder: Ref = input(
-        "the cosines of this dual encoder are measured too",
+        "also measure the cosine similarity of this dual encoder",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
     cross_encoder: Ref = input(
-        "and the probabilities of this cross-encoder", kinds=("parameters", MODEL), default=""
+        "also measure the probability of this cross-encoder",
+        kinds=("parameters", MODEL),
+        default="",
     )
-    at_most: int = option(1000, "passages of --pairs, drawn at random")
-    sheet: str = option("", "a blind sheet for human judges is written to this CSV file")
+    at_most: int = option(1000, "at most N passages of --pairs, drawn at random")
+    sheet: str = option("", "CSV file to write a blind annotation sheet to")
     sheet_of: str = option(
         "pairs",
-        "what is judged: the pairs, pseudo-labels (--labels), or titles (--passages)",
+        "items of the sheet: the pairs, pseudo-labels (--labels) or titles (--passages)",
         choices=("pairs", "labels", "titles"),
     )
-    sheet_items: int = option(200, "items of each sort on the sheet")
+    sheet_items: int = option(200, "items per kind of context on the sheet")
     labels: Ref = input("pseudo-labels for the sheet", kinds=("negatives",), default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -64,8 +66,7 @@ class Relate(Stage):
         needed = {"pairs": "pairs", "labels": "labels", "titles": "passages"}[self.sheet_of]
         if self.sheet and not getattr(self, needed):
             raise UserError(
-                f"a sheet of {self.sheet_of} is made of --{needed}; give that, or another "
-                "--sheet_of"
+                f"a sheet of {self.sheet_of} needs --{needed}; give that, or another --sheet_of"
             )
         if self.sheet and self.sheet_of == "labels" and not self.passages:
             raise UserError("a sheet of labels shows passages; pass --passages")
@@ -107,17 +108,17 @@ class Relate(Stage):
         from qac_jax.evaluation import relatedness
         from qac_jax.formats.records import Records
 
-        given, passages = inputs.artifact("pairs"), inputs.get_artifact("passages")
-        if given.kind == "examples":
-            return relatedness.sample_of_examples(given, self.at_most, self.seed)
+        artifact, passages = inputs.artifact("pairs"), inputs.get_artifact("passages")
+        if artifact.kind == "examples":
+            return relatedness.sample_of_examples(artifact, self.at_most, self.seed)
         if passages is None:
             raise UserError("--pairs of contexts needs --passages, which they are about")
         return relatedness.sample_of_contexts(
-            Records(passages), Records(given), self.at_most, self.seed
+            Records(passages), Records(artifact), self.at_most, self.seed
         )
 
     def _measure(self, sample: Sample, inputs: Inputs, out: Writer) -> None:
-        """The metrics of every sort and their plot."""
+        """Writes the metrics of every kind of context and their plot."""
         from qac_jax.evaluation import judging, relatedness, results
         from qac_jax.report import analyses
 
@@ -147,7 +148,7 @@ class Relate(Stage):
         results.store(out, sorts, facts)
 
     def _items(self, sample: Sample | None, inputs: Inputs) -> list[Item]:
-        """What judges are asked about: as many of each sort."""
+        """The items of the sheet: equally many of each kind."""
         from qac_jax.evaluation import sheets
         from qac_jax.formats.records import Records
 

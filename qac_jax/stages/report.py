@@ -1,4 +1,4 @@
-"""`qac report`: what a recipe's run came to, as one HTML page and a Markdown table."""
+"""`qac report`: a recipe's output folder → an HTML page and a Markdown table of results."""
 
 from __future__ import annotations
 
@@ -30,27 +30,25 @@ class Report(Stage):
     KIND: ClassVar[str] = "report"
     EXAMPLE: ClassVar[str] = "qac report --folder out/demo --out out/demo/report"
 
-    folder: str = option("", "the --out of a recipe's run (default: where the metrics lie)")
+    folder: str = option("", "the --out of qac run (default: the folder of --metrics)")
     metrics: Ref = input(
-        "metrics, such as those of qac evaluate (default: the folder's)",
+        "metrics, such as those of qac evaluate (default: all in --folder)",
         kinds=("metrics",),
         default="",
         many=True,
     )
     after: Ref = input(
-        "in a recipe: other stages that must be done before",
+        "in a recipe: further stages that must finish first",
         kinds=(FILE,),
         default="",
         many=True,
     )
-    title: str = option("", "of the page (default: the folder's name)")
+    title: str = option("", "title of the page (default: the folder's name)")
     queries: Ref = input(
-        "the questions' texts, where the runs do not say", kinds=(FILE,), default=""
+        "query texts, where the runs do not record them", kinds=(FILE,), default=""
     )
-    names: Mapping[str, str] | None = option(
-        None, "to show, of metrics and of the systems they are about"
-    )
-    cases: int = option(5, "questions won, and lost, to show of each test")
+    names: Mapping[str, str] | None = option(None, "names to show for metrics and systems")
+    cases: int = option(5, "best and worst queries to show per comparison")
     samples: int = option(6, "passages to show with their generated queries")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -58,7 +56,7 @@ class Report(Stage):
         return {"folder": self.folder or None}
 
     def environment(self) -> dict[str, str]:
-        """The folder's artefacts, which are shown without being inputs."""
+        """The identities of the folder's artefacts, which are read without being inputs."""
         from qac_jax.report import gathering
 
         if not (self.folder or self.metrics) or STAGE in self.metrics:
@@ -85,7 +83,7 @@ class Report(Stage):
         super().check()
         if not (self.folder or self.metrics):
             raise UserError(
-                "report needs something to show; pass --folder DIR (the --out of a run), or "
+                "report needs results to show; pass --folder DIR (the --out of a run), or "
                 "--metrics DIR"
             )
 

@@ -1,4 +1,4 @@
-"""`qac search`: queries against an index into a run, or one question answered on the spot."""
+"""`qac search`: queries and an index → a TREC run; or one question → its hits on screen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUN = "run.trec"
 
-# Hits for a question on the screen that a cross-encoder reads again.
+# Hits that are reranked for a question on the screen.
 _READ_AGAIN = 100
 
 
@@ -33,41 +33,41 @@ _READ_AGAIN = 100
 class Search(Stage):
     """Searches with every query of a file; the artefact holds a TREC run.
 
-    A cross-encoder may put the first passages into a new order (--reranker): those that an index
-    finds, or those of a run that is there (--candidates).
+    With --reranker, a cross-encoder reranks the top passages of the index, or of an existing run
+    (--candidates).
     """
 
     VERB: ClassVar[str] = "search"
     KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 2  # one name each for candidates and cross-encoder
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = 'qac search --index out/index "how do plants grow?"'
 
     GROUPS = (one_of("index", "candidates"),)
 
-    index: Ref = input("what is searched", kinds=("index", "bm25"), default="")
-    queries: Ref = input("the queries", kinds=(FILE,))
+    index: Ref = input("index, dense or BM25", kinds=("index", "bm25"), default="")
+    queries: Ref = input("queries", kinds=(FILE,))
     encoder: Ref = input(
-        "where the index's encoder is, if it was moved",
+        "encoder of the index, if it was moved",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),
     )
-    k: int = option(1000, "passages a query")
+    k: int = option(1000, "top k passages per query")
     candidates: Ref = input(
-        "instead of an index a run, whose passages are put into a new order",
+        "instead of an index: a run whose passages are reranked",
         kinds=("run", FILE),
         default="",
         aliases=("ranked", "searched"),
     )
     reranker: Ref = input(
-        "a cross-encoder that puts the first passages into a new order",
+        "cross-encoder that reranks the top passages",
         kinds=("parameters", MODEL),
         default="",
         aliases=("rerank",),
     )
-    rerank_depth: int = option(0, "passages a query that the cross-encoder reads (0: all k)")
+    rerank_depth: int = option(0, "passages per query that are reranked (0: all k)")
     passages: Ref = input(
-        "texts of the passages (default: those that the index remembers)",
+        "passage texts (default: those recorded with the index)",
         kinds=("passages",),
         default="",
     )
@@ -82,9 +82,9 @@ class Search(Stage):
     def check(self) -> None:
         super().check()
         if self.candidates and not self.reranker:
-            raise UserError("--candidates are put into a new order; give --reranker MODEL")
+            raise UserError("--candidates are reranked by a cross-encoder; give --reranker MODEL")
         if self.candidates and not self.passages:
-            raise UserError("the texts of --candidates are needed; give --passages DIR")
+            raise UserError("--candidates need their passages' texts; give --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         if not self.reranker:
@@ -120,7 +120,7 @@ class Search(Stage):
         return min(self.rerank_depth or self.k, self.k)
 
     def _candidates(self, inputs: Inputs, work: Writer) -> Reranking:
-        """What the cross-encoder reads: the given run, or what the index finds."""
+        """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
         from qac_jax.formats.runs import run_files
         from qac_jax.retrieval.reranking import Reranking
 
@@ -145,37 +145,41 @@ class Search(Stage):
     def _texts(self, inputs: Inputs) -> Texts:
         from qac_jax.retrieval import reranking
 
-        given = inputs.get_artifact("passages")
-        if given is not None:
-            return reranking.passage_texts([given])
+        artifact = inputs.get_artifact("passages")
+        if artifact is not None:
+            return reranking.passage_texts([artifact])
         return reranking.texts_of(inputs.artifact("index"))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Those of the command line beside the stage's."""
-    parser.add_argument("question", nargs="*", metavar="QUESTION", help="what to look for")
-    parser.add_argument("--index", metavar="DIR", required=True, help="an index, or BM25's")
-    parser.add_argument("--queries", metavar="FILE", help="queries instead of a question")
-    parser.add_argument("--run", metavar="FILE", help="write their rankings as a TREC run")
-    parser.add_argument("--out", metavar="DIR", help="or as an artefact")
-    parser.add_argument("--k", type=int, metavar="N", help="passages (default 10; of a run 1000)")
+    """Adds the flags of a search on the screen."""
+    parser.add_argument(
+        "question", nargs="*", metavar="QUESTION", help="question to answer on screen"
+    )
+    parser.add_argument("--index", metavar="DIR", required=True, help="index, dense or BM25")
+    parser.add_argument("--queries", metavar="FILE", help="queries, instead of a question")
+    parser.add_argument("--run", metavar="FILE", help="write the TREC run to this file")
+    parser.add_argument("--out", metavar="DIR", help="or write an artefact to this folder")
+    parser.add_argument(
+        "--k", type=int, metavar="N", help="top k passages (default: 10; 1000 for --queries)"
+    )
     parser.add_argument(
         *("--encoder", "--model"),
         metavar="DIR",
         default="",
-        help="where the index's encoder is, if it was moved",
+        help="encoder of the index, if it was moved",
     )
     parser.add_argument(
         *("--reranker", "--rerank"),
         metavar="DIR",
         default="",
-        help="cross-encoder that reads the first 100 again",
+        help="cross-encoder that reranks the top 100",
     )
-    parser.add_argument("--json", action="store_true", help="hits as JSON")
+    parser.add_argument("--json", action="store_true", help="print hits as JSON")
 
 
 def answer(options: argparse.Namespace) -> int:
-    """What `qac search` does where no artefact is asked for; the exit code."""
+    """Runs `qac search` without --out; returns the exit code."""
     question = " ".join(options.question)
     if bool(question) == bool(options.queries) or bool(options.queries) != bool(options.run):
         raise UserError(
@@ -184,8 +188,8 @@ def answer(options: argparse.Namespace) -> int:
         )
     if options.reranker and not question:
         raise UserError(
-            "a run in a new order is an artefact, so that hours of work can be interrupted; give "
-            "--out DIR instead of --run FILE"
+            "a reranked run is written as an artefact, which can be resumed; give --out DIR "
+            "instead of --run FILE"
         )
     if question:
         return _ask(options, question)

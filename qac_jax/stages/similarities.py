@@ -1,4 +1,4 @@
-"""`qac similarities`: positives nearer to their query than to negatives? PAIR's Figure 4."""
+"""`qac similarities`: encoders and runs → similarity of positives to queries and negatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIGURES, PLOT, TABLE = "similarities.json", "similarities.svg", "similarities.md
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Similarities(Stage):
-    """Compares s(p+, q) with s(p+, p-) over the first passages of each encoder's own run."""
+    """Compares s(p+, q) with s(p+, p-) over the top passages of each run (PAIR, Figure 4)."""
 
     VERB: ClassVar[str] = "similarities"
     KIND: ClassVar[str] = "similarities"
@@ -33,16 +33,16 @@ class Similarities(Stage):
 
     encoders: Ref = input("dual encoders", kinds=("parameters", MODEL), many=True)
     runs: Ref = input(
-        "their runs, in the same order (one: for all of them)",
+        "runs of the encoders, in the same order (or one run for all)",
         kinds=("run", FILE),
         many=True,
         aliases=("ranked",),
     )
-    passages: Ref = input("the passages that were searched", kinds=("passages",))
-    queries: Ref = input("the queries of the runs", kinds=(FILE,))
-    qrels: Ref = input("their judgements", kinds=(FILE,))
-    depth: int = option(100, "passages of a ranking that are looked at")
-    at_most: int = option(1000, "queries (0: all)")
+    passages: Ref = input("passages that were searched", kinds=("passages",))
+    queries: Ref = input("queries of the runs", kinds=(FILE,))
+    qrels: Ref = input("relevance judgements of the queries", kinds=(FILE,))
+    depth: int = option(100, "top k passages of each ranking to compare with")
+    at_most: int = option(1000, "at most N queries (0: all)")
     inference: Inference = part(Inference)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -68,9 +68,9 @@ class Similarities(Stage):
         texts = {query.id: query.text for query in read_queries(inputs.text("queries"))}
         judged = by_query(read_judgements(inputs.text("qrels")))
         passages = Records(inputs.artifact("passages"))
-        found: dict[str, similarity.Similarity] = {}
+        similarities: dict[str, similarity.Similarity] = {}
         for name, folder, file in zip(similarity.names_of(folders), folders, files, strict=True):
-            found[name] = similarity.of_run(
+            similarities[name] = similarity.of_run(
                 Encoder.load(folder, inference=self.inference),
                 runs.read_run(file, self.depth),
                 texts,
@@ -80,16 +80,17 @@ class Similarities(Stage):
                 at_most=self.at_most,
             )
             progress.say(
-                f"{name}: s(p+, q) {found[name].to_query:.3f}, s(p+, p-) "
-                f"{found[name].to_negatives:.3f}, the query nearer in {found[name].nearer:.1%}"
+                f"{name}: s(p+, q) {similarities[name].to_query:.3f}, s(p+, p-) "
+                f"{similarities[name].to_negatives:.3f}, the query nearer in "
+                f"{similarities[name].nearer:.1%}"
             )
         with out.open(FIGURES) as json_file:
-            json.dump({name: dataclasses.asdict(s) for name, s in found.items()}, json_file)
+            json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
         with out.open(PLOT) as svg_file:
-            svg_file.write(analyses.similarity_svg(found))
+            svg_file.write(analyses.similarity_svg(similarities))
         with out.open(TABLE) as table_file:
-            table_file.write(analyses.similarity_table(found) + "\n")
-        out.count = len(found)
+            table_file.write(analyses.similarity_table(similarities) + "\n")
+        out.count = len(similarities)
 
     def summary(self, artifact: Artifact) -> str:
         return artifact.file(TABLE).read_text().rstrip()

@@ -1,4 +1,4 @@
-"""`qac suite`: metrics of collections and question sets into the papers' table."""
+"""`qac suite`: metrics of many collections → one table with the papers' averages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite(Stage):
-    """Gathers one system's metrics of qac evaluate and qac evaluate-beir: AugTriever's Tables 1
-    and 6, with their averages where all members are there."""
+    """Combines one system's metrics of qac evaluate and qac evaluate-beir into AugTriever's Tables
+    1 and 6, with their averages if all collections are present."""
 
     VERB: ClassVar[str] = "suite"
     KIND: ClassVar[str] = "metrics"
     EXAMPLE: ClassVar[str] = "qac suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
 
     metrics: Ref = input(
-        "metrics of one system; those of a question set lie in a folder with the set's name",
+        "metrics of one system; those of a question set in a folder with the set's name",
         kinds=("metrics",),
         many=True,
         aliases=("suite",),

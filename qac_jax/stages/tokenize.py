@@ -1,4 +1,4 @@
-"""`qac tokenize`: passages and contexts -> token examples"""
+"""`qac tokenize`: passages with contexts, or judged queries → tokenised training examples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokenize(Stage):
-    """Makes the examples of one kind; how they are paired and cropped is drawn in training."""
+    """Tokenises examples of one kind; training pairs and crops them at random."""
 
     VERB: ClassVar[str] = "tokenize"
     KIND: ClassVar[str] = "examples"
@@ -38,26 +38,34 @@ class Tokenize(Stage):
         "--out out/examples"
     )
 
-    passages: Ref = input("passages of documents", kinds=("passages",), default="")
-    contexts: Ref = input("generated or extracted contexts", kinds=("contexts",), default="")
-    queries: Ref = input("queries of the judgements", kinds=(FILE,), default="")
-    qrels: Ref = input("judgements: which passages answer which query", kinds=(FILE,), default="")
+    passages: Ref = input("passages", kinds=("passages",), default="")
+    contexts: Ref = input(
+        "contexts (queries) of the passages, generated or extracted",
+        kinds=("contexts",),
+        default="",
+    )
+    queries: Ref = input("queries of --qrels", kinds=(FILE,), default="")
+    qrels: Ref = input("relevance judgements", kinds=(FILE,), default="")
     negatives: Ref = input(
-        "negatives: mined, a run, MS MARCO's triples or a file of hard negatives",
+        "hard negatives: of qac mine, a run, MS MARCO's triples or a file",
         kinds=("negatives", "run", FILE),
         default="",
     )
-    pairs: Ref = input("seq2seq: pairs of a generator", kinds=("pairs",), default="")
-    training: Ref = input("a training file that holds its texts", kinds=(FILE,), default="")
-    training_format: str = option("tevatron", "form of the training file", choices=TRAINING.names())
-    task: str = option("passage_query", "the kind of example", choices=tuple(KINDS))
+    pairs: Ref = input("seq2seq: input and target texts of qac pairs", kinds=("pairs",), default="")
+    training: Ref = input(
+        "or a training file that contains queries, positives and negatives as text",
+        kinds=(FILE,),
+        default="",
+    )
+    training_format: str = option("tevatron", "format of --training", choices=TRAINING.names())
+    task: str = option("passage_query", "kind of training example", choices=tuple(KINDS))
     tokenizer: Ref = input(
-        "a shipped vocabulary or a Hugging Face folder",
+        "tokenizer: a vocabulary that ships, or a Hugging Face folder",
         kinds=(TOKENIZER,),
         default="wordpiece-16k",
     )
-    skip_bad: int = option(0, "leave out and list up to this many bad records")
-    shards: int = option(0, "files to write (0: by the number of records)")
+    skip_bad: int = option(0, "skip and list at most N bad records")
+    shards: int = option(0, "number of output files (0: by the number of records)")
     texts: Texts = part(Texts)
     selection: PassageSelection = part(PassageSelection)
     sibling_passages: Siblings = part(Siblings)
@@ -73,11 +81,11 @@ class Tokenize(Stage):
     def check(self) -> None:
         super().check()
         names = ("passages", "contexts", "queries", "qrels", "negatives", "pairs", "training")
-        given = {name for name in names if getattr(self, name)}
-        KINDS[self.task].check_inputs(given, self._building())
+        present = {name for name in names if getattr(self, name)}
+        KINDS[self.task].check_inputs(present, self._building())
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        # Only where every passage gives one example is their number known beforehand.
+        # The number of examples is known only for kinds with one example per passage.
         count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
         each = getattr(KINDS[self.task], "one_each", False)
         return {
@@ -123,7 +131,7 @@ class Tokenize(Stage):
         bad.report(out, "tokenize")
 
     def _building(self) -> Building:
-        """The settings that decide what is stored; how titles join is the kind's unless given."""
+        """The settings that determine what is stored; title=auto becomes the kind's default."""
         texts = self.texts
         if texts.title == "auto":
             texts = dataclasses.replace(texts, title=KINDS[self.task].title)
@@ -144,7 +152,7 @@ class Tokenize(Stage):
         schema: Mapping[str, str],
         bad: BadLines,
     ) -> list[int]:
-        """Writes all shards; the number of examples in each."""
+        """Writes all shards; returns the number of examples in each."""
         from qac_jax.data import examples, shards
         from qac_jax.data.kind import JudgedKind
 
@@ -171,7 +179,7 @@ class Tokenize(Stage):
     def _contexts(
         self, inputs: Inputs, passages: Records, out: Writer, bad: BadLines
     ) -> dict[str, Any]:
-        """The contexts of the passages, and where they are if not in the same order."""
+        """The contexts of the passages, and their positions if the order differs."""
         from qac_jax.data import judged, shards
 
         contexts, path = _records(inputs, "contexts"), ""
@@ -204,7 +212,7 @@ class Tokenize(Stage):
             yield from judged.from_queries(passages, queries, qrels, negatives, *chosen, bad)
 
     def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
-        """Makes the shards that an interrupted run had not finished; the records in each."""
+        """Writes the missing shards; returns the number of records in each."""
         from qac_jax.data import shards, store
 
         scratch = os.path.abspath(out.scratch("sizes"))

@@ -1,4 +1,4 @@
-"""`qac pretrain`, `qac finetune`: examples and an objective into trained parameters."""
+"""`qac pretrain`, `qac finetune`: training examples and an objective → model parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qac_jax.training.settings import Devices, Monitoring, Schedule
 
 
 STARTS = ("init", "words")
-# Where checkpoints stay that are kept for good.
+# Folder of the checkpoints of --keep_every.
 CHECKPOINTS = "checkpoints"
 
 
@@ -33,28 +33,28 @@ class Train(Stage):
     VERB = "pretrain"
     KIND = "parameters"
     SHARED = True
-    VERSION = 3  # settings in groups; towers and cross-encoders hold a "backbone"
+    VERSION = 3
     EXAMPLE = (
         "qac pretrain --gin_file objectives/mlm.gin --examples out/examples "
         "--steps 1000 --out out/encoder"
     )
     GROUPS = (at_most_one_of("init", "words"),)
 
-    objective: Any = option(help="what is trained: bound in gin")
-    examples: Ref = input("what to learn from", kinds=("examples",))
-    validation: Ref = input("examples to measure on", kinds=("examples",), default="")
+    objective: Any = option(help="objective to train, bound in gin")
+    examples: Ref = input("training examples", kinds=("examples",))
+    validation: Ref = input("validation examples", kinds=("examples",), default="")
     init: Ref = input(
-        "a model to start from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
+        "model to initialise from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
     )
     words: Ref = input(
-        "a model whose word vectors a new model starts with",
+        "model whose word embeddings initialise a new model",
         kinds=("parameters", MODEL),
         default="",
     )
-    optimizer: Any = option(None, "an Optimizer bound in gin (default: AdamW)")
+    optimizer: Any = option(None, "optimiser, an Optimizer bound in gin (default: AdamW)")
     precision: str = option(
         "auto",
-        "of matrix products (auto: bfloat16 where there are units for it)",
+        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
         choices=("auto", "float32", "bfloat16"),
     )
     schedule: Schedule = part(Schedule)
@@ -83,11 +83,11 @@ class Train(Stage):
         examples = inputs.artifact("examples")
         tokenizer_folder = examples.path / parameters.TOKENIZER
         objective = self.objective.with_precision(precision)
-        objective, given = start.initial(objective, inputs.get("init"))
+        objective, initial = start.initial(objective, inputs.get("init"))
         tokenizer = tokenizers.load(os.fspath(tokenizer_folder))
         objective = objective.with_tokenizer(tokenizer)
         if self.words:
-            given = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
+            initial = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
         objective = step.chunk_of(objective, schedule.microbatch)
 
         host = meshes.my_part(mesh)
@@ -104,8 +104,8 @@ class Train(Stage):
         validation = None
         if (held_out := inputs.get_artifact("validation")) is not None:
             rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
-            # Shuffled, and whatever the seed of this run the same: neighbours of one document
-            # would be far harder negatives of each other than any batch of the training has.
+            # Shuffled with a fixed seed: passages of one document would be harder in-batch
+            # negatives of each other than those of training batches.
             validation = Loader(
                 os.fspath(held_out.path),
                 reading=self.reading,
@@ -127,8 +127,8 @@ class Train(Stage):
             ema=schedule.ema,
             max_skips=schedule.max_skips,
         )
-        if given is not None:
-            given = start.placed(given, engine.abstract.params, report=not self.words)
+        if initial is not None:
+            initial = start.placed(initial, engine.abstract.params, report=not self.words)
         with data:
             state = loop.train(
                 engine,
@@ -151,7 +151,7 @@ class Train(Stage):
                 },
                 validation=validation,
                 schedule=optimizer.schedule(total),
-                params=given,
+                params=initial,
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():
@@ -165,7 +165,7 @@ class Train(Stage):
         count = inputs.get("examples", {}).get("count") or 0
         schedule = self.schedule
         steps = schedule.total_steps(count) if count or not schedule.epochs else None
-        found = estimate.plan(
+        estimated = estimate.plan(
             self.objective,
             steps=steps,
             batch_size=schedule.batch_size,
@@ -175,7 +175,7 @@ class Train(Stage):
             ema=bool(schedule.ema),
             microbatch=schedule.microbatch,
         )
-        return {**found, "learning_rate": self._optimizer().learning_rate}
+        return {**estimated, "learning_rate": self._optimizer().learning_rate}
 
     def _optimizer(self) -> Any:
         from qac_jax.training.optimizers import Optimizer
@@ -186,7 +186,7 @@ class Train(Stage):
         return optimizer
 
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
-        """The artefact's files, from host arrays."""
+        """Writes the artefact's files from host arrays."""
         from qac_jax.hub import parameters
         from qac_jax.training import report, start
 
@@ -212,5 +212,5 @@ class Train(Stage):
 
 
 def _work(out: Writer) -> epath.Path:
-    """What a run keeps while it goes: checkpoints and its log."""
+    """The scratch folder of a run: checkpoints and its log."""
     return out.scratch("training")

@@ -1,4 +1,4 @@
-"""`qac unite`: several judged collections as one, with some of its judgements hidden."""
+"""`qac unite`: several judged collections → one, with part of its judgements withheld."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unite(Stage):
-    """One corpus, whose ids begin with their folder's name, and three sorts of questions.
+    """Merges collections into one corpus, whose ids begin with their folder's name, with judged,
+    unjudged and test queries.
 
-    Training questions are judged or not, by the hash of their ids; what answers those that are
-    not is kept apart, to measure pseudo-labels by.
+    The hash of a training query's id decides whether it is judged; the judgements of the unjudged
+    ones are written apart, to evaluate pseudo-labels.
     """
 
     VERB: ClassVar[str] = "unite"
@@ -29,17 +30,17 @@ class Unite(Stage):
     EXAMPLE: ClassVar[str] = "qac unite --collections data/squad,data/tales --out out/union"
 
     collections: Ref = input(
-        "folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
+        "collections: folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
     )
     documents: str = option(
         "all",
-        "whose passages: all, or unseen: of documents that only test questions are about; then "
-        "those questions are the ones that are judged or not, and none is left for a test",
+        "all documents, or unseen: only those that no training query is judged on; their test "
+        "queries are then split into judged and unjudged ones, and there is no test split",
         choices=("all", "unseen"),
     )
-    judged: float = option(0.5, "share of the training questions whose judgements are known")
-    train: int = option(0, "training questions of a folder (0: all)")
-    test: int = option(0, "test questions of a folder (0: all)")
+    judged: float = option(0.5, "share of the training queries that keep their judgements")
+    train: int = option(0, "at most N training queries per collection (0: all)")
+    test: int = option(0, "at most N test queries per collection (0: all)")
 
     def check(self) -> None:
         super().check()
@@ -100,13 +101,13 @@ class Unite(Stage):
         return "\n".join(f"{n:<9} {c:>8,}" for n, c in artifact.info["questions"].items())
 
     def _place(self, query: str) -> float:
-        """A number from 0 to 1 that belongs to the question and the seed."""
+        """A number from 0 to 1, a hash of the query and the seed."""
         digest = hashlib.blake2b(f"{self.seed} {query}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2.0**64
 
 
 def _only_tested(folder: str) -> frozenset[str]:
-    """Passages of documents that have test questions and no others."""
+    """Passages of documents that are judged for test queries only."""
     from qac_jax.formats import documents
     from qac_jax.formats.judgements import judgements_file, read_judgements
 

@@ -1,4 +1,4 @@
-"""`qac votes`: the filled sheets of human judges into metrics."""
+"""`qac votes`: annotated sheets of qac relate → shares of related contexts and agreement."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Votes(Stage):
-    """Counts filled sheets: the share of each sort that judges call highly related, and how far
-    they agree (Fleiss' kappa)."""
+    """Evaluates annotated sheets: the share of each kind of context that judges call highly
+    related, and their agreement (Fleiss' kappa)."""
 
     VERB: ClassVar[str] = "votes"
     KIND: ClassVar[str] = "metrics"
@@ -22,10 +22,10 @@ class Votes(Stage):
         "qac votes --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
     )
 
-    sheets: Ref = input("filled sheets, one a judge", kinds=(FILE,), many=True, aliases=("votes",))
-    key: Ref = input(
-        "what the sheet's numbers are: key.csv of the folder of qac relate", kinds=(FILE,)
+    sheets: Ref = input(
+        "annotated sheets, one per judge", kinds=(FILE,), many=True, aliases=("votes",)
     )
+    key: Ref = input("key of the sheet: key.csv in the output of qac relate", kinds=(FILE,))
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs

@@ -17,18 +17,20 @@ class Cutting:
 
     cut: str = option(
         "auto",
-        "where a passage may end; auto: at sentences, but passages that come as such (judged "
-        "collections) stay whole",
+        "where a passage may end; auto: at sentences, but the passages of judged collections "
+        "stay whole",
         choices=CUTS,
     )
-    max_tokens: int = option(144, "tokens of a passage, special tokens not counted")
+    max_tokens: int = option(144, "maximum passage length in tokens, without special tokens")
     overshoot: bool = option(
         False,
-        "close a passage after the sentence that makes it too long (QAC's released code); "
-        "otherwise longer sentences are cut",
+        "end a passage after the sentence that exceeds --max_tokens (QAC's released code), "
+        "instead of before it",
     )
-    short_span_probability: float = option(0.15, "share of passages that are made shorter")
-    min_tokens: int = option(0, "join smaller passages to a neighbour, leave out what stays small")
+    short_span_probability: float = option(0.15, "share of passages with a random shorter length")
+    min_tokens: int = option(
+        0, "merge shorter passages with a neighbour; drop those that stay shorter"
+    )
 
     def check(self) -> None:
         """Refuses sizes that leave no room for a passage."""

@@ -10,18 +10,20 @@ from qac_jax.fields import option
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """How long and how fast a model is trained."""
+    """Length, batch size and learning rate of the training."""
 
     steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
     total_examples: int = option(0, "examples seen in all")
     epochs: float = option(0.0, "passes over the examples")
-    batch_size: int = option(32, "examples an optimiser step, over all devices")
+    batch_size: int = option(32, "examples per optimiser step, over all devices")
     microbatch: int = option(
         0, "examples computed at a time, to save memory (0: all)", affects_result=False
     )
-    learning_rate: float = option(0.0, "instead of the optimizer's")
+    learning_rate: float = option(0.0, "learning rate (0: the optimiser's)")
     ema: float = option(0.0, "decay of the EMA of parameters that becomes the result (0: none)")
-    max_skips: int = option(0, "steps skipped for a loss that is not finite, before giving up")
+    max_skips: int = option(
+        0, "at most N steps with a non-finite loss are skipped before training fails"
+    )
 
     def total_steps(self, examples: int) -> int:
         """The optimiser steps of a run over an epoch of so many examples."""
@@ -63,9 +65,9 @@ class Monitoring:
 
     log_every: int = option(50, "steps between log lines", affects_result=False)
     save_every: int = option(1000, "steps between checkpoints", affects_result=False)
-    keep: int = option(2, "how many of the last checkpoints to keep", affects_result=False)
+    keep: int = option(2, "number of latest checkpoints to keep", affects_result=False)
     keep_every: int = option(
-        0, "besides, keep a checkpoint for good every N steps", affects_result=False
+        0, "also keep a checkpoint for good every N steps (0: no)", affects_result=False
     )
     validate_every: int = option(0, "steps between validations (0: at the end)")
     validation_batches: int = option(0, "batches of a validation (0: all)")

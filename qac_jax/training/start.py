@@ -110,7 +110,7 @@ def word_vectors_of(
         word_vectors.of_folder(folder),
         tokenizers.load(os.fspath(folder)),
         tokenizer,
-        (config.vocab_size, config.hidden_size),
+        (config.vocab_size, config.embedding_size),
         spread=config.embedding_std,
         seed=seed,
     )

@@ -195,7 +195,7 @@ def test_known_items_stand_without_their_summary(docstrings: Path, tmp_path: Pat
 
 def test_questions_come_from_one_place(docstrings: Path, tmp_path: Path) -> None:
     passages = str(docstrings / "passages")
-    with pytest.raises(UserError, match="no questions are named"):
+    with pytest.raises(UserError, match="collect needs queries"):
         execute(Collect.make(passages=passages), tmp_path / "out")
     with pytest.raises(UserError, match="give one of them"):
         both = Collect.make(passages=passages, collection=str(tmp_path), summaries=True)

@@ -66,5 +66,5 @@ def test_a_failure_of_an_earlier_run_is_not_news(tmp_path: Path) -> None:
 
 
 def test_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has not been heard of for 1 s"):
+    with pytest.raises(UserError, match="has sent no heartbeat for 1 s"):
         following.wait(tmp_path / "out")

@@ -197,7 +197,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="holds no finished artefact"):
         execute(Report(folder=str(tmp_path / "empty")), tmp_path / "c")
     assert cli.main(["report", "--dry_run"]) == 2
-    assert "report needs something to show" in capsys.readouterr().err
+    assert "report needs results to show" in capsys.readouterr().err
 
 
 def test_tables_of_a_page() -> None:

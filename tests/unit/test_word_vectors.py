@@ -157,7 +157,7 @@ def expected(stage: Train, artifact: artifacts.Artifact, spread: float) -> np.nd
 
 def test_only_a_new_model_takes_them(stage: Train, tmp_path: Path):
     retriever = Finetune(DualEncoder(DualEncoderConfig(BertConfig(vocab_size=100))))
-    with pytest.raises(UserError, match="for a new BERT or T5, and this is a DualEncoder"):
+    with pytest.raises(UserError, match="for a new encoder or T5, and this is a DualEncoder"):
         execute(dataclasses.replace(stage, objective=retriever), tmp_path / "refused")
     with pytest.raises(UserError, match="at most one of --init, --words"):
         execute(dataclasses.replace(stage, init=stage.words), tmp_path / "refused")

@@ -2,7 +2,7 @@
 
     KINDS["passage_query"].function(record, rng, form=form, lengths=lengths)
 
-A module is imported when its kind is asked for; the names are those of the files.
+A module is imported when its kind is first used; the names are those of the files.
 """
 
 from __future__ import annotations

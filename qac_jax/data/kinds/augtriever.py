@@ -1,4 +1,4 @@
-"""A damaged crop of a document and a pseudo-query of a drawn strategy (AugTriever)."""
+"""A document crop with deleted words, and a pseudo-query of a drawn strategy (AugTriever)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qac_jax.text.tokenizers import Tokenizer
 
 
-# Strategies that need no stored text: another crop, and spans of which the encoder that is trained
+# Strategies without stored texts: another crop, and spans from which the encoder in training
 # chooses one.
 RANDOM_CROP, QEXT_SELF = "random_crop", "qext_self"
 
@@ -44,27 +44,27 @@ def augtriever(
     span_words: Sequence[int] = (4, 16),
     separator: Sequence[int] = (),
 ) -> Example:
-    """AugTriever's pair: a damaged crop of a document, and a pseudo-query of a drawn strategy.
+    """AugTriever's pair: a document crop with deleted words, and a pseudo-query.
 
-    The document is always cropped (5 to 50 % of at most `context_words` words) and loses each word
-    with the probability `delete`; the query is never damaged (the released code).
+    The document is always cropped (5 to 50 % of at most `context_words` words) and each word is
+    deleted with the probability `delete`; no words of the query are deleted (the released code).
     "random_crop" is another crop of the same words; every other strategy takes one of the record's
     texts of that name whole, those in `phrases` up to `max_phrases` of them joined by `separator`.
-    A share of all examples is crops whatever was drawn.
-    Where a document has no such text, phrases fall back to its title, and the rest to a crop: the
-    released code drops such examples, which would make epochs of unknown length.
+    For the share `random_crop_share` of the examples the strategy is always "random_crop".
+    Where a document lacks a text of the strategy, phrases fall back to its title, and the others
+    to a crop: the released code drops such examples, so the length of an epoch would be unknown.
 
-    Where "qext_self" is among the strategies, `extract` says whether it was drawn, and `spans` are
-    its candidates (`spans` of `span_words` words; the query is then a crop until one is chosen).
+    Where "qext_self" is among the strategies, `extract` is 1 if it was drawn, and `spans` are its
+    candidates (`spans` of `span_words` words; the query is a crop until one is chosen).
     """
     words, ids = record["words"], record["text"]
     ends = np.concatenate(([0], np.cumsum(words, dtype=np.int64)))
     first, last = crops.window(len(words), context_words, rng)
 
     start, stop = crops.crop(last - first, rng)
-    kept = crops.survivors(stop - start, rng, delete=delete)
+    surviving = crops.survivors(stop - start, rng, delete=delete)
     start, stop = first + start, first + stop
-    document = ids[ends[start] : ends[stop]][np.repeat(kept, words[start:stop])]
+    document = ids[ends[start] : ends[stop]][np.repeat(surviving, words[start:stop])]
 
     name = pick(strategies, rng)
     if random_crop_share and rng.random() < random_crop_share:
@@ -81,7 +81,7 @@ def augtriever(
     example = pair(document, query, rng, form, lengths)
     if strategies.get(QEXT_SELF):
         extract = name == QEXT_SELF
-        places = [(0, 0)] * spans  # ignored where the query is another
+        places = [(0, 0)] * spans  # ignored where `extract` is 0
         if extract:
             low, high = span_words
             places = crops.chunks(last - first, rng, count=spans, shortest=low, longest=high)
@@ -111,11 +111,11 @@ def needs(settings: Settings) -> tuple[str, ...]:
 
 
 def features(settings: Settings) -> dict[str, Feature]:
-    found = {"passage": Feature(length=256), "context": Feature(length=128)}
+    result = {"passage": Feature(length=256), "context": Feature(length=128)}
     if settings["strategies"].get(QEXT_SELF):
-        found["spans"] = Feature(axes=(settings["spans"], LENGTH), length=32)
-        found["extract"] = Feature(axes=())
-    return found
+        result["spans"] = Feature(axes=(settings["spans"], LENGTH), length=32)
+        result["extract"] = Feature(axes=())
+    return result
 
 
 def check(settings: Settings) -> None:
@@ -148,7 +148,7 @@ def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iter
     }
     stream = iter(encoded)
     for number, document in enumerate(words):
-        found: list[Record] = []
+        document_records: list[Record] = []
         for place, split in enumerate(document):
             encoding = next(stream)
             if not texts.has(encoding.ids, "passages without tokens"):
@@ -156,26 +156,26 @@ def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iter
             pieces = [0] * len(split)
             for word in encoding.word_ids:
                 pieces[word] += 1
-            # Words that leave no token (control characters) would make empty crops.
+            # Words without tokens (control characters) would make empty crops.
             record = {"text": encoding.ids, "words": [count for count in pieces if count]}
-            found.append({**record, **{n: by_name[n][number][place] for n in names}})
-        yield found
+            document_records.append({**record, **{n: by_name[n][number][place] for n in names}})
+        yield document_records
 
 
 def strategy_texts(passage: Record, contexts: Sequence[Record]) -> dict[str, list[str]]:
-    """What may be AugTriever's query, by strategy: title, anchors, phrases, and contexts."""
-    found: dict[str, list[str]] = {
+    """The possible pseudo-queries by strategy: title, anchors, phrases, and contexts."""
+    by_strategy: dict[str, list[str]] = {
         "title": [passage["title"]] if passage.get("title") else [],
         "anchor": [_label(item) for item in passage.get("anchors", ())],
         "phrase": [_label(item) for item in passage.get("phrases", ())],
     }
     for context in contexts:
-        found.setdefault(context["origin"], []).append(context["text"])
-    return found
+        by_strategy.setdefault(context["origin"], []).append(context["text"])
+    return by_strategy
 
 
 def completed(building: Building, contexts: Records | None) -> Building:
-    """Strategies that are not named: those of the passages, and every origin of the contexts."""
+    """The default strategies: those of the passages, and every origin of the contexts."""
     if building.selection.strategies:
         return building
     origins: dict[str, None] = dict.fromkeys(("anchor", "phrase", "title"))
@@ -186,7 +186,7 @@ def completed(building: Building, contexts: Records | None) -> Building:
 
 
 def settings(building: Building, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What ", " adds between two phrases."""
+    """The tokens of ", " between two phrases."""
     del building
     alone, joined = tokenizer.encode("a"), tokenizer.encode("a, a")
     return {"separator": joined[len(alone) : len(joined) - len(alone)]}

@@ -47,24 +47,24 @@ def check(settings: Settings) -> None:
 
 
 def records(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
-    """A query with each of its positives, and of some of its negatives."""
+    """A query with each of its positives and with some of its negatives."""
     building = texts.building
     for judged, query in texts.queries(queries, lambda judged: _fewer(judged, building)):
         for label, passages, scores in (
             (1, judged.positives, judged.positives_scores),
             (0, judged.negatives, judged.negatives_scores),
         ):
-            asked: Sequence[Sequence[int]] = [query] * len(passages)
+            query_ids: Sequence[Sequence[int]] = [query] * len(passages)
             if building.negatives.scores:
                 text = building.texts.query_prompt + judged.query
                 scored = [with_score(text, share) for share in scores]
-                asked = texts.tokenizer.encode_batch(scored)
-            for ids, passage in zip(asked, texts.ids(passages), strict=True):
+                query_ids = texts.tokenizer.encode_batch(scored)
+            for ids, passage in zip(query_ids, texts.ids(passages), strict=True):
                 yield {"query": ids, "passage": passage, "label": [label]}
 
 
 def _fewer(judged: Judged, building: Building) -> Judged:
-    """With as many negatives as a cross-encoder sees of a query."""
+    """The query with at most `negatives_per_query` of its negatives."""
     rng = random.Random(f"{building.seed} {judged.query}")
     wanted = min(building.negatives.negatives_per_query, len(judged.negatives))
     places = rng.sample(range(len(judged.negatives)), wanted)

@@ -33,7 +33,7 @@ def mixed(
 ) -> Example:
     """A passage and a context whose sort is drawn: {"query": 0.5, "random": 0.5}…
 
-    Among the sorts that this passage has (a lone passage has no neighbour, some have no query).
+    Only sorts that this passage has are drawn: it may lack queries, or be alone in its document.
     """
     sort = pick(probabilities, rng)
     if not len(record[CONTEXTS[sort]]):
@@ -56,16 +56,16 @@ def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iter
     """A passage with all of its queries and its siblings of every sort."""
     bodies = texts.passages(documents)
     contexts, siblings = texts.contexts(documents), texts.siblings(documents, bodies)
-    for body, asked, others in zip(bodies, contexts, siblings, strict=True):
+    for body, contexts_of, others in zip(bodies, contexts, siblings, strict=True):
         yield [
             {"passage": ids, "contexts": queries, **more}
-            for ids, queries, more in zip(body, asked, others, strict=True)
+            for ids, queries, more in zip(body, contexts_of, others, strict=True)
             if texts.has(ids, "passages without tokens")
         ]
 
 
 def settings(building: Building, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Half of all contexts are queries."""
+    """By default half of all contexts are queries."""
     del tokenizer
     sorts = building.siblings.sorts
     siblings = dict.fromkeys(sorts, 0.5 / max(len(sorts), 1))

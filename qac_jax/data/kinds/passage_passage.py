@@ -28,8 +28,7 @@ def passage_passage(
 ) -> Example:
     """A passage and another of its document: "random" (within 100), "nearby" or "overlap".
 
-    A document of one passage has no other: its passage is its own context, as in the released
-    code.
+    The passage of a document with only one is its own context, as in the released code.
     """
     sort = sorts[below(rng, len(sorts))] if len(sorts) > 1 else sorts[0]
     return pair(record["passage"], any_text(record, sort, rng), rng, form, lengths)

@@ -27,10 +27,10 @@ def passage_query(
 
 def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage with all of its queries; one without any is left out."""
-    for body, asked in zip(texts.passages(documents), texts.contexts(documents), strict=True):
+    for body, contexts_of in zip(texts.passages(documents), texts.contexts(documents), strict=True):
         yield [
             {"passage": ids, "contexts": contexts}
-            for ids, contexts in zip(body, asked, strict=True)
+            for ids, contexts in zip(body, contexts_of, strict=True)
             if texts.has(ids, "passages without tokens")
             and texts.has(contexts, "passages without queries")
         ]

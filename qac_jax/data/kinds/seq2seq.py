@@ -1,4 +1,4 @@
-"""An input text and one of its targets: what a generator learns from."""
+"""An input text and one of its targets, for training a generator."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def seq2seq(
 
 def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
     """A passage and all of its targets; one without any is left out."""
-    for body, asked in zip(texts.passages(documents), texts.contexts(documents), strict=True):
+    for body, targets_of in zip(texts.passages(documents), texts.contexts(documents), strict=True):
         yield [
             {"inputs": ids, "targets": targets}
-            for ids, targets in zip(body, asked, strict=True)
+            for ids, targets in zip(body, targets_of, strict=True)
             if texts.has(targets, "passages without targets")
         ]
 
 
 def of_pairs(texts: DocumentTexts, pairs: Sequence[Record]) -> Iterator[Record]:
-    """Records {"before", "text", "after", "targets"}: the text is cut, what is around it stays."""
+    """Records {"before", "text", "after", "targets"}; only the text is truncated."""
     before, text, after = (
         texts.tokenizer.encode_batch([pair[part] for pair in pairs])
         for part in ("before", "text", "after")

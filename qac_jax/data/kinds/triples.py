@@ -25,12 +25,12 @@ def triples(
 ) -> Example:
     """A query, one positive and n_passages - 1 negatives (Tevatron's sampling).
 
-    The positive rotates with the epoch. Negatives are put in an order that belongs to the example
-    and taken in windows that move on by their number each epoch, so that epochs see different
-    ones; where there are too few, they are drawn with replacement.
+    The positive rotates with the epoch. Negatives are permuted, with one permutation for each
+    example, and each epoch takes the next window of them, so that epochs get different ones; where
+    there are too few, they are drawn with replacement.
 
-    `title_types` treats `title [SEP] body` as a pair: cut by turns from the longer, with token
-    types (RocketQA and PAIR). `teacher` adds the stored scores of the passages.
+    `title_types` treats `title [SEP] body` as a pair: truncated by turns from the longer, with
+    token types (RocketQA and PAIR). `teacher` adds the stored scores of the passages.
     """
     positives, negatives = record["positives"], record["negatives"]
     place = (rng.seed + rng.index + rng.epoch) % len(positives) if rotate_positives else 0
@@ -52,15 +52,15 @@ def triples(
 
 def features(settings: Settings) -> dict[str, Feature]:
     count = settings["n_passages"]
-    found = {
+    result = {
         "query": Feature(length=32),
         "passages": Feature(axes=(count, LENGTH), length=144),
     }
     if settings["title_types"]:
-        found["passages_types"] = Feature(axes=(count, LENGTH), like="passages")
+        result["passages_types"] = Feature(axes=(count, LENGTH), like="passages")
     if settings["teacher"]:
-        found["scores"] = Feature(axes=(count,), dtype="float32")
-    return found
+        result["scores"] = Feature(axes=(count,), dtype="float32")
+    return result
 
 
 def needs(settings: Settings) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: 
 
 
 def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iterator[list[Record]]:
-    """All passages of a document; one of a single passage is left out."""
+    """All passages of each document; documents with a single passage are left out."""
     for body in texts.passages(documents):
         spans = [ids for ids in body if ids]
         several = texts.has(spans[1:], "documents of one passage")

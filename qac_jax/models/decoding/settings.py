@@ -19,7 +19,7 @@ _TOP_P = "and of those from the most probable of this mass (1: all)"
 class Sampling:
     """Which tokens can be drawn: the `top_k` most probable, and of those a mass of `top_p`."""
 
-    temperature: float = option(1.0, "of sampling: what logits are divided by")
+    temperature: float = option(1.0, "sampling temperature")
     top_k: int = option(0, _TOP_K)
     top_p: float = option(1.0, _TOP_P)
 
@@ -37,7 +37,7 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding(Sampling):
-    """How texts are continued; the names are Hugging Face's where it has one.
+    """How texts are generated, with Hugging Face's names where it has them.
 
     max_tokens counts generated tokens, the end included, the start token not: Hugging Face's
     max_length is one more. The defaults draw five samples of the top 25 tokens.
@@ -45,18 +45,16 @@ class Decoding(Sampling):
 
     top_k: int = option(25, _TOP_K)
     top_p: float = option(0.95, _TOP_P)
-    method: str = option("sample", "how tokens are chosen", choices=METHODS)
-    max_tokens: int = option(64, "tokens of a generated text, its end included")
-    samples: int = option(5, "texts for each passage (and prompt)")
-    beams: int = option(4, "beams of beam search")
-    length_penalty: float = option(
-        1.0, "beam search: the power of the length that scores are divided by"
-    )
+    method: str = option("sample", "decoding method", choices=METHODS)
+    max_tokens: int = option(64, "maximum length of a text in tokens, its end included")
+    samples: int = option(5, "texts per passage and prompt")
+    beams: int = option(4, "beam search: number of beams")
+    length_penalty: float = option(1.0, "beam search: scores are divided by length to this power")
     early_stopping: str = option(
-        "no", "beam search: stop at the first full set of beams", choices=EARLY_STOPPING
+        "no", "beam search: when to stop, as Hugging Face's early_stopping", choices=EARLY_STOPPING
     )
-    min_tokens: int = option(0, "a text ends after this many tokens at the earliest")
-    no_repeat_ngram: int = option(0, "no run of this many tokens occurs twice (0: it may)")
+    min_tokens: int = option(0, "minimum length of a text in tokens")
+    no_repeat_ngram: int = option(0, "no n-gram of this size occurs twice (0: allowed)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
