@@ -178,7 +178,11 @@ def _stage(verb: str, arguments: list[str]) -> int:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
     stage = inputs.located(stage, {}, "")
     artifact = stage_lib.execute(
-        stage, options.out, replace=options.overwrite, documentation=config.text()
+        stage,
+        options.out,
+        replace=options.overwrite,
+        documentation=config.text(),
+        verb=verb,
     )
     if options.json:
         print(

@@ -41,6 +41,9 @@ from qac_jax.training.settings import Monitoring  # noqa: E402
 from qac_jax.training.step import Engine  # noqa: E402
 
 
+processes.run_by(sys.argv[1:])
+
+
 class Loader(toy.MemoryLoader):
     """This process's rows; sends itself a signal before giving a certain batch."""
 

@@ -50,6 +50,10 @@ class _Scorer(Objective):
     adversarial_step: float = 0.0  # RocketQA: 0.01
     chunk: int = 0
 
+    @property
+    def verb(self) -> str:
+        return "finetune"
+
     def __post_init__(self) -> None:
         if self.adversarial_step < 0:
             raise UserError(

@@ -44,6 +44,10 @@ class Finetune(DualEncoderObjective):
     contrastive_weight: float = 1.0
     teacher_temperature: float = 1.0
 
+    @property
+    def verb(self) -> str:
+        return "finetune"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distillation not in DISTILLATIONS:

@@ -72,6 +72,11 @@ class Objective(abc.ABC):
     ) -> tuple[jax.Array, Aux]:
         """The loss of a prepared batch or microbatch, and scalars to log (and "state")."""
 
+    @property
+    def verb(self) -> str:
+        """The verb that such a training goes by where no command line says it."""
+        return "pretrain"
+
     # How a batch is computed.
 
     @property

@@ -56,6 +56,10 @@ class Pair(DualEncoderObjective):
     mask_duplicates: bool = True  # copies of a positive in the batch are no negatives
     negatives_group: int = 0
 
+    @property
+    def verb(self) -> str:
+        return "pretrain" if self.alpha else "finetune"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 <= self.alpha <= 1.0:

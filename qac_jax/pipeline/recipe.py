@@ -112,7 +112,7 @@ def run(
             continue
         if name == start or name == only:
             artifacts.remove(folder)
-        progress.say(f"[{number}/{len(stages)}] {name} ({stage.VERB})")
+        progress.say(f"[{number}/{len(stages)}] {name} ({stage.verb})")
         try:
             finished[name] = stage_lib.execute(
                 stage, folder, replace=True, documentation=documentation
@@ -148,7 +148,7 @@ def plan_of(stage: Stage, plans_before: Mapping[str, Mapping[str, Any]]) -> dict
         if leaf.field.metadata.get("affects_result", True)
     }
     return {
-        "verb": stage.VERB,
+        "verb": stage.verb,
         "kind": stage.KIND,
         "fields": affecting,
         "set": [name for name in affecting if values[name] != defaults[name]],

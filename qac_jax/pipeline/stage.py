@@ -95,6 +95,11 @@ class Stage:
         del artifact
         return ""
 
+    @property
+    def verb(self) -> str:
+        """What the stage is called in logs and in what it makes."""
+        return self.VERB
+
     def environment(self) -> dict[str, str]:
         """Further things that the result depends on, such as versions of packages."""
         return {}
@@ -133,9 +138,18 @@ def is_done(stage: Stage, out: epath.PathLike) -> Artifact | None:
 
 
 def execute(
-    stage: Stage, out: epath.PathLike, *, replace: bool = False, documentation: str = ""
+    stage: Stage,
+    out: epath.PathLike,
+    *,
+    replace: bool = False,
+    documentation: str = "",
+    verb: str = "",
 ) -> Artifact:
-    """Runs a stage into `out`, or takes the finished artefact that is there already."""
+    """Runs a stage into `out`, or takes the finished artefact that is there already.
+
+    `verb` is what it was called by, where that is not its own name.
+    """
+    verb = verb or stage.verb
     fields.check(stage)
     stage.check()
     opened = inputs.opened(stage)
@@ -147,12 +161,12 @@ def execute(
             artifact = artifacts.load(out)
             with contextlib.suppress(OSError):  # a folder that only others may write
                 artifacts.tidy(out)
-            progress.say(f"{stage.VERB}: {out} is up to date")
+            progress.say(f"{verb}: {out} is up to date")
             return artifact
         except UserError as damage:
             if not replace:
                 raise
-            progress.say(f"{stage.VERB}: made again, since {damage}")
+            progress.say(f"{verb}: made again, since {damage}")
     place = stage.place()
     if place.number:
         return _follow(stage, opened, out, key)
@@ -163,7 +177,7 @@ def execute(
             kind=stage.KIND,
             schema=stage.SCHEMA,
             key=key,
-            stage=stage.VERB,
+            stage=verb,
             fields=fields.describe(stage),
             inputs=identities,
             seed=stage.seed,
@@ -176,7 +190,7 @@ def execute(
                 writer.info["gin"] = documentation
     artifact = artifacts.load(out)
     progress.say(
-        f"{stage.VERB}: {artifact.count:,} items of kind {artifact.kind} in {out} "
+        f"{verb}: {artifact.count:,} items of kind {artifact.kind} in {out} "
         f"({progress.human_seconds(artifact.info['seconds'])})"
     )
     return artifact

@@ -63,6 +63,12 @@ class Train(Stage):
     hosts: Hosts = part(Hosts)
     monitoring: Monitoring = part(Monitoring)
 
+    @property
+    def verb(self) -> str:
+        from qac_jax.objectives.objective import Objective
+
+        return self.objective.verb if isinstance(self.objective, Objective) else self.VERB
+
     def place(self) -> Place:
         return self.hosts.place()
 

@@ -220,3 +220,13 @@ def test_dry_run_reads_no_data(tmp_path: Path, capsys: Any) -> None:
     plan = json.loads(capsys.readouterr().out)["stages"][0]["plan"]
     assert plan["steps"] == 100 and plan["tokens"] == 100 * 16 * 24
     assert plan["state_bytes"] == 16 * plan["parameters"] > 0
+
+
+def test_fine_tuning_is_called_so(tmp_path: Path, capsys: Any) -> None:
+    """In logs and in the artefact, by the verb that was typed or else by the objective."""
+    gin = ["--gin_file", "objectives/finetune.gin", "--gin_file", "models/bert_tiny.gin"]
+    plan = ["--examples", "stage:triples", "--steps", "1", "--dry_run", "--json"]
+    assert cli.main(["finetune", *gin, *plan]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["verb"] == "finetune"
+    assert cli.main(["pretrain", "--gin_file", str(GIN), *plan]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["verb"] == "pretrain"
