@@ -1,1 +1,1 @@
-"""Objectives: (parameters, batch, key) -> loss; one file a paper's objective."""
+"""Objectives: (parameters, batch, key) -> loss; one file for each paper's objective."""

@@ -2,14 +2,15 @@
 
 **InBatch**: each pseudo-query against the texts of the batch, one way (query to text).
 
-**MoCo**: against the keys of earlier batches. A second encoder, a running mean of the first
-(`momentum`), encodes the texts; its keys have no gradient and wait in a first-in first-out queue.
-One step in the order of the released code: the momentum encoder moves, keys are encoded with it,
+**MoCo**: against the keys of earlier batches. A second encoder, whose
+parameters are an EMA of the first one's (`momentum`), encodes the texts; its keys have no gradient
+and enter a first-in first-out queue.
+One step in the order of the released code: the EMA is updated, keys are encoded with it,
 logits are [own key | queue] / τ, then the keys enter the queue. Queue and momentum parameters are
 collections of the objective's variables, so checkpoints hold them (the released code loses the
 queue).
 
-Both start from an encoder or a dual encoder, and leave a dual encoder.
+Both start from an encoder or a dual encoder, and export a dual encoder.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class InBatch(PseudoQueries):
     """Queries against all texts of their group, extra negatives included.
 
     remote_key_grad=False is the released code's gather: a text of another device counts as a
-    negative, and learns nothing from it. `device_group` is then how many consecutive examples a
-    device had (128 in the paper's runs).
+    negative, but gets no gradient from it. `device_group` is then the number of consecutive
+    examples on a device (128 in the paper's runs).
     """
 
-    negatives_group: int = 0  # how many consecutive examples see one another (0: all)
+    negatives_group: int = 0  # consecutive examples that see one another (0: all)
     remote_key_grad: bool = True
     device_group: int = 0
 
@@ -65,7 +66,7 @@ class InBatch(PseudoQueries):
             passages = self.passages(params, part)
             return self.queries(params, part, passages[:, 0]), passages
 
-        queries, passages = chunked_encode(encode, _read(batch, train), self.chunk)
+        queries, passages = chunked_encode(encode, _features(batch, train), self.chunk)
         ranked = self.rank(queries, passages, self.smoothing if train else 0.0)
         return jnp.mean(ranked.loss), {"accuracy": jnp.mean(ranked.correct)}
 
@@ -103,7 +104,7 @@ class MoCo(PseudoQueries):
     queue_size: int = 16384
     momentum: float = 0.9995
     in_batch_negatives: bool = False  # the other keys of the batch are negatives too
-    similarity: str = "dot"  # or "cosine": also of what waits in the queue
+    similarity: str = "dot"  # or "cosine", which normalises the keys in the queue too
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,13 +120,13 @@ class MoCo(PseudoQueries):
             )
         if not self.model.config.tied:
             raise UserError(
-                "MoCo's second encoder is a running mean of the first, so there are no two towers "
+                "MoCo's second encoder is an EMA of the first, so there are no two towers "
                 "to train; set DualEncoderConfig.tied = True"
             )
 
     @property
     def encoder_module(self) -> Any:
-        """The encoder; it compares by cosine where training did."""
+        """The encoder; it normalises its vectors where training compared by cosine."""
         module = super().encoder_module
         if self.similarity == "cosine":
             module = module.clone(config=dataclasses.replace(module.config, normalize=True))
@@ -140,7 +141,7 @@ class MoCo(PseudoQueries):
         return {
             **variables,
             **self.initial_state(variables["params"]),
-            # Rows of the queue lie where the examples lie that they come from.
+            # Rows of the queue are sharded as the examples that they come from.
             "queue": {
                 "keys": nn.LogicallyPartitioned(keys, ("batch", None)),
                 "pointer": jnp.zeros((), jnp.int32),
@@ -154,48 +155,48 @@ class MoCo(PseudoQueries):
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        params, slow = variables["params"], variables["momentum"]
+        params, ema = variables["params"], variables["momentum"]
         if train:
-            slow = self.moved(slow, params)
-        whole, whole_slow = gathered((params, slow)) if self.chunk else (params, slow)
+            ema = self.updated_ema(ema, params)
+        whole, whole_ema = gathered((params, ema)) if self.chunk else (params, ema)
 
         def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
-            keys = lax.stop_gradient(self.passages(whole_slow, part)[:, 0])
+            keys = lax.stop_gradient(self.passages(whole_ema, part)[:, 0])
             return self.queries(whole, part, keys), keys
 
-        queries, keys = chunked_encode(encode, _read(batch, train), self.chunk)
-        waiting = variables["queue"]["keys"]
-        ranked = self.rank(queries, keys, waiting, self.smoothing if train else 0.0)
+        queries, keys = chunked_encode(encode, _features(batch, train), self.chunk)
+        queue_keys = variables["queue"]["keys"]
+        ranked = self.rank(queries, keys, queue_keys, self.smoothing if train else 0.0)
         aux: Aux = {"accuracy": jnp.mean(ranked.correct)}
         if train:
-            aux["state"] = {"momentum": slow, "queue": self.queued(variables["queue"], keys)}
+            aux["state"] = {"momentum": ema, "queue": self.queued(variables["queue"], keys)}
         return jnp.mean(ranked.loss), aux
 
-    def moved(self, slow: Any, params: Any) -> Any:
-        """The momentum parameters one step further."""
-        rate = self.momentum
+    def updated_ema(self, ema: Any, params: Any) -> Any:
+        """The EMA after one more step."""
+        decay = self.momentum
 
         def mean(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old * rate + lax.stop_gradient(new) * (1.0 - rate)
+            return old * decay + lax.stop_gradient(new) * (1.0 - decay)
 
-        return jax.tree.map(mean, slow, params)
+        return jax.tree.map(mean, ema, params)
 
     def rank(
-        self, queries: jax.Array, keys: jax.Array, waiting: jax.Array, smoothing: float = 0.0
+        self, queries: jax.Array, keys: jax.Array, queue_keys: jax.Array, smoothing: float = 0.0
     ) -> Ranked:
-        """queries [B, D], their keys [B, D], and the queue [Q, D]."""
+        """queries [B, D], their keys [B, D], and the keys in the queue [Q, D]."""
         if self.similarity == "cosine":
-            queries, keys, waiting = (l2_normalize(x) for x in (queries, keys, waiting))
+            queries, keys, queue_keys = (l2_normalize(x) for x in (queries, keys, queue_keys))
         own = jnp.arange(queries.shape[0])
-        columns = jnp.concatenate([keys, waiting.astype(keys.dtype)])
+        candidates = jnp.concatenate([keys, queue_keys.astype(keys.dtype)])
 
         def others(row: jax.Array) -> jax.Array:
-            found = row[:, None] != own
-            return jnp.pad(found, ((0, 0), (0, waiting.shape[0])))
+            in_batch = row[:, None] != own
+            return jnp.pad(in_batch, ((0, 0), (0, queue_keys.shape[0])))
 
         return contrastive.softmax_loss(
             queries,
-            columns,
+            candidates,
             own,
             temperature=self.temperature,
             smoothing=smoothing,
@@ -205,14 +206,14 @@ class MoCo(PseudoQueries):
         )
 
     def queued(self, queue: dict[str, jax.Array], keys: jax.Array) -> dict[str, jax.Array]:
-        """The queue with this batch's keys in the place of the oldest."""
+        """The queue with its oldest keys replaced by those of this batch."""
         size, new = self.queue_size, keys.shape[0]
         if size % new:
             raise UserError(
-                f"queue_size={size} is no multiple of the batch of {new} examples; choose one "
-                "that is, so that whole batches leave the queue"
+                f"queue_size={size} is not a multiple of the batch of {new} examples; choose a "
+                "multiple of it, so that whole batches leave the queue"
             )
-        # A choice by row instead of a slice written in place: rows stay on their devices.
+        # A selection by row instead of an update of a slice: rows stay on their devices.
         ages = (jnp.arange(size) - queue["pointer"]) % size
         entering = jnp.take(keys.astype(queue["keys"].dtype), ages % new, axis=0)
         return {
@@ -233,7 +234,7 @@ class MoCo(PseudoQueries):
 def local_gradients(
     queries: jax.Array, passages: jax.Array, device_group: int, **options: Any
 ) -> Ranked:
-    """All passages are candidates, and each learns from the queries of its own device only."""
+    """All passages are candidates; each gets gradients from the queries of its device only."""
     size, per, width = passages.shape
     if size % device_group:
         raise UserError(
@@ -254,6 +255,6 @@ def local_gradients(
     return jax.tree.map(lambda x: x.reshape(size), ranked)
 
 
-def _read(batch: Batch, train: bool) -> Batch:
-    """What is encoded; without keys there is no dropout."""
+def _features(batch: Batch, train: bool) -> Batch:
+    """The features to encode; without keys there is no dropout."""
     return batch if train else {name: x for name, x in batch.items() if name != "keys"}

@@ -5,7 +5,7 @@ GradCache (Gao et al., 2021). In JAX that is a scan over chunks of a remateriali
 second forward pass replays the same keys because they are inputs.
 
 Chunks are *strided*: chunk j holds the examples j, j + n, j + 2n, … of a batch cut in n chunks.
-Where the batch is sharded over devices every chunk is too. Contiguous chunks would each lie on one
+Where the batch is sharded over devices every chunk is too. Contiguous chunks would each be on one
 device, and every device would compute all of them.
 """
 
@@ -42,10 +42,10 @@ def chunked_encode(encode: Callable[[Tree], Tree], batch: Tree, chunk: int) -> T
     """`encode(batch)`, `chunk` examples at a time (0: all at once).
 
     `encode` maps a tree of arrays with the examples first to a tree of arrays with the examples
-    first, each example by itself; its parameters may be closed over. Keys of dropout travel in the
-    batch, one an example, so that chunked and direct encoding are the same function. What should
-    be summed over examples (a masked-token loss) is returned one number an example and summed by
-    the caller.
+    first, each example independently; it may close over its parameters. Dropout keys are part of
+    the batch, one for each example, so that chunked and direct encoding are the same function. What
+    is to be summed over examples (a masked-token loss) is returned as one number per example, and
+    the caller sums.
     """
     size = jax.tree.leaves(batch)[0].shape[0]
     if not chunk or chunk >= size:
@@ -63,8 +63,8 @@ def chunked_encode(encode: Callable[[Tree], Tree], batch: Tree, chunk: int) -> T
 def gathered(variables: Tree) -> Tree:
     """The variables whole on every device, gathered here and not again inside a loop over chunks.
 
-    With parameters sharded over `fsdp` the compiler gathers them in every turn of the loop. When
-    they fit whole, gather them once: `encode` closes over `gathered(variables)`.
+    With parameters sharded over `fsdp` the compiler gathers them in every iteration of the loop. If
+    they fit in memory whole, gather them once: `encode` closes over `gathered(variables)`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:

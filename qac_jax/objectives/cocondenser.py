@@ -1,9 +1,9 @@
-"""coCondenser: Condenser, and vectors of pairs that must find each other (Gao & Callan, 2022).
+"""coCondenser: Condenser with a contrastive loss between the texts of a pair (Gao & Callan, 2022).
 
-Both texts of a pair are masked and read by encoder and head. Of the 2N vectors of the batch each
-looks for its partner among all others: raw dot products, both directions, no vector sees itself
-(the paper, §3.2). In query-as-context pre-training the pair is a passage and a generated
-query (Wu et al., 2023); each text keeps its own short shape.
+Both texts of a pair are masked and read by encoder and head. For each of the 2N vectors of the
+batch its partner is the positive and all others are negatives: raw dot products, both directions,
+no vector is its own candidate (the paper, §3.2). In query-as-context pre-training the pair is a
+passage and a generated query (Wu et al., 2023); each text is padded to its own length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import POOLINGS, l2_normalize, pooled
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.condenser import Condenser, Reading
+from qac_jax.objectives.condenser import Condenser, Predictions
 from qac_jax.objectives.masked_text import masked, shared
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
 
@@ -32,12 +32,12 @@ _TEXTS = ("passage", "context")
 class CoCondenser(Condenser):
     """Condenser's losses on `passage` and `context`, and the contrastive one between them.
 
-    mlm_scale multiplies the MLM losses: 2 is what the released gradient cache amounts to, where
-    mlm_group says how many sequences a mean is over (a chunk of that cache). negatives_group:
-    so many consecutive pairs see one another (0: the whole batch). pad_contexts: to the passages'
-    length, as released, where they have their own. chunk: pairs encoded at a time. pooling and
-    normalize: of the vectors that are compared, the paper's [CLS] as it is, or those of the
-    sentence encoder that is trained on ("mean", True).
+    mlm_scale multiplies the MLM losses: 2 is equivalent to the released gradient cache, with
+    mlm_group the number of sequences that a mean is over (a chunk of that cache). negatives_group:
+    the number of consecutive pairs that see one another (0: the whole batch). pad_contexts: to the
+    passages' length, as released. chunk: pairs encoded at a time. pooling and normalize: how the
+    compared vectors are made, the paper's [CLS] as it is, or as the sentence encoder that training
+    starts from makes them ("mean", True).
     """
 
     temperature: float = 1.0
@@ -82,7 +82,7 @@ class CoCondenser(Condenser):
                 batch["context"], ((0, 0), (0, missing)), constant_values=vocabulary.pad
             )
             batch = {**batch, "context": padded}
-        # Of every text one key to mask with and one for dropout.
+        # For every text one key for masking and one for dropout.
         keys = [example_keys(k, count) for k in jax.random.split(key, 2 * len(_TEXTS))]
         texts = [
             masked(self.masking, vocabulary, batch[name], batch[f"{name}_length"], mask_key)
@@ -97,21 +97,21 @@ class CoCondenser(Condenser):
         if self.chunk:
             variables = gathered(variables)
 
-        def encode(some: Batch) -> list[Reading]:
+        def encode(part: Batch) -> list[Predictions]:
             return [
-                self.read(variables, some[name], some["keys"][name] if train else None)
+                self.predictions(variables, part[name], part["keys"][name] if train else None)
                 for name in _TEXTS
             ]
 
-        found = chunked_encode(encode, batch, self.chunk)
-        mlm, aux = self.mlm_terms(found)
-        ranked = self.contrast(*(reading.vector for reading in found))
+        texts = chunked_encode(encode, batch, self.chunk)
+        mlm, aux = self.mlm_terms(texts)
+        ranked = self.contrast(*(text.vector for text in texts))
         contrast = jnp.mean(ranked.loss)
         aux |= {"contrastive_loss": contrast, "pair_accuracy": jnp.mean(ranked.correct)}
         return self.mlm_scale * mlm + self.coefficient * contrast, aux
 
     def contrast(self, passages: jax.Array, contexts: jax.Array) -> contrastive.Ranked:
-        """Every vector's search for its partner, [N, 2]."""
+        """The contrastive loss of every vector, its partner the positive: [N, 2]."""
         return contrastive.all_pairs(
             passages, contexts, temperature=self.temperature, group=self.negatives_group
         )
@@ -125,11 +125,11 @@ class CoCondenser(Condenser):
         return (passages + contexts + scores).training()
 
     def activation_bytes(self, spec: Spec) -> float:
-        """What the backward pass of one chunk of these shapes keeps."""
+        """Bytes of the activations that the backward pass of a chunk of these shapes needs."""
         pairs = spec["passage"].shape[0]
         return sum(self._activations(pairs, width) for width in self._widths(spec))
 
     def _widths(self, batch: Any) -> tuple[int, int]:
-        """How long passages and contexts are when they are read."""
+        """The padded lengths of passages and contexts as they are encoded."""
         passage, context = batch["passage"].shape[1], batch["context"].shape[1]
         return passage, max(passage, context) if self.pad_contexts else context

@@ -1,8 +1,8 @@
-"""Condenser: an encoder whose [CLS] vector must tell late what the text holds (Gao & Callan, 2021).
+"""Condenser: pre-training that makes the [CLS] vector hold the text (Gao & Callan, 2021).
 
 A few layers on top read the last layer's [CLS] vector and, of all other tokens, only the hidden
-states of an early layer. They predict the masked words with the encoder's own MLM head, and can do
-so only if the vector brought along what the upper layers found out (the paper, §3.3).
+states of an early layer. They predict the masked words with the encoder's own MLM head,
+which is possible only if the vector aggregates what the upper layers compute (the paper, §3.3).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from qac_jax.objectives.token_loss import TokenLoss
 
 
 HEAD = "head"
-# Dropout in the head has keys of its own: its layers number their places as the encoder's do.
+# Dropout in the head has its own keys, because its layers number their sites as the encoder's do.
 _HEAD_SITE = 2 * OUTPUT_SITE
 
 
-class Reading(NamedTuple):
-    """What the model says of texts: vectors [B, D], sums of each example [B]."""
+class Predictions(NamedTuple):
+    """The outputs of the model for texts: vectors [B, D], losses summed for each example [B]."""
 
     vector: jax.Array
     head: TokenLoss
@@ -45,9 +45,9 @@ class Reading(NamedTuple):
 class Condenser(Mlm):
     """Predict the masked tokens of the feature `tokens` through the head, and without it.
 
-    skip_from: the hidden state that the head reads (None: half-way up, 6 of 12). late_mlm: whether
-    the encoder's own predictions are trained too. start_head: "local" takes a head that lies beside
-    the weights of `--init`, "random" does not.
+    skip_from: the hidden state that the head reads (None: that of the middle layer, 6 of 12).
+    late_mlm: whether the encoder's own predictions are trained too. start_head: "local" loads the
+    head stored beside the weights of `--init`, "random" initialises a new one.
     """
 
     head_layers: int = 2
@@ -57,7 +57,9 @@ class Condenser(Mlm):
 
     def __post_init__(self) -> None:
         if self.head_layers < 1:
-            raise UserError(f"head_layers={self.head_layers} makes no head; expected 1 or more")
+            raise UserError(
+                f"head_layers={self.head_layers} is not a valid depth; expected 1 or more"
+            )
         if self.start_head not in ("local", "random"):
             raise UserError(
                 f"start_head={self.start_head!r} is not known; expected local or random"
@@ -69,7 +71,7 @@ class Condenser(Mlm):
 
     @property
     def whole(self) -> bool:
-        """Whether the last layer is wanted at every token, or at [CLS] alone."""
+        """Whether the last layer is needed at every token, or at [CLS] alone."""
         return self.late_mlm or self.skip in (-1, self.model.config.num_layers)
 
     @property
@@ -83,7 +85,7 @@ class Condenser(Mlm):
         return {"params": {**params, HEAD: new_head(self.head, self.model.config, head_key)}}
 
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
-        """The parameters of the head that lies in a folder to start from, if there is one."""
+        """The parameters of the head stored in the initial model's folder, if there is one."""
         if self.start_head == "random" or not huggingface.has_heads(folder):
             return {}
         heads = huggingface.load_heads(folder, self.model.config, self.model.runtime)
@@ -98,11 +100,13 @@ class Condenser(Mlm):
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        found = self.read(variables, batch["text"], batch["keys"] if train else None)
-        return self.mlm_terms([found])
+        text = self.predictions(variables, batch["text"], batch["keys"] if train else None)
+        return self.mlm_terms([text])
 
-    def read(self, variables: Variables, text: MaskedText, keys: jax.Array | None) -> Reading:
-        """The vectors of masked texts, and what head and encoder predict of them."""
+    def predictions(
+        self, variables: Variables, text: MaskedText, keys: jax.Array | None
+    ) -> Predictions:
+        """The vectors of masked texts, and the MLM losses of head and encoder."""
         module, skip = self.module, self.skip
         encoder = part(variables, (HEAD,), without=True)
         out = module.apply(
@@ -126,17 +130,17 @@ class Condenser(Mlm):
             if self.late_mlm
             else jax.tree.map(jnp.zeros_like, of_head)
         )
-        return Reading(self.vector(out, text.lengths), of_head, late)
+        return Predictions(self.vector(out, text.lengths), of_head, late)
 
     def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
-        """What stands for a whole text."""
+        """The vector of a whole text."""
         return out.cls
 
-    def mlm_terms(self, found: list[Reading]) -> tuple[jax.Array, Aux]:
-        """The sum of both MLM losses over all texts, and each."""
+    def mlm_terms(self, texts: list[Predictions]) -> tuple[jax.Array, Aux]:
+        """The sum of both MLM losses over all texts, and each of them as a metric."""
 
         def total(name: str, field: str) -> jax.Array:
-            return sum((jnp.sum(getattr(getattr(f, name), field)) for f in found), jnp.zeros(()))
+            return sum((jnp.sum(getattr(getattr(t, name), field)) for t in texts), jnp.zeros(()))
 
         aux = {
             "head_mlm_loss": total("head", "loss"),
@@ -157,7 +161,7 @@ class Condenser(Mlm):
         return self._flops(*spec["tokens"].shape).training()
 
     def activation_bytes(self, spec: Spec) -> float:
-        """What the backward pass of one microbatch of these shapes keeps."""
+        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
         return self._activations(*spec["tokens"].shape)
 
     def _flops(self, texts: int, length: int) -> Flops:

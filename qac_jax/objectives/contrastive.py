@@ -1,13 +1,13 @@
-"""Contrastive losses in the global view: vectors of the whole batch in, one loss a query out.
+"""Contrastive losses in the global view: vectors of the whole batch in, one loss per query out.
 
-`q @ p.T` over the whole batch is all there is: where the batch is sharded, the compiler gathers
-the passages, so there is no gather code and no factor for the number of devices. Which examples
-see one another is said by `group` (`negatives_group` of the objectives): so many consecutive ones,
+Scores are `q @ p.T` over the whole batch: where the batch is sharded, the compiler gathers the
+passages, so there is no gather code and no factor for the number of devices. `group`
+(`negatives_group` of the objectives) is the number of consecutive examples that see one another,
 whatever the number of devices (0: all). Scores and losses are fp32 at least, products at full
-precision. `rows` computes so many queries at a time, and again in the backward pass, for batches
-whose matrix of scores would not fit.
+precision. `rows` is the number of queries computed at a time, and recomputed in the backward pass,
+for batches whose matrix of scores would not fit.
 
-Losses are returned a query each: an objective takes their mean, which is over the whole batch.
+The mean of the losses, which is over the whole batch, is taken by the objective.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from qac_jax.objectives.chunked import chunked_encode
 
 
 class Ranked(NamedTuple):
-    """What a softmax over candidates says of each query."""
+    """The result of a softmax over the candidates of each query."""
 
     loss: jax.Array  # [Q] negative log-likelihood of the positive
     correct: jax.Array  # [Q] 1 where no candidate scores above the positive
 
 
-# Which candidates a query must not see: (a chunk of `about`, one row a query) -> bool [rows, K].
+# Candidates that a query must not see: (a chunk of `about`, one row per query) -> bool [rows, K].
 Excluded = Callable[[Any], jax.Array]
 
 
@@ -48,23 +48,24 @@ def softmax_loss(
 ) -> Ranked:
     """queries [Q, D] against candidates [K, D]; positives [Q] are rows of the candidates.
 
-    `excluded(about)` says which candidates a query does not see; `about` is a tree of arrays with
-    one row a query, cut along when the queries are. The positive is always seen. smoothing ε mixes
-    the positive with the uniform distribution over what is seen (torch's label smoothing).
+    `excluded(about)` is true for the candidates that a query does not see; `about` is a tree of
+    arrays with one row per query, split together with the queries. The positive is always seen.
+    smoothing ε mixes the positive with the uniform distribution over the visible candidates
+    (torch's label smoothing).
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     columns = candidates.astype(wide)
 
-    def some(part: tuple[jax.Array, jax.Array, Any]) -> Ranked:
-        vectors, target, facts = part
+    def ranked(part: tuple[jax.Array, jax.Array, Any]) -> Ranked:
+        vectors, target, row_facts = part
         scores = jnp.matmul(vectors.astype(wide), columns.T, precision=lax.Precision.HIGHEST)
         scores = scores / temperature
         is_positive = jnp.arange(columns.shape[0]) == target[:, None]
         right = jnp.sum(jnp.where(is_positive, scores, 0), axis=-1)
-        seen = None if excluded is None else is_positive | ~excluded(facts)
+        seen = None if excluded is None else is_positive | ~excluded(row_facts)
         return _rank(scores, right, seen, smoothing)
 
-    return chunked_encode(some, (queries, positives, about), rows)
+    return chunked_encode(ranked, (queries, positives, about), rows)
 
 
 def in_batch(
@@ -82,7 +83,7 @@ def in_batch(
 
     A query's candidates are all passages of its group, and `extra` [N, D], which all queries see
     (a queue). With group=1 a query sees its own passages and the extra ones only. identities
-    [B, P] are numbers of the passages: another copy of a query's positive is then no negative.
+    [B, P] are numbers of the passages: another copy of a query's positive is then not a negative.
     """
     per = passages.shape[1]
 
@@ -104,8 +105,8 @@ def in_batch(
         flat = names.reshape(-1)
 
         def copies(own: jax.Array) -> jax.Array:
-            found = own[:, None] == flat
-            return jnp.pad(found, ((0, 0), (0, candidates.shape[0] - flat.shape[0])))
+            same = own[:, None] == flat
+            return jnp.pad(same, ((0, 0), (0, candidates.shape[0] - flat.shape[0])))
 
         return loss(excluded=copies, about=names[:, 0])
 
@@ -117,8 +118,8 @@ def all_pairs(
 ) -> Ranked:
     """coCondenser's loss: first [N, D] and second [N, D] of every pair, each an anchor [N, 2].
 
-    Of the 2N vectors of a group each looks for its partner among all but itself: 2N - 1
-    candidates. Column 0 of the results belongs to `first`, column 1 to `second`.
+    For each of the 2N vectors of a group all others are candidates, 2N - 1 of them, and its
+    partner is the positive. Column 0 of the results belongs to `first`, column 1 to `second`.
     """
 
     def one(first: jax.Array, second: jax.Array) -> Ranked:
@@ -141,7 +142,7 @@ def all_pairs(
 
 
 def in_groups(loss: Callable[..., Any], group: int, *arrays: jax.Array | None) -> Any:
-    """`loss` of every `group` consecutive examples by themselves (0: of all); rows as they were."""
+    """`loss` of every `group` consecutive examples separately (0: of all), rows in order."""
     size = next(array.shape[0] for array in arrays if array is not None)
     if not group or group == size:
         return loss(*arrays)

@@ -1,10 +1,10 @@
-"""CoT-MAE: a context must be told from the vector of its passage (Wu et al., 2023).
+"""CoT-MAE: a context is reconstructed from the vector of its passage (Wu et al., 2023).
 
-The encoder reads a masked passage; a small decoder reads the passage's [CLS] vector and, of the
-context, what little is left: masked at a high rate (`mlm`, the papers), or only the last few words
-said so far (`causal`, the released recipe). Whatever else it predicts, the vector had to hold. In
-query-as-context pre-training the context is a generated query; in the original it is a passage of
-the same document, and both are encoded and both decoded (`symmetric`).
+The encoder reads a masked passage. A small decoder reads the passage's [CLS] vector and a weakened
+context: masked at a high rate (`mlm`, the papers), or only the last few words so far (`causal`, the
+released recipe). Whatever else it predicts must come from the vector. In query-as-context
+pre-training the context is a generated query; in the original it is a passage of the same document,
+and both are encoded and both decoded (`symmetric`).
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
 DECODERS = {"mlm": ("mlm",), "causal": ("causal",), "both": ("mlm", "causal")}
-# Where the parameters of each decoder lie.
+# The subtree of each decoder's parameters.
 HEADS = {"mlm": "mlm_decoder", "causal": "causal_decoder"}
 PASSAGE, CONTEXT = "passage", "context"
 # Dropout keys of the decoders and of what they read, apart from the encoder's.
 _SITES = {name: 2 * OUTPUT_SITE + 2 * i for i, name in enumerate(HEADS)}
 
 
-class SaidText(NamedTuple):
-    """A text said word by word; examples first."""
+class CausalText(NamedTuple):
+    """A text of which each token is predicted from those before it; examples first."""
 
     ids: jax.Array  # [B, L]
     lengths: jax.Array  # [B]
-    weights: jax.Array  # [B, L - 1]; of predicting token i + 1
+    weights: jax.Array  # [B, L - 1]; of the prediction of token i + 1
 
 
 @dataclasses.dataclass(frozen=True)
 class CotMae(Mlm):
-    """The encoder's own MLM on `passage`, and decoders that tell `context` from its vector.
+    """The encoder's own MLM on `passage`, and decoders that reconstruct `context` from its vector.
 
-    window: how many words the causal decoder sees, the present one included (-1: all before it);
-    the vector it always sees. symmetric: each text is encoded, and decoded from the other's vector.
-    encoder_mlm: whether the encoder's own predictions are trained. freeze: train decoders only.
-    pooling: what stands for a passage, the papers' [CLS] ("cls") or the mean of its tokens.
+    window: the number of tokens that the causal decoder sees, the current one included (-1: all
+    before it); it always sees the vector. symmetric: each text is encoded, and decoded from the
+    other's vector. encoder_mlm: whether the encoder's own predictions are trained. freeze: train
+    decoders only. pooling: how the vector is made, the papers' [CLS] ("cls") or the mean of the
+    tokens.
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
@@ -84,7 +85,7 @@ class CotMae(Mlm):
                 "1 or more of each"
             )
         if self.window != -1 and self.window < 1:
-            raise UserError(f"window={self.window} shows nothing; expected 1 or more, or -1 (all)")
+            raise UserError(f"window={self.window} is not valid; expected 1 or more, or -1 (all)")
 
     @property
     def decoders(self) -> dict[str, BidirectionalHead | CausalDecoder]:
@@ -98,9 +99,9 @@ class CotMae(Mlm):
 
     @property
     def ways(self) -> tuple[tuple[str, str], ...]:
-        """(what is encoded, what is told from its vector)."""
-        there = (PASSAGE, CONTEXT)
-        return (there, there[::-1]) if self.symmetric else (there,)
+        """(the text that is encoded, the text that is reconstructed from its vector)."""
+        way = (PASSAGE, CONTEXT)
+        return (way, way[::-1]) if self.symmetric else (way,)
 
     def init(self, key: jax.Array) -> Variables:
         encoder_key, *keys = jax.random.split(key, 1 + len(HEADS))
@@ -111,19 +112,19 @@ class CotMae(Mlm):
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         vocabulary, count = self.known_vocabulary, len(batch[PASSAGE])
-        # For every way one key to mask what is encoded, one for what is decoded, one for dropout.
+        # For every way one key to mask the encoded text, one for the decoded one, one for dropout.
         keys = iter(jax.random.split(key, 3 * len(self.ways)))
 
         def text(masking: Masking, name: str) -> MaskedText:
             ids, lengths = batch[name], batch[f"{name}_length"]
             return masked(masking, vocabulary, ids, lengths, example_keys(next(keys), count))
 
-        read = shared([text(self.masking, source) for source, _ in self.ways])
+        encoded = shared([text(self.masking, source) for source, _ in self.ways])
         mlm = shared([text(self.decoder_masking, target) for _, target in self.ways])
         targets = [(batch[name], batch[f"{name}_length"]) for _, name in self.ways]
-        decoded = {"mlm": mlm, "causal": said(targets)}
+        decoded = {"mlm": mlm, "causal": causal_texts(targets)}
         ready = {
-            "encoded": read,
+            "encoded": encoded,
             "decoded": {name: decoded[name] for name in DECODERS[self.decoder]},
             "keys": [example_keys(next(keys), count) for _ in self.ways],
         }
@@ -146,17 +147,18 @@ class CotMae(Mlm):
             out = module.apply(encoder, text.ids, text.lengths, keys=keys, rows=self._rows)
             vector = self.vector(out, text.lengths)
             if self.encoder_mlm:
-                found = predicted(module, encoder, out.last, text)
-                add("encoder_mlm_loss", jnp.sum(found.loss))
-                add("masked_accuracy", jnp.sum(found.accuracy))
+                own = predicted(module, encoder, out.last, text)
+                add("encoder_mlm_loss", jnp.sum(own.loss))
+                add("masked_accuracy", jnp.sum(own.accuracy))
             for name, texts in batch["decoded"].items():
                 target = texts[way]
-                told = self.told(name, variables, encoder, vector, target, keys)
-                add(f"{name}_decoder_loss", jnp.sum(told.loss))
-                add(f"{name}_decoder_accuracy", jnp.sum(told.accuracy))
+                decoded = self.reconstructed(name, variables, encoder, vector, target, keys)
+                add(f"{name}_decoder_loss", jnp.sum(decoded.loss))
+                add(f"{name}_decoder_accuracy", jnp.sum(decoded.accuracy))
                 if not train:
-                    other = self.told(name, variables, encoder, _others(vector), target, None)
-                    for measure, value in compared(told, other, target.weights).items():
+                    swapped = _others(vector)
+                    other = self.reconstructed(name, variables, encoder, swapped, target, None)
+                    for measure, value in compared(decoded, other, target.weights).items():
                         add(f"{name}_decoder_{measure}", value / len(self.ways))
         if self.encoder_mlm:
             loss = loss + aux["encoder_mlm_loss"]
@@ -166,25 +168,25 @@ class CotMae(Mlm):
 
     @property
     def _rows(self) -> int | None:
-        """At how many tokens the last layer is wanted (None: all)."""
+        """The number of tokens at which the last layer is needed (None: all)."""
         return None if self.encoder_mlm or self.pooling != "cls" else 1
 
     def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
-        """What stands for a whole passage."""
+        """The vector of a whole passage."""
         return pooled(out, lengths, self.pooling).astype(out.last.dtype)
 
-    def told(
+    def reconstructed(
         self,
         name: str,
         variables: Variables,
         encoder: Variables,
         vector: jax.Array,
-        text: MaskedText | SaidText,
+        text: MaskedText | CausalText,
         keys: jax.Array | None,
     ) -> TokenLoss:
-        """How well one decoder tells texts from vectors: sums of each example, [B]."""
+        """The loss of one decoder given the vectors: sums over the tokens of each example, [B]."""
         module, site = self.module, _SITES[name]
-        # Embeddings are the encoder's; the place of [CLS] is the vector's and has none.
+        # Embeddings are the encoder's; the vector takes the position of [CLS].
         embedded = module.apply(encoder, text.ids, keys=fold(keys, site), method="embed")
         hidden = self.decoders[name].apply(
             part(variables, HEADS[name]), vector, embedded, text.lengths, fold(keys, site + 1)
@@ -214,7 +216,7 @@ class CotMae(Mlm):
         return total.training()
 
     def activation_bytes(self, spec: Spec) -> float:
-        """What the backward pass of one microbatch of these shapes keeps."""
+        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
         kept = partial(self.model.config.activation_bytes, self.model.runtime)
         total = 0.0
         for source, target in self.ways:
@@ -229,7 +231,7 @@ class CotMae(Mlm):
         return total
 
     def _predictions(self, name: str, length: int) -> int:
-        """Places of a text that a decoder predicts."""
+        """The number of positions of a text that a decoder predicts."""
         return length - 1 if name == "causal" else self.decoder_masking.max_predictions(length)
 
     def _coefficients(self) -> dict[str, float]:
@@ -237,18 +239,18 @@ class CotMae(Mlm):
         return {name: each[name] for name in DECODERS[self.decoder]}
 
 
-def said(texts: list[tuple[jax.Array, jax.Array]]) -> list[SaidText]:
-    """Texts [(ids, lengths)] to be said word by word: [CLS] is given, all after it is predicted."""
+def causal_texts(texts: list[tuple[jax.Array, jax.Array]]) -> list[CausalText]:
+    """Texts [(ids, lengths)] for causal decoding: every token after [CLS] is predicted."""
     wanted = [jnp.arange(1, ids.shape[1]) < lengths[:, None] for ids, lengths in texts]
     total = sum(jnp.sum(mask, dtype=float) for mask in wanted)
     return [
-        SaidText(ids, lengths, mask.astype(float) / jnp.maximum(total, 1.0))
+        CausalText(ids, lengths, mask.astype(float) / jnp.maximum(total, 1.0))
         for (ids, lengths), mask in zip(texts, wanted, strict=True)
     ]
 
 
 def compared(own: TokenLoss, other: TokenLoss, weights: jax.Array) -> dict[str, jax.Array]:
-    """What the own vector gains over another passage's, of whole texts: for a paired test.
+    """The gain of the own vector over another passage's, for whole texts: for a paired test.
 
     A text's loss is the mean over its tokens. With n texts, t = gain / sqrt((gain_square - gain²)
     / (n - 1)).
@@ -264,5 +266,5 @@ def compared(own: TokenLoss, other: TokenLoss, weights: jax.Array) -> dict[str, 
 
 
 def _others(vectors: jax.Array) -> jax.Array:
-    """Another passage's vector for each: half a batch away, where it is of another document."""
+    """Another passage's vector for each: half a batch away, so of another document."""
     return jnp.roll(vectors, vectors.shape[0] // 2, axis=0)

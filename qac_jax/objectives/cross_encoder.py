@@ -1,12 +1,12 @@
-"""Cross-encoders: a query and a passage in one sequence, and how sure it is that they belong.
+"""Cross-encoders: a query and a passage in one sequence, and a score of their relevance.
 
-Two losses. `Pointwise` is RocketQA's teacher: every pair is relevant or not (two-way softmax;
-Qu et al., 2021). `Localized` is Reranker's contrastive loss: the positive against the
+Two losses. `Pointwise` is RocketQA's teacher: every pair is classified as relevant or not (two-way
+softmax; Qu et al., 2021). `Localized` is Reranker's contrastive loss: the positive against the
 negatives of its own query. Both work with one logit (a log-odd) and with two.
 
-The adversarial step moves the word embeddings a little along the normalised gradient of the loss,
-and what is learned is the loss there; the table itself stays where it was. The norm is taken over
-the whole batch, where RocketQA takes it on each GPU.
+The adversarial step perturbs the word embeddings along the normalised gradient of the loss and
+trains on the loss there; the table itself is not changed by it. The norm is over the whole batch,
+where RocketQA takes it on each GPU.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _EPSILON = 1e-8  # under the root of the norm
 
 @dataclasses.dataclass(frozen=True)
 class _Scorer(Objective):
-    """What both losses share: scores of pairs, the adversarial step, what training starts from.
+    """What both losses share: scores of pairs, the adversarial step, initial parameters.
 
-    Their `prepare` gives texts under "ids", "types" and "lengths", and one key a text.
+    Their `prepare` returns texts as "ids", "types" and "lengths", and one key per text.
     """
 
     model: CrossEncoder
@@ -91,7 +91,7 @@ class _Scorer(Objective):
         return self
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From a cross-encoder, or from any model's encoder; the output then starts anew."""
+        """From a cross-encoder, or from any model's encoder with a new output layer."""
         if isinstance(module, CrossEncoder):
             config, start = module.config, dict(params)
             if module.labels != self.model.labels:
@@ -112,7 +112,7 @@ class _Scorer(Objective):
 
     @abc.abstractmethod
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The loss of each example [B] by the log-odds of its texts, and whether it is right."""
+        """The loss of each example [B] from the log-odds of its texts, and its accuracy."""
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
@@ -120,16 +120,16 @@ class _Scorer(Objective):
         params = variables["params"]
 
         def total(change: jax.Array | None, keys: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-            moved = params if change is None else self._moved(params, change)
-            losses, right = self.examples_loss(self.odds(moved, batch, keys), batch)
+            perturbed = params if change is None else self._perturbed(params, change)
+            losses, right = self.examples_loss(self.odds(perturbed, batch, keys), batch)
             weights = batch["weights"].astype(losses.dtype)
             return jnp.sum(weights * losses), jnp.sum(weights * right)
 
         change = None
         if train and self.adversarial_step:
-            nowhere = jnp.zeros_like(self._words(params))
-            # The direction is found without dropout, as in the reference.
-            gradient = jax.grad(lambda change: total(change, None)[0])(nowhere)
+            zero = jnp.zeros_like(self._words(params))
+            # The direction is computed without dropout, as in the reference.
+            gradient = jax.grad(lambda change: total(change, None)[0])(zero)
             change = jax.lax.stop_gradient(adversarial(gradient, self.adversarial_step))
         loss, accuracy = total(change, batch["keys"] if train else None)
         return loss, {"accuracy": accuracy}
@@ -138,8 +138,8 @@ class _Scorer(Objective):
         """The table of word embeddings."""
         return self.model.config.words_of(params["backbone"])
 
-    def _moved(self, params: Any, change: jax.Array) -> Any:
-        """The parameters with their word embeddings moved by `change`."""
+    def _perturbed(self, params: Any, change: jax.Array) -> Any:
+        """The parameters with `change` added to their word embeddings."""
         table = self._words(params) + change
         return {**params, "backbone": self.model.config.with_words(params["backbone"], table)}
 
@@ -147,34 +147,34 @@ class _Scorer(Objective):
         """Log-odds of texts [..., L], a chunk of examples at a time: [...]."""
         module = self.encoder_module
 
-        def some(part: Batch) -> jax.Array:
-            ids, given = part["ids"], part.get("keys")
+        def score(part: Batch) -> jax.Array:
+            ids, text_keys = part["ids"], part.get("keys")
             flat = ids.reshape(-1, ids.shape[-1])
             logits = module.apply(
                 {"params": params},
                 flat,
                 part["lengths"].reshape(-1),
                 part["types"].reshape(flat.shape),
-                None if given is None else given.reshape(-1),
+                None if text_keys is None else text_keys.reshape(-1),
             )
             return log_odds(logits).reshape(ids.shape[:-1])
 
         parts = {name: batch[name] for name in ("ids", "lengths", "types")}
         if keys is not None:
             parts["keys"] = keys
-        return chunked_encode(some, parts, self.chunk)
+        return chunked_encode(score, parts, self.chunk)
 
     def _flops(self, texts: int, length: int) -> float:
         config = self.encoder_module.config
         work = config.flops(flops.Load.padded(texts, length), rows=config.pooler_rows)
         work += flops.classifier(config.hidden_size, self.model.labels, texts)
-        # The direction takes a forward pass, and a backward one that no weight asks for.
+        # The direction takes a forward pass, and a backward one without gradients of weights.
         return work.training() + (2 * work.forward if self.adversarial_step else 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pointwise(_Scorer):
-    """Whether the feature `pair` belongs together, against `label` (0 or 1)."""
+    """Binary cross-entropy of the feature `pair` against `label` (0 or 1)."""
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         size = batch["pair"].shape[0]
@@ -189,7 +189,7 @@ class Pointwise(_Scorer):
 
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
         label = batch["label"]
-        # -log P(label): with two logits the two-way softmax's, written by their difference.
+        # -log P(label): with two logits that of the two-way softmax, by their difference.
         losses = jax.nn.softplus(jnp.where(label > 0, -odds, odds))
         return losses, (odds > 0) == (label > 0)
 
@@ -200,7 +200,7 @@ class Pointwise(_Scorer):
 
 @dataclasses.dataclass(frozen=True)
 class Localized(_Scorer):
-    """The first of the texts in `pairs` against the others of its query."""
+    """The first text in `pairs`, the positive, against the other texts of its query."""
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         size, texts = batch["pairs"].shape[:2]

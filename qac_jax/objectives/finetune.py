@@ -1,14 +1,14 @@
-"""Fine-tuning a dual encoder: queries find their passage among all passages of the batch.
+"""Fine-tuning a dual encoder: each query's positive passage against all passages of the batch.
 
 InfoNCE with hard negatives in the global view (DPR, coCondenser, CoT-MAE and QAC fine-tune so,
 with Tevatron): every query sees the positives and the negatives of its whole group of
 queries. Where a teacher scored the passages (kind `triples`, setting `teacher`), a distillation
-loss over each query's own passages may stand beside it or in its place:
+loss over each query's own passages can be added to it or replace it:
 
     margin_mse   mean over negatives of ((s+ - s-) - (t+ - t-))²      (Hofstätter et al., 2020)
     kl           KL( softmax(t / teacher_temperature) || softmax(s / temperature) )
 
-A dual encoder without negatives in its examples (n_passages=1) is trained on in-batch ones alone.
+Without negatives in the examples (n_passages=1) training uses in-batch negatives alone.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from qac_jax.objectives.towers import DualEncoderObjective
 
 DISTILLATIONS = ("none", "margin_mse", "kl")
 
-# Odd numbers without a pattern: a passage's number is a sum of products with them.
+# Odd multipliers of the hash that identifies a passage.
 _TOKEN, _PLACE = 0x9E3779B1, 0x85EBCA77
 
 
 @dataclasses.dataclass(frozen=True)
 class Finetune(DualEncoderObjective):
-    """Query vectors near the vectors of their passages, far from all others."""
+    """Contrastive fine-tuning on triples, with distillation from a teacher's scores if chosen."""
 
     smoothing: float = 0.0
-    mask_duplicates: bool = True  # copies of a query's positive in the batch are no negatives
-    negatives_group: int = 0  # so many consecutive queries see each other's passages (0: all)
+    mask_duplicates: bool = True  # copies of a query's positive are not negatives
+    negatives_group: int = 0  # consecutive queries that see each other's passages (0: all)
     distillation: str = "none"
     distillation_weight: float = 1.0
     contrastive_weight: float = 1.0
@@ -66,11 +66,11 @@ class Finetune(DualEncoderObjective):
             )
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        """The same texts with keys of dropout, and numbers that tell equal passages."""
+        """The same texts with dropout keys, and numbers that are equal for equal passages."""
         if self.distillation != "none" and "scores" not in batch:
             raise UserError(
                 f"distillation={self.distillation!r} needs a teacher's scores; tokenize with "
-                "--teacher negatives that hold them, and set teacher=True in Train.settings"
+                "--teacher negatives that have them, and set teacher=True in Train.settings"
             )
         if self.distillation == "margin_mse" and batch["passages"].shape[1] < 2:
             raise UserError(
@@ -99,13 +99,13 @@ class Finetune(DualEncoderObjective):
         loss = self.contrastive_weight * likelihood
         aux = {"contrastive": likelihood, "accuracy": jnp.mean(ranked.correct)}
         if self.distillation != "none":
-            apart = jnp.mean(self.distilled(queries, passages, batch["scores"]))
-            loss = loss + self.distillation_weight * apart
-            aux["distillation"] = apart
+            distillation = jnp.mean(self.distilled(queries, passages, batch["scores"]))
+            loss = loss + self.distillation_weight * distillation
+            aux["distillation"] = distillation
         return loss, aux
 
     def distilled(self, queries: jax.Array, passages: jax.Array, scores: jax.Array) -> jax.Array:
-        """How far each query's own scores are from the teacher's [B, P], a number a query."""
+        """The distillation loss of each query [B], given the teacher's scores [B, P]."""
         own = jnp.einsum("bd,bpd->bp", queries, passages, precision=lax.Precision.HIGHEST)
         scores = scores.astype(own.dtype)
         if self.distillation == "margin_mse":
@@ -126,7 +126,7 @@ class Finetune(DualEncoderObjective):
 def passage_numbers(ids: jax.Array, lengths: jax.Array) -> jax.Array:
     """A number for each passage of [..., L], the same for the same tokens: uint32 [...].
 
-    Two different passages share one once in four thousand million pairs: then one negative less.
+    Two different passages collide once in 4e9 pairs, which costs one negative.
     """
     place = jnp.arange(ids.shape[-1], dtype=jnp.uint32)
     mixed = (ids.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(_TOKEN)

@@ -1,8 +1,8 @@
 """Masked texts and what an encoder and its heads predict: the parts of pre-training objectives.
 
-The parameters of an objective with heads are those of its encoder (with the MLM head) and beside
-them one subtree a head: {"embeddings", "layers", "mlm_head", "head": {"layers"}}. So a plain
-encoder, or what another objective trained, is a part of what it starts from.
+The parameters of an objective with heads are those of its encoder (with the MLM head) and one
+subtree for each head: {"embeddings", "layers", "mlm_head", "head": {"layers"}}. So it
+can start from a plain encoder, or from the encoder of another objective.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
 class MaskedText(NamedTuple):
-    """Texts with masked words, and what to predict of them; examples first."""
+    """Texts with masked words and the labels to predict; examples first."""
 
     ids: jax.Array  # [B, L]
     lengths: jax.Array  # [B]
     positions: jax.Array  # [B, M]
     labels: jax.Array  # [B, M]
-    weights: jax.Array  # [B, M]; 0 where a position is fill
+    weights: jax.Array  # [B, M]; 0 where a position is padding
 
 
 def masked(
     masking: Masking, vocabulary: Vocabulary, ids: jax.Array, lengths: jax.Array, keys: jax.Array
 ) -> MaskedText:
-    """Texts masked anew; the weights are 1 or 0 until they are `shared`."""
-    found = masking(ids, lengths, keys, vocabulary)
-    return MaskedText(found.ids, lengths, found.positions, found.labels, found.weights)
+    """Masks texts; the weights are 1 or 0 until `shared` normalises them."""
+    batch = masking(ids, lengths, keys, vocabulary)
+    return MaskedText(batch.ids, lengths, batch.positions, batch.labels, batch.weights)
 
 
 def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
     """The same texts with weights that sum to one over all of them: one mean over all tokens.
 
-    group: means over so many sequences at a time, and then their mean, as the gradient cache of
-    Condenser's released code takes it (one mean a chunk). Sequences are counted example by
+    group: a mean over each group of this many sequences, then the mean of these, as in the
+    gradient cache of Condenser's released code (one mean per chunk). Sequences are ordered by
     example: the first example's texts, then the second's.
     """
     wanted = [text.weights > 0 for text in texts]
@@ -67,19 +67,19 @@ def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
 def predicted(
     module: Backbone, variables: Variables, hidden: jax.Array, text: MaskedText
 ) -> TokenLoss:
-    """What the MLM head says at the masked places: sums of each example, [B]."""
+    """The MLM loss at the masked positions: sums over the tokens of each example, [B]."""
     logits = module.apply(variables, hidden, text.positions, padded=True, method="mlm_logits")
     return jax.vmap(token_loss)(logits, text.labels, text.weights)
 
 
 def new_head(head: nn.Module, config: Any, key: jax.Array) -> Any:
-    """Parameters of a head that reads a vector and hidden states."""
+    """New parameters of a head that reads a vector and hidden states."""
     vector = jnp.zeros((1, config.hidden_size))
     return head.init(key, vector, jnp.zeros((1, 2, config.hidden_size)))["params"]
 
 
 def part(variables: Variables, names: str | Collection[str], *, without: bool = False) -> Variables:
-    """The variables of one head; or, `without` these heads, of the encoder."""
+    """The variables of one head; with `without`, those of the encoder without these heads."""
     params = variables["params"]
     if isinstance(names, str):
         return {"params": params[names]}

@@ -1,10 +1,10 @@
-"""Whole-word masking on the device (BERT's, as Condenser's released code draws it).
+"""Whole-word masking on the device (BERT's, as sampled by Condenser's released code).
 
 A word is a WordPiece token and the continuation pieces (`##…`) after it. Each row may mask
 `min(512, max(1, round(rate * tokens)))` tokens, [CLS] and [SEP] not counted. Words are visited
 in random order; one that would exceed the budget is skipped, and a later, smaller one may still
 fit. So a word larger than the budget is never masked, and a row may have nothing to predict.
-Every row has its own key: how a batch is split or sharded changes nothing.
+Every row has its own key, so that splitting or sharding a batch changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORDS_A_KERNEL = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What masking must know of a WordPiece vocabulary."""
+    """The facts about a WordPiece vocabulary that masking needs."""
 
     continuation: np.ndarray  # bool [V]: the piece continues a word
     pad: int = 0
@@ -39,7 +39,7 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:
-        """What a `qac_jax.text.tokenizers.Tokenizer` says of its pieces."""
+        """The vocabulary of a `qac_jax.text.tokenizers.Tokenizer`."""
         roles = {role: tokenizer.special(role) for role in ("pad", "unk", "cls", "sep", "mask")}
         return cls(np.asarray(tokenizer.continuation, bool), **roles)
 
@@ -53,7 +53,7 @@ class Vocabulary:
 
 
 class Masked(NamedTuple):
-    """A masked batch; the M places a row hold its predictions first, then fill (weight 0)."""
+    """A masked batch; each row has M positions, its predictions first, then padding (weight 0)."""
 
     ids: jax.Array  # int32 [B, L], with replacements
     positions: jax.Array  # int32 [B, M]
@@ -63,10 +63,10 @@ class Masked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """The rule: which share of the tokens, and whose reading of [UNK].
+    """The rule: the share of tokens to mask, and how [UNK] is treated.
 
     `condenser` never masks [UNK], and a continuation piece after one belongs to the word before
-    it. For `cotmae_qc` an [UNK] is a word like any other; where it is drawn it uses budget but
+    it. For `cotmae_qc` an [UNK] is a word like any other; when it is sampled it uses budget but
     is neither replaced nor predicted.
     """
 
@@ -85,20 +85,20 @@ class Masking:
             )
 
     def budgets(self, length: int) -> np.ndarray:
-        """Budget for 0, 1, … `length` tokens: Python's own rounding (half to even), as a table."""
+        """Budgets for 0, 1, … `length` tokens as a table, rounded as in Python (half to even)."""
         return np.array(
             [min(MAX_PREDICTIONS, max(1, round(n * self.rate))) for n in range(length + 1)],
             np.int32,
         )
 
     def max_predictions(self, length: int) -> int:
-        """M: more than this no row of `length` tokens can mask."""
+        """M: the most tokens that a row of `length` tokens can mask."""
         return int(self.budgets(length)[-1])
 
     def select(
         self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
     ) -> jax.Array:
-        """Which tokens the drawn words cover, bool [B, L] (drawn [UNK] included)."""
+        """Which tokens belong to sampled words, bool [B, L] (sampled [UNK] included)."""
         return self._select(ids, lengths, _bits(keys, ids.shape[-1])[0], vocabulary)
 
     def _select(
@@ -115,7 +115,7 @@ class Masking:
     def __call__(
         self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
     ) -> Masked:
-        """Draw words, replace their tokens, and list what is to be predicted.
+        """Samples words, replaces their tokens, and lists the predictions.
 
         A row's key must be used for nothing else.
         """
@@ -129,13 +129,13 @@ class Masking:
 
 
 def replace(ids: jax.Array, keys: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-    """What each token becomes if it is drawn: 80 % [MASK], 10 % any id at all, 10 % itself."""
+    """The replacement of each token: 80 % [MASK], 10 % a random id, 10 % the token itself."""
     _, chance, other = _bits(keys, ids.shape[-1])
     return _replaced(ids, chance, other, vocabulary)
 
 
 def _bits(keys: jax.Array, length: int) -> jax.Array:
-    """All the randomness of each row, uint32 [3, B, L]: order of words, replacement, other id."""
+    """All the randomness of each row, uint32 [3, B, L]: order of words, replacement, random id."""
     bits = jax.vmap(lambda key: jax.random.bits(key, (3, length), jnp.uint32))(keys)
     return jnp.swapaxes(bits, 0, 1)
 
@@ -144,7 +144,7 @@ def _replaced(
     ids: jax.Array, chance: jax.Array, other: jax.Array, vocabulary: Vocabulary
 ) -> jax.Array:
     # Uniform over the whole vocabulary: special ids, [MASK] and the token itself included. The
-    # remainder favours no id by more than 1 in 2^32 / V.
+    # modulo favours no id by more than 1 in 2^32 / V.
     drawn = (other % jnp.uint32(vocabulary.size)).astype(ids.dtype)
     drawn = jnp.where(chance < jnp.uint32(round(0.9 * 2**32)), drawn, ids)
     return jnp.where(chance < jnp.uint32(round(0.8 * 2**32)), vocabulary.mask, drawn)
@@ -157,7 +157,7 @@ def _is_one_of(ids: jax.Array, values: Sequence[int]) -> jax.Array:
 def _select_row(
     candidate: jax.Array, continuation: jax.Array, budget: jax.Array, order: jax.Array
 ) -> jax.Array:
-    """The drawn tokens of one row, bool [L]."""
+    """The sampled tokens of one row, bool [L]."""
     length = candidate.shape[0]
     place = jnp.arange(length, dtype=jnp.int32)
     seen = jnp.cumsum(candidate, dtype=jnp.int32)
@@ -176,7 +176,7 @@ def _select_row(
 
 
 def _take_what_fits(size: jax.Array, budget: jax.Array) -> jax.Array:
-    """Visit words in order and take each that still fits (size 0 = no word)."""
+    """Visits words in order and takes each that still fits (size 0: not a word)."""
 
     def visit(room: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
         taken = (word > 0) & (word <= room)
@@ -187,7 +187,7 @@ def _take_what_fits(size: jax.Array, budget: jax.Array) -> jax.Array:
 
 
 def _first_places(selected: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
-    """Places of the true entries of each row, ascending, in `most` columns; fill is place 0."""
+    """Positions of the true entries of each row, ascending, padded with 0 to `most` columns."""
     length = selected.shape[-1]
     place = jnp.where(selected, jnp.arange(length, dtype=jnp.int32), length)
     place = lax.sort(place, dimension=-1)[:, :most]

@@ -1,8 +1,8 @@
 """Masked language modelling: an encoder predicts masked words (BERT, Devlin et al., 2019).
 
-Words are masked on the device, anew every step (`qac_jax.objectives.masking`); logits are computed
-at the masked positions only. The loss is the mean over all masked tokens of the whole batch, where
-the papers' code takes the mean of each device's mean.
+Words are masked on the device, differently in every step (`qac_jax.objectives.masking`); logits are
+computed at the masked positions only. The loss is the mean over all masked tokens of the whole
+batch, where the papers' code takes the mean of each device's mean.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mlm(Objective):
 
     @property
     def module(self) -> Backbone:
-        """The model with the head that pre-training needs."""
+        """The model with its MLM head."""
         return self.model.clone(config=self.model.config.with_parts("mlm_head"))
 
     def with_tokenizer(self, tokenizer: Any) -> Self:
@@ -53,13 +53,12 @@ class Mlm(Objective):
         """The vocabulary, once it is bound."""
         if self.vocabulary is None:
             raise UserError(
-                f"{type(self).__name__} does not know its vocabulary; call "
-                "with_tokenizer(tokenizer)"
+                f"{type(self).__name__} has no vocabulary yet; call with_tokenizer(tokenizer)"
             )
         return self.vocabulary
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From any encoder, or on from a retriever of one tower, whatever pooled its states."""
+        """From any encoder, or from the encoder of a tied dual encoder, whatever its pooling."""
         if isinstance(module, DualEncoder) and module.config.tied:
             config, params = module.config.backbone, params["encoder"]["backbone"]
             module = config.build(module.runtime)
@@ -91,8 +90,8 @@ class Mlm(Objective):
         logits = module.apply(
             variables, output.last, batch["positions"], padded=True, method="mlm_logits"
         )
-        found = token_loss(logits, batch["labels"], batch["weights"])
-        return found.loss, {"masked_accuracy": found.accuracy}
+        result = token_loss(logits, batch["labels"], batch["weights"])
+        return result.loss, {"masked_accuracy": result.accuracy}
 
     def encoder(self, variables: Variables) -> Variables:
         params = variables["params"]
@@ -106,7 +105,7 @@ class Mlm(Objective):
         return self.module.config.flops(load, predictions=predictions).training()
 
     def activation_bytes(self, spec: Spec) -> float:
-        """What the backward pass of one microbatch of these shapes keeps."""
+        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
         texts, length = spec["tokens"].shape
         predictions = texts * self.masking.max_predictions(length)
         config, runtime = self.module.config, self.module.runtime

@@ -1,4 +1,4 @@
-"""What the trainer knows of a paper: the base class of objectives and the conventions of its hooks.
+"""The base class of training objectives, and the conventions of its methods.
 
 An objective is a frozen dataclass: a Linen module in the field `model`, hyper-parameters in other
 fields, and pure methods. `Objective` declares every method that the trainer calls; those that are
@@ -7,10 +7,11 @@ not abstract have a default that suits most objectives. The conventions:
 **Variables** are a dict of collections. "params" is what the optimiser changes; any other
 collection ("momentum", "queue") is state of the objective.
 
-**Randomness.** `prepare` sees the whole batch and draws whatever is random about its tokens.
-Every draw comes from a key of its own example (`example_keys`), and these keys travel in the batch,
-so that splitting or sharding the batch changes nothing. The key given to `loss` is the same for all
-microbatches of a step: use it for nothing that belongs to one example. Most losses ignore it.
+**Randomness.** `prepare` sees the whole batch and samples everything that is random about its
+tokens, with a key for each example (`example_keys`). These keys are part of the batch, so that
+splitting or sharding the batch changes nothing. The key passed to `loss` is the same for all
+microbatches of a step: do not use it for anything that belongs to one example. Most losses ignore
+it.
 
 **Sums.** When `splittable`, the loss and every scalar of the auxiliary dict *add up* over
 microbatches: a mean over masked tokens is a sum of weights times losses, with weights that
@@ -56,7 +57,7 @@ class Objective(abc.ABC):
 
     model: nn.Module
 
-    # What every objective defines.
+    # To be defined by every objective.
 
     @abc.abstractmethod
     def init(self, key: jax.Array) -> Variables:
@@ -64,7 +65,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        """The whole batch made ready: masks, labels, normalised weights, keys of the examples."""
+        """The batch that `loss` takes: masked, with labels, normalised weights and example keys."""
 
     @abc.abstractmethod
     def loss(
@@ -113,9 +114,9 @@ class Objective(abc.ABC):
         reading: Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The objective whose model records how its texts are read, for those who use it later.
+        """The objective whose model records how its texts are tokenized, for later use of it.
 
-        lengths: limits in tokens of the features; reading: titles, prompts and scores of the
+        lengths: the token limits of the features; reading: titles, prompts and scores of the
         examples; settings: those of the kind of examples.
         """
         return self
@@ -123,7 +124,7 @@ class Objective(abc.ABC):
     def start_from(self, module: nn.Module, params: Any) -> tuple[Self, Any]:
         """The objective in the shape of a loaded module, and the parameters it takes from there.
 
-        Parameters of the objective that are missing there start anew.
+        Parameters of the objective that are missing there are initialised.
         """
         if type(self.model) is not type(module):
             raise UserError(
@@ -134,14 +135,14 @@ class Objective(abc.ABC):
         return dataclasses.replace(self, model=module), params
 
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
-        """Parameters beside the encoder's that lie in a Hugging Face folder to start from."""
+        """Parameters beside the encoder's in a Hugging Face folder to start from."""
         return {}
 
     def initial_state(self, params: Any) -> Variables:
-        """The collections beside "params" that depend on the parameters a run starts from."""
+        """The collections beside "params" that depend on a run's initial parameters."""
         return {}
 
-    # What is kept after a run.
+    # What is exported after a run.
 
     @property
     def encoder_module(self) -> nn.Module:
@@ -157,13 +158,12 @@ class Objective(abc.ABC):
     def flops(self, spec: Spec) -> float | None:
         """FLOPs of the model in one training step on a batch of shapes `spec`, as padded.
 
-        Forward and backward, nothing counted twice that is computed twice. None: not known, and
-        no MFU is printed.
+        Forward and backward, without recomputation. None: unknown, and no MFU is printed.
         """
         return None
 
     def activation_bytes(self, spec: Spec) -> float | None:
-        """Memory of what the backward pass of a microbatch of shapes `spec` keeps. None: unknown.
+        """Bytes of activations for the backward pass of a microbatch `spec`. None: unknown.
 
         Linear in the number of examples. Dry runs print it.
         """
@@ -171,12 +171,12 @@ class Objective(abc.ABC):
 
 
 def example_keys(key: jax.Array, count: int) -> jax.Array:
-    """One PRNG key an example, by its place in the whole batch: [count]."""
+    """One PRNG key per example, from its index in the whole batch: [count]."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
 
 
 def global_weights(mask: jax.Array) -> jax.Array:
-    """Weights that sum to one over the true places of the whole batch (all zero if none is)."""
+    """Weights that sum to one over the true positions of the batch (all zero if there are none)."""
     count = jnp.sum(mask, dtype=float)  # fp32; fp64 where JAX runs in x64
     return mask.astype(float) / jnp.maximum(count, 1.0)
 

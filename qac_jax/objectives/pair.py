@@ -4,8 +4,8 @@
 
 L_Q (eq. 3) is the usual loss: a query's positive passage against all others. L_P (eq. 5) takes the
 positive passage as the anchor: its query must be nearer than negative passages are. The paper's
-text and its code differ in what "others" are, so `denominator` is a choice of four readings, called
-as in the golden case 06. Of the batch, queries are q, positives p⁺ and hard negatives p⁻:
+text and its code differ in what the negatives are, so `denominator` chooses one of four variants.
+Of the batch, queries are q, positives p⁺ and hard negatives p⁻:
 
     name                      L_Q: own p⁺ against        L_P: own q against
     paper_inbatch_and_hard    all other p⁺, all p⁻       all other p⁺, all p⁻
@@ -47,13 +47,13 @@ DENOMINATORS = (
 class Pair(DualEncoderObjective):
     """Queries with their passages, the positive first. α = 0 is the second stage: L_Q alone.
 
-    negatives_group: how many consecutive examples see one another (0: the whole batch, PAIR's
-    cross-batch negatives).
+    negatives_group: the number of consecutive examples that see one another (0: the whole batch,
+    PAIR's cross-batch negatives).
     """
 
     alpha: float = 0.1
     denominator: str = "paper_inbatch_and_hard"
-    mask_duplicates: bool = True  # copies of a positive in the batch are no negatives
+    mask_duplicates: bool = True  # copies of a positive in the batch are not negatives
     negatives_group: int = 0
 
     @property
@@ -123,7 +123,7 @@ def query_centric(
 ) -> Ranked:
     """L_Q of each query: queries [B, D], passages [B, P, D] with the positive first.
 
-    numbers [B, P] are the same for the same passage: copies of the positive are not its rivals.
+    numbers [B, P] are the same for the same passage: copies of the positive are not negatives.
     """
     group = 1 if denominator == "own_hard_only" else group
     return contrastive.in_batch(
@@ -143,7 +143,7 @@ def passage_centric(
 ) -> Ranked:
     """L_P of each positive passage, from the same vectors.
 
-    With numbers, queries that the anchor answers too are not its query's rivals either.
+    With numbers, other queries that the anchor answers are not negatives either.
     """
     if passages.shape[1] < 2 and denominator in ("hard_from_all_only", "own_hard_only"):
         raise UserError(
@@ -157,7 +157,7 @@ def passage_centric(
         if numbers is None:
             numbers = jnp.arange(size * per).reshape(size, per)
         hard = passages[:, 1:].reshape(-1, width)
-        # The query is what is looked for; which of the others are seen is the reading's matter.
+        # The query is the positive; the variant decides which other candidates are seen.
         columns = [queries, hard]
         if others := denominator == "paper_inbatch_and_hard":
             columns.insert(1, passages[:, 0])
@@ -165,8 +165,8 @@ def passage_centric(
         def unseen(about: tuple[jax.Array, jax.Array]) -> jax.Array:
             place, number = (x[:, None] for x in about)
             copies = number == numbers[:, 0]
-            rivals = copies if denominator == "official_code" else place != own
-            parts = [rivals] + [copies] * others + [number == numbers[:, 1:].reshape(-1)]
+            hidden = copies if denominator == "official_code" else place != own
+            parts = [hidden] + [copies] * others + [number == numbers[:, 1:].reshape(-1)]
             return jnp.concatenate(parts, axis=1)
 
         return contrastive.softmax_loss(

@@ -1,10 +1,11 @@
-"""Texts and their pseudo-queries in training: what AugTriever's two objectives have in common.
+"""Training on texts and their pseudo-queries: what AugTriever's two objectives share.
 
 The features are those of the kind `augtriever` (`context`, the pseudo-query, and `passage`) or, for
 fine-tuning, of `triples` (`query` and `passages`, the positive first). Where a strategy extracts
-queries by the encoder itself (AugTriever's QExt-Self), the candidates come along as
-`spans` [B, S, L], and `extract` [B] says which examples take theirs: every step the current encoder
-scores span · document and the best one is the query, without a gradient through the choice.
+queries by the encoder itself (AugTriever's QExt-Self), the candidates are the feature `spans`
+[B, S, L], and `extract` [B] is 1 for examples whose query is one of them: in every step the current
+encoder scores span · document and the best span is the query, without a gradient through the
+choice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NAMES = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class PseudoQueries(DualEncoderObjective):
-    """Vectors of pseudo-queries and texts, and everything that does not depend on the loss."""
+    """Vectors of pseudo-queries and texts, and all else that does not depend on the loss."""
 
     temperature: float = 0.05
     smoothing: float = 0.0
@@ -50,48 +51,49 @@ class PseudoQueries(DualEncoderObjective):
 
     @property
     def encoder_module(self) -> DualEncoder:
-        """What is kept: normalised where passages are (a query's length changes no ranking)."""
+        """The exported model: normalised if passages are (a query's norm changes no ranking)."""
         config = self.model.config
         normalize = config.normalize or self.normalize_passage
         return self.model.clone(config=dataclasses.replace(config, normalize=normalize))
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        """Both kinds of examples under the names of one, with keys of dropout."""
-        found = dict(batch)
-        if "context" in found:
-            found["query"], found["query_length"] = found["context"], found["context_length"]
+        """Either kind of examples under the same feature names, with dropout keys."""
+        features = dict(batch)
+        if "context" in features:
+            features["query"] = features["context"]
+            features["query_length"] = features["context_length"]
             for name in ("passage", "passage_length"):
-                found[name.replace("passage", "passages")] = found[name][:, None]
-        kept = {name: found[name] for name in _NAMES if name in found}
-        return {**kept, "keys": example_keys(key, found["query"].shape[0])}
+                features[name.replace("passage", "passages")] = features[name][:, None]
+        kept = {name: features[name] for name in _NAMES if name in features}
+        return {**kept, "keys": example_keys(key, features["query"].shape[0])}
 
     def queries(self, params: Any, part: Batch, documents: jax.Array) -> jax.Array:
-        """Vectors of the queries [B, D]; those to be extracted are chosen by `documents` [B, D]."""
+        """Vectors of the queries [B, D]; extracted ones are chosen by `documents` [B, D]."""
         ids, lengths, keys = part["query"], part["query_length"], part.get("keys")
         if "spans" in part:
             ids, lengths = self._extracted(params, part, documents)
-        found = self._apply(params, ids, lengths, fold(keys, 0), "query")
-        return l2_normalize(found) if self.normalize_query else found
+        vectors = self._apply(params, ids, lengths, fold(keys, 0), "query")
+        return l2_normalize(vectors) if self.normalize_query else vectors
 
     def passages(self, params: Any, part: Batch) -> jax.Array:
         """Vectors of the passages [B, P, D]."""
         size, per, length = part["passages"].shape
-        found = self._apply(
+        vectors = self._apply(
             params,
             part["passages"].reshape(-1, length),
             part["passages_length"].reshape(-1),
             _own_keys(part.get("keys"), 1, per),
             "passage",
         )
-        found = l2_normalize(found) if self.normalize_passage else found
-        return found.reshape(size, per, -1)
+        vectors = l2_normalize(vectors) if self.normalize_passage else vectors
+        return vectors.reshape(size, per, -1)
 
     def _extracted(
         self, params: Any, part: Batch, documents: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Ids and lengths of the queries, the best spans in the place of those to be extracted.
+        """Ids and lengths of the queries, with the best spans where they are extracted.
 
-        The released code encodes spans as it trains, with dropout; so does this.
+        Spans are encoded with dropout, as in the released code.
         """
         spans, lengths = part["spans"], part["spans_length"]
         size, count, longest = spans.shape
@@ -106,39 +108,39 @@ class PseudoQueries(DualEncoderObjective):
         best = jnp.argmax(salience(vectors, lax.stop_gradient(documents)), axis=1)
         chosen = jnp.take_along_axis(spans, best[:, None, None], axis=1)[:, 0]
         chosen_length = jnp.take_along_axis(lengths, best[:, None], axis=1)[:, 0]
-        given = part["query"]
-        width = max(longest, given.shape[1])
-        given, chosen = (jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in (given, chosen))
-        takes = part["extract"] > 0
+        queries = part["query"]
+        width = max(longest, queries.shape[1])
+        queries, chosen = (jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in (queries, chosen))
+        extracted = part["extract"] > 0
         return (
-            jnp.where(takes[:, None], chosen, given),
-            jnp.where(takes, chosen_length, part["query_length"]),
+            jnp.where(extracted[:, None], chosen, queries),
+            jnp.where(extracted, chosen_length, part["query_length"]),
         )
 
     def _apply(
         self, params: Any, ids: jax.Array, lengths: jax.Array, keys: Any, side: str
     ) -> jax.Array:
-        found = self.model.apply({"params": params}, ids, lengths, keys=keys, side=side)
-        return jnp.asarray(found)
+        vectors = self.model.apply({"params": params}, ids, lengths, keys=keys, side=side)
+        return jnp.asarray(vectors)
 
-    def _flops(self, spec: Spec, passages_learn: bool, candidates: int) -> float:
-        """Model FLOPs of a step: what is only looked at has no backward pass."""
+    def _flops(self, spec: Spec, passages_train: bool, candidates: int) -> float:
+        """Model FLOPs of a step; texts without a gradient have no backward pass."""
         config = self.model.config
         size, length, texts, longest = _shapes(spec)
         learned = config.backbone.flops(flops.Load.padded(size, length))
         read = config.backbone.flops(flops.Load.padded(texts, longest))
         total = (learned + flops.similarities(config.width, size, candidates)).training()
-        total += read.training() if passages_learn else read.forward
+        total += read.training() if passages_train else read.forward
         if "spans" in spec:
             _, count, span = spec["spans"].shape
             total += config.backbone.flops(flops.Load.padded(size * count, span)).forward
         return total
 
-    def _activation_bytes(self, spec: Spec, passages_learn: bool) -> float:
-        """What the backward pass keeps of the texts that learn."""
+    def _activation_bytes(self, spec: Spec, passages_train: bool) -> float:
+        """Bytes of the activations of the texts that have a backward pass."""
         size, length, texts, longest = _shapes(spec)
         kept = partial(self.model.config.backbone.activation_bytes, self.model.runtime)
-        return kept(size, length) + (kept(texts, longest) if passages_learn else 0.0)
+        return kept(size, length) + (kept(texts, longest) if passages_train else 0.0)
 
 
 def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
@@ -157,7 +159,7 @@ def _shapes(spec: Spec) -> tuple[int, int, int, int]:
 
 
 def _own_keys(keys: jax.Array | None, start: int, count: int) -> jax.Array | None:
-    """Keys of `count` texts an example, numbered from `start`: [B * count]."""
+    """Keys of `count` texts per example, numbered from `start`: [B * count]."""
     if keys is None:
         return None
     numbered: Any = jax.vmap(fold, (None, 0), 1)(keys, start + jnp.arange(count))

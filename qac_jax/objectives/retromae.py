@@ -1,8 +1,8 @@
-"""RetroMAE: a text must be reconstructed from its vector by a decoder of one layer (Xiao et al.,
+"""RetroMAE: a text is reconstructed from its vector by a decoder of one layer (Xiao et al.,
 2022, "RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder").
 
-The encoder reads the text masked at a low rate, and its final [CLS] state is h. The decoder has so
-little else to go on that h must hold the text (equation numbers are the paper's):
+The encoder reads the text masked at a low rate, and its final [CLS] state is h. The decoder's
+other input is so weak that h must hold the text (equation numbers are the paper's):
 
     basic     reads H = [h, e₁ + p₁, …, e_N + p_N] of the text masked at a high rate, and predicts
               the masked tokens (2, 3)
@@ -19,8 +19,8 @@ Trained on single texts (the feature `tokens`), a text is reconstructed from its
 (`passage` and `context`, as for CoT-MAE) the context is reconstructed from the passage's vector:
 query-as-context pre-training with this decoder.
 
-The released models hold the encoder and its MLM head, but no decoder, so that there is none to take
-over from a Hugging Face folder: `stored_heads` is empty.
+The released models have the encoder and its MLM head, but no decoder that could be loaded:
+`stored_heads` is empty.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 DECODER = "decoder"
 EMBEDDINGS = ("layer", "sum")
-# Dropout keys of what the decoder reads and of the decoder, apart from the encoder's.
+# Dropout keys of the decoder's input and of the decoder, apart from the encoder's.
 _READ_SITE = 2 * OUTPUT_SITE
 _DECODER_SITE = _READ_SITE + 1
 
@@ -62,7 +62,7 @@ class WholeText(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """One layer of a Transformer whose queries may be another stream than its keys and values."""
+    """A Transformer layer whose queries may come from another stream than its keys and values."""
 
     config: Any
     runtime: Runtime
@@ -108,11 +108,11 @@ class Decoder(nn.Module):
 class RetroMae(Mlm):
     """The encoder's own MLM, and a decoder that reconstructs the text from its vector.
 
-    decoder_masking: of basic decoding, what is hidden and predicted; of enhanced decoding, what is
-    hidden from each row. visible_sets: how many sets of visible tokens are drawn for a text, from
-    which each row takes one at random (the released code draws 128; 0: a set of its own for every
-    row). embeddings: e + p of the text as the encoder's embedding layer computes it, with token
-    type, normalisation and dropout ("layer", as released), or as the sum alone ("sum").
+    decoder_masking: in basic decoding, what is masked and predicted; in enhanced decoding, what is
+    hidden from each row. visible_sets: the number of sets of visible tokens sampled for a text, of
+    which each row takes one at random (128 in the released code; 0: a separate set for every row).
+    embeddings: e + p of the text as the encoder's embedding layer computes it, with token type,
+    normalisation and dropout ("layer", as released), or as the sum alone ("sum").
     """
 
     masking: Masking = Masking(0.30)
@@ -185,7 +185,7 @@ class RetroMae(Mlm):
         text: MaskedText | WholeText,
         keys: jax.Array | None,
     ) -> TokenLoss:
-        """How well texts are predicted from vectors [B, D]: sums of each example, [B]."""
+        """The decoder's loss given vectors [B, D]: sums over the tokens of each example, [B]."""
         module, encoder = self.module, part(variables, (DECODER,), without=True)
         own, lengths = part(variables, DECODER), text.lengths
         embedded = self._embedded(encoder, text.ids, fold(keys, _READ_SITE))
@@ -203,7 +203,7 @@ class RetroMae(Mlm):
     def visible(self, ids: jax.Array, lengths: jax.Array, keys: jax.Array) -> jax.Array:
         """M of (6): which positions each row of each text sees, bool [B, L, L].
 
-        Padding is left to whoever attends. [CLS] and [SEP] are never hidden.
+        Padding is masked by the attention. [CLS] and [SEP] are never hidden.
         """
         length = ids.shape[1]
         sets = self.visible_sets or length
@@ -247,7 +247,7 @@ class RetroMae(Mlm):
         return (total + config.mlm_flops(texts * self._predictions(length))).training()
 
     def activation_bytes(self, spec: Spec) -> float:
-        """What the backward pass of one microbatch of these shapes keeps."""
+        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
         source, target = _texts(spec)
         kept = partial(self.model.config.activation_bytes, self.runtime)
         texts, length = spec[source].shape
@@ -256,10 +256,10 @@ class RetroMae(Mlm):
         return total + kept(texts, length, layers=1, predictions=texts * self._predictions(length))
 
     def _predictions(self, length: int) -> int:
-        """Positions of a text that the decoder predicts."""
+        """The number of positions of a text that the decoder predicts."""
         return length if self.enhanced else self.decoder_masking.max_predictions(length)
 
 
 def _texts(features: Any) -> tuple[str, str]:
-    """(what is encoded, what is reconstructed from its vector)."""
+    """(the text that is encoded, the text that is reconstructed from its vector)."""
     return ("passage", "context") if "passage" in features else ("tokens", "tokens")

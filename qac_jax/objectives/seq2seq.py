@@ -1,7 +1,7 @@
-"""Sequence to sequence: a T5 is shown `inputs` and says `targets`, a token at a time.
+"""Sequence to sequence: a T5 reads `inputs` and generates `targets`.
 
-Teacher forcing: at each place the decoder sees the true targets before it. The loss is the mean
-over all target tokens of the whole batch, with label smoothing and T5X's z-loss where asked for.
+Teacher forcing: at each position the decoder sees the true targets before it. The loss is the mean
+over all target tokens of the whole batch, with label smoothing and T5X's z-loss if set.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ STARTS = ("random", "copying")
 
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq(Objective):
-    """Say `targets` after reading `inputs`; both end with the model's end-of-text token.
+    """Generate `targets` from `inputs`; both end with the model's end-of-text token.
 
-    start: of a model from scratch, "random" as T5 does it, or "copying" (see models/t5_start).
+    start: how a new model is initialised, "random" as in T5, or "copying" (see models/t5_start).
     """
 
     model: T5
@@ -57,7 +57,7 @@ class Seq2Seq(Objective):
         end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
         if config.eos_id != end:
             raise UserError(
-                f"eos_id={config.eos_id} of the model is not what the tokenizer ends texts with, "
+                f"eos_id={config.eos_id} of the model is not the tokenizer's end of text, "
                 f"{end} ({tokenizer.token(end)}); set T5Config.eos_id={end}"
             )
         return self
@@ -71,18 +71,18 @@ class Seq2Seq(Objective):
         return variables
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        targets, length = self._unstarted(batch["targets"], batch["targets_length"])
-        said = jnp.arange(targets.shape[1]) < length[:, None]
+        targets, length = self._without_start(batch["targets"], batch["targets_length"])
+        mask = jnp.arange(targets.shape[1]) < length[:, None]
         return {
             "inputs": batch["inputs"],
             "inputs_length": batch["inputs_length"],
             "targets": targets,
-            "weights": global_weights(said),
+            "weights": global_weights(mask),
             "keys": example_keys(key, targets.shape[0]),
         }
 
-    def _unstarted(self, targets: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Targets without the start token, which the decoder is given (BERT's [CLS])."""
+    def _without_start(self, targets: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Targets without a start token (BERT's [CLS]), which the decoder's input already has."""
         starts = (targets[:, 0] == self.model.config.start_id) & (length > 0)
         rest = jnp.roll(targets, -1, axis=1).at[:, -1].set(self.model.config.pad_id)
         return jnp.where(starts[:, None], rest, targets), length - starts
@@ -97,14 +97,14 @@ class Seq2Seq(Objective):
             shift_right(batch["targets"], self.model.config.start_id),
             batch["keys"] if train else None,
         )
-        found = token_loss(
+        result = token_loss(
             logits,
             batch["targets"],
             batch["weights"],
             smoothing=self.smoothing if train else 0.0,
             z_loss=self.z_loss if train else 0.0,
         )
-        return found.loss, {"likelihood": found.likelihood, "token_accuracy": found.accuracy}
+        return result.loss, {"likelihood": result.likelihood, "token_accuracy": result.accuracy}
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""

@@ -5,8 +5,8 @@
     targets   <X> for inviting <Y> last </s>
 
 Per row, `round(density * n)` tokens are noise, in `round(noise / mean_span)` spans; the lengths of
-the spans, and of what lies between them, are drawn uniformly among all ways to cut. A text starts
-with a stretch that is kept. Sentinels count down from the top of the vocabulary. As in T5's own
+the spans and of the text between them are sampled uniformly among all segmentations. A text starts
+with a segment that is kept. Sentinels count down from the top of the vocabulary. As in T5's own
 code, rounding is half to even. Every row has its own key.
 """
 
@@ -38,7 +38,7 @@ class Corrupted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SpanNoise:
-    """How much noise, in spans of which mean length."""
+    """The share of noise tokens and the mean length of noise spans."""
 
     density: float = 0.15
     mean_span: float = 3.0
@@ -46,7 +46,7 @@ class SpanNoise:
     def __post_init__(self) -> None:
         if not 0.0 < self.density < 1.0 or self.mean_span < 1.0:
             raise UserError(
-                f"density={self.density} and mean_span={self.mean_span} make no noise; expected a "
+                f"density={self.density} and mean_span={self.mean_span} are not valid; expected a "
                 "density between 0 and 1, and a mean span of at least 1 token"
             )
 
@@ -60,7 +60,7 @@ class SpanNoise:
         return noise, spans
 
     def widths(self, length: int) -> tuple[int, int]:
-        """The longest inputs and targets of texts of at most `length` tokens, with their ends."""
+        """The longest inputs and targets of texts of up to `length` tokens, end included."""
         noise, spans = self.counts(length)
         kept = np.arange(length + 1) - noise
         return int((kept + spans).max()) + 1, int((noise + spans).max()) + 1
@@ -99,7 +99,7 @@ class SpanNoise:
         inputs = jnp.full((ids.shape[0], inputs_width), pad, ids.dtype)
         inputs = _write(inputs, kept, jnp.cumsum(kept, 1) - 1, jnp.where(starts, sentinel, ids))
         targets = jnp.full((ids.shape[0], targets_width), pad, ids.dtype)
-        place = jnp.cumsum(lost, 1) + span  # one further right for every sentinel so far
+        place = jnp.cumsum(lost, 1) + span  # every sentinel so far takes one position
         targets = _write(targets, starts, place - 1, sentinel)
         targets = _write(targets, lost, place, ids)
 
@@ -113,14 +113,14 @@ class SpanNoise:
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruption(Seq2Seq):
-    """Restore the lost spans of the feature `tokens`."""
+    """Predict the corrupted spans of the feature `tokens`."""
 
     noise: SpanNoise = SpanNoise()
     top: int | None = None  # the first sentinel; None: the last row of the model's vocabulary
     sentinels: int = 100
 
     def with_tokenizer(self, tokenizer: Any) -> Self:
-        """This objective for texts of that tokenizer: with its own sentinels, or rows to spare."""
+        """The objective for this tokenizer: with its sentinels, or spare rows of the embedding."""
         super().with_tokenizer(tokenizer)
         if self.top is not None:
             return self
@@ -164,9 +164,9 @@ class SpanCorruption(Seq2Seq):
 
 
 def _cut(items: jax.Array, pieces: jax.Array, key: jax.Array, width: int, most: int) -> jax.Array:
-    """Lengths [most] of `pieces` non-empty pieces of `items`, all ways equally likely, then 0s."""
+    """Lengths [most] of a random split of `items` in `pieces` non-empty parts, padded with 0."""
     place = jnp.arange(width)
-    # Of the items - 1 places between items, pieces - 1 are cut.
+    # Of the items - 1 boundaries between items, pieces - 1 are chosen.
     between = (place >= 1) & (place < items)
     bits = jax.random.bits(key, (width,), jnp.uint32) >> 1
     order = jnp.argsort(jnp.where(between, bits, jnp.uint32(1 << 31)))
@@ -178,6 +178,6 @@ def _cut(items: jax.Array, pieces: jax.Array, key: jax.Array, width: int, most: 
 
 def _write(row: jax.Array, which: jax.Array, place: jax.Array, values: jax.Array) -> jax.Array:
     """row[b, place[b, i]] = values[b, i] where which[b, i]."""
-    nowhere = row.shape[1]
-    index = jnp.where(which, place, nowhere)
+    dropped = row.shape[1]
+    index = jnp.where(which, place, dropped)
     return jax.vmap(lambda r, i, v: r.at[i].set(v, mode="drop"))(row, index, values)

@@ -1,4 +1,4 @@
-"""Cross-entropy of predicted tokens, as masked language models and decoders need it."""
+"""Cross-entropy of predicted tokens, for masked language models and decoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qac_jax.errors import UserError
 class TokenLoss(NamedTuple):
     """Sums over tokens, weighted."""
 
-    loss: jax.Array  # what is minimised: likelihood, smoothing and z-loss
+    loss: jax.Array  # the training loss: likelihood, smoothing and z-loss
     likelihood: jax.Array  # negative log-likelihood alone
     accuracy: jax.Array
 
@@ -29,8 +29,8 @@ def token_loss(
     """logits [..., V'], labels and weights [...].
 
     smoothing ε mixes the target with the uniform distribution, (1 - ε) nll + ε mean(nll of all
-    tokens), as torch does; z_loss adds that share of log²Z, which keeps the normaliser near one
-    (T5X). Surplus columns of a padded vocabulary hold the lowest number of the dtype.
+    tokens), as torch does; z_loss is the coefficient of log²Z, which keeps the normaliser near one
+    (T5X). Padding columns of the vocabulary have the lowest number of the dtype.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))

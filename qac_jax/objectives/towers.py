@@ -1,4 +1,4 @@
-"""What objectives of dual encoders share: their start, and vectors of queries and passages.
+"""What objectives of dual encoders share: initialisation, and vectors of queries and passages.
 
 The features are those of the kind `triples`: `query` [B, L], `passages` [B, P, L] with the
 positive first, and where titles are segments of their own `passages_types` [B, P, L].
@@ -58,7 +58,7 @@ class DualEncoderObjective(Objective):
         reading: Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The model records titles, prompts and limits of its queries and passages."""
+        """The model records titles, prompts and token limits of its queries and passages."""
         if not {"query", "passages"} <= lengths.keys():
             return self
         changed: dict[str, Any] = {
@@ -72,19 +72,19 @@ class DualEncoderObjective(Objective):
         return dataclasses.replace(self, model=self.model.clone(config=config))
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From an encoder (both towers start as it), or on from a dual encoder."""
-        model, params = started(self.model, module, params)
+        """From an encoder (for both towers), or from a dual encoder."""
+        model, params = initialised(self.model, module, params)
         return dataclasses.replace(self, model=model), params
 
     def init(self, key: jax.Array) -> Variables:
         return self.model.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
 
 
-def started(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, Any]:
+def initialised(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, Any]:
     """The model in the shape of a loaded module, and its parameters from it.
 
-    An encoder, or that of a cross-encoder, becomes every tower; pooling and what else makes a
-    vector stay the model's. A dual encoder keeps its own; one that is tied may start two towers.
+    An encoder, or that of a cross-encoder, initialises every tower; pooling and projection stay the
+    model's. A dual encoder keeps its own; a tied one can initialise two towers.
     """
     tied = model.config.tied
     if isinstance(module, DualEncoder):
@@ -115,21 +115,21 @@ def vectors(
 ) -> tuple[jax.Array, jax.Array]:
     """Queries [B, D] and passages [B, P, D], `chunk` examples at a time (0: all at once).
 
-    keys [B]: each example's, for dropout; its texts get keys of their own.
+    keys [B]: for dropout, one per example, from which each of its texts derives its own.
     """
     params = {"params": variables["params"]}
     if chunk:
         params = gathered(params)
 
     def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
-        ids, given = part["passages"], part.get("keys")
+        ids, text_keys = part["passages"], part.get("keys")
         size, per, length = ids.shape
         types, passage_keys = part.get("passages_types"), None
-        if given is not None:
-            numbered = jax.vmap(fold, (None, 0), 1)(given, 1 + jnp.arange(per))
+        if text_keys is not None:
+            numbered = jax.vmap(fold, (None, 0), 1)(text_keys, 1 + jnp.arange(per))
             passage_keys = jnp.reshape(numbered, -1)  # type: ignore[arg-type]
         queries = model.apply(
-            params, part["query"], part["query_length"], keys=fold(given, 0), side="query"
+            params, part["query"], part["query_length"], keys=fold(text_keys, 0), side="query"
         )
         passages = model.apply(
             params,

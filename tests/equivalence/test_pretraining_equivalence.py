@@ -182,10 +182,12 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> Non
     vectors = tower.apply({"params": {"backbone": encoder}}, text.ids, text.lengths)
     plain = dataclasses.replace(objective, pooling="cls")
     for name, texts in batch["decoded"].items():
-        told = plain.told(name, variables, bert, vectors, texts[0], None)
+        told = plain.reconstructed(name, variables, bert, vectors, texts[0], None)
         loss = found[f"{name}_decoder_loss"]
         np.testing.assert_allclose(loss, jnp.sum(told.loss), rtol=1e-5)
-        of_others = plain.told(name, variables, bert, jnp.roll(vectors, 1, 0), texts[0], None)
+        of_others = plain.reconstructed(
+            name, variables, bert, jnp.roll(vectors, 1, 0), texts[0], None
+        )
         assert abs(loss - jnp.sum(of_others.loss)) > 1e-3
 
 
@@ -233,7 +235,7 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
     ("change", "message"),
     [
         ({"decoder": "casual"}, "decoder='casual' is not known; did you mean 'causal'"),
-        ({"window": 0}, "window=0 shows nothing"),
+        ({"window": 0}, "window=0 is not valid"),
         ({"mlm_layers": 0}, "mlm_layers=0"),
         ({"pooling": "men"}, "pooling='men' is not known; did you mean 'mean'"),
     ],

@@ -296,7 +296,7 @@ def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
     if causal:
         lengths = golden.lengths(this.arrays["dec_head_attention_mask"])
         ids = jnp.asarray(this.arrays["dec_head_input_ids"])
-        decoded["causal"] = cotmae.said([(ids, jnp.asarray(lengths))])
+        decoded["causal"] = cotmae.causal_texts([(ids, jnp.asarray(lengths))])
     batch = {
         "encoded": shared([masked_text(this.arrays, EVERY)]),
         "decoded": decoded,

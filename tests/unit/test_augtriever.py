@@ -81,7 +81,7 @@ def test_first_in_first_out() -> None:
     # Rounds 4, 5 have overwritten rounds 1, 2; the third is still there.
     expected = jnp.concatenate([rounds[3], rounds[4], rounds[2]])
     np.testing.assert_array_equal(queue["keys"], expected)
-    with pytest.raises(UserError, match="queue_size=6 is no multiple of the batch of 4"):
+    with pytest.raises(UserError, match="queue_size=6 is not a multiple of the batch of 4"):
         objective.queued(queue, vectors(9, 4))
 
 

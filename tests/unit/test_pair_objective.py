@@ -67,7 +67,7 @@ def test_two_towers_do_not_start_one() -> None:
     kept, params = Pair(UNTIED).start_from(UNTIED, params_of(UNTIED))
     assert complete(kept, params) == set()
     with pytest.raises(UserError, match="cannot start from a int"):
-        towers.started(TIED, 1, {})
+        towers.initialised(TIED, 1, {})
 
 
 @pytest.mark.parametrize("cls", [Pointwise, Localized])
