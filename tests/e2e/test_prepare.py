@@ -83,7 +83,7 @@ def test_processes_change_nothing(whole, corpus, tmp_path):
     again = prepare(tmp_path / "A", *flags)
     assert again.identity == whole.identity
     assert again.key == whole.key
-    assert not (tmp_path / "A" / ".prepare").exists()
+    assert not (tmp_path / "A" / ".scratch").exists()
 
 
 def test_shards_change_no_passage(whole, corpus, tmp_path):

@@ -73,7 +73,7 @@ def finish(process: Any) -> tuple[int, str]:
 
 def wait_for_step(out: Path, step: int, process: Any) -> None:
     """Returns when the run has logged this step (or has ended)."""
-    log = out / ".training" / "metrics.jsonl"
+    log = out / ".scratch" / "training" / "metrics.jsonl"
     while process.poll() is None:
         if log.exists() and len(log.read_text().splitlines()) >= step:
             return
@@ -87,7 +87,7 @@ def test_the_artefact_holds_a_usable_model(trained: Path, examples: Path) -> Non
         *("parameters", "objective", "module.json", "tokenizer", "metrics.jsonl")
     }
     assert artifact.info["steps"] == 6 and "mlm.Mlm" in artifact.info["gin"]
-    assert not (trained / ".training").exists()
+    assert not (trained / ".scratch").exists()
     module, variables = parameters.load(artifact)
     assert isinstance(module, bert.Bert) and module.config.hidden_size == 16
     ids, lengths = np.array([[2, 7, 9, 3, 0]], np.int32), np.array([4], np.int32)
@@ -135,7 +135,7 @@ def test_sigterm_saves_and_exits_zero(trained: Path, examples: Path, tmp_path: P
     out = tmp_path / "out"
     long = ("--steps", 100_000, "--log_every", 100_000, "--save_every", 100_000)
     process = launch(examples, out, *long)
-    checkpoints = out / ".training" / "metrics.jsonl"
+    checkpoints = out / ".scratch" / "training" / "metrics.jsonl"
     while not checkpoints.exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_sigterm_saves_and_exits_zero(trained: Path, examples: Path, tmp_path: P
     assert code == 0, said
     assert "SIGTERM: saved at step" in said
     assert f"continue with: qac pretrain --gin_file {GIN}" in said
-    saved = [p.name for p in (out / ".training" / "checkpoints").iterdir()]
+    saved = [p.name for p in (out / ".scratch" / "training" / "checkpoints").iterdir()]
     assert len(saved) == 1 and int(saved[0]) < 100_000
 
 

@@ -149,7 +149,7 @@ def test_two_processes_are_one(folder, whole, tmp_path):
     found.verify()
     assert found.files.keys() == whole.files.keys()
     np.testing.assert_allclose(all_of(found), all_of(whole), rtol=0, atol=2e-6)
-    assert list(Ids(found)) == list(Ids(whole)) and not (found.path / ".embed").exists()
+    assert list(Ids(found)) == list(Ids(whole)) and not (found.path / ".scratch").exists()
 
 
 def test_ids_texts_and_lengths_go_with_the_rows(folder, whole, encoder):
