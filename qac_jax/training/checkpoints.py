@@ -1,7 +1,7 @@
-"""Checkpoints of a run: asynchronous, restorable onto another mesh, refused for another run.
+"""Checkpoints of a run: asynchronous, restorable onto another mesh, and only by the same run.
 
-Orbax stays behind this file. A checkpoint is the state as nested dicts of plain arrays (so it does
-not depend on classes of Flax or Optax) and one JSON: the loader's state and what the run is.
+Only this file uses Orbax. A checkpoint is the state as nested dicts of plain arrays (so it does not
+depend on classes of Flax or Optax) and one JSON: the loader's state and the identity of the run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Json = dict[str, Any]
 class Checkpoints:
     """The checkpoints of one run in one folder.
 
-    `identity` says what the run is: {"model": {…}, "data": …, "settings": {…}}, JSON-able. A
-    checkpoint with another identity is refused.
+    `identity` describes the run as JSON: {"model": {…}, "data": …, "settings": {…}}. Restoring a
+    checkpoint with another identity raises UserError.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Checkpoints:
         )
 
     def latest(self) -> int | None:
-        """The last whole checkpoint's step."""
+        """The step of the last complete checkpoint."""
         return self._manager.latest_step()
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are kept."""
+        """The steps of all checkpoints on disk."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: Any, facts: Mapping[str, Any]) -> None:
@@ -66,15 +66,15 @@ class Checkpoints:
         )
 
     def restore(self, abstract: Any, step: int | None = None) -> tuple[Any, Json]:
-        """(state, facts) of a step (default: the last); `abstract` says shapes and shardings."""
+        """(state, facts) of a step (default: the last); `abstract` has shapes and shardings."""
         step = self.latest() if step is None else step
-        found = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        self._refuse_others(found["meta"]["identity"])
+        stored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
+        self._check_identity(stored["meta"]["identity"])
         target = plain(abstract)
         restored = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
         )
-        return like(abstract, restored["state"]), found["meta"]["facts"]
+        return like(abstract, restored["state"]), stored["meta"]["facts"]
 
     def keep_only(self, step: int | None) -> None:
         """Removes all checkpoints but that of `step`."""
@@ -90,20 +90,22 @@ class Checkpoints:
         self._manager.wait_until_finished()
         self._manager.close()
 
-    def _refuse_others(self, there: Mapping[str, Any]) -> None:
+    def _check_identity(self, stored: Mapping[str, Any]) -> None:
         for part in self.identity:
-            difference = _difference(there.get(part), self.identity[part], part)
+            difference = _difference(stored.get(part), self.identity[part], part)
             if difference:
                 raise UserError(
                     f"the checkpoint in {self.folder} belongs to a run with another {part} "
-                    f"({difference}); give the settings it was made with, or another --out"
+                    f"({difference}); give the settings of that run, or another --out"
                 )
 
 
 def abstract_like(tree: Any, shardings: Any) -> Any:
-    """Shapes and types with the places where restored arrays are to live."""
+    """Shapes and types with the shardings of the arrays to restore."""
     return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, shardings
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        tree,
+        shardings,
     )
 
 
@@ -135,14 +137,14 @@ def _names(path: Any) -> list[str]:
     return [jax.tree_util.keystr((key,), simple=True) for key in path]
 
 
-def _difference(there: Any, here: Any, name: str) -> str:
-    """The first setting in which two descriptions differ, in words."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in sorted(set(there) | set(here)):
-            if found := _difference(there.get(key), here.get(key), f"{name}.{key}"):
-                return found
+def _difference(stored: Any, own: Any, name: str) -> str:
+    """The first setting in which two descriptions differ, as text; "" if they are equal."""
+    if isinstance(stored, dict) and isinstance(own, dict):
+        for key in sorted(set(stored) | set(own)):
+            if text := _difference(stored.get(key), own.get(key), f"{name}.{key}"):
+                return text
         return ""
-    return "" if there == here else f"{name} is {_short(there)} there and {_short(here)} here"
+    return "" if stored == own else f"{name} is {_short(stored)} there and {_short(own)} here"
 
 
 def _short(value: Any) -> str:

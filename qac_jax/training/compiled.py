@@ -1,4 +1,4 @@
-"""Compiled programs kept between runs: compiling takes longer than many a training step."""
+"""A cache of compiled programs on disk: compiling takes longer than many training steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from qac_jax.hashing import user_cache
 
 
 def keep_between_runs() -> None:
-    """Compiled programs are kept, unless JAX is told where itself."""
+    """Caches compiled programs in the user's cache, unless JAX is configured to cache elsewhere."""
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         folder = user_cache() / "compiled" / _machine(jax.default_backend())
         jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
-        # An earlier stage of this process has compiled without, and JAX looks only once.
+        # An earlier stage of this process may have compiled without it, and JAX reads it once.
         compilation_cache.reset_cache()
 
 
 def _machine(backend: str) -> str:
-    """What compiled programs are tied to and JAX's keys for them do not say: a CPU's
-    instructions and how many cores share the work."""
+    """What compiled programs depend on beside JAX's own cache keys: the CPU's instructions and
+    the number of cores."""
     if backend != "cpu":
         return backend
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    told = [platform.machine(), platform.processor(), str(cores)]
+    facts = [platform.machine(), platform.processor(), str(cores)]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         first = file.read().split("\n\n", 1)[0].splitlines()
-        told += [line for line in first if line.startswith(("model name", "flags", "Features"))]
-    return "cpu-" + hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+        facts += [line for line in first if line.startswith(("model name", "flags", "Features"))]
+    return "cpu-" + hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]

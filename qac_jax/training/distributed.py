@@ -12,7 +12,7 @@ from qac_jax.progress import say
 def start(place: Place) -> None:
     """Joins the other processes of this run, if there are any."""
     if place.launcher and not jax.distributed.is_initialized():
-        # CPU devices of several processes reduce over gloo; it says nothing about others.
+        # CPU devices of several processes reduce over gloo; other devices ignore it.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         if place.launcher == "explicit":
             jax.distributed.initialize(place.coordinator, place.count, place.number)
@@ -28,11 +28,11 @@ def start(place: Place) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process writes what is written once."""
+    """Whether this process writes the files that only one process writes."""
     return jax.process_index() == 0
 
 
 def barrier(name: str) -> None:
-    """Returns when all processes of the run have come here."""
+    """Returns when all processes of the run have reached this point."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)

@@ -1,4 +1,4 @@
-"""What a run would take, without data and without compiling: for dry runs."""
+"""The cost of a run, without data and without compiling: for dry runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qac_jax.training import report
 from qac_jax.training.journal import padded_tokens
 
 
-# The share of a device's peak that hours are said for: what well-tuned BERTs reach.
+# The share of a device's peak that hours are estimated for: what well-tuned BERTs reach.
 MFU = 0.4
 DEVICE_COUNTS = (1, 2, 4, 8, 16)
 _FLOAT = 4
@@ -33,11 +33,11 @@ def plan(
     ema: bool = False,
     microbatch: int = 0,
 ) -> dict[str, Any]:
-    """Steps, tokens, FLOPs, bytes of state, hours on known devices; None where it is not known.
+    """Steps, tokens, FLOPs, bytes of state, hours on known devices; None where unknown.
 
     Tokens are those of full batches, so they and the hours are upper bounds. Hours and memory of
-    several devices are those of data parallelism: each holds the whole state, and computes its
-    part of a microbatch in bf16 (on a V100, which has none, in fp16).
+    several devices assume data parallelism: each holds the whole state, and computes its part of
+    a microbatch in bf16 (on a V100, which has none, in fp16).
     """
     variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     parameters = report.count_parameters(variables["params"])
@@ -46,8 +46,8 @@ def plan(
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
-        # Parameters, gradients, two moments of the optimiser, the running mean, and what state the
-        # objective has beside them.
+        # Parameters, gradients, two moments of the optimiser, the EMA, and the objective's other
+        # state.
         "state_bytes": parameters * _FLOAT * (5 if ema else 4)
         + sum(x.size * x.dtype.itemsize for x in state),
     }
@@ -65,7 +65,7 @@ def plan(
     rows = microbatch or batch_size
     kept = objective.with_precision("bfloat16").activation_bytes(spec(rows))
     if kept is not None:
-        # Linear in the examples, which a device may have a fraction of.
+        # Linear in the examples, so a device has its share of it.
         result["microbatch"] = rows
         result["activation_bytes"] = kept
     if steps is None:
@@ -87,7 +87,7 @@ def plan(
 
 
 def _on(device: hardware.Device, count: int, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Hours and memory on so many of these devices."""
+    """Hours and memory on `count` of these devices."""
     needed = result["state_bytes"] + result["activation_bytes"] / count
     return {
         "hours": result["hours"][device.name] / count,
@@ -97,13 +97,13 @@ def _on(device: hardware.Device, count: int, result: Mapping[str, Any]) -> dict[
 
 
 def table(devices: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """The estimate for devices as lines of text: hours, and gigabytes where they do not fit."""
+    """The estimate as a table in text: hours and memory; "!" marks where it does not fit."""
     counts = next(iter(devices.values()))
     lines = [f"{'hours on':<10}" + "".join(f"{f'x {count}':>16}" for count in counts)]
     for name, each in devices.items():
         cells = []
-        for found in each.values():
-            memory = f"{found['memory_bytes'] / 2**30:.0f} GiB"
-            cells.append(f"{found['hours']:,.1f} ({memory}{'' if found['fits'] else '!'})")
+        for estimate in each.values():
+            memory = f"{estimate['memory_bytes'] / 2**30:.0f} GiB"
+            cells.append(f"{estimate['hours']:,.1f} ({memory}{'' if estimate['fits'] else '!'})")
         lines.append(f"{name:<10}" + "".join(f"{cell:>16}" for cell in cells))
     return lines

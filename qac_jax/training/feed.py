@@ -1,4 +1,4 @@
-"""What the trainer needs of data."""
+"""The interface of loaders that the trainer needs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 
 class Loader(Protocol):
-    """Batches without end, and the place among them.
+    """An endless iterator over batches whose position can be saved and restored.
 
-    A batch holds this process's rows of the whole batch: part `index` of `count` equal parts, as
-    `qac_jax.training.mesh.my_part` says.
+    A batch has this process's rows of the whole batch: part `index` of `count` equal parts, as
+    `qac_jax.training.mesh.my_part` returns them.
     """
 
     @property
     def identity(self) -> str:
-        """Of the data and of the settings that choose and order them."""
+        """A hash of the data and of the settings that choose and order them."""
 
     @property
     def examples_per_epoch(self) -> int:
@@ -25,14 +25,14 @@ class Loader(Protocol):
 
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        """Shape and type of every array that `next` gives."""
+        """Shape and type of every array that `next` returns."""
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
 
     def __next__(self) -> dict[str, np.ndarray]: ...
 
     def state(self) -> dict[str, Any]:
-        """JSON that brings another loader of the same data to this place."""
+        """The position as JSON, to restore in another loader of the same data."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes to the place of that state."""
+        """Moves to a saved position."""

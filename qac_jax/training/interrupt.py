@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while training: finish the step, save, say how to go on."""
+"""SIGTERM and SIGINT while training: finish the step, save, print how to resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Saved(Interrupted):
 
 
 class Watch:
-    """Whether a signal has come, asked once a step."""
+    """Whether a signal has been received; checked once per step."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -45,16 +45,16 @@ class Watch:
 
 @contextlib.contextmanager
 def watch() -> Iterator[Watch]:
-    """Signals are noted inside; a second one has its usual effect at once."""
-    noted = Watch()
-    # With several processes SIGTERM belongs to JAX's own notifier, which tells all of them.
+    """Records signals inside the context; a second one has its usual effect at once."""
+    signals = Watch()
+    # With several processes SIGTERM belongs to JAX's own notifier, which notifies all of them.
     if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
-        yield noted
+        yield signals
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _: object) -> None:
-        noted.number = number
+        signals.number = number
         restore()
 
     def restore() -> None:
@@ -64,6 +64,6 @@ def watch() -> Iterator[Watch]:
     for number in before:
         signal.signal(number, note)
     try:
-        yield noted
+        yield signals
     finally:
         restore()

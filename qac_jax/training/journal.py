@@ -1,4 +1,4 @@
-"""What a run says while it goes: rates, log lines, the metrics file."""
+"""Logging of a run: rates, log lines, the metrics file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Figures = dict[str, float]
 
 
 class Clock:
-    """Time and tokens since the last log, without what is not training."""
+    """Time and tokens since the last log, training only."""
 
     def __init__(self, step: int):
         self.restart(step)
@@ -33,7 +33,7 @@ class Clock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """A stretch of time that is not counted."""
+        """Time inside the context is not counted."""
         began = time.monotonic()
         yield
         self._lost += time.monotonic() - began
@@ -47,11 +47,11 @@ class Clock:
         figures = {
             "step_ms": seconds / steps * 1e3,
             "examples_per_second": size * steps / seconds,
-            # Parts are alike: this process's tokens speak for the others.
+            # The parts of other processes have about as many tokens as this one's.
             "tokens_per_second": self.tokens * parts / seconds,
         }
         if step_flops is not None:
-            # The formula is for full rows; only what is not padding counts as useful.
+            # The formula is for full rows; only tokens that are not padding count as useful.
             step_flops *= self.tokens * parts / (steps * max(padded_tokens(spec), 1))
         used = report.mfu(step_flops, seconds / steps, list(mesh.devices.flat))
         return figures if used is None else {**figures, "mfu": used}
@@ -63,7 +63,7 @@ def tokens_of(batch: Mapping[str, np.ndarray]) -> int:
 
 
 def padded_tokens(spec: Mapping[str, Any]) -> int:
-    """Places for tokens in a batch of these shapes."""
+    """Tokens in a batch of these shapes, padding included."""
     return sum(math.prod(x.shape) for name, x in spec.items() if f"{name}_length" in spec)
 
 
@@ -72,7 +72,7 @@ def shown(figures: Mapping[str, float]) -> str:
 
 
 def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
-    """One line for the person who watches."""
+    """One line of figures for the terminal."""
     speed = ("step_ms", "examples_per_second", "tokens_per_second", "mfu", "skipped")
     last = ("grad_norm", "learning_rate", *speed)
     first = {"loss": figures["loss"]} if "loss" in figures else {}
@@ -94,25 +94,25 @@ def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
 
 
 def announce(line: str) -> None:
-    """Said by one process only."""
+    """Prints a line, from the first process only."""
     if is_first():
         say(line)
 
 
-def means(found: list[Mapping[str, Any]]) -> Figures:
-    """The mean of every figure."""
-    if not found:
+def means(records: list[Mapping[str, Any]]) -> Figures:
+    """The mean of every figure over the records."""
+    if not records:
         return {}
-    return {name: float(np.mean([figures[name] for figures in found])) for name in found[0]}
+    return {name: float(np.mean([figures[name] for figures in records])) for name in records[0]}
 
 
 def metrics_file(path: epath.Path) -> Metrics:
-    """The run's metrics; every process has one, only the first one's is kept."""
+    """The run's metrics file; processes but the first write to /dev/null."""
     return Metrics(path if is_first() else epath.Path("/dev/null"), run_name=path.parent.name)
 
 
 def forget_after(path: epath.Path, step: int) -> None:
-    """Drops lines of steps that a killed run had logged and a resumed one will log again."""
+    """Removes the lines of steps after `step`, which a resumed run will log again."""
     if not (is_first() and path.exists()):
         return
     kept = []
@@ -121,5 +121,5 @@ def forget_after(path: epath.Path, step: int) -> None:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
         except ValueError:
-            break  # the line that the kill cut short
+            break  # the last line of a killed run may be incomplete
     path.write_text("".join(kept))

@@ -1,6 +1,6 @@
-"""The training loop: compile, resume, then step, log, validate, save until the end.
+"""The training loop: compile, resume, then step, log, validate and save until the end.
 
-Nothing in it waits for the devices except at steps that log, validate or save.
+It waits for the devices only at steps that log, validate or save.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from qac_jax.training.validation import Best, Validation
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How long a run is, and what happens every N steps of it."""
+    """The length of a run, and what happens every N steps of it."""
 
     total_steps: int
     monitoring: Monitoring = Monitoring()
 
     def at(self, every: int, step: int) -> bool:
-        """Whether something that happens every N steps, and at the end, happens now."""
+        """Whether something that happens every N steps, and at the last step, happens now."""
         return step == self.total_steps or bool(every and step % every == 0)
 
 
@@ -52,8 +52,8 @@ def train(
     """Trains to the end of the plan, from the last checkpoint in `folder` if there is one.
 
     Returns the state whose parameters are the result: of the last step, or of the best one.
-    `params` are what to start from, `identity` what the run is (see Checkpoints). A signal ends it
-    with `interrupt.Saved` after saving.
+    `params` are initial parameters, `identity` describes the run (see Checkpoints). After a signal
+    it saves and raises `interrupt.Saved`.
     """
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def train(
         step, best = facts["step"], Best(plan.monitoring.best, **facts["best"])
         data.restore(facts["loader"])
         announce(f"resuming after step {step} of {plan.total_steps}")
-    best_one.keep_only(best.step)  # later ones are of a future that did not happen
+    best_one.keep_only(best.step)  # a killed run may have saved later ones
     journal.forget_after(folder / "metrics.jsonl", step)
 
     since_log: list[Any] = []
@@ -101,8 +101,8 @@ def train(
             if window.last and step == window.last:
                 jax.block_until_ready(state)
                 with clock.paused():
-                    found = profiler.stop(folder / "profile", run_step)
-                    announce(profiler.table(found, window.last - window.first))
+                    kernels = profiler.stop(folder / "profile", run_step)
+                    announce(profiler.table(kernels, window.last - window.first))
             if plan.at(plan.monitoring.log_every, step):
                 figures = finite_means(engine, state, since_log, step)
                 figures |= clock.rates(step, spec, step_flops, engine.mesh)
@@ -123,7 +123,7 @@ def train(
             if stop or plan.at(plan.monitoring.save_every, step):
                 with clock.paused():
                     finite_means(engine, state, since_log, step)
-                    best_one.wait()  # what the facts speak of must be there
+                    best_one.wait()  # the facts name it, so it must be complete
                     facts = {"step": step, "loader": data.state(), "best": best.facts()}
                     checkpoints.save(step, state, facts)
                     best_one.keep_only(best.step)
@@ -140,7 +140,7 @@ def train(
 
 
 def compile_step(engine: Engine, spec: Any, step_flops: float | None) -> jax.stages.Compiled:
-    """The step, compiled before anything is computed; says what it will take."""
+    """The step, compiled before anything is computed; prints memory and FLOPs."""
     sizes = ", ".join(f"{axis} {size}" for axis, size in engine.mesh.shape.items())
     kind = engine.mesh.devices.flat[0].device_kind
     announce(f"compiling the step for {engine.mesh.size} x {kind} ({sizes})")
@@ -155,19 +155,19 @@ def compile_step(engine: Engine, spec: Any, step_flops: float | None) -> jax.sta
 
 
 def finite_means(engine: Engine, state: State, since_log: list[Any], step: int) -> journal.Figures:
-    """The mean metrics of the last steps; ends the run where too many were not finite."""
-    found = jax.device_get(since_log)
+    """The mean metrics of the last steps; raises UserError if too many were not finite."""
+    records = jax.device_get(since_log)
     skipped = int(jax.device_get(state.skipped))
     if skipped > engine.max_skips:
-        first = step - len(found) + 1
-        bad = [first + i for i, metrics in enumerate(found) if not _is_finite(metrics)]
+        first = step - len(records) + 1
+        bad = [first + i for i, metrics in enumerate(records) if not _is_finite(metrics)]
         where = f"step {bad[0]}, between steps {first} and {step}" if bad else f"step {step}"
         raise UserError(
             f"the loss or its gradient is not finite at {where} ({skipped} such steps, "
             f"max_skips={engine.max_skips}); lower the learning rate, lengthen the warm-up, or "
             "allow more skipped steps"
         )
-    means = journal.means([metrics for metrics in found if _is_finite(metrics)])
+    means = journal.means([metrics for metrics in records if _is_finite(metrics)])
     return {**means, "skipped": skipped} if skipped else means
 
 
@@ -180,5 +180,5 @@ def _next(data: Loader, step: int, total: int) -> dict[str, np.ndarray]:
         return next(data)
     except StopIteration:
         raise UserError(
-            f"the data ended after {step} of {total} steps; ask for fewer steps"
+            f"the data ended after {step} of {total} steps; choose fewer steps"
         ) from None

@@ -1,9 +1,9 @@
-"""The device mesh, and which axis of which array is cut over which of its axes.
+"""The device mesh, and how the axes of arrays are sharded over its axes.
 
-One mesh with three axes: `data` (copies of the parameters, other examples), `fsdp` (other examples,
-and parameters cut over it) and `tensor` (matrix products cut over it). Modules name the axes of
-their arrays ("embed", "mlp", …); a table of rules says where a name goes. A size of one switches
-an axis off, so one table serves from a laptop to a pod.
+One mesh with three axes: `data` (batches sharded, parameters replicated), `fsdp` (batches and
+parameters sharded) and `tensor` (matrix products sharded). Modules name the axes of their arrays
+("embed", "mlp", …); a table of rules maps names to mesh axes. A size of one switches an axis off,
+so one table serves from a laptop to a pod.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH_AXES = ("data", "fsdp")
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
 # The order is the priority for activations: where "batch" has taken `fsdp`, an activation's
-# "embed" stays whole, and a parameter's "embed" is cut.
+# "embed" is replicated, and a parameter's "embed" is sharded.
 _BATCH: Rules = (("batch", BATCH_AXES),)
 _WHOLE: Rules = tuple((name, None) for name in ("length", "positions", "types", "layers", "labels"))
 _FSDP: Rules = (("embed", "fsdp"),)
@@ -50,13 +50,13 @@ def rules_named(name: str) -> Rules:
 
 
 def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
-    """Sizes of (data, fsdp, tensor); one of them may be -1: what the others leave."""
+    """Sizes of (data, fsdp, tensor); one of them may be -1: the rest of the devices."""
     sizes = tuple(int(size) for size in shape)
     shown = "x".join(map(str, sizes))
     if len(sizes) != len(AXES) or any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
         raise UserError(
-            f"mesh={shown} is no mesh; give three sizes, data, fsdp, tensor, each 1 or more, "
-            "at most one of them -1 (the rest of the devices)"
+            f"mesh={shown} is not a valid mesh; give three sizes, data, fsdp, tensor, each 1 or "
+            "more, at most one of them -1 (the rest of the devices)"
         )
     known = math.prod(size for size in sizes if size != -1)
     if -1 in sizes and devices % known == 0:
@@ -80,20 +80,20 @@ def make_mesh(shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None =
     types = (AxisType.Auto,) * len(AXES)
     mesh = jax.make_mesh(sizes, AXES, types, devices=devices)
     if jax.process_count() > 1 and not _rows_are_contiguous(mesh):
-        # The order that suits the wires may interleave hosts; each host reads one run of rows.
+        # The order that suits the network may interleave hosts; each host reads contiguous rows.
         devices.sort(key=lambda d: (d.process_index, d.id))
         mesh = Mesh(np.array(devices).reshape(sizes), AXES, axis_types=types)
     return mesh
 
 
 def within_data(rules: Rules) -> Rules:
-    """The rules for code that is mapped over the mesh axis `data` already."""
+    """The rules inside a vmap over the mesh axis `data`."""
     return (("batch", "fsdp"), *(rule for rule in rules if rule[0] != "batch"))
 
 
 @contextlib.contextmanager
 def use(mesh: Mesh, rules: Rules) -> Iterator[None]:
-    """Modules traced inside place their activations by these rules on this mesh."""
+    """Activations of modules traced inside are sharded by these rules on this mesh."""
     with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
         yield
 
@@ -101,8 +101,8 @@ def use(mesh: Mesh, rules: Rules) -> Iterator[None]:
 def spec(
     names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, rules: Rules, what: str = "array"
 ) -> PartitionSpec:
-    """The mesh axes of an array with these logical axes; refuses what does not fit."""
-    table = dict(reversed(rules))  # the first rule for a name counts
+    """The mesh axes of an array with these logical axes; UserError where sizes do not fit."""
+    table = dict(reversed(rules))  # the first rule for a name applies
     taken: dict[str, str] = {}
     places: list[str | tuple[str, ...] | None] = []
     for name, size in zip(names, shape, strict=True):
@@ -139,7 +139,7 @@ def spec(
 def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
     """Abstract variables (boxed with logical axes, or plain) as the tree of their NamedShardings.
 
-    The tree has the structure of the unboxed variables. What has no logical axes is replicated.
+    The tree has the structure of the unboxed variables. Arrays without logical axes are replicated.
     """
 
     def one(path: Any, leaf: Any) -> NamedSharding:
@@ -157,10 +157,10 @@ def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
 
 
 def like_parameters(tree: Any, params: Any, param_shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of an optimiser's state: what mirrors a parameter is cut as that parameter.
+    """Shardings of an optimiser's state: leaves that mirror a parameter are sharded as it is.
 
     A leaf mirrors a parameter when its path ends with the parameter's and its shape is the same;
-    counters and scalars are replicated. So any Optax state is understood without its classes.
+    counters and scalars are replicated. So this works for any Optax state without its classes.
     """
     flat_shardings = jax.tree.leaves(param_shardings)
     known = {
@@ -182,22 +182,22 @@ def like_parameters(tree: Any, params: Any, param_shardings: Any, mesh: Mesh) ->
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Whole on every device."""
+    """Replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The first axis of a batch: cut over `data` and `fsdp`."""
+    """The first axis of a batch is sharded over `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def batch_ways(mesh: Mesh) -> int:
-    """Over how many devices a batch is cut."""
+    """The number of shards of a batch."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
-    """Refuses a batch that cannot be spread evenly."""
+    """Raises UserError for a batch that cannot be sharded evenly."""
     ways = batch_ways(mesh)
     if size < 1 or size % ways:
         raise UserError(
@@ -208,7 +208,7 @@ def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
 
 
 def largest_batch(mesh: Mesh, count: int) -> int:
-    """The largest batch of at most `count` examples that can be spread evenly."""
+    """The largest batch of at most `count` examples that can be sharded evenly."""
     ways = batch_ways(mesh)
     if count < ways:
         raise UserError(
@@ -219,7 +219,7 @@ def largest_batch(mesh: Mesh, count: int) -> int:
 
 
 def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
-    """Which rows [start, stop) of a batch of `size` this process feeds."""
+    """The rows [start, stop) of a batch of `size` that this process reads."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((size,))
     starts = [index[0].start or 0 for index in indices.values() if index]
     stops = [
@@ -229,7 +229,7 @@ def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
 
 
 def my_part(mesh: Mesh) -> tuple[int, int]:
-    """This process reads part `index` of `count` equal parts of every batch."""
+    """(index, count): the part of every batch that this process reads, of equal parts."""
     ways = batch_ways(mesh)
     start, stop = my_rows(mesh, ways)
     return start // (stop - start), ways // (stop - start)
@@ -238,7 +238,7 @@ def my_part(mesh: Mesh) -> tuple[int, int]:
 def whole_spec(
     spec: Mapping[str, tuple[tuple[int, ...], Any]], mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of whole batches, from (shape, dtype) of the part that this process reads."""
+    """Shapes of whole batches, from (shape, dtype) of this process's part."""
     _, parts = my_part(mesh)
     return {
         name: jax.ShapeDtypeStruct((shape[0] * parts, *shape[1:]), dtype)
@@ -247,7 +247,7 @@ def whole_spec(
 
 
 def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's rows of a batch as arrays over all devices."""
+    """Global arrays over all devices, from this process's rows of a batch."""
     sharding = batch_sharding(mesh)
     if jax.process_count() == 1:
         return {name: jax.device_put(array, sharding) for name, array in batch.items()}
@@ -261,14 +261,14 @@ def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
 
 
 def to_host(tree: Any) -> Any:
-    """Arrays over all devices as whole numpy arrays, on every process."""
+    """Global arrays as whole numpy arrays, on every process."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def _rows_are_contiguous(mesh: Mesh) -> bool:
-    """Whether the batch rows of each process are one run."""
+    """Whether the batch rows of each process are contiguous."""
     per_row = np.array(mesh.devices).reshape(batch_ways(mesh), -1)
     for process in range(jax.process_count()):
         rows = [i for i, row in enumerate(per_row) if any(d.process_index == process for d in row)]

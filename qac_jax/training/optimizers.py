@@ -1,14 +1,14 @@
-"""Optimisers by name: AdamW and LAMB in the variants that the papers' numbers come from.
+"""Optimisers by name: AdamW and LAMB in the variants that the papers used.
 
     adamw           torch's AdamW; Hugging Face's Trainer today
-    adamw_hf        transformers' own AdamW, the Trainer's before: epsilon before the bias
-                    correction, decay after the update
+    adamw_hf        transformers' own AdamW, formerly the Trainer's: epsilon before the
+                    bias correction, decay after the update
     lamb            LAMB with bias correction: the paper, and Paddle 2 and later
     lamb_paddle18   Paddle 1.8's, without bias correction (PAIR's and RocketQA's released codes)
 
-Which parameters are not decayed and which do not move is said by regular expressions, searched in
-the parameter's path ("encoder/layers/0/attention/query/kernel"). Where layers are stacked along a
-leading axis (a scan), LAMB's norms are a layer's own, and patterns see each layer's number.
+Parameters without decay and frozen parameters are chosen by regular expressions, searched in the
+parameter's path ("encoder/layers/0/attention/query/kernel"). Where layers are stacked along a
+leading axis (a scan), LAMB's norms are per layer, and patterns see each layer's number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STACK = "layers"
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """An optimiser, its schedule, its clipping, and what it leaves alone."""
+    """An optimiser, its schedule, its clipping, and what it does not decay or train."""
 
     name: str = "adamw"
     learning_rate: float = 1e-4
@@ -50,12 +50,12 @@ class Optimizer:
     eps: float | None = None  # None: 1e-8 for AdamW, 1e-6 for LAMB
     weight_decay: float = 0.01
     no_decay: tuple[str, ...] = ("bias", "scale$")
-    adapt_excluded: bool = False  # LAMB: trust ratio for what is not decayed (Paddle: yes)
+    adapt_excluded: bool = False  # LAMB: trust ratio without decay too (Paddle: yes)
     clip_norm: float = 1.0  # of the whole gradient; 0: no clipping
     clip_epsilon: float = 1e-6  # added to the norm: torch 1e-6, Paddle and Optax 0
     schedule_name: str = "linear"
     warmup_ratio: float = 0.0
-    warmup_steps: int = 0  # goes before the ratio
+    warmup_steps: int = 0  # takes precedence over the ratio
     final_ratio: float = 0.0  # share of the learning rate that linear and cosine end at
     frozen: tuple[str, ...] = ()
 
@@ -72,7 +72,9 @@ class Optimizer:
         for field in ("no_decay", "frozen"):
             patterns = getattr(self, field)
             if isinstance(patterns, str):
-                raise UserError(f"{field}={patterns!r} is one text; expected a list of patterns")
+                raise UserError(
+                    f"{field}={patterns!r} is a single text; expected a list of patterns"
+                )
             object.__setattr__(self, field, tuple(patterns))
             for pattern in patterns:
                 _compile(field, pattern)
@@ -100,7 +102,7 @@ class Optimizer:
         )
 
     def build(self, total_steps: int, params: Any) -> optax.GradientTransformation:
-        """The transformation; `params` (or their shapes) are looked at for their paths only."""
+        """The transformation; of `params` (or their shapes) only the paths are used."""
         rate = self.schedule(total_steps)
         eps = _EPSILON[self.name] if self.eps is None else self.eps
         parts = []
@@ -118,12 +120,12 @@ class Optimizer:
         return freeze(whole, self.frozen, params) if self.frozen else whole
 
     def decays(self, path: Any) -> bool:
-        """Whether the parameter with this key path is decayed."""
+        """Whether the parameter with this key path has weight decay."""
         name = path_name(path)
         return not any(re.search(pattern, name) for pattern in self.no_decay)
 
     def _decayed(self, params: Any) -> Any:
-        """Which leaves of a tree of parameters are decayed."""
+        """Which leaves of a tree of parameters have weight decay."""
         return jax.tree_util.tree_map_with_path(lambda path, _: self.decays(path), params)
 
     def _adapts(self, path: Any) -> bool:
@@ -136,7 +138,7 @@ def path_name(path: Any) -> str:
 
 
 def is_stacked(path: Any) -> bool:
-    """Whether the leaf holds all layers of a stack along its first axis.
+    """Whether the leaf has all layers of a stack along its first axis.
 
     The models' convention: a stack is the subtree "layers", of numbered layers or of one layer
     whose leaves are stacked.
@@ -145,7 +147,7 @@ def is_stacked(path: Any) -> bool:
 
 
 def _stack_end(names: Sequence[str]) -> int | None:
-    """Where a layer's number would stand in the path of a stacked leaf."""
+    """The index of the layer's number in the path of a stacked leaf; None: not stacked."""
     for place, name in enumerate(names[:-1], 1):
         if name == STACK and not names[place].isdigit():
             return place
@@ -155,16 +157,16 @@ def _stack_end(names: Sequence[str]) -> int | None:
 def freeze(
     inner: optax.GradientTransformation, patterns: Sequence[str], params: Any
 ) -> optax.GradientTransformation:
-    """`inner`, for which frozen parameters have no gradient, and which does not move them."""
-    moves = _moving(patterns, params)
+    """`inner` with zero gradients and updates for frozen parameters."""
+    trained = _trained(patterns, params)
 
     def keep(tree: Any) -> Any:
-        def one(leaf: jax.Array, moving: bool | np.ndarray) -> jax.Array:
-            if isinstance(moving, bool):
-                return leaf if moving else jnp.zeros_like(leaf)
-            return jnp.where(moving, leaf, jnp.zeros_like(leaf))
+        def one(leaf: jax.Array, mask: bool | np.ndarray) -> jax.Array:
+            if isinstance(mask, bool):
+                return leaf if mask else jnp.zeros_like(leaf)
+            return jnp.where(mask, leaf, jnp.zeros_like(leaf))
 
-        return jax.tree.map(one, tree, moves)
+        return jax.tree.map(one, tree, trained)
 
     def update(grads: Any, state: Any, params: Any = None):
         updates, state = inner.update(keep(grads), state, params)
@@ -173,31 +175,31 @@ def freeze(
     return optax.GradientTransformation(inner.init, update)
 
 
-def _moving(patterns: Sequence[str], params: Any) -> Any:
-    """Which parameters move: a truth value a leaf, or one a layer where layers are stacked."""
+def _trained(patterns: Sequence[str], params: Any) -> Any:
+    """Which parameters are trained: a bool per leaf, or per layer where layers are stacked."""
     tests = {pattern: _compile("frozen", pattern) for pattern in patterns}
     unused = dict(tests)
 
-    def moves(name: str) -> bool:
+    def is_trained(name: str) -> bool:
         hits = [pattern for pattern, test in tests.items() if test.search(name)]
         for pattern in hits:
             unused.pop(pattern, None)
         return not hits
 
     def one(path: Any, leaf: Any) -> bool | np.ndarray:
-        found = np.array([moves(name) for name in _layer_names(path, leaf)])
-        if found.all() or not found.any():
-            return bool(found[0])
-        return found.reshape(-1, *[1] * (len(leaf.shape) - 1))
+        mask = np.array([is_trained(name) for name in _layer_names(path, leaf)])
+        if mask.all() or not mask.any():
+            return bool(mask[0])
+        return mask.reshape(-1, *[1] * (len(leaf.shape) - 1))
 
     tree = jax.tree_util.tree_map_with_path(one, params)
     if unused:
         paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         raise UserError(
-            f"frozen={sorted(unused)[0]!r} matches no parameter; expected a pattern found in paths "
+            f"frozen={sorted(unused)[0]!r} matches no parameter; expected a pattern of paths "
             f"such as {paths[0]!r} and {paths[-1]!r}"
         )
-    if not any(np.any(moving) for moving in jax.tree.leaves(tree)):
+    if not any(np.any(mask) for mask in jax.tree.leaves(tree)):
         raise UserError(
             f"frozen={list(patterns)} matches every parameter; nothing would be trained"
         )
@@ -205,7 +207,7 @@ def _moving(patterns: Sequence[str], params: Any) -> Any:
 
 
 def _layer_names(path: Any, leaf: Any) -> Iterator[str]:
-    """The parameter's name; those of its layers, with their numbers, where they are stacked."""
+    """The parameter's path; where layers are stacked one for each layer, with its number."""
     names = path_name(path).split("/")
     place = _stack_end(names)
     if place is None:

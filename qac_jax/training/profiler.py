@@ -1,4 +1,4 @@
-"""A window of steps profiled by JAX, and its heaviest kernels as a table in the terminal."""
+"""A window of steps profiled by JAX, and its most expensive kernels as a table."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class Window:
         match = re.fullmatch(r"(\d+):(\d+)", text)
         if match is None or int(match[1]) >= int(match[2]):
             raise UserError(
-                f"profile={text!r} is no window of steps; expected FIRST:LAST such as 10:15"
+                f"profile={text!r} is not a valid window of steps; expected FIRST:LAST "
+                "such as 10:15"
             )
         return cls(int(match[1]), int(match[2]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """All calls of one kernel."""
+    """The calls of one kernel and their total time."""
 
     name: str
     calls: int
@@ -56,18 +57,18 @@ class Event(NamedTuple):
     duration: float
 
 
-# An operation and the place that it was traced from, in the text of a compiled program.
+# An operation and the module that it was traced from, in the text of a compiled program.
 _ORIGIN = re.compile(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]+)"', re.MULTILINE)
 _WRAPPED = re.compile(r"^(?:\w+\()+([\w.]+)\)+$")  # transpose(jvp(Bert))
 
 
 def start(folder: os.PathLike[str] | str) -> None:
-    """Begins to record; the devices should be idle."""
+    """Starts recording; the devices should be idle."""
     jax.profiler.start_trace(os.fspath(folder))
 
 
 def stop(folder: os.PathLike[str] | str, compiled: jax.stages.Compiled | None = None) -> Kernels:
-    """Ends the recording; the kernels, heaviest first, by what `compiled` says they compute."""
+    """Stops recording; the most expensive kernels first, named by their origins in `compiled`."""
     jax.profiler.stop_trace()
     files = glob.glob(f"{os.fspath(folder)}/**/*.xplane.pb", recursive=True)
     profile = jax.profiler.ProfileData.from_file(max(files, key=os.path.getmtime))
@@ -75,9 +76,9 @@ def stop(folder: os.PathLike[str] | str, compiled: jax.stages.Compiled | None = 
 
 
 def kernels(profile: Any, origins: Mapping[str, str]) -> Kernels:
-    """Kernels of all devices by their own time (what they call is not counted in).
+    """Kernels of all devices by their own time (without that of kernels inside them).
 
-    Those that stand for the same lines of the model, in different layers, are one.
+    Kernels of the same module in different layers are added up.
     """
     calls: collections.Counter[str] = collections.Counter()
     seconds: dict[str, float] = collections.defaultdict(float)
@@ -91,35 +92,35 @@ def kernels(profile: Any, origins: Mapping[str, str]) -> Kernels:
 
 
 def origins(text: str) -> dict[str, str]:
-    """Operation of a compiled program -> where in the model it comes from, without numbers.
+    """Operation of a compiled program -> the module that it comes from, without layer numbers.
 
     "transpose(jvp(Bert))/layers/3/mlp/up/dot_general" becomes "back Bert/layers/*/mlp/up …".
     """
-    found = {}
+    modules = {}
     for name, origin in _ORIGIN.findall(text):
         parts = [part for part in origin.split("/") if not part.startswith("jit(")]
         backward = any(part.startswith("transpose(") for part in parts)
         parts = [_WRAPPED.sub(r"\1", part) for part in parts]
         parts = ["*" if part.isdigit() else part for part in parts if part]
-        found[name] = ("back " if backward else "") + "/".join(parts)
-    return found
+        modules[name] = ("back " if backward else "") + "/".join(parts)
+    return modules
 
 
-def table(found: Kernels, steps: int, rows: int = 12) -> str:
-    """The heaviest kernels with their share of all kernel time."""
-    total = sum(kernel.seconds for kernel in found)
+def table(kernels: Kernels, steps: int, rows: int = 12) -> str:
+    """The most expensive kernels with their share of all kernel time."""
+    total = sum(kernel.seconds for kernel in kernels)
     if not total:
         return "profile: no kernel was recorded"
     lines = [f"{'kernel':<64} {'calls/step':>10} {'ms/step':>9} {'share':>6}"]
-    for kernel in found[:rows]:
+    for kernel in kernels[:rows]:
         name = kernel.name if len(kernel.name) <= 64 else kernel.name[:30] + "…" + kernel.name[-33:]
         lines.append(
             f"{name:<64} {kernel.calls / steps:>10.1f} {kernel.seconds * 1e3 / steps:>9.3f} "
             f"{kernel.seconds / total:>6.1%}"
         )
-    rest = sum(kernel.seconds for kernel in found[rows:])
+    rest = sum(kernel.seconds for kernel in kernels[rows:])
     if rest:
-        label = f"({len(found) - rows} others)"
+        label = f"({len(kernels) - rows} others)"
         lines.append(f"{label:<64} {'':>10} {rest * 1e3 / steps:>9.3f} {rest / total:>6.1%}")
     return "\n".join(lines)
 
@@ -136,7 +137,7 @@ def _device_lines(profile: Any) -> Iterable[list[Event]]:
             yield [_event(e) for e in line.events]
     if devices:
         return
-    for plane in planes:  # CPU: kernels stand among other events of the host's threads
+    for plane in planes:  # CPU: kernels are among other events of the host's threads
         if plane.name == "/host:CPU":
             for line in plane.lines:
                 yield [event for event in map(_event, line.events) if event.operation]
@@ -149,7 +150,7 @@ def _event(event: Any) -> Event:
 
 
 def _own_times(events: list[Event]) -> Iterable[tuple[Event, float]]:
-    """Durations less those of the events inside (a loop holds the kernels of its body)."""
+    """Durations minus those of the events inside (a loop contains the kernels of its body)."""
     own: list[tuple[Event, list[float]]] = []
     stack: list[tuple[float, list[float]]] = []  # (end, own duration)
     for event in sorted(events, key=lambda e: (e.start, -e.duration)):

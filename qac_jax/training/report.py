@@ -1,7 +1,7 @@
-"""What the compiler says of a step before it runs: memory, collectives; and its analytic FLOPs.
+"""A compiled step before it runs: its memory and collectives, and the model's FLOPs.
 
-The compiler's own count of FLOPs takes the body of a loop once, so it is not used: FLOPs come from
-the objective's formula.
+The compiler counts the FLOPs of a loop's body once, so its number is not used: FLOPs come from the
+objective's formula.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _LOOP_BODY = re.compile(r"\bbody=%?([\w.-]+)")
 
 
 def collectives(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """How many collectives of each kind stand in the compiled program.
+    """The number of collectives of each kind in the compiled program.
 
-    Those in the body of a loop, which run once a turn, are counted apart (and once).
+    Those in the body of a loop, which run in every iteration, are counted separately (and once).
     """
     text = compiled.as_text() or ""
     bodies = set(_LOOP_BODY.findall(text))
@@ -51,9 +51,9 @@ def collectives(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 
 def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """Bytes a device needs: for the state, for what is temporary, and at the peak."""
+    """Bytes that a device needs: for the arguments, for temporary arrays, and at the peak."""
     stats: Any = compiled.memory_analysis()
-    if stats is None:  # a backend that does not say
+    if stats is None:  # a backend without this analysis
         return {}
     arguments = stats.argument_size_in_bytes
     fresh = stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -65,9 +65,9 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 
 def flops(objective: Objective, spec: Any) -> float | None:
-    """FLOPs of the model in one step on a batch of these shapes, where the objective knows."""
-    found = objective.flops(spec)
-    return None if found is None else float(found)
+    """FLOPs of the model in one step on a batch of these shapes; None: unknown."""
+    count = objective.flops(spec)
+    return None if count is None else float(count)
 
 
 def mfu(step_flops: float | None, seconds: float, devices: list[Any] | None = None) -> float | None:
@@ -84,11 +84,11 @@ def lines(compiled: jax.stages.Compiled, step_flops: float | None, parameters: i
     text = [f"parameters {human(parameters)}"]
     if step_flops is not None:
         text.append(f"model FLOPs per step {human(step_flops)}")
-    if found := memory(compiled):
+    if needed := memory(compiled):
         text.append(
-            f"memory per device: peak {human(found['peak'], 'B')} "
-            f"(arguments {human(found['arguments'], 'B')}, "
-            f"temporary {human(found['temporary'], 'B')})"
+            f"memory per device: peak {human(needed['peak'], 'B')} "
+            f"(arguments {human(needed['arguments'], 'B')}, "
+            f"temporary {human(needed['temporary'], 'B')})"
         )
     if counts := collectives(compiled):
         text.append("collectives: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
@@ -96,5 +96,5 @@ def lines(compiled: jax.stages.Compiled, step_flops: float | None, parameters: i
 
 
 def count_parameters(params: Any) -> int:
-    """How many numbers there are in a tree."""
+    """The number of parameters in a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,7 +1,7 @@
 """Learning rate over steps. Step t (from 0) is the t-th update; `total` updates are made.
 
-Warm-up rises from 0, so the first update changes nothing, in the references too (the reference
-notes, golden case 13): Hugging Face's and RocketQA's rules both start at t / warmup.
+Warm-up rises from 0, so the first update changes nothing: Hugging Face's and RocketQA's rules both
+start at t / warmup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
 
 
 def warmup_steps(name: str, total: int, ratio: float, steps: int) -> int:
-    """Steps of warm-up: `steps` where given, else the ratio of the total.
+    """Steps of warm-up: `steps` if set, else the ratio of the total.
 
     Hugging Face rounds the ratio up, RocketQA (whose schedule is `paddle_jump`) down.
     """
@@ -30,7 +30,7 @@ def warmup_steps(name: str, total: int, ratio: float, steps: int) -> int:
 
 
 def make(name: str, peak: float, total: int, warmup: int, floor: float = 0.0) -> Schedule:
-    """The schedule `name`; `floor` is the share of the peak that linear and cosine end at."""
+    """The schedule `name`; linear and cosine end at the share `floor` of the peak."""
     if name not in SCHEDULES:
         raise UserError(f"schedule_name={name!r} is not known; {nearest(name, SCHEDULES)}")
     if warmup > total:
@@ -40,14 +40,14 @@ def make(name: str, peak: float, total: int, warmup: int, floor: float = 0.0) ->
         )
 
     def share(step: jax.Array) -> jax.Array:
-        """Of the peak, after the warm-up."""
+        """The share of the peak after the warm-up."""
         done = jnp.clip((step - warmup) / max(1, total - warmup), 0.0, 1.0)
         if name == "linear":
             return floor + (1.0 - floor) * (1.0 - done)
         if name == "cosine":
             return floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
         if name == "paddle_jump":
-            # Counted from step 0: the rate jumps where the warm-up ends (Paddle's decay).
+            # Decayed from step 0, so the rate jumps where the warm-up ends (Paddle's decay).
             return 1.0 - jnp.minimum(step, total) / total
         return jnp.ones_like(done)
 

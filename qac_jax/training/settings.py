@@ -1,4 +1,4 @@
-"""The settings of a training run in groups; light to import, for the command line."""
+"""The settings of a training run in groups; imports no JAX, for the command line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qac_jax.fields import option
 class Schedule:
     """Length, batch size and learning rate of the training."""
 
-    steps: int = option(0, "optimiser steps in all (or --total_examples, or --epochs)")
-    total_examples: int = option(0, "examples seen in all")
+    steps: int = option(0, "number of optimiser steps (or --total_examples, or --epochs)")
+    total_examples: int = option(0, "number of training examples")
     epochs: float = option(0.0, "passes over the examples")
     batch_size: int = option(32, "examples per optimiser step, over all devices")
     microbatch: int = option(
@@ -26,24 +26,24 @@ class Schedule:
     )
 
     def total_steps(self, examples: int) -> int:
-        """The optimiser steps of a run over an epoch of so many examples."""
-        asked = {
+        """The number of optimiser steps, for an epoch of this number of examples."""
+        lengths = {
             "steps": self.steps,
             "total_examples": self.total_examples,
             "epochs": self.epochs,
         }
-        given = {name: value for name, value in asked.items() if value}
-        if len(given) != 1 or min(given.values()) < 0:
-            said = " and ".join(f"{name}={value}" for name, value in given.items())
+        chosen = {name: value for name, value in lengths.items() if value}
+        if len(chosen) != 1 or min(chosen.values()) < 0:
+            listed = " and ".join(f"{name}={value}" for name, value in chosen.items())
             raise UserError(
-                f"how long to train is said by {said or 'nothing'}; give one of --steps, "
+                f"the length of the run is set by {listed or 'nothing'}; give one of --steps, "
                 "--total_examples and --epochs, greater than 0"
             )
         seen = self.total_examples or int(self.epochs * examples)
         total = self.steps or seen // self.batch_size
         if total < 1:
             raise UserError(
-                f"{seen} examples are less than one batch of {self.batch_size}; train for longer "
+                f"{seen} examples are fewer than one batch of {self.batch_size}; train for longer "
                 "or make batch_size smaller"
             )
         return total
@@ -54,7 +54,9 @@ class Devices:
     """How a model and its batches are laid out over devices."""
 
     mesh: tuple[int, ...] = option(
-        (-1, 1, 1), "devices over data, fsdp, tensor (-1: the rest)", affects_result=False
+        (-1, 1, 1),
+        "sizes of the mesh axes data, fsdp, tensor (-1: the rest of the devices)",
+        affects_result=False,
     )
     rules: str = option("default", "table of sharding rules", affects_result=False)
 
@@ -71,5 +73,5 @@ class Monitoring:
     )
     validate_every: int = option(0, "steps between validations (0: at the end)")
     validation_batches: int = option(0, "batches of a validation (0: all)")
-    best: str = option("", "validation measure that chooses the result (default: the last step)")
+    best: str = option("", "validation metric that chooses the result (default: the last step)")
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)

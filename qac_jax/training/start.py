@@ -1,7 +1,7 @@
-"""What a run starts from and what it keeps: given parameters and their places in an objective.
+"""Initial parameters of a run, and the parameters that it exports.
 
-Loaded parameters decide the shape of the objective's module (`Objective.start_from`); what they
-lack (heads) starts anew.
+Loaded parameters decide the shape of the objective's module (`Objective.start_from`); parameters
+that they lack (heads) are initialised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Nested = dict[str, Any]
 
 
 def precision_here(name: str) -> str:
-    """The dtype of matrix products: by default bf16 where there are units for it."""
+    """The dtype of matrix products; "auto" is bfloat16, except on CPUs."""
     if name not in PRECISIONS:
         raise UserError(f"precision={name!r} is not one of {', '.join(PRECISIONS)}; choose one")
     if name != "auto":
@@ -40,13 +40,13 @@ def precision_here(name: str) -> str:
 
 
 def fuller(objective: Objective, params: Nested, whole: Nested) -> Nested:
-    """Of two trees to start from the one that more of the objective's parameters are in.
+    """Of two trees of initial parameters, the one with more of the objective's parameters.
 
-    An artefact keeps the encoder, and all that was trained with it: the same objective goes on
-    with everything, another one takes the encoder.
+    An artefact has the encoder, and all parameters trained with it: the same objective continues
+    with all of them, another one starts from the encoder.
     """
-    wanted = set(_flat(abstract_params(objective)))
-    return max((params, whole), key=lambda tree: len(wanted & set(_flat(tree))))
+    names = set(_flat(abstract_params(objective)))
+    return max((params, whole), key=lambda tree: len(names & set(_flat(tree))))
 
 
 def abstract_params(objective: Objective) -> Any:
@@ -54,43 +54,43 @@ def abstract_params(objective: Objective) -> Any:
     return nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
 
 
-def matching(given: Mapping[str, Any], target: Any) -> tuple[Nested, list[str], list[str]]:
-    """(given parameters that have a place, names without a place, names left to start anew)."""
-    places = _flat(target)
-    found = _flat(given)
+def matching(params: Mapping[str, Any], target: Any) -> tuple[Nested, list[str], list[str]]:
+    """(params that are in the target, names that are not in it, names left to initialise)."""
+    expected = _flat(target)
+    loaded = _flat(params)
     kept: Nested = {}
-    for name in sorted(set(places) & set(found)):
-        if found[name].shape != places[name].shape:
+    for name in sorted(set(expected) & set(loaded)):
+        if loaded[name].shape != expected[name].shape:
             raise UserError(
-                f"the parameter {name} to start from has the shape {tuple(found[name].shape)}, "
-                f"the model's is {tuple(places[name].shape)}; give a model of the same shape"
+                f"the parameter {name} to start from has the shape {tuple(loaded[name].shape)}, "
+                f"the model's is {tuple(expected[name].shape)}; give a model of the same shape"
             )
         level = kept
         *folders, leaf = name.split("/")
         for folder in folders:
             level = level.setdefault(folder, {})
-        level[leaf] = found[name]
+        level[leaf] = loaded[name]
     if not kept:
         raise UserError(
-            f"no parameter to start from has a place in the model ({next(iter(found), 'none')} "
-            f"there, {next(iter(places))} here); give another init or objective"
+            f"no parameter to start from belongs to the model ({next(iter(loaded), 'none')} there, "
+            f"{next(iter(expected))} here); give another init or objective"
         )
-    return kept, sorted(set(found) - set(places)), sorted(set(places) - set(found))
+    return kept, sorted(set(loaded) - set(expected)), sorted(set(expected) - set(loaded))
 
 
-def initial(objective: Objective, given: Artifact | epath.Path | None) -> tuple[Any, Any]:
-    """The objective in the shape of what it starts from, and the parameters to start from.
+def initial(objective: Objective, source: Artifact | epath.Path | None) -> tuple[Any, Any]:
+    """The objective in the shape of its initial model, and the initial parameters.
 
-    `given` is an artefact of parameters, or a model folder of another library.
+    `source` is an artefact of parameters, or a model folder of another library.
     """
-    if given is None:
+    if source is None:
         return objective, None
     runtime = objective.runtime
-    if isinstance(given, Artifact) and given.kind == parameters.KIND:
-        module, variables = parameters.load(given, runtime)
+    if isinstance(source, Artifact) and source.kind == parameters.KIND:
+        module, variables = parameters.load(source, runtime)
         objective, params = objective.start_from(module, variables["params"])
-        return objective, fuller(objective, params, parameters.load_whole(given, runtime))
-    folder = os.fspath(given.path if isinstance(given, Artifact) else given)
+        return objective, fuller(objective, params, parameters.load_whole(source, runtime))
+    folder = os.fspath(source.path if isinstance(source, Artifact) else source)
     module, variables = huggingface.load(folder, runtime)
     objective, params = objective.start_from(module, variables["params"])
     return objective, {**params, **objective.stored_heads(folder)}
@@ -99,7 +99,7 @@ def initial(objective: Objective, given: Artifact | epath.Path | None) -> tuple[
 def word_vectors_of(
     folder: epath.Path, objective: Objective, tokenizer: Tokenizer, seed: int
 ) -> Nested:
-    """The one parameter of a new model that does not start at random."""
+    """Parameters of a new model whose word embeddings come from the word vectors of a folder."""
     config = architecture.of_module(objective.model)
     if config is None:
         raise UserError(
@@ -117,10 +117,10 @@ def word_vectors_of(
     return config.with_words({}, embedding)
 
 
-def placed(given: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
-    """Given parameters that have a place in the model; `report` says which are not taken over."""
-    kept, unused, fresh = matching(given, target)
-    for names, what in ((unused, "are not used"), (fresh, "start anew")):
+def placed(params: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
+    """The parameters that belong to the model; `report` prints which are not loaded."""
+    kept, unused, fresh = matching(params, target)
+    for names, what in ((unused, "are not used"), (fresh, "are initialised")):
         if names and report:
             shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
             announce(f"{len(names)} parameter arrays {what}: {shown}")
@@ -128,10 +128,10 @@ def placed(given: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
 
 
 def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:
-    """The module that is kept after training, and its parameters."""
+    """The module that is exported after training, and its parameters."""
     kept = objective.encoder({"params": params})["params"]
     module = objective.encoder_module
-    if isinstance(module, Backbone):  # its optional parts are those whose parameters are kept
+    if isinstance(module, Backbone):  # its optional parts are those that have parameters
         module = module.clone(config=module.config.with_parts(*kept))
     return module, kept
 

@@ -1,8 +1,8 @@
-"""One optimiser step as one pure function, and the state it maps to its successor.
+"""One optimiser step as a pure function from state and batch to the next state.
 
 `prepare` runs on the whole batch. A splittable objective then accumulates over microbatches (their
-losses add up, see qac_jax.objectives.objective); another one gets the whole batch and encodes it
-in chunks by itself.
+losses add up, see qac_jax.objectives.objective); any other gets the whole batch and encodes it in
+chunks itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Metrics = dict[str, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Everything that a step changes, parameters unboxed (or shapes, or shardings, of it)."""
+    """Everything that a step changes, parameters unboxed (or its shapes, or its shardings)."""
 
     step: Any  # optimiser steps done
     variables: Variables
     opt_state: Any
-    ema: Any  # running mean of the parameters; {} when it is off
+    ema: Any  # EMA of the parameters; {} when it is off
     skipped: Any  # steps whose loss or gradient was not finite
 
     @property
@@ -53,8 +53,8 @@ class Engine:
     rules: meshes.Rules
     seed: int = 0
     microbatch: int = 0  # examples in one pass; 0: the whole batch
-    ema: float = 0.0  # decay of the running mean of parameters; 0: none
-    max_skips: int = 0  # steps that may be skipped because they were not finite
+    ema: float = 0.0  # decay of the EMA of parameters; 0: off
+    max_skips: int = 0  # steps whose loss is not finite that may be skipped
 
     def new(self, key: jax.Array) -> State:
         """A fresh state, parameters unboxed."""
@@ -75,7 +75,7 @@ class Engine:
 
     @functools.cached_property
     def shardings(self) -> State:
-        """Where every leaf of the state lives."""
+        """The sharding of every leaf of the state."""
         key = jax.random.key(0)
         boxed = jax.eval_shape(self.objective.init, key)
         variables = meshes.shardings(boxed, self.mesh, self.rules)
@@ -96,22 +96,22 @@ class Engine:
         """Shapes and types of the state, without computing it."""
         return jax.eval_shape(self.new, jax.random.key(0))
 
-    def create(self, given: Mapping[str, Any] | None = None) -> State:
-        """The state at step 0, born sharded; `given` parameters (some or all) are not new."""
-        places = self.shardings
-        given = dict(given or {})
-        given = jax.tree.map(jax.device_put, given, _part(places.params, given))
+    def create(self, params: Mapping[str, Any] | None = None) -> State:
+        """The state at step 0, initialised sharded; `params` replace some or all parameters."""
+        shardings = self.shardings
+        loaded = dict(params or {})
+        loaded = jax.tree.map(jax.device_put, loaded, _part(shardings.params, loaded))
 
-        def begin(key: jax.Array, given: Any) -> State:
+        def begin(key: jax.Array, loaded: Any) -> State:
             variables = nn.unbox(self.objective.init(key))
-            if given:
-                variables["params"] = _overlaid(variables["params"], given)
+            if loaded:
+                variables["params"] = _replaced(variables["params"], loaded)
                 variables |= self.objective.initial_state(variables["params"])
             return self.start(variables)
 
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
         with meshes.use(self.mesh, self.rules):
-            return jax.jit(begin, out_shardings=places)(key, given)
+            return jax.jit(begin, out_shardings=shardings)(key, loaded)
 
     def step(self, state: State, batch: Any) -> tuple[State, Metrics]:
         """One optimiser step. The metrics are scalars."""
@@ -163,8 +163,8 @@ class Engine:
     ) -> tuple[jax.Array, Metrics, Any, Variables]:
         """Sums over microbatches, which add up.
 
-        Each row of devices along the mesh axis `data` sums up its own gradients (a leading axis,
-        which vmap lays along `data`), and they meet once after the loop, not once a microbatch.
+        Each row of devices along the mesh axis `data` sums its own gradients (a leading axis that
+        vmap shards over `data`); they are reduced once after the loop, not per microbatch.
         """
         ways = self.mesh.shape["data"]
         count = size // self.microbatch
@@ -176,18 +176,18 @@ class Engine:
 
         def own(params: Any, part: Any) -> Any:
             if ways == 1:
-                found = differentiate(params, jax.tree.map(lambda x: x[0], part))
-                return jax.tree.map(lambda x: x[None], found)
+                sums = differentiate(params, jax.tree.map(lambda x: x[0], part))
+                return jax.tree.map(lambda x: x[None], sums)
             with nn.logical_axis_rules(meshes.within_data(self.rules)):
                 return jax.vmap(differentiate, (None, 0), spmd_axis_name="data")(params, part)
 
         def add(sums: Any, part: Any) -> tuple[Any, None]:
             return keep(jax.tree.map(jnp.add, sums, own(params, part))), None
 
-        def keep(sums: Any) -> Any:  # gradients cut as their parameters, behind the leading axis
+        def keep(sums: Any) -> Any:  # gradients sharded as parameters, after the leading axis
             values, grads = sums
             specs = jax.tree.map(
-                lambda place: PartitionSpec("data", *place.spec), self.shardings.params
+                lambda sharding: PartitionSpec("data", *sharding.spec), self.shardings.params
             )
             return values, jax.tree.map(self._at, grads, specs)
 
@@ -213,11 +213,11 @@ class Engine:
     def compile_step(self, batch: Any) -> jax.stages.Compiled:
         """The compiled step for batches of these shapes; it consumes (donates) its state."""
         self.check(jax.tree.leaves(batch)[0].shape[0])
-        places = self.shardings
+        shardings = self.shardings
         step = jax.jit(
             self.step,
-            in_shardings=(places, meshes.batch_sharding(self.mesh)),
-            out_shardings=(places, meshes.replicated(self.mesh)),
+            in_shardings=(shardings, meshes.batch_sharding(self.mesh)),
+            out_shardings=(shardings, meshes.replicated(self.mesh)),
             donate_argnums=0,
         )
         with meshes.use(self.mesh, self.rules):
@@ -235,7 +235,7 @@ class Engine:
             return measure.lower(self.abstract.variables, batch).compile()
 
     def check(self, batch_size: int) -> None:
-        """Refuses batch sizes that cannot be cut as asked."""
+        """Raises UserError for batch sizes that do not fit the mesh or the microbatch."""
         meshes.check_batch(batch_size, self.mesh)
         if self.microbatch and self.microbatch < batch_size:
             if batch_size % self.microbatch:
@@ -257,18 +257,18 @@ def _part(tree: Any, names: Mapping[str, Any]) -> Any:
     }
 
 
-def _overlaid(tree: Any, given: Mapping[str, Any]) -> Any:
+def _replaced(tree: Any, leaves: Mapping[str, Any]) -> Any:
     """A nested dict with some of its leaves replaced."""
     return {
-        name: _overlaid(leaf, given.get(name, {}))
+        name: _replaced(leaf, leaves.get(name, {}))
         if isinstance(leaf, Mapping)
-        else given.get(name, leaf)
+        else leaves.get(name, leaf)
         for name, leaf in tree.items()
     }
 
 
 def chunk_of(objective: Objective, microbatch: int) -> Objective:
-    """The objective encoding `microbatch` examples at a time (0: all), where it does not split."""
+    """The objective, encoding `microbatch` examples at a time (0: all) if it is not splittable."""
     if not microbatch or objective.splittable:
         return objective
     return objective.with_chunk(microbatch)

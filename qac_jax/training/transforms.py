@@ -1,8 +1,8 @@
-"""The parts of the optimisers that Optax has not, or not in the variants that the papers used.
+"""The parts of the optimisers that Optax lacks, or lacks in the variants that the papers used.
 
 These are transformers' AdamW (epsilon before the bias correction, decay after the update), the
-LAMB of Paddle 1.8 (no bias correction; trust ratios of stacked layers one by one) and clipping as
-torch does it. One small transformation each, so that an optimiser is read as a chain of them.
+LAMB of Paddle 1.8 (no bias correction; a trust ratio for each stacked layer) and torch's clipping.
+Each is a small transformation, so that an optimiser is a chain of them.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def scale_by_moments(
 
 
 def _bias_correction(decay: float, count: jax.Array) -> jax.Array:
-    """1 - decayᵗ. Not as written: in fp32 1 - 0.999 has three digits fewer than this."""
+    """1 - decayᵗ by expm1: in fp32 the plain difference loses three digits at 0.999."""
     if decay == 0.0:
         return jnp.ones(())
     return -jnp.expm1(count.astype(float) * math.log(decay))
 
 
 def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.GradientTransformation:
-    """LAMB (You et al., 2020): each parameter moves by its own norm, |p| / |update|.
+    """LAMB (You et al., 2020): each parameter's update is scaled by |p| / |update|.
 
-    `stacked(path)`: the leaf holds one parameter of every layer along its first axis; each has
+    `stacked(path)`: whether the leaf has a parameter of every layer along its first axis; each gets
     its own ratio. `adapted(path)`: whether the ratio is applied at all.
     """
 
@@ -88,7 +88,7 @@ def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.Gradient
 def decay_moved(
     schedule: Schedule, decay: float, decayed: PathTest
 ) -> optax.GradientTransformation:
-    """transformers' AdamW: shrinks parameters *after* they have moved, p + u, by rate · decay."""
+    """transformers' AdamW: shrinks parameters *after* the update, p + u, by rate · decay."""
 
     def update(updates: Any, state: optax.ScaleByScheduleState, params: Any = None):
         shrink = schedule(state.count) * decay

@@ -1,4 +1,4 @@
-"""Validation: the same measures on the same batches every time, and which step was best."""
+"""Validation: metrics over the same batches every time, and the best step so far."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qac_jax.training.step import Engine, State
 
 @dataclasses.dataclass
 class Best:
-    """The best validation so far by one measure: losses and perplexities small, others large."""
+    """The best validation so far by one metric; losses and perplexities are minimised."""
 
     measure: str
     value: float | None = None
     step: int | None = None
 
     def improves(self, step: int, measured: Mapping[str, float]) -> bool:
-        """Notes a new best."""
+        """Whether this is a new best, which is then recorded."""
         if not self.measure:
             return False
         names = {name.removeprefix("validation/"): value for name, value in measured.items()}
@@ -66,8 +66,8 @@ class Validation:
         if self._engine.ema:
             variables = {**variables, "params": state.ema}
         self._data.restore(self._start)
-        found = []
+        records = []
         for _ in range(self._count):
             batch = meshes.place(next(self._data), self._engine.mesh)
-            found.append(self._measure(variables, batch))
-        return {f"validation/{name}": v for name, v in means(jax.device_get(found)).items()}
+            records.append(self._measure(variables, batch))
+        return {f"validation/{name}": v for name, v in means(jax.device_get(records)).items()}

@@ -86,7 +86,7 @@ def test_heads_stay_with_the_checkpoint(objective, head, examples, tmp_path, cap
     held_out = ["--init", str(first.path), "--validation", str(examples)]
     again = pretrain(objective, examples, tmp_path / "second", *held_out)
     said = capsys.readouterr().err
-    assert "start anew" not in said and "are not used" not in said
+    assert "are initialised" not in said and "are not used" not in said
     measure = {"cocondenser": "pair_accuracy", "cotmae": "mlm_decoder_loss_other"}[objective]
     assert f"validation/{measure}" in (again.path / "metrics.jsonl").read_text()
 

@@ -185,7 +185,7 @@ def test_starts_from_an_artefact_and_from_a_folder(
     still = ("--steps", 1, "--learning_rate", 1e-30, "--gin.Optimizer.weight_decay=0.0")
     shape = ("--gin.BertConfig.hidden_size=8",)
     assert call(examples, tmp_path / "b", "--pretrained", tmp_path / "hf", *still, *shape) == 0
-    assert "5 parameter arrays start anew: mlm_head/" in capsys.readouterr().err
+    assert "5 parameter arrays are initialised: mlm_head/" in capsys.readouterr().err
     again, variables_again = huggingface.load(tmp_path / "b")  # an artefact is as good as a folder
     assert again == module
     jax.tree.map(np.testing.assert_array_equal, variables_again, variables)
@@ -196,7 +196,7 @@ def test_starts_from_an_artefact_and_from_a_folder(
     [
         ((), "said by nothing; give one of --steps"),
         (("--steps", 2, "--epochs", 1), "said by steps=2 and epochs=1.0; give one"),
-        (("--epochs", 0.01), "0 examples are less than one batch of 16"),
+        (("--epochs", 0.01), "0 examples are fewer than one batch of 16"),
         (("--steps", 1, "--batch_size", 12), "batch_size=12 is not divisible by the 8 devices"),
         (("--steps", 1, "--mesh", "3,1,1"), "mesh=3x1x1 does not fit 8 device"),
         (("--steps", 1, "--rules", "fdsp"), "did you mean 'fsdp'"),

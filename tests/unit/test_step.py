@@ -105,7 +105,7 @@ def test_parameters_are_matched_by_name_and_shape() -> None:
     assert list(kept["a"]) == ["b"] and unused == ["z"] and fresh == ["a/c"]
     with pytest.raises(UserError, match=r"a/b to start from has the shape \(4,\), .* \(3,\)"):
         start.matching({"a": {"b": np.ones(4)}}, target)
-    with pytest.raises(UserError, match="no parameter to start from has a place"):
+    with pytest.raises(UserError, match="no parameter to start from belongs to the model"):
         start.matching({"q": np.ones(4)}, target)
 
 

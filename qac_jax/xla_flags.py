@@ -1,0 +1,46 @@
+"""Flags of XLA that must be in the environment before JAX starts; importing the package sets them.
+
+On CPUs, XLA's fusions of reductions through YNNPACK give wrong results where a sum over the last
+axis of [L, D] and one over that of [N, L, D] meet in one expression: all beyond the first 32,768
+numbers is wrong (docs/log.md holds the report, tests/unit/test_xla_flags.py the case). So this
+kind of fusion is taken from XLA's list; those of matrix products stay, without which a training
+step takes a tenth longer. A value that the user gives to the flag stays.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+
+
+YNN_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
+_WITHOUT = "-LIBRARY_FUSION_TYPE_REDUCE"
+# XLA ends a process that gives it a flag it does not know. These versions of jaxlib know this one:
+# its name is registered in the libraries of 0.10.2, 0.11.0, 0.11.2 and 0.12.0.1.
+KNOWN = ("0.10", "0.11", "0.12")
+
+
+def set_flags(environment: MutableMapping[str, str], version: str) -> None:
+    """Adds our flags to XLA_FLAGS for this version of jaxlib ("": there is none)."""
+    given = environment.get("XLA_FLAGS", "")
+    if YNN_FUSIONS in given or ".".join(version.split(".")[:2]) not in KNOWN:
+        return
+    environment["XLA_FLAGS"] = f"{given} {YNN_FUSIONS}={_WITHOUT}".strip()
+
+
+def jaxlib_version() -> str:
+    """The installed jaxlib's version, read from its file: importing it would take a second."""
+    spec = importlib.util.find_spec("jaxlib")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        file = Path(folder) / "version.py"
+        if file.exists() and (found := re.search(r'^_version = "([^"]+)"', file.read_text(), re.M)):
+            return found[1]
+    return ""
+
+
+def set_for_this_process() -> None:
+    """The flags for whatever of JAX starts later in this process and in its children."""
+    set_flags(os.environ, jaxlib_version())

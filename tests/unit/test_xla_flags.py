@@ -1,0 +1,120 @@
+"""XLA's faulty fusions are off, and what they made wrong is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax import xla_flags
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.heads import CausalDecoder
+
+
+# The suite compiles without optimisations, to save time; these programs are compiled with them.
+OPTIMISED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+
+
+def compiled(function: Any) -> Any:
+    return jax.jit(function, compiler_options=OPTIMISED)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(5, 128, 128), (64, 13, 48)])
+def test_sums_over_the_last_axis_of_arrays_of_two_and_three_axes(shape: tuple[int, ...]) -> None:
+    def sums(x: Any, y: Any) -> Any:
+        return y * x.sum(-1)[:, None] + (x * y).sum(-1, keepdims=True)
+
+    x, y = draw(*shape[1:]), draw(*shape)
+    expected = sums(x.astype(float), y.astype(float))
+    np.testing.assert_allclose(compiled(sums)(x, y), expected, atol=1e-4)
+
+
+def test_compiled_jacobians_of_a_normalisation() -> None:
+    def normalised(x: jax.Array) -> jax.Array:
+        return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True))
+
+    x = draw(13, 48)
+    expected = jax.jacrev(normalised)(x)
+    np.testing.assert_allclose(compiled(jax.jacrev(normalised))(x), expected, atol=1e-5)
+
+
+def test_compiled_gradients_of_rows_at_once() -> None:
+    # As in accumulation over several rows of devices: vmap of a gradient, the parameters shared.
+    def loss(scale: jax.Array, x: jax.Array) -> jax.Array:
+        scale = scale / scale.sum(-1, keepdims=True)
+        return jnp.sum(jnp.square(x * scale.sum(-1)[:, None] + (scale * x).sum(-1, keepdims=True)))
+
+    differentiate = jax.vmap(jax.grad(loss), (None, 0))
+    scale, x = np.abs(draw(64, 64)), draw(64, 64, 64)
+    expected = differentiate(scale, x)
+    found = compiled(differentiate)(scale, x)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * float(jnp.abs(expected).max()))
+
+
+def test_a_token_outside_a_decoders_window_has_no_gradient() -> None:
+    """The decoder of CoT-MAE sees two tokens back: later rows must not depend on token 1."""
+    config = BertConfig(
+        hidden_size=48, num_heads=6, intermediate_size=96, hidden_dropout=0, attention_dropout=0
+    )
+    decoder = CausalDecoder(config, num_layers=1, window=2)
+    x = jnp.asarray(draw(1, 13, 48))
+    shapes = jax.eval_shape(decoder.init, jax.random.key(0), x[:, 0], x)
+    rng = np.random.default_rng(0)
+
+    def parameter(path: Any, leaf: Any) -> jax.Array:
+        drawn = rng.normal(0, 0.15, leaf.shape) + (path[-1].key == "scale")
+        return jnp.asarray(drawn, jnp.float32)
+
+    variables = jax.tree_util.tree_map_with_path(parameter, nn.unbox(shapes))
+
+    def outputs(rest: jax.Array) -> jax.Array:
+        return decoder.apply(variables, x[:, 0], rest)[0]
+
+    def from_token_1(jacobian: jax.Array) -> np.ndarray:
+        return np.array(jnp.square(jacobian[:, :, 0]).sum((1, 3)))[:, 1]
+
+    expected = from_token_1(jax.jacrev(outputs)(x))
+    found = from_token_1(compiled(jax.jacrev(outputs))(x))
+    assert expected[1] > 1e-3 and not expected[3:].any()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+
+
+def flags(given: str | None, version: str) -> str | None:
+    environment = {} if given is None else {"XLA_FLAGS": given}
+    xla_flags.set_flags(environment, version)
+    return environment.get("XLA_FLAGS")
+
+
+def test_the_flag_is_added_once_and_the_users_value_stays() -> None:
+    ours = f"{xla_flags.YNN_FUSIONS}=-LIBRARY_FUSION_TYPE_REDUCE"
+    assert flags(None, "0.10.2") == ours
+    assert flags("--xla_a=1", "0.12.0.1") == f"--xla_a=1 {ours}"
+    for given in (ours, f"{xla_flags.YNN_FUSIONS}= --xla_a=1"):
+        assert flags(given, "0.11.2") == given
+
+
+@pytest.mark.parametrize("version", ["", "0.9.2", "0.13.0", "1.0"])
+def test_a_jaxlib_that_may_not_know_the_flag_is_left_alone(version: str) -> None:
+    assert flags(None, version) is None and flags("--xla_a=1", version) == "--xla_a=1"
+
+
+def test_importing_the_package_sets_it_before_jax_starts() -> None:
+    assert xla_flags.jaxlib_version() == jax.lib.__version__
+    code = "import os, sys, qac_jax; print('jax' in sys.modules, os.environ.get('XLA_FLAGS'))"
+    environment = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    known = flags(None, jax.lib.__version__)
+    assert done.stdout.split() == ["False", str(known)]
