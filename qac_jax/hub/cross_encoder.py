@@ -40,7 +40,9 @@ def save(folder: Path, module: CrossEncoder, params: Mapping[str, Any]) -> None:
     """Writes a cross-encoder (in loop form), without a tokenizer."""
     config = module.config
     raw = config.to_hf(module.labels)
-    raw[config.hf_classifier_dropout] = module.classifier_dropout
+    rate = module.classifier_dropout
+    if rate is not None or config.hf_classifier_dropout not in raw:
+        raw[config.hf_classifier_dropout] = rate
     if module.reads_scores:
         raw[_READS_SCORES] = True
     table = config.classifier_table(encoder=config.hf_base)

@@ -67,6 +67,11 @@ class BertConfig(BackboneConfig):
     def token_types(self) -> int:
         return self.type_vocab_size
 
+    @property
+    def first_position(self) -> int:
+        """The row of the position embeddings that a text's first token has."""
+        return 0
+
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], **parts: bool) -> Self:
         position = raw.get("position_embedding_type", "absolute")
@@ -138,7 +143,8 @@ class BertEmbeddings(nn.Module):
         self.norm = LayerNorm(config.layer_norm_eps, self.runtime.compute_dtype)
 
     def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
-        x = self.word(ids) + self.position.table[: ids.shape[1]]
+        start = self.config.first_position
+        x = self.word(ids) + self.position.table[start : start + ids.shape[1]]
         x = x + (self.type.table[0] if token_types is None else self.type(token_types))
         x = shard(self.norm(x), "batch", "length", None)
         return dropout(x, keys, INPUT_SITE, self.config.hidden_dropout, self.runtime.dropout)

@@ -25,17 +25,22 @@ _LANES = 128
 
 
 class MlmHead(nn.Module):
-    """Dense, activation, norm, then the word embedding as output matrix, plus a bias a word."""
+    """Dense, activation, norm, then the word embedding as output matrix, plus a bias a word.
+
+    The dense layer gives the width of the word embeddings. activation: None for the model's own.
+    """
 
     config: Any
     runtime: Runtime
+    activation: str | None = None
 
     @nn.compact
     def __call__(self, hidden: Array, table: Array, padded: bool = False) -> Array:
         config, dtype = self.config, self.runtime.compute_dtype
         init = nn.initializers.normal(config.initializer_range)
-        x = Dense(config.hidden_size, ("embed", None), dtype, init, name="dense")(hidden)
-        x = activation(config.activation)(x)
+        width = table.shape[-1]
+        x = Dense(width, ("embed", None), dtype, init, name="dense")(hidden)
+        x = activation(self.activation or config.activation)(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="norm")(x)
         zeros = nn.initializers.zeros_init()
         bias = parameter(self, "bias", zeros, (config.vocab_size,), ("vocab",))

@@ -50,7 +50,8 @@ class _Scorer(Objective):
     adversarial_step: float = 0.0  # RocketQA: 0.01
     chunk: int = 0
 
-    def verb(self, kind: str) -> str:
+    @property
+    def verb(self) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:

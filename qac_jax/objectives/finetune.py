@@ -44,7 +44,8 @@ class Finetune(DualEncoderObjective):
     contrastive_weight: float = 1.0
     teacher_temperature: float = 1.0
 
-    def verb(self, kind: str) -> str:
+    @property
+    def verb(self) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:

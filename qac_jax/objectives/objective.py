@@ -73,8 +73,9 @@ class Objective(abc.ABC):
     ) -> tuple[jax.Array, Aux]:
         """The loss of a prepared batch or microbatch, and scalars to log (and "state")."""
 
-    def verb(self, kind: str) -> str:
-        """The verb of a run on this kind of examples, where no command line names one."""
+    @property
+    def verb(self) -> str:
+        """The verb that such a training goes by where no command line says it."""
         return "pretrain"
 
     # How a batch is computed.

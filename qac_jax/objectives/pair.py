@@ -56,7 +56,8 @@ class Pair(DualEncoderObjective):
     mask_duplicates: bool = True  # copies of a positive in the batch are not negatives
     negatives_group: int = 0
 
-    def verb(self, kind: str) -> str:
+    @property
+    def verb(self) -> str:
         return "pretrain" if self.alpha else "finetune"
 
     def __post_init__(self) -> None:

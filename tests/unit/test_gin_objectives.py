@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import jax
 import pytest
 
 from qac_jax import config
-from qac_jax.errors import UserError
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
 from qac_jax.objectives.cotmae import CotMae
@@ -33,7 +31,13 @@ BERTS = {
     "bert_mini": (4, 256, 16384),
     "bert_small": (4, 512, 16384),
     "bert_base": (12, 768, 30522),
+    "roberta_base": (12, 768, 50265),
+    "distilbert_base": (6, 768, 30522),
+    "electra_base": (12, 768, 30522),
 }
+# Rows of the position and token type embeddings, where they are not a BERT's 512 + 2: Liu et al.
+# 2019, Sanh et al. 2019.
+ROWS = {"roberta_base": 514 + 1, "distilbert_base": 512}
 # Encoder layers, decoder layers, width, heads x width of a head, feed-forward width, heads, pieces:
 # Raffel et al. 2020 (small, base).
 T5S = {
@@ -48,7 +52,7 @@ def size(model: str) -> int:
     """The number of parameters, counted by hand; a BERT's with its masked-language-model head."""
     if model in BERTS:
         layers, width, pieces = BERTS[model]
-        embeddings = (pieces + 512 + 2 + 2) * width
+        embeddings = (pieces + ROWS.get(model, 512 + 2) + 2) * width
         layer = 4 * (width * width + width) + 8 * width * width + 5 * width + 4 * width
         head = width * width + 3 * width + pieces
         return embeddings + layers * layer + head
@@ -84,7 +88,7 @@ def test_every_model_has_its_papers_size(model: str) -> None:
 
 
 def test_sizes_differ() -> None:
-    berts = [built("objectives/mlm.gin", f"models/{m}.gin") for m in MODELS if "bert" in m]
+    berts = [built("objectives/mlm.gin", f"models/{m}.gin") for m in MODELS if m.startswith("bert")]
     assert len({train.objective.model.config.hidden_size for train in berts}) == len(berts) >= 4
 
 
@@ -104,25 +108,6 @@ def test_every_objective_builds_by_itself(name: str, objective: type, kind: str)
     train = built(f"objectives/{name}.gin")
     assert type(train.objective) is objective and train.reading.kind == kind
     assert type(train.optimizer) is Optimizer and train.optimizer.warmup_ratio > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "verb"),
-    [
-        ("retromae", "pretrain"),
-        ("augtriever", "pretrain"),
-        ("pair", "pretrain"),
-        ("finetune", "finetune"),
-        ("cross_encoder", "finetune"),
-        ("cross_encoder_localized", "finetune"),
-    ],
-)
-def test_runs_have_the_verb_of_their_objective(name: str, verb: str) -> None:
-    train = built(f"objectives/{name}.gin")
-    assert train.verb == verb
-    wrong = dataclasses.replace(train, examples="out/examples", objective=train.optimizer)
-    with pytest.raises(UserError, match="a Optimizer, which is not an objective"):
-        wrong.check()
 
 
 @pytest.mark.parametrize("path", sorted(GIN.glob("**/*.gin")), ids=lambda path: path.stem)
