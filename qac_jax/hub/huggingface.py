@@ -47,7 +47,10 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
+    "vocab.json",
+    "merges.txt",
     "spiece.model",
+    "sentencepiece.bpe.model",
 )
 DEFAULT = Options()
 # The kind of artefact that is a Hugging Face folder as well (`qac export`).

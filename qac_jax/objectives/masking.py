@@ -1,6 +1,7 @@
 """Whole-word masking on the device (BERT's, as sampled by Condenser's released code).
 
-A word is a WordPiece token and the continuation pieces (`##…`) after it. Each row may mask
+A word is a WordPiece token and the continuation pieces (`##…`) after it, or in a vocabulary that
+marks spaces (`Ġ…`, `▁…`) a piece with that mark and those without after it. Each row may mask
 `min(512, max(1, round(rate * tokens)))` tokens, [CLS] and [SEP] not counted. Words are visited
 in random order; one that would exceed the budget is skipped, and a later, smaller one may still
 fit. So a word larger than the budget is never masked, and a row may have nothing to predict.
@@ -28,7 +29,7 @@ _WORDS_A_KERNEL = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The facts about a WordPiece vocabulary that masking needs."""
+    """The facts about a vocabulary that masking needs."""
 
     continuation: np.ndarray  # bool [V]: the piece continues a word
     pad: int = 0

@@ -33,6 +33,9 @@ _SPELLINGS = {
     "bos": ("<s>",),
     "eos": ("</s>",),
 }
+_SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+# White space as byte-level BPE writes it, a space first.
+_BYTE_LEVEL_SPACES = ("Ġ", "Ċ", "ĉ", "č")
 
 
 class Tokenizer:
@@ -114,12 +117,20 @@ class Tokenizer:
         spec = json.loads(self.backend.to_str())
         vocab = self.backend.get_vocab(with_added_tokens=True)
         table = np.zeros(self.vocab_size, bool)
-        if self.model_type == "WordPiece":
-            prefix = spec["model"]["continuing_subword_prefix"]
+        if self.model_type == "WordLevel":
+            return table
+        if prefix := spec["model"].get("continuing_subword_prefix"):
             table[[i for piece, i in vocab.items() if piece.startswith(prefix)]] = True
         else:
-            marks = ("▁", "Ġ")  # a space as SentencePiece and as byte-level BPE write it
+            around = json.dumps([spec["pre_tokenizer"], spec["decoder"]])
+            marks = _BYTE_LEVEL_SPACES if '"ByteLevel"' in around else ("▁",)
             table[[i for piece, i in vocab.items() if not piece.startswith(marks)]] = True
+            if table.all():
+                raise UserError(
+                    f"tokenizer {self.name} does not mark where words begin (no piece starts with "
+                    f"{marks[0]!r}), which whole-word masking needs; use a WordPiece, byte-level "
+                    "BPE or SentencePiece tokenizer"
+                )
         table[list(self.special_ids)] = False
         return table
 
@@ -259,7 +270,7 @@ def _backend(folder: Path) -> Any:
         pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
         vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
         return wordpiece(vocab, lowercase=_config(folder).get("do_lower_case", True))
-    if any((folder / name).exists() for name in ("spiece.model", "tokenizer.model")):
+    if any((folder / name).exists() for name in _SENTENCEPIECE):
         return _from_sentencepiece(folder)
     raise UserError(
         f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt or spiece.model in it"
@@ -281,7 +292,14 @@ def _from_sentencepiece(folder: Path) -> Any:
 
 
 def _special_tokens(folder: Path, backend: Any) -> dict[str, str]:
-    return special_tokens_of(backend.get_vocab(with_added_tokens=True), _config(folder))
+    roles = special_tokens_of(backend.get_vocab(with_added_tokens=True), _config(folder))
+    if "cls" in roles and "sep" in roles:
+        return roles
+    # RoBERTa's files do not always say that <s> and </s> have these roles; their template does.
+    backend.no_padding()
+    backend.no_truncation()
+    frame = backend.encode("").tokens
+    return {"cls": frame[0], "sep": frame[1], **roles} if len(frame) == 2 else roles
 
 
 def _config(folder: Path) -> dict[str, Any]:

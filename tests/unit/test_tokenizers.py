@@ -13,6 +13,7 @@ import tokenizers as hf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
 from qac_jax.text import tokenizers, vocabularies, word_lengths
 
@@ -153,6 +154,78 @@ def test_a_bare_sentencepiece_model(tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
     assert loaded.encode("the tide, stopped") == theirs.encode("the tide, stopped")
     assert (loaded.pad_id, loaded.eos_id, loaded.unk_id) == (0, 1, 2)
+
+
+CORPUS_OF_MILLS = ["the tide mill ground barley\nnear the sea", "the miller's mills"] * 20
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+@pytest.fixture
+def roberta(tmp_path):
+    """A byte-level BPE as roberta-base has it, whose configuration names no special token."""
+    backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = hf.decoders.ByteLevel()
+    trainer = hf.trainers.BpeTrainer(vocab_size=60, special_tokens=SPECIALS, show_progress=False)
+    backend.train_from_iterator(CORPUS_OF_MILLS, trainer)
+    backend.post_processor = hf.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    return tokenizers.load(str(tmp_path))
+
+
+@pytest.fixture
+def xlmr(tmp_path):
+    """A SentencePiece unigram model in XLM-R's layout."""
+    words = ["▁the", "▁mill", "▁tide", "▁", "s", "er", "'", "t", "i", "d", "e"]
+    pieces = [(p, -float(i)) for i, p in enumerate([*SPECIALS, *words])]
+    backend = hf.Tokenizer(hf.models.Unigram(pieces, 3))
+    backend.pre_tokenizer = hf.pre_tokenizers.Sequence(
+        [hf.pre_tokenizers.WhitespaceSplit(), hf.pre_tokenizers.Metaspace()]
+    )
+    backend.decoder = hf.decoders.Metaspace()
+    backend.add_special_tokens(SPECIALS)
+    backend.post_processor = hf.processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    return tokenizers.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlmr"])
+def test_special_ids_and_pairs_of_roberta(kind, request):
+    """<s> and </s> are [CLS] and [SEP], also where only the template says so; two between texts."""
+    loaded = request.getfixturevalue(kind)
+    ids = (loaded.cls_id, loaded.pad_id, loaded.sep_id, loaded.unk_id, loaded.mask_id)
+    assert ids == (0, 1, 2, 3, 4)
+    expected = {"before": [0], "between": [2, 2], "after": [2], "pad": 1}
+    assert form_of(loaded) == expected
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlmr"])
+def test_words_of_vocabularies_that_mark_spaces(kind, request):
+    loaded = request.getfixturevalue(kind)
+    text = "the tide mills" if kind == "xlmr" else "the tide mills\nthe tide"
+    ids = loaded.encode(text)
+    opens = [i == 0 or not loaded.continuation[piece] for i, piece in enumerate(ids)]
+    assert sum(opens) == len(text.split())
+    words, pieces = [], [loaded.token(piece) for piece in ids]
+    for first, piece in zip(opens, pieces, strict=True):
+        words += [piece] if first else []
+        words[-1] += "" if first else piece
+    assert [word.strip("Ġ▁Ċ") for word in words] == text.split()
+    assert not loaded.continuation[list(loaded.special_ids)].any()
+
+
+def test_a_vocabulary_that_does_not_mark_words():
+    backend = hf.Tokenizer(hf.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -1.0)], 0))
+    loaded = tokenizers.Tokenizer(backend, {"unk": "<unk>"}, "letters")
+    with pytest.raises(UserError, match="letters does not mark where words begin .*use a WordPie"):
+        _ = loaded.continuation
+    words = hf.Tokenizer(hf.models.WordLevel({"[UNK]": 0, "mill": 1}, unk_token="[UNK]"))
+    assert not tokenizers.Tokenizer(words, {"unk": "[UNK]"}, "words").continuation.any()
 
 
 def test_mistakes_are_one_sentence(tmp_path):
