@@ -4,7 +4,8 @@ One layer's parameters are
 {"attention": {"query", "key", "value", "output"}, "attention_norm", "mlp": {"up", "down"},
 "mlp_norm"}. A stack of them is the subtree "layers" of its module: {"0": layer, "1": layer, …}
 as a loop, or with `Runtime.scan` one such tree whose leaves have a leading axis "layers".
-`stack_layers` and `unstack_layers` turn one form into the other.
+`stack_layers` and `unstack_layers` turn one form into the other. A stack with parts that are not
+layers (mpnet.py, modernbert.py) is {"layers": such a stack, "stack_…": part, …}.
 """
 
 from __future__ import annotations
@@ -72,8 +73,12 @@ class Attention(nn.Module):
         index: int | Array,
         visible: Array | None = None,
         rows: int | None = None,
+        bias: Array | None = None,
     ) -> Array:
-        """rows: only the first so many positions are wanted as queries (None: all)."""
+        """rows: only the first so many positions are wanted as queries (None: all).
+
+        bias [1, heads, L, L] is added to the scores.
+        """
         config, width = self.config, self.config.hidden_size
         init = nn.initializers.normal(config.initializer_range)
 
@@ -90,6 +95,7 @@ class Attention(nn.Module):
             lengths,
             self.runtime,
             visible=visible,
+            bias=bias if bias is None else bias[:, :, :rows],
             keys=keys,
             site=site(index, _PROBABILITIES),
             rate=config.attention_dropout,
@@ -139,11 +145,13 @@ class EncoderLayer(nn.Module):
         index: int | Array,
         lengths: Array | None,
         keys: Array | None,
+        bias: Array | None = None,
         rows: int | None = None,
     ) -> Array:
         config, runtime = self.config, self.runtime
         dtype = runtime.compute_dtype
-        mixed = Attention(config, runtime, name="attention")(x, lengths, keys, index, rows=rows)
+        attention = Attention(config, runtime, name="attention")
+        mixed = attention(x, lengths, keys, index, rows=rows, bias=bias)
         x = x if rows is None else x[:, :rows]
         x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x + mixed)
         mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, index)

@@ -37,6 +37,9 @@ _CORRECTION = {
     "lamb_paddle18": "none",
 }
 STACK = "layers"
+# In a subtree "layers" that holds a stack "layers" beside parts of its own (models/mpnet.py), the
+# names of these parts begin so.
+BESIDE = "stack_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,9 @@ def is_stacked(path: Any) -> bool:
 def _stack_end(names: Sequence[str]) -> int | None:
     """The index of the layer's number in the path of a stacked leaf; None: not stacked."""
     for place, name in enumerate(names[:-1], 1):
-        if name == STACK and not names[place].isdigit():
+        inner = names[place]
+        whole = inner.isdigit() or inner == STACK or inner.startswith(BESIDE)
+        if name == STACK and not whole:
             return place
     return None
 

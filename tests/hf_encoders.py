@@ -1,0 +1,187 @@
+"""Encoders with random weights made by transformers, and what must hold of each of them here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import golden_cases as golden
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, huggingface, name_maps, weights
+from qac_jax.hub.backbones import Options
+from qac_jax.models.layers import Runtime
+
+
+LENGTHS = np.asarray([21, 9, 1], np.int32)
+BF16 = 2e-2
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An architecture of transformers: what its classes begin with, and a tiny configuration."""
+
+    name: str
+    config: Mapping[str, Any]
+    words: int = 50
+    pad: int = 1
+
+    def model(self, kind: str, **more: Any) -> Any:
+        """transformers' model with random weights, biases and norms too."""
+        torch = pytest.importorskip("torch")
+        transformers = pytest.importorskip("transformers")
+        raw = getattr(transformers, f"{self.name}Config")(**{**self.config, **more})
+        model = getattr(transformers, self.name + kind)._from_config(
+            raw, attn_implementation="eager"
+        )
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                norm = "norm" in name.lower() and name.endswith("weight")
+                parameter.copy_(1 + 0.1 * noise if norm else 0.15 * noise)
+        return model.eval()
+
+    def folder(self, path: Path, kind: str, **more: Any) -> tuple[Path, Any]:
+        """Its folder, and the model."""
+        model = self.model(kind, **more)
+        model.save_pretrained(path)
+        return path, model
+
+    def texts(self) -> np.ndarray:
+        """Right-padded ids of the lengths LENGTHS."""
+        ids = np.random.default_rng(0).integers(5, self.words, (len(LENGTHS), LENGTHS.max()))
+        return np.where(seen(), ids, self.pad).astype(np.int32)
+
+
+def seen() -> np.ndarray:
+    """Which tokens are no padding."""
+    return np.arange(LENGTHS.max()) < LENGTHS[:, None]
+
+
+def asked(case: Case) -> dict[str, Any]:
+    """What transformers' models are called with."""
+    torch = pytest.importorskip("torch")
+    return {
+        "input_ids": torch.tensor(case.texts(), dtype=torch.long),
+        "attention_mask": torch.tensor(seen(), dtype=torch.long),
+    }
+
+
+def check_hidden_states(case: Case, path: Path, scan: bool = False, **more: Any) -> None:
+    """Hidden states, logits of words and of the first row alone are those of PyTorch."""
+    torch = pytest.importorskip("torch")
+    folder, model = case.folder(path, "ForMaskedLM", **more)
+    with torch.no_grad():
+        expected = model(**asked(case), output_hidden_states=True)
+    states = tuple(range(len(expected.hidden_states)))
+    ids = case.texts()
+    for dtype, tolerance in (("float32", 2e-5), ("bfloat16", BF16)):
+        module, given = huggingface.load(folder, Runtime(dtype=dtype, scan=scan))
+        out = module.apply(given, ids, LENGTHS, hidden_states=states)
+        logits = module.apply(given, out.last, method="mlm_logits")
+        for number in states:
+            reference = expected.hidden_states[number].numpy()
+            close(out.hidden_states[number], reference, tolerance, f"{dtype} state {number}")
+        close(out.last, expected.hidden_states[-1].numpy(), tolerance, f"{dtype} last")
+        close(logits, expected.logits.numpy(), tolerance, f"{dtype} logits")
+        # Without padding, and only the first rows of the last layer.
+        alone = module.apply(given, ids[1:2, : LENGTHS[1]], None, rows=2).last
+        reference = expected.hidden_states[-1][1:2, :2].numpy()
+        assert scaled(alone, reference) <= tolerance, f"{dtype} first rows"
+
+
+def close(actual: Any, reference: np.ndarray, tolerance: float, what: str) -> None:
+    """Equal at all tokens within a share of the largest entry (at least 1)."""
+    mask = seen()
+    worst = scaled(np.asarray(actual, np.float32)[mask], reference[mask])
+    assert worst <= tolerance, f"{what}: off by {worst:.3g}, at most {tolerance:.3g} is allowed"
+
+
+def scaled(actual: Any, reference: np.ndarray) -> float:
+    """The largest difference over max(1, largest entry)."""
+    difference = np.abs(np.asarray(actual, np.float32) - reference).max()
+    return float(difference / max(1.0, np.abs(reference).max()))
+
+
+def check_gradients(case: Case, path: Path, **more: Any) -> None:
+    """Gradients of an MLM loss, each within 2e-5 of PyTorch's largest entry."""
+    torch = pytest.importorskip("torch")
+    folder, model = case.folder(path, "ForMaskedLM", **more)
+    rng = np.random.default_rng(1)
+    masked = seen() & ((rng.random(seen().shape) < 0.4) | (np.arange(LENGTHS.max()) == 0))
+    labels = np.where(masked, case.texts(), -100)
+    model(**asked(case), labels=torch.tensor(labels, dtype=torch.long)).loss.backward()
+    theirs = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+    module, given = huggingface.load(folder)
+
+    def loss(given: Any) -> jax.Array:
+        last = module.apply(given, case.texts(), LENGTHS).last
+        logs = jax.nn.log_softmax(module.apply(given, last, method="mlm_logits"))
+        picked = jnp.take_along_axis(logs, jnp.where(masked, labels, 0)[..., None], -1)[..., 0]
+        return -jnp.where(masked, picked, 0).sum() / masked.sum()
+
+    ours = backbones.loop_params(jax.jit(jax.grad(loss))(given))
+    config = module.config
+    written = name_maps.write(config.table(config.hf_base), ours)
+    copies = config.hf_copies(config.hf_base, "")
+    assert {copies.get(name, name) for name in theirs} == written.keys()
+    # The gradient of a bias of keys is 0 but for rounding: it moves all scores of a row alike.
+    zero = 1e-6 * max(np.abs(expected).max() for expected in theirs.values())
+    for name, expected in theirs.items():
+        actual = written[copies.get(name, name)]
+        if np.abs(expected).max() < zero:
+            assert np.abs(actual).max() < zero, name
+            continue
+        golden.assert_gradient(actual, expected, "float32", what=name)
+
+
+def check_round_trip(case: Case, path: Path, kind: str, scan: bool = False, **more: Any) -> None:
+    """Load, save, load with transformers: the same tensors, bit for bit."""
+    transformers = pytest.importorskip("transformers")
+    folder, model = case.folder(path / "theirs", kind, **more)
+    module, given = huggingface.load(folder, Runtime(scan=scan))
+    saved = huggingface.save(path / "ours", module, given)
+    again, report = getattr(transformers, case.name + kind).from_pretrained(
+        saved, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    expected, actual = model.state_dict(), again.state_dict()
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].numpy().tobytes() == tensor.numpy().tobytes(), name
+    assert huggingface.load(saved, Runtime(scan=scan))[0] == module
+    for name in (set(model.config.to_dict()) & set(module.config.to_hf())) - {"dtype"}:
+        assert getattr(again.config, name) == getattr(model.config, name), name
+
+
+def check_classifier(case: Case, path: Path, **more: Any) -> None:
+    """A sequence classifier's logits."""
+    torch = pytest.importorskip("torch")
+    folder, model = case.folder(path, "ForSequenceClassification", num_labels=2, **more)
+    with torch.no_grad():
+        expected = model(**asked(case)).logits.numpy()
+    module, given = huggingface.load(folder)
+    assert scaled(module.apply(given, case.texts(), LENGTHS), expected) <= 2e-5
+
+
+def check_refusals(case: Case, path: Path, lacking: str) -> None:
+    """A missing, an odd and a misshaped tensor are refused with their names."""
+    folder, _ = case.folder(path, "ForMaskedLM")
+    tensors = weights.read_folder(folder)
+    for change, verb in (
+        ({n: t for n, t in tensors.items() if n != lacking}, rf"lack 1 tensor .*{lacking}"),
+        (tensors | {"adapter.down": np.zeros(3, np.float32)}, r"hold 1 tensor .*adapter\.down"),
+        (tensors | {lacking: tensors[lacking][:-1]}, rf"{lacking} of .* has shape .*not fit"),
+    ):
+        weights.write_file(folder / weights.SAFETENSORS, change)
+        with pytest.raises(UserError, match=verb):
+            huggingface.load(folder)
+    weights.write_file(folder / weights.SAFETENSORS, tensors)
+    huggingface.load(folder, options=Options(mlm_head=False))
