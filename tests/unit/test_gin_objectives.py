@@ -34,10 +34,13 @@ BERTS = {
     "roberta_base": (12, 768, 50265),
     "distilbert_base": (6, 768, 30522),
     "electra_base": (12, 768, 30522),
+    "mpnet_base": (12, 768, 30527),
 }
 # Rows of the position and token type embeddings, where they are not a BERT's 512 + 2: Liu et al.
-# 2019, Sanh et al. 2019.
-ROWS = {"roberta_base": 514 + 1, "distilbert_base": 512}
+# 2019, Sanh et al. 2019, Song et al. 2020.
+ROWS = {"roberta_base": 514 + 1, "distilbert_base": 512, "mpnet_base": 514}
+# What is beside a BERT's: MPNet's scores of 32 buckets of distances for 12 heads.
+MORE = {"mpnet_base": 32 * 12}
 # Encoder layers, decoder layers, width, heads x width of a head, feed-forward width, heads, pieces:
 # Raffel et al. 2020 (small, base).
 T5S = {
@@ -55,7 +58,7 @@ def size(model: str) -> int:
         embeddings = (pieces + ROWS.get(model, 512 + 2) + 2) * width
         layer = 4 * (width * width + width) + 8 * width * width + 5 * width + 4 * width
         head = width * width + 3 * width + pieces
-        return embeddings + layers * layer + head
+        return embeddings + layers * layer + head + MORE.get(model, 0)
     encoder, decoder, width, inner, wide, heads, pieces = T5S[model]
     attention, feed_forward = 4 * width * inner, 2 * width * wide
     first = encoder * (attention + feed_forward + 2 * width)
