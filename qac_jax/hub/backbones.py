@@ -142,16 +142,16 @@ def _encoder_prefix(
     if not cls.hf_bases:
         return ""
     words = cls.hf_words
-    found = sorted(name.removesuffix(words) for name in tensors if name.endswith(words))
-    if prefix is not None and prefix in found:
+    prefixes = sorted(name.removesuffix(words) for name in tensors if name.endswith(words))
+    if prefix is not None and prefix in prefixes:
         return prefix
-    if len(found) == 1 and prefix is None:
-        return found[0]
-    if not found:
+    if len(prefixes) == 1 and prefix is None:
+        return prefixes[0]
+    if not prefixes:
         raise UserError(
             f"the weights of {folder} hold no {cls.display_name}: no name ends in {words}"
         )
-    listed = ", ".join(repr(p) for p in found)
+    listed = ", ".join(repr(p) for p in prefixes)
     if prefix is None:
         raise UserError(f"{folder} holds several encoders, with prefixes {listed}; pass prefix=")
     raise UserError(f"prefix={prefix!r} is not in the weights of {folder}, which have {listed}")

@@ -113,8 +113,8 @@ def _find(path: Path) -> tuple[Path, weights.Tensors]:
 
 def _layers(tensors: Mapping[str, object]) -> dict[str, tuple[str, int]]:
     """Head -> (what its names begin with, number of layers)."""
-    found: dict[str, tuple[str, int]] = {}
+    heads: dict[str, tuple[str, int]] = {}
     for match in filter(None, map(_LAYER.match, sorted(tensors))):
-        prefix, count = found.get(match["head"], (match["prefix"], 0))
-        found[match["head"]] = prefix, max(count, int(match["layer"]) + 1)
-    return found
+        prefix, count = heads.get(match["head"], (match["prefix"], 0))
+        heads[match["head"]] = prefix, max(count, int(match["layer"]) + 1)
+    return heads

@@ -38,9 +38,9 @@ def write_json(path: Path, content: Any) -> None:
 def architecture(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type[Kind]:
     """The architecture of a folder among those that are a `base`; others are refused by name."""
     kind = raw.get("model_type")
-    found = architectures.reading(raw, base)
-    if found is not None:
-        return found
+    config = architectures.reading(raw, base)
+    if config is not None:
+        return config
     if kind is None:
         raise UserError(f"{folder / 'config.json'} has no model_type, so the model is not known")
     known = architectures.model_types(base)

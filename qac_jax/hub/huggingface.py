@@ -72,17 +72,17 @@ def resolve(place: Place) -> Path:
         import huggingface_hub
 
         described = ["*.json", "*.txt", "*.model"]
-        found = huggingface_hub.snapshot_download(
+        folder = huggingface_hub.snapshot_download(
             name, allow_patterns=[*described, "*.safetensors"]
         )
-        if not any(Path(found).rglob("*.safetensors")):
-            found = huggingface_hub.snapshot_download(name, allow_patterns=[*described, "*.bin"])
+        if not any(Path(folder).rglob("*.safetensors")):
+            folder = huggingface_hub.snapshot_download(name, allow_patterns=[*described, "*.bin"])
     except Exception as error:  # offline, unknown, private, gated …: many types, one meaning
         raise UserError(
             f"there is no folder {name}, and the Hugging Face hub does not give a model of that "
             f"name ({type(error).__name__}); pass the path of a folder that holds it"
         ) from None
-    return Path(found)
+    return Path(folder)
 
 
 def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAULT) -> Loaded:

@@ -136,7 +136,7 @@ def _places(folder: Path) -> dict[str, str]:
         listed = json.loads(file.read_text("utf-8"))
         places = {str(entry["type"]).rsplit(".", 1)[-1]: str(entry["path"]) for entry in listed}
     except (ValueError, TypeError, KeyError):
-        raise UserError(f"{file} is no list of modules") from None
+        raise UserError(f"{file} is not a list of modules") from None
     usual = [name for name in _ORDER if name in places]
     if [*places] != usual or len(places) != len(listed) or not {*_ORDER[:2]} <= {*places}:
         raise UserError(
@@ -169,7 +169,9 @@ def _projection(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} has the activation {function}; expected {', '.join(names)}")
     ends = (raw.get("module_input_name"), raw.get("module_output_name"))
     if raw.get("use_residual") or any(name not in (None, vector) for name in ends):
-        raise UserError(f"{file} is no plain projection of the vector, which is all there is here")
+        raise UserError(
+            f"{file} is not a plain linear projection of the vector; only that is supported"
+        )
     return {
         "projection": int(raw["out_features"]),
         "projection_bias": bool(raw.get("bias", True)),

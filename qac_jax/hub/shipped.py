@@ -19,10 +19,10 @@ def folder(name: str) -> str:
     """Where something shipped lies: a folder or file of `assets`, or `minilm`."""
     if name == MINILM:
         return minilm()
-    found = os.path.join(ASSETS, name)
-    if not os.path.exists(found):
+    place = os.path.join(ASSETS, name)
+    if not os.path.exists(place):
         raise UserError(f"'{name}' does not come with this version; give a folder of your own")
-    return found
+    return place
 
 
 def minilm() -> str:

@@ -117,7 +117,7 @@ def _read_archive(archive: zipfile.ZipFile, path: str) -> dict[str, np.ndarray]:
         content = _Unpickler(io.BytesIO(archive.read(descriptions[0]))).load()
     except _Refused as refused:
         raise UserError(
-            f"{path} is refused: its pickle asks for {refused}, which is no tensor, and running "
+            f"{path} is refused: its pickle asks for {refused}, which is not a tensor, and running "
             "what a weights file asks for is unsafe; convert it to model.safetensors"
         ) from None
     except Exception as error:  # a damaged or hostile pickle can fail in any way
@@ -159,12 +159,12 @@ def _named_tensors(content: Any) -> list[tuple[str, _Tensor]]:
     """Tensors of a state dict, or of the one found under a usual key of a checkpoint."""
     if not isinstance(content, Mapping):
         return []
-    found = [(str(k), v) for k, v in content.items() if isinstance(v, _Tensor)]
-    if found:
-        return found
+    tensors = [(str(k), v) for k, v in content.items() if isinstance(v, _Tensor)]
+    if tensors:
+        return tensors
     for key in _WRAPPERS:
-        if found := _named_tensors(content.get(key)):
-            return found
+        if tensors := _named_tensors(content.get(key)):
+            return tensors
     return []
 
 

@@ -64,7 +64,7 @@ def _read_shards(folder: Path, index: str) -> Tensors:
         names: Mapping[str, str] = json.loads((folder / index).read_text("utf-8"))["weight_map"]
         files = sorted(set(names.values()))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{folder / index} is no index of weight shards") from None
+        raise UserError(f"{folder / index} is not a valid index of weight shards") from None
     tensors: Tensors = {}
     for file in files:
         if Path(file).name != file:

@@ -3,7 +3,7 @@
 A small generator that sees some thousand texts has no time to find out which words are alike; a
 model that read the web knows. Its vectors are not taken as they are: they share a large mean and
 a few loud directions, and a state that is read by inner products (a copying start, a tied output
-matrix) needs rows that are told apart about as well as random ones. So the mean goes, and the
+matrix) needs rows that differ about as much as random ones. So the mean goes, and the
 first two principal components (Mu & Viswanath, "All-but-the-top", 2018); the next `width` stay,
 softened, and all rows become equally long.
 """
@@ -57,10 +57,10 @@ def table(
             f"the tokenizer of the word vectors has {theirs.vocab_size} pieces and there are "
             f"{len(vectors)} vectors; give a folder whose tokenizer is the model's own"
         )
-    found, known = _looked_up(vectors, theirs, own, rows)
-    known &= np.linalg.norm(found, axis=1) > 0
+    known_vectors, known = _looked_up(vectors, theirs, own, rows)
+    known &= np.linalg.norm(known_vectors, axis=1) > 0
     made = np.random.default_rng(seed).standard_normal((rows, width))
-    apart = _unit(_flattened(found[known], width) + _APART * _unit(made[known]))
+    apart = _unit(_flattened(known_vectors[known], width) + _APART * _unit(made[known]))
     made[known] = apart * np.sqrt(width)  # as long as random rows
     return (made * spread).astype(np.float32)
 
@@ -70,7 +70,7 @@ def _looked_up(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Their vector of each of our pieces, and which pieces have one."""
     same = theirs.backend.get_vocab() if theirs.model_type == own.model_type else {}
-    found = np.zeros((rows, vectors.shape[1]))
+    known_vectors = np.zeros((rows, vectors.shape[1]))
     known = np.zeros(rows, bool)
     special, unknown = set(own.special_ids), theirs.unk_id if theirs.has("unk") else -1
     for index in range(min(rows, own.vocab_size)):
@@ -79,9 +79,9 @@ def _looked_up(
             continue
         ids = [same[piece]] if piece in same else theirs.encode(_bare(piece))
         if ids and unknown not in ids:
-            found[index] = vectors[ids].mean(0)
+            known_vectors[index] = vectors[ids].mean(0)
             known[index] = True
-    return found, known
+    return known_vectors, known
 
 
 def _bare(piece: str) -> str:
@@ -90,9 +90,9 @@ def _bare(piece: str) -> str:
     return piece
 
 
-def _flattened(found: np.ndarray, width: int) -> np.ndarray:
+def _flattened(vectors: np.ndarray, width: int) -> np.ndarray:
     """Rows of length 1 that point in all directions, their neighbours kept."""
-    rows = _unit(found)
+    rows = _unit(vectors)
     for _ in range(_CENTRINGS):
         rows = _unit(rows - rows.mean(0))
     rows = rows - rows.mean(0)

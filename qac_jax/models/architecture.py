@@ -42,7 +42,7 @@ class Architecture(abc.ABC):
     # Part that a model may have or not -> what the names of its tensors begin with; "{encoder}"
     # and "{model}" stand for the prefixes of the encoder and of the model around it.
     hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    # Patterns of tensors in known files that have no parameter here; they are ignored, and said.
+    # Patterns of tensors in known files that have no parameter here; ignored, with a log line.
     hf_ignored: ClassVar[tuple[str, ...]] = ()
     # Where the table of word embeddings is in the tree of parameters.
     word_embedding: ClassVar[tuple[str, ...]]
@@ -93,10 +93,10 @@ class Architecture(abc.ABC):
 
     def words_of(self, params: Mapping[str, Any]) -> Any:
         """The table of word embeddings in a tree of parameters."""
-        found: Any = params
+        value: Any = params
         for name in self.word_embedding:
-            found = found[name]
-        return found
+            value = value[name]
+        return value
 
     def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
         """The tree with another table of word embeddings; what it lacks on the way is added."""
@@ -168,22 +168,22 @@ def registered() -> dict[str, type[Architecture]]:
     The files of this room are imported here, so that a new one needs no mention anywhere.
     """
     room = importlib.import_module(__package__ or "")
-    for found in pkgutil.iter_modules(room.__path__):
-        if not found.ispkg:
-            importlib.import_module(f"{__package__}.{found.name}")
+    for module in pkgutil.iter_modules(room.__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{__package__}.{module.name}")
     return dict(_REGISTERED)
 
 
 def model_types(base: type[Architecture]) -> list[str]:
     """Every `model_type` that is read."""
-    found = [cls for cls in registered().values() if issubclass(cls, base)]
-    return sorted({kind for cls in found for kind in cls.model_types})
+    classes = [cls for cls in registered().values() if issubclass(cls, base)]
+    return sorted({kind for cls in classes for kind in cls.model_types})
 
 
 def reading(raw: Mapping[str, Any], base: type[Kind]) -> type[Kind] | None:
     """The architecture of a config.json among those that are a `base`; None: there is none."""
-    found = (cls for cls in registered().values() if issubclass(cls, base) and cls.reads(raw))
-    return next(found, None)
+    matches = (cls for cls in registered().values() if issubclass(cls, base) and cls.reads(raw))
+    return next(matches, None)
 
 
 def of_module(module: object) -> Architecture | None:

@@ -2,7 +2,7 @@
 
 Queries, keys and values are head-major, [B, heads, L, head_dim], already scaled: whoever makes
 the queries folds 1/sqrt(head_dim) into their weights, which are fewer than the queries.
-Padding is said by key `lengths` [B]; what else is invisible (a causal window) by a boolean
+Padding is given by key `lengths` [B]; what else is invisible (a causal window) by a boolean
 `visible` [Lq, Lk] that is the same for every row of the batch.
 """
 

@@ -98,33 +98,33 @@ class BertConfig(BackboneConfig):
 
     def table(self, encoder: str = "", model: str = "") -> Table:
         embeddings = f"{encoder}embeddings."
-        found: Table = {
+        table: Table = {
             f"embeddings/{ours}/embedding": Slot(f"{embeddings}{theirs}_embeddings.weight")
             for ours, theirs in (("word", "word"), ("position", "position"), ("type", "token_type"))
         }
-        found |= norm("embeddings/norm", f"{embeddings}LayerNorm")
+        table |= norm("embeddings/norm", f"{embeddings}LayerNorm")
         layers = self.stack_table(self.num_layers, f"{encoder}encoder.layer.")
-        found |= {f"layers/{path}": slot for path, slot in layers.items()}
+        table |= {f"layers/{path}": slot for path, slot in layers.items()}
         if self.pooler:
-            found |= dense("pooler", f"{encoder}pooler.dense")
+            table |= dense("pooler", f"{encoder}pooler.dense")
         if self.mlm_head:
-            found |= dense("mlm_head/dense", f"{model}cls.predictions.transform.dense")
-            found |= norm("mlm_head/norm", f"{model}cls.predictions.transform.LayerNorm")
-            found["mlm_head/bias"] = Slot(f"{model}cls.predictions.bias")
-        return found
+            table |= dense("mlm_head/dense", f"{model}cls.predictions.transform.dense")
+            table |= norm("mlm_head/norm", f"{model}cls.predictions.transform.LayerNorm")
+            table["mlm_head/bias"] = Slot(f"{model}cls.predictions.bias")
+        return table
 
     def stack_table(self, count: int, prefix: str) -> Table:
-        found: Table = {}
+        table: Table = {}
         for i in range(count):
             theirs = f"{prefix}{i}"
             for name in ("query", "key", "value"):
-                found |= dense(f"{i}/attention/{name}", f"{theirs}.attention.self.{name}")
-            found |= dense(f"{i}/attention/output", f"{theirs}.attention.output.dense")
-            found |= norm(f"{i}/attention_norm", f"{theirs}.attention.output.LayerNorm")
-            found |= dense(f"{i}/mlp/up", f"{theirs}.intermediate.dense")
-            found |= dense(f"{i}/mlp/down", f"{theirs}.output.dense")
-            found |= norm(f"{i}/mlp_norm", f"{theirs}.output.LayerNorm")
-        return found
+                table |= dense(f"{i}/attention/{name}", f"{theirs}.attention.self.{name}")
+            table |= dense(f"{i}/attention/output", f"{theirs}.attention.output.dense")
+            table |= norm(f"{i}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+            table |= dense(f"{i}/mlp/up", f"{theirs}.intermediate.dense")
+            table |= dense(f"{i}/mlp/down", f"{theirs}.output.dense")
+            table |= norm(f"{i}/mlp_norm", f"{theirs}.output.LayerNorm")
+        return table
 
 
 class BertEmbeddings(nn.Module):

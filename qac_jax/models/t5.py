@@ -115,9 +115,9 @@ class T5Config(Architecture):
             or self.max_distance <= self.num_buckets / 2
         ):
             raise UserError(
-                f"num_buckets={self.num_buckets} with max_distance={self.max_distance} is no valid "
-                "table of relative positions; expected an even number from 4 and a distance beyond "
-                "its half"
+                f"num_buckets={self.num_buckets} with max_distance={self.max_distance} is not a "
+                "valid table of relative positions; expected an even number from 4 and a "
+                "distance beyond its half"
             )
 
     def build(self, runtime: Runtime) -> T5:
@@ -165,35 +165,35 @@ class T5Config(Architecture):
 
     def table(self, encoder: str = "", model: str = "") -> Table:
         del encoder, model  # a T5's names have no prefix
-        found: Table = {"shared/embedding": Slot("shared.weight")}
+        table: Table = {"shared/embedding": Slot("shared.weight")}
         if not self.tied:
-            found["lm_head/embedding"] = Slot("lm_head.weight")
+            table["lm_head/embedding"] = Slot("lm_head.weight")
         for stack, count in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
-            found[f"{stack}/norm/scale"] = Slot(f"{stack}.final_layer_norm.weight")
+            table[f"{stack}/norm/scale"] = Slot(f"{stack}.final_layer_norm.weight")
             bias = f"{stack}.block.0.layer.0.SelfAttention.{_RELATIVE_BIAS}"
-            found[f"{stack}/relative_bias/embedding"] = Slot(bias)
+            table[f"{stack}/relative_bias/embedding"] = Slot(bias)
             for i in range(count):
-                found |= self._block_table(f"{stack}/layers/{i}", f"{stack}.block.{i}.layer.")
-        return found
+                table |= self._block_table(f"{stack}/layers/{i}", f"{stack}.block.{i}.layer.")
+        return table
 
     def _block_table(self, ours: str, theirs: str) -> Table:
         parts = [("attention", "SelfAttention", "attention_norm")]
         if ours.startswith("decoder"):
             parts.append(("cross_attention", "EncDecAttention", "cross_attention_norm"))
-        found: Table = {}
+        table: Table = {}
         for place, (path, name, norm) in enumerate(parts):
             for inner in ("query", "key", "value", "output"):
                 slot = Slot(f"{theirs}{place}.{name}.{inner[0]}.weight", transposed=True)
-                found[f"{ours}/{path}/{inner}/kernel"] = slot
-            found[f"{ours}/{norm}/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
+                table[f"{ours}/{path}/{inner}/kernel"] = slot
+            table[f"{ours}/{norm}/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
         place = len(parts)
         gated = FEED_FORWARD[self.feed_forward][1]
         up = {"gate": "wi_0", "up": "wi_1"} if gated else {"up": "wi"}
         for path, name in {**up, "down": "wo"}.items():
             slot = Slot(f"{theirs}{place}.DenseReluDense.{name}.weight", transposed=True)
-            found[f"{ours}/mlp/{path}/kernel"] = slot
-        found[f"{ours}/mlp_norm/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
-        return found
+            table[f"{ours}/mlp/{path}/kernel"] = slot
+        table[f"{ours}/mlp_norm/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
+        return table
 
     def flops(self, source: formulas.Load, target: formulas.Load, crossed: float) -> formulas.Flops:
         """A teacher-forced pass; crossed is the sum over texts of source × target length.
@@ -329,7 +329,7 @@ class T5(nn.Module):
     ) -> Array:
         """The decoder's output [B, T, d_model], which `logits` takes.
 
-        beside: so many continuations of one text stand in a row, of T / beside positions each.
+        beside: how many continuations of one text stand in a row, of T / beside positions each.
         None sees another, and the memory's keys and values are made once for all of them.
         """
         keys = fold(keys, 1)  # other bits than the encoder's

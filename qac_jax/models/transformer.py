@@ -75,7 +75,7 @@ class Attention(nn.Module):
         rows: int | None = None,
         bias: Array | None = None,
     ) -> Array:
-        """rows: only the first so many positions are wanted as queries (None: all).
+        """rows: only the first `rows` positions are queries (None: all).
 
         bias [1, heads, L, L] is added to the scores.
         """
@@ -206,7 +206,7 @@ class Layers(nn.Module):
     ) -> tuple[Array, dict[int, Array]]:
         """The last output and the wanted hidden states: 0 is x itself, k the output of layer k.
 
-        With `rows` the last layer, which must take it, gives only the first so many positions.
+        With `rows` the last layer, which must take it, computes only the first `rows` positions.
         """
         layer, runtime, count = self.make(parent=None), self.runtime, self.count
         x = x.astype(runtime.compute_dtype)  # what a layer gives, and what a scan must begin with

@@ -260,12 +260,12 @@ def test_sentence_transformers_refusals(tmp_path: Path) -> None:
         (pooling, lambda c: {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
         (pooling, lambda c: c | {"include_prompt": False}, "leaves prompts out"),
         (dense, lambda c: c | {"activation_function": "my.Own"}, "activation my.Own"),
-        (dense, lambda c: c | {"use_residual": True}, "no plain projection"),
+        (dense, lambda c: c | {"use_residual": True}, "not a plain linear projection"),
         (modules, lambda c: [*c, lstm], "Dense, LSTM; supported are Transformer, Pooling"),
         (modules, lambda c: c[::-1], "in this order"),
         (modules, lambda c: c[:1], "supported are"),
         (modules, lambda c: [*c, c[-1]], "supported are"),
-        (modules, lambda c: {"a": 1}, "no list of modules"),
+        (modules, lambda c: {"a": 1}, "not a list of modules"),
     ):
         before = file.read_text()
         edit(file, change)

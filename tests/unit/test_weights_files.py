@@ -220,7 +220,7 @@ def test_shards(ending: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="outside of the folder"):
         weights.read_folder(tmp_path)
     index.write_text("[]")
-    with pytest.raises(UserError, match="no index"):
+    with pytest.raises(UserError, match="not a valid index"):
         weights.read_folder(tmp_path)
 
 

@@ -1,7 +1,8 @@
 """Texts out of a T5: greedy, sampled (here) or searched (`beam`), in one compiled loop.
 
-    found = decode(module, variables, ids, lengths, Decoding(max_tokens=64, samples=5), keys=keys)
-    found.tokens     # [texts, samples, max_tokens], padded behind each end
+    settings = Decoding(max_tokens=64, samples=5)
+    generated = decode(module, variables, ids, lengths, settings, keys=keys)
+    generated.tokens     # [texts, samples, max_tokens], padded behind each end
 
 A text is encoded once and continued `samples` times. The loop stops when all rows have ended.
 """

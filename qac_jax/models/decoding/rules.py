@@ -12,10 +12,10 @@ from qac_jax.models.layers import Array
 
 
 class Decoded(NamedTuple):
-    """tokens [B, samples, max_tokens], padded; how many are said, the end included; and scores.
+    """tokens [B, samples, max_tokens], padded; their number, end included; and scores.
 
-    A score is the sum of the log-likelihoods of what is said, the end included, under the model
-    itself (no temperature, nothing cut off); a beam's is divided by length ** length_penalty.
+    A score is the sum of the log-likelihoods of the generated tokens, end included, under the model
+    itself (no temperature, no cut); a beam's is divided by length ** length_penalty.
     """
 
     tokens: Array
@@ -30,8 +30,8 @@ class Rules(NamedTuple):
     config: Any
     pieces: int = 0
 
-    def allowed(self, scores: Array, said: Array, position: Array) -> Array:
-        """Scores [R, vocabulary] with -inf where a token must not follow said[:, :position]."""
+    def allowed(self, scores: Array, generated: Array, position: Array) -> Array:
+        """Scores [R, vocabulary]: -inf where a token must not follow generated[:, :position]."""
         settings = self.settings
         places = lax.broadcasted_iota(jnp.int32, (1, scores.shape[-1]), 1)
         if 0 < self.pieces < scores.shape[-1]:
@@ -40,15 +40,15 @@ class Rules(NamedTuple):
             too_soon = (places == self.config.eos_id) & (position < settings.min_tokens)
             scores = jnp.where(too_soon, -jnp.inf, scores)
         if settings.no_repeat_ngram:
-            scores = self._without_repeats(scores, said, position)
+            scores = self._without_repeats(scores, generated, position)
         return scores
 
-    def _without_repeats(self, scores: Array, said: Array, position: Array) -> Array:
+    def _without_repeats(self, scores: Array, generated: Array, position: Array) -> Array:
         """Hugging Face counts the start token as the first of the text, so this does too."""
         size = self.settings.no_repeat_ngram
-        rows = said.shape[0]
+        rows = generated.shape[0]
         text = jnp.concatenate(
-            [jnp.full((rows, 1), self.config.start_id, said.dtype), said], axis=1
+            [jnp.full((rows, 1), self.config.start_id, generated.dtype), generated], axis=1
         )
         length = position + 1
         windows = text.shape[1] - size + 1

@@ -130,8 +130,8 @@ def _nucleus_border(x: Array, weights: Array, mass: float) -> Array:
 
     shape = (*x.shape[:-1], 1)
     bounds = (jnp.zeros(shape, jnp.uint32), jnp.full(shape, 0xFFFFFFFF, jnp.uint32))
-    found, _ = lax.fori_loop(0, 32, halve, bounds)
-    back = jnp.where(found >> 31 == 1, found & jnp.uint32(0x7FFFFFFF), ~found)
+    threshold, _ = lax.fori_loop(0, 32, halve, bounds)
+    back = jnp.where(threshold >> 31 == 1, threshold & jnp.uint32(0x7FFFFFFF), ~threshold)
     return lax.bitcast_convert_type(back, jnp.float32)
 
 
