@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
@@ -27,8 +28,8 @@ BERT = BertConfig(
 )
 
 
-def objectives(dtype: str = "float32") -> dict[str, Any]:
-    model = Bert(BERT, Runtime(dtype=dtype, dropout="hash"))
+def objectives(dtype: str = "float32", config: BackboneConfig = BERT) -> dict[str, Any]:
+    model = config.build(Runtime(dtype=dtype, dropout="hash"))
     return {
         "condenser": Condenser(model, Masking(0.3), VOCABULARY, head_layers=1),
         "cocondenser": CoCondenser(

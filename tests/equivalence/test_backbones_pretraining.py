@@ -1,0 +1,84 @@
+"""Every encoder under every pre-training objective: three steps on a batch lower its loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+import pytest
+from toy_pretraining import PASSAGE, VOCABULARY, batch_for, objectives
+
+from qac_jax.errors import UserError
+from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.distilbert import DistilBertConfig
+from qac_jax.models.electra import ElectraConfig
+from qac_jax.models.roberta import RobertaConfig
+from qac_jax.objectives.masking import Masking
+from qac_jax.objectives.mlm import Mlm
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 32,
+    "max_positions": PASSAGE,
+}
+CONFIGS: dict[str, BackboneConfig] = {
+    "roberta": RobertaConfig(**SIZES | {"max_positions": PASSAGE + 2}, type_vocab_size=1),
+    "distilbert": DistilBertConfig(**SIZES),
+    "electra": ElectraConfig(**SIZES, embedding_size=8),
+}
+OBJECTIVES = ["mlm", "condenser", "cocondenser", "cotmae", "retromae"]
+
+
+def objective_of(name: str, config: BackboneConfig) -> Any:
+    known = objectives(config=config)
+    model = known["condenser"].model
+    return Mlm(model, Masking(0.3), VOCABULARY) if name == "mlm" else known[name]
+
+
+def losses(name: str, config: BackboneConfig, steps: int = 3) -> list[float]:
+    """The loss of one batch, masked in one way, before each step and after the last."""
+    objective = objective_of(name, config)
+    variables = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    given = batch_for("condenser" if name == "mlm" else name)
+    batch = jax.jit(objective.prepare)(given, jax.random.key(1))
+    optimizer = optax.adam(1e-2)
+
+    @jax.jit
+    def step(variables: Any, state: Any) -> tuple[Any, Any, Any]:
+        def loss(variables: Any) -> Any:
+            return objective.loss(variables, batch, jax.random.key(2), False)[0]
+
+        value, gradient = jax.value_and_grad(loss)(variables)
+        updates, state = optimizer.update(gradient, state)
+        return optax.apply_updates(variables, updates), state, value
+
+    state, found = optimizer.init(variables), []
+    for _ in range(steps + 1):
+        variables, state, value = step(variables, state)
+        found.append(float(value))
+    return found
+
+
+@pytest.mark.parametrize("backbone", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "mlm" else pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES],
+)
+def test_three_steps_lower_the_loss(name: str, backbone: str) -> None:
+    config = CONFIGS[backbone]
+    if (name, backbone) == ("retromae", "electra"):
+        config = ElectraConfig(**SIZES, embedding_size=SIZES["hidden_size"])
+    found = losses(name, config)
+    assert np.isfinite(found).all() and found[-1] < 0.98 * found[0], found
+
+
+def test_retromae_refuses_embeddings_that_are_narrower_than_the_layers() -> None:
+    with pytest.raises(UserError, match="position embeddings have 8 dimensions and its layers 16"):
+        losses("retromae", CONFIGS["electra"])
