@@ -161,7 +161,7 @@ def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
     )
     variables = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
     text = jax.jit(objective.prepare)(batch_for("cocondenser"), jax.random.key(1))["passage"]
-    found = jax.jit(objective.read)(variables, text, None).vector
+    found = jax.jit(objective.predictions)(variables, text, None).vector
     tower = Tower(DualEncoderConfig(BERT, pooling="mean", normalize=True), Runtime())
     bert = objective.encoder(variables)["params"]
     expected = tower.apply({"params": {"backbone": bert}}, text.ids, text.lengths)
