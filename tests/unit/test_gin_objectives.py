@@ -32,13 +32,19 @@ BERTS = {
     "bert_small": (4, 512, 16384),
     "bert_base": (12, 768, 30522),
     "roberta_base": (12, 768, 50265),
+    "xlm_roberta_base": (12, 768, 250002),
     "distilbert_base": (6, 768, 30522),
     "electra_base": (12, 768, 30522),
     "mpnet_base": (12, 768, 30527),
 }
 # Rows of the position and token type embeddings, where they are not a BERT's 512 + 2: Liu et al.
 # 2019, Sanh et al. 2019, Song et al. 2020.
-ROWS = {"roberta_base": 514 + 1, "distilbert_base": 512, "mpnet_base": 514}
+ROWS = {
+    "roberta_base": 514 + 1,
+    "xlm_roberta_base": 514 + 1,
+    "distilbert_base": 512,
+    "mpnet_base": 514,
+}
 # What is beside a BERT's: MPNet's scores of 32 buckets of distances for 12 heads.
 MORE = {"mpnet_base": 32 * 12}
 # Encoder layers, decoder layers, width, heads x width of a head, feed-forward width, heads, pieces:
