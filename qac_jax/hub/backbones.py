@@ -96,16 +96,21 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     encoder = _encoder_prefix(folder, cls, tensors, options.prefix)
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
     wanted = _wanted_parts(cls, options)
-    for part, beginnings in cls.hf_parts.items():
-        if wanted[part] is False:
-            prefixes = tuple(p.format(encoder=encoder, model=model) for p in beginnings)
-            tensors = {n: t for n, t in tensors.items() if not n.startswith(prefixes)}
+    beginnings = {
+        part: tuple(each.format(encoder=encoder, model=model) for each in given)
+        for part, given in cls.hf_parts.items()
+    }
+    tensors = _without_parts(tensors, beginnings, wanted)
     table = cls.from_hf(raw, **dict.fromkeys(cls.hf_parts, True)).table(encoder, model)
     _drop_copies(folder, cls, tensors, cls.hf_copies(encoder, model), names(table))
     has = {
-        part: _has_part(part, table, tensors) if asked is None else asked
+        part: cls.hf_has(part, raw, set(tensors), table) if asked is None else asked
         for part, asked in wanted.items()
     }
+    # What an unwanted part shares with one that the model has not.
+    tensors = _without_parts(
+        tensors, {p: beginnings[p] for p in has if has[p] or wanted[p] is False}, has
+    )
     return Files(raw, cls.from_hf(raw, **has), tensors, encoder, model)
 
 
@@ -117,10 +122,16 @@ def _wanted_parts(cls: type[Architecture], options: Options) -> dict[str, bool |
     return {part: asked.get(part) for part in cls.hf_parts}
 
 
-def _has_part(part: str, table: Table, tensors: Mapping[str, Any]) -> bool:
-    return any(
-        slot.name in tensors for path, slot in table.items() if path.split("/", 1)[0] == part
-    )
+def _without_parts(
+    tensors: Mapping[str, np.ndarray],
+    beginnings: Mapping[str, tuple[str, ...]],
+    wanted: Mapping[str, bool | None],
+) -> dict[str, np.ndarray]:
+    """The tensors without those that only unwanted parts (False) have: parts may share some."""
+    left_out = [part for part in beginnings if wanted[part] is False]
+    unwanted = tuple(each for part in left_out for each in beginnings[part])
+    others = tuple(each for part in beginnings.keys() - set(left_out) for each in beginnings[part])
+    return {n: t for n, t in tensors.items() if n.startswith(others) or not n.startswith(unwanted)}
 
 
 def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -131,6 +131,17 @@ class Architecture(abc.ABC):
         }
 
     @classmethod
+    def hf_has(cls, part: str, raw: Mapping[str, Any], tensors: set[str], table: Table) -> bool:
+        """Whether a folder's model has this one of `hf_parts`.
+
+        tensors: the names in its weights; table: that of a model with all parts. Override it where
+        two parts share tensors.
+        """
+        del raw
+        own = (slot.name for path, slot in table.items() if path.split("/", 1)[0] == part)
+        return any(name in tensors for name in own)
+
+    @classmethod
     def hf_copies(cls, encoder: str, model: str) -> Mapping[str, str]:
         """Tensors that files may hold though they repeat others (tied weights) -> those others."""
         del encoder, model

@@ -123,19 +123,22 @@ class LayerNorm(nn.Module):
 
     epsilon: float
     dtype: jnp.dtype
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         ones, zeros = nn.initializers.ones_init(), nn.initializers.zeros_init()
         width = x.shape[-1:]
         scale = parameter(self, "scale", ones, width, ("embed",))
-        bias = parameter(self, "bias", zeros, width, ("embed",))
         wide = x.astype(statistics_dtype(x.dtype))
         mean = wide.mean(-1, keepdims=True)
         centred = wide - mean
         variance = jnp.square(centred).mean(-1, keepdims=True)
         y = centred * lax.rsqrt(variance + self.epsilon)
-        return (y * scale + bias).astype(self.dtype)
+        y = y * scale
+        if self.use_bias:
+            y = y + parameter(self, "bias", zeros, width, ("embed",))
+        return y.astype(self.dtype)
 
 
 class Embedding(nn.Module):

@@ -7,6 +7,8 @@ attention probabilities. A compiler that fuses keeps less, so this is an upper e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax.numpy as jnp
 
 from qac_jax.models.layers import Runtime
@@ -20,10 +22,19 @@ _LOGITS = 2 * 4  # a logit and its gradient, in fp32
 
 
 def layers(
-    runtime: Runtime, texts: float, length: int, count: int, width: int, heads: int
+    runtime: Runtime,
+    texts: float,
+    length: int,
+    count: int,
+    width: int,
+    heads: int,
+    widths: Mapping[str, float] = _WIDTHS,
 ) -> float:
-    """`count` layers over padded texts, and the embeddings below them."""
-    of_layer = _WIDTHS[runtime.remat] * width + _PROBABILITIES[runtime.remat] * heads * length
+    """`count` layers over padded texts, and the embeddings below them.
+
+    widths: numbers kept under each policy, as multiples of the width, where not those of a BERT.
+    """
+    of_layer = widths[runtime.remat] * width + _PROBABILITIES[runtime.remat] * heads * length
     return _bytes(runtime) * texts * length * (count * of_layer + 4 * width)
 
 

@@ -37,6 +37,7 @@ def dense(path: str, name: str, bias: bool = True) -> Table:
     return table | {f"{path}/bias": Slot(f"{name}.bias")} if bias else table
 
 
-def norm(path: str, name: str) -> Table:
-    """A LayerNorm with scale and bias."""
-    return {f"{path}/scale": Slot(f"{name}.weight"), f"{path}/bias": Slot(f"{name}.bias")}
+def norm(path: str, name: str, bias: bool = True) -> Table:
+    """A LayerNorm with scale and, mostly, bias."""
+    table = {f"{path}/scale": Slot(f"{name}.weight")}
+    return table | {f"{path}/bias": Slot(f"{name}.bias")} if bias else table

@@ -59,6 +59,9 @@ T5S = {
 
 def size(model: str) -> int:
     """The number of parameters, counted by hand; a BERT's with its masked-language-model head."""
+    if model == "modernbert_base":  # Warner et al. 2024: gated MLPs, no biases but of words
+        layer = 4 * 768**2 + 3 * 768 * 1152 + 2 * 768
+        return 50368 * 768 + 768 + 22 * layer - 768 + 768 + 768**2 + 768 + 50368
     if model in BERTS:
         layers, width, pieces = BERTS[model]
         embeddings = (pieces + ROWS.get(model, 512 + 2) + 2) * width

@@ -57,7 +57,7 @@ def tensors() -> weights.Tensors:
     return bert_tensors(CONFIG, "bert.")
 
 
-@pytest.mark.parametrize("kind", ["modernbert", "deberta", "gpt2"])
+@pytest.mark.parametrize("kind", ["deberta", "nomic_bert", "gpt2"])
 def test_other_models_are_refused_by_name(kind: str, tensors, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "m", tensors, model_type=kind)
     with pytest.raises(UserError, match=f"{kind}.* is not supported"):
