@@ -13,7 +13,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.models.transformer import stack_layers, unstack_layers
 from qac_jax.training import transforms
-from qac_jax.training.optimizers import OPTIMIZERS, Optimizer
+from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, is_stacked
 
 
 def loop_tree(seed: int) -> dict[str, Any]:
@@ -159,3 +159,18 @@ def test_a_freezing_pattern_without_a_parameter_is_refused() -> None:
         Optimizer(frozen=("embeddings", "layers/7")).build(10, loop_tree(0))
     with pytest.raises(UserError, match="nothing would be trained"):
         Optimizer(frozen=("",)).build(10, loop_tree(0))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("layers/mlp/kernel", True),
+        ("layers/0/mlp/kernel", False),
+        ("layers/layers/mlp/kernel", True),
+        ("layers/layers/0/mlp/kernel", False),
+        ("layers/stack_bias/embedding", False),
+    ],
+)
+def test_parts_beside_a_stack_are_no_layers(path: str, expected: bool) -> None:
+    keys = tuple(jax.tree_util.DictKey(name) for name in path.split("/"))
+    assert is_stacked(keys) == expected
