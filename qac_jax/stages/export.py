@@ -134,12 +134,9 @@ class Export(Stage):
         return loaded
 
     def _named(self, module: Any) -> str:
-        """The type of the folder, for its model card."""
-        from qac_jax.models.backbone import Backbone
+        """The type of the folder: a form of dual encoders, or the network's class."""
         from qac_jax.models.encoders import DualEncoder
 
-        if isinstance(module, Backbone):
-            return "encoder"
         if not isinstance(module, DualEncoder):
             return type(module).__name__
         if self.form == "dpr":
@@ -148,6 +145,7 @@ class Export(Stage):
 
     def _card(self, module: Any, place: Path, inputs: Inputs, differences: Any, out: Writer) -> str:
         from qac_jax.evaluation import results
+        from qac_jax.models.backbone import Backbone
         from qac_jax.report import model_card
 
         figures = []
@@ -158,7 +156,7 @@ class Export(Stage):
         )
         return model_card.text(
             card,
-            self._named(module),
+            "encoder" if isinstance(module, Backbone) else self._named(module),
             _facts(module),
             _training(place),
             figures,

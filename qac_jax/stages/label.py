@@ -110,8 +110,8 @@ class Label(Stage):
         # Without a teacher every candidate that is not a known positive is a negative.
         if not (self.teacher or self.scored or self.qrels or self.answers):
             raise UserError(
-                "label needs scores or judgements; give --teacher or --scored (or --qrels or "
-                "--answers)"
+                "label needs a teacher's scores, or judgements; give --teacher or --scored (or "
+                "--qrels or --answers)"
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:

@@ -194,8 +194,8 @@ def test_starts_from_an_artefact_and_from_a_folder(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "said by nothing; give one of --steps"),
-        (("--steps", 2, "--epochs", 1), "said by steps=2 and epochs=1.0; give one"),
+        ((), "set by nothing; give one of --steps"),
+        (("--steps", 2, "--epochs", 1), "set by steps=2 and epochs=1.0; give one"),
         (("--epochs", 0.01), "0 examples are fewer than one batch of 16"),
         (("--steps", 1, "--batch_size", 12), "batch_size=12 is not divisible by the 8 devices"),
         (("--steps", 1, "--mesh", "3,1,1"), "mesh=3x1x1 does not fit 8 device"),
