@@ -50,8 +50,7 @@ class _Scorer(Objective):
     adversarial_step: float = 0.0  # RocketQA: 0.01
     chunk: int = 0
 
-    @property
-    def verb(self) -> str:
+    def verb(self, kind: str) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:

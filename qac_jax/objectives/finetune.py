@@ -44,8 +44,7 @@ class Finetune(DualEncoderObjective):
     contrastive_weight: float = 1.0
     teacher_temperature: float = 1.0
 
-    @property
-    def verb(self) -> str:
+    def verb(self, kind: str) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:

@@ -73,9 +73,8 @@ class Objective(abc.ABC):
     ) -> tuple[jax.Array, Aux]:
         """The loss of a prepared batch or microbatch, and scalars to log (and "state")."""
 
-    @property
-    def verb(self) -> str:
-        """The verb that such a training goes by where no command line says it."""
+    def verb(self, kind: str) -> str:
+        """The verb of a run on this kind of examples, where no command line names one."""
         return "pretrain"
 
     # How a batch is computed.

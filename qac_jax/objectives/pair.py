@@ -56,8 +56,7 @@ class Pair(DualEncoderObjective):
     mask_duplicates: bool = True  # copies of a positive in the batch are not negatives
     negatives_group: int = 0
 
-    @property
-    def verb(self) -> str:
+    def verb(self, kind: str) -> str:
         return "pretrain" if self.alpha else "finetune"
 
     def __post_init__(self) -> None:

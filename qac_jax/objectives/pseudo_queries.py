@@ -56,6 +56,9 @@ class PseudoQueries(DualEncoderObjective):
         normalize = config.normalize or self.normalize_passage
         return self.model.clone(config=dataclasses.replace(config, normalize=normalize))
 
+    def verb(self, kind: str) -> str:
+        return "finetune" if kind == "triples" else "pretrain"
+
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """Either kind of examples under the same feature names, with dropout keys."""
         features = dict(batch)

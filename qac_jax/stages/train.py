@@ -14,6 +14,7 @@ from etils import epath
 from qac_jax import fields
 from qac_jax.artifacts import Writer
 from qac_jax.data.reading import Reading
+from qac_jax.errors import UserError
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
@@ -67,7 +68,19 @@ class Train(Stage):
     def verb(self) -> str:
         from qac_jax.objectives.objective import Objective
 
-        return self.objective.verb if isinstance(self.objective, Objective) else self.VERB
+        if not isinstance(self.objective, Objective):
+            return self.VERB
+        return self.objective.verb(self.reading.kind)
+
+    def check(self) -> None:
+        from qac_jax.objectives.objective import Objective
+
+        super().check()
+        if not isinstance(self.objective, Objective):
+            raise UserError(
+                f"Train.objective is a {type(self.objective).__name__}, which is not an objective; "
+                "bind one of qac_jax/objectives, such as @mlm.Mlm()"
+            )
 
     def place(self) -> Place:
         return self.hosts.place()

@@ -33,6 +33,7 @@ def test_two_stages_on_ms_marco(name: str) -> None:
     for number in (1, 2):
         train = found[f"retriever_{number}"]
         assert isinstance(train.objective, Finetune)
+        assert (train.verb, found["encoder"].verb) == ("finetune", "pretrain")
         assert train.init == "stage:encoder"  # both start from the pre-trained encoder
         assert (
             train.schedule.epochs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 import pytest
 
 from qac_jax import config
+from qac_jax.errors import UserError
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
 from qac_jax.objectives.cotmae import CotMae
@@ -120,6 +122,25 @@ def test_every_objective_builds_by_itself(name: str, objective: type, kind: str)
     train = built(f"objectives/{name}.gin")
     assert type(train.objective) is objective and train.reading.kind == kind
     assert type(train.optimizer) is Optimizer and train.optimizer.warmup_ratio > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [
+        ("retromae", "pretrain"),
+        ("augtriever", "pretrain"),
+        ("pair", "pretrain"),
+        ("finetune", "finetune"),
+        ("cross_encoder", "finetune"),
+        ("cross_encoder_localized", "finetune"),
+    ],
+)
+def test_runs_have_the_verb_of_their_objective(name: str, verb: str) -> None:
+    train = built(f"objectives/{name}.gin")
+    assert train.verb == verb
+    wrong = dataclasses.replace(train, examples="out/examples", objective=train.optimizer)
+    with pytest.raises(UserError, match="a Optimizer, which is not an objective"):
+        wrong.check()
 
 
 @pytest.mark.parametrize("path", sorted(GIN.glob("**/*.gin")), ids=lambda path: path.stem)
