@@ -15,7 +15,8 @@ A backbone is one file of this room with two classes; beside it are a gin file a
   `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `stack_flops`, `mlm_flops`,
   `activation_bytes`, `position_free`.
 
-`X(Backbone)`, a Linen module with the fields config and runtime, whose `setup` makes
+`X(Backbone)`, a Linen module with the fields config and runtime. It names `embedding_class` and
+`mlm_activation`, or has a `setup` of its own that makes
 
 * `embeddings`: called as embeddings(ids, token_types, keys) -> [B, L, hidden];
 * `layers`: config.stack(runtime, config.num_layers);
@@ -40,7 +41,8 @@ from qac_jax.errors import UserError
 from qac_jax.models import flops as formulas
 from qac_jax.models import memory
 from qac_jax.models.architecture import Architecture
-from qac_jax.models.layers import Array, Runtime, activation
+from qac_jax.models.layers import Array, Dense, Runtime, activation
+from qac_jax.models.mlm_head import MlmHead
 from qac_jax.models.tensor_names import Table, dense, under
 
 
@@ -220,6 +222,22 @@ class Backbone(nn.Module):
 
     config: BackboneConfig
     runtime: Runtime = Runtime()
+
+    # Called with (config, runtime).
+    embedding_class: ClassVar[type[nn.Module]]
+    # Of the MLM head (None: that of the layers).
+    mlm_activation: ClassVar[str | None] = None
+
+    def setup(self) -> None:
+        config, runtime = self.config, self.runtime
+        self.embeddings = self.embedding_class(config, runtime)
+        self.layers = config.stack(runtime, config.num_layers)
+        if config.pooler:
+            init = nn.initializers.normal(config.initializer_range)
+            width = config.hidden_size
+            self.pooler = Dense(width, ("embed", None), runtime.compute_dtype, init)
+        if config.mlm_head:
+            self.mlm_head = MlmHead(config, runtime, self.mlm_activation)
 
     def __call__(
         self,

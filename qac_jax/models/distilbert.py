@@ -18,8 +18,7 @@ import jax
 from qac_jax.errors import UserError
 from qac_jax.models.architecture import register
 from qac_jax.models.backbone import Backbone, BackboneConfig
-from qac_jax.models.layers import Array, Dense, Embedding, LayerNorm, Runtime, dropout, shard
-from qac_jax.models.mlm_head import MlmHead
+from qac_jax.models.layers import Array, Embedding, LayerNorm, Runtime, dropout, shard
 from qac_jax.models.tensor_names import Slot, Table, dense, norm
 from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
@@ -162,16 +161,7 @@ class DistilBert(Backbone):
     config: DistilBertConfig
     runtime: Runtime = Runtime()
 
-    def setup(self) -> None:
-        config, runtime = self.config, self.runtime
-        self.embeddings = DistilBertEmbeddings(config, runtime)
-        self.layers = config.stack(runtime, config.num_layers)
-        if config.pooler:
-            init = nn.initializers.normal(config.initializer_range)
-            width = config.hidden_size
-            self.pooler = Dense(width, ("embed", None), runtime.compute_dtype, init)
-        if config.mlm_head:
-            self.mlm_head = MlmHead(config, runtime)
+    embedding_class: ClassVar = DistilBertEmbeddings
 
     def pool(self, x: Array, lengths: Array | None, keys: Array | None) -> Array:
         """The pooled vectors [B, hidden]: what a sequence classifier reads."""

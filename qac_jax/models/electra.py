@@ -27,7 +27,6 @@ from qac_jax.models.layers import (
     gelu,
     shard,
 )
-from qac_jax.models.mlm_head import MlmHead
 from qac_jax.models.tensor_names import Slot, Table, dense, norm, under
 from qac_jax.models.transformer import INPUT_SITE
 
@@ -125,16 +124,8 @@ class Electra(Bert):
     config: ElectraConfig
     runtime: Runtime = Runtime()
 
-    def setup(self) -> None:
-        config, runtime = self.config, self.runtime
-        self.embeddings = ElectraEmbeddings(config, runtime)
-        self.layers = config.stack(runtime, config.num_layers)
-        if config.pooler:
-            init = nn.initializers.normal(config.initializer_range)
-            width = config.hidden_size
-            self.pooler = Dense(width, ("embed", None), runtime.compute_dtype, init)
-        if config.mlm_head:
-            self.mlm_head = MlmHead(config, runtime, "gelu")
+    embedding_class: ClassVar = ElectraEmbeddings
+    mlm_activation: ClassVar = "gelu"
 
     def pool(self, x: Array, lengths: Array | None, keys: Array | None) -> Array:
         """The pooled vectors [B, hidden]: what a sequence classifier reads."""

@@ -266,7 +266,7 @@ def _global_every(kinds: Sequence[str]) -> int:
     if list(kinds) != [_LOCAL if i % every else _GLOBAL for i in range(len(kinds))]:
         raise UserError(
             f"layer_types={list(kinds)} is not supported; expected {_GLOBAL} first and again after "
-            f"every so many layers of {_LOCAL}"
+            f"the same number of layers of {_LOCAL}"
         )
     return every
 
@@ -274,7 +274,7 @@ def _global_every(kinds: Sequence[str]) -> int:
 def _seen(length: float, side: int, rows: int | None) -> float:
     """How many tokens of a text of this length a token sees in a window, on the average.
 
-    rows: the average of the first so many tokens.
+    rows: the average over the first `rows` tokens.
     """
     if rows is not None:
         return sum(min(length, side + 1 + i) for i in range(rows)) / max(rows, 1)

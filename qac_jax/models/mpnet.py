@@ -24,7 +24,6 @@ from qac_jax.models.architecture import register
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.layers import (
     Array,
-    Dense,
     Embedding,
     LayerNorm,
     Runtime,
@@ -32,7 +31,6 @@ from qac_jax.models.layers import (
     parameter,
     shard,
 )
-from qac_jax.models.mlm_head import MlmHead
 from qac_jax.models.t5_layers import relative_buckets
 from qac_jax.models.tensor_names import Slot, Table, dense, norm, under
 from qac_jax.models.transformer import INPUT_SITE, EncoderLayer, Layers
@@ -227,17 +225,8 @@ class Mpnet(Backbone):
     config: MpnetConfig
     runtime: Runtime = Runtime()
 
-    def setup(self) -> None:
-        config, runtime = self.config, self.runtime
-        self.embeddings = MpnetEmbeddings(config, runtime)
-        self.layers = config.stack(runtime, config.num_layers)
-        if config.pooler:
-            init = nn.initializers.normal(config.initializer_range)
-            width = config.hidden_size
-            self.pooler = Dense(width, ("embed", None), runtime.compute_dtype, init)
-        if config.mlm_head:
-            # The head's activation is gelu, whatever that of the layers is.
-            self.mlm_head = MlmHead(dataclasses.replace(config, activation="gelu"), runtime)
+    embedding_class: ClassVar = MpnetEmbeddings
+    mlm_activation: ClassVar = "gelu"  # whatever that of the layers is
 
     def position_vectors(self, length: int) -> Array:
         return self.embeddings.positions(length)

@@ -11,12 +11,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import flax.linen as nn
-
 from qac_jax.models.architecture import register
-from qac_jax.models.bert import Bert, BertConfig, BertEmbeddings
-from qac_jax.models.layers import Array, Dense, Runtime
-from qac_jax.models.mlm_head import MlmHead
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.layers import Array, Runtime
 from qac_jax.models.tensor_names import Slot, Table, dense, norm, under
 
 
@@ -96,16 +93,7 @@ class Roberta(Bert):
     config: RobertaConfig
     runtime: Runtime = Runtime()
 
-    def setup(self) -> None:
-        config, runtime = self.config, self.runtime
-        self.embeddings = BertEmbeddings(config, runtime)
-        self.layers = config.stack(runtime, config.num_layers)
-        if config.pooler:
-            init = nn.initializers.normal(config.initializer_range)
-            width = config.hidden_size
-            self.pooler = Dense(width, ("embed", None), runtime.compute_dtype, init)
-        if config.mlm_head:
-            self.mlm_head = MlmHead(config, runtime, "gelu")
+    mlm_activation: ClassVar = "gelu"
 
     def position_vectors(self, length: int) -> Array:
         """What the embeddings add for the first `length` positions: [length, D]."""
