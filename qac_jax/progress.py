@@ -25,7 +25,6 @@ _BAR_WIDTH = 24
 _TERMINAL_SECONDS = 0.2
 _LOG_SECONDS = 60.0
 
-_printed: set[str] = set()
 _silent = contextvars.ContextVar("silent", default=False)
 
 
@@ -43,13 +42,6 @@ def say(text: str) -> None:
     """Prints one line for the user."""
     if not _silent.get():
         print(text, file=sys.stderr, flush=True)
-
-
-def say_once(text: str) -> None:
-    """Prints a line only the first time in this process."""
-    if text not in _printed:
-        _printed.add(text)
-        say(text)
 
 
 def resident_bytes() -> int:
