@@ -9,7 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qac_jax import artifacts
+from qac_jax.data.examples import Examples
+from qac_jax.data.wire import Rows
 from qac_jax.formats import records
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
@@ -133,3 +137,24 @@ def _write(folder: Path, kind: str, found: Sequence[Mapping[str, Any]]) -> str:
     with artifacts.create(folder, kind=kind) as writer:
         records.write_records(writer, found, kind)
     return str(folder)
+
+
+def passages_of(folder: Path) -> records.Records:
+    return records.Records(artifacts.load(folder / "passages"))
+
+
+def stored(path: Any) -> list[dict[str, Any]]:
+    """Every record of examples, as lists."""
+    source = Examples(path)
+    return [
+        {
+            name: [part.tolist() for part in v] if isinstance(v, Rows) else v.tolist()
+            for name, v in r.items()
+        }
+        for r in source.read(np.arange(source.count))
+    ]
+
+
+def asked(folder: Path) -> dict[str, Any]:
+    """The queries and judgements of the folder, as inputs of `tokenize`."""
+    return {"queries": str(folder / "queries.jsonl"), "qrels": str(folder / "qrels.tsv")}

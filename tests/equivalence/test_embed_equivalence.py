@@ -143,8 +143,8 @@ def test_two_processes_are_one(folder, whole, tmp_path):
         for i in range(2)
     ]
     for process in started:
-        told = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, told
+        messages = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, messages
     found = artifacts.load(tmp_path / "out")
     found.verify()
     assert found.files.keys() == whole.files.keys()
@@ -196,15 +196,15 @@ def test_queries_take_the_other_prompt(folder, encoder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"encoder": fields.REQUIRED}, "Embed.encoder is not set"),
         ({"queries": "x"}, "--passages and --queries is given"),
     ],
 )
-def test_mistakes_are_told(folder, settings, told):
+def test_mistakes_are_refused(folder, settings, message):
     given = {"encoder": "m", "passages": "i", **settings}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         stage.execute(embed.Embed(**given), folder / "refused")
 
 

@@ -182,9 +182,9 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> Non
     vectors = tower.apply({"params": {"backbone": encoder}}, text.ids, text.lengths)
     plain = dataclasses.replace(objective, pooling="cls")
     for name, texts in batch["decoded"].items():
-        told = plain.reconstructed(name, variables, bert, vectors, texts[0], None)
+        decoded = plain.reconstructed(name, variables, bert, vectors, texts[0], None)
         loss = found[f"{name}_decoder_loss"]
-        np.testing.assert_allclose(loss, jnp.sum(told.loss), rtol=1e-5)
+        np.testing.assert_allclose(loss, jnp.sum(decoded.loss), rtol=1e-5)
         of_others = plain.reconstructed(
             name, variables, bert, jnp.roll(vectors, 1, 0), texts[0], None
         )
@@ -206,7 +206,8 @@ def test_validation_compares_own_and_other_vectors() -> None:
     alike = jax.tree.map(lambda x: jnp.concatenate([x[:8], x[:8]]), batch)  # half a batch away
     same = measure(variables, alike)
     for name in ("mlm", "causal"):
-        assert same[f"{name}_decoder_gain"] == 0 and same[f"{name}_decoder_better"] == 0
+        # XLA may fuse the two decoders in different ways: equal up to rounding, not to the bit.
+        assert abs(same[f"{name}_decoder_gain"]) <= 1e-6
         np.testing.assert_allclose(
             same[f"{name}_decoder_loss"], same[f"{name}_decoder_loss_other"], rtol=1e-6
         )

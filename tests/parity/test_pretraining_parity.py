@@ -235,7 +235,7 @@ def test_cocondenser_of_queries(case: Path, variant: str, precision: str) -> Non
 
 @pytest.mark.parametrize(("case", "variant"), golden.case_variants("04_"))
 def test_cotmae(case: Path, variant: str, precision: str) -> None:
-    """Rows 2i and 2i + 1 are partners: each is encoded, and its partner told from its vector."""
+    """Rows 2i and 2i + 1 are partners: each is encoded, and its partner decoded from its vector."""
     this = load(case, precision)
     flags = this.meta["flags"][variant]
     if not flags["enable_head_mlm"]:
@@ -248,7 +248,7 @@ def test_cotmae(case: Path, variant: str, precision: str) -> None:
         mlm_coefficient=flags["head_mlm_coef"],
         symmetric=True,
     )
-    # Row j of the decoder is told from vector j.
+    # Row j of the decoder is decoded from vector j.
     encoded = shared([masked_text(this.arrays, rows) for rows in (FIRST, SECOND)])
     decoded = shared([masked_text(this.arrays, rows, "decoder_") for rows in (FIRST, SECOND)])
     batch = {"encoded": encoded, "decoded": {"mlm": decoded}, "keys": [None, None]}

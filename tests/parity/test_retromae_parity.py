@@ -126,7 +126,7 @@ def mask_matrix(visible: np.ndarray) -> np.ndarray:
 def losses(objective: RetroMae, p: Tree, batch: Tree) -> tuple[float, float]:
     """(the encoder's loss, the decoder's) of a prepared batch."""
     source, target = batch["encoded"], batch["decoded"]
-    mlm, told = [], []
+    mlm, decoded = [], []
     if objective.enhanced:
         visible = np.asarray(objective.visible(target.ids, target.lengths, target.keys))
     for row in range(SIZE):
@@ -153,8 +153,8 @@ def losses(objective: RetroMae, p: Tree, batch: Tree) -> tuple[float, float]:
             places, labels = target.positions[row][wanted], np.zeros(size, int)
             labels[places] = target.labels[row][wanted]
         hidden = layer(p["decoder"], p["decoder"], h1, h2, m)
-        told += list(nll(p, hidden[places], labels[places]))
-    return float(np.mean(mlm)), float(np.mean(told))
+        decoded += list(nll(p, hidden[places], labels[places]))
+    return float(np.mean(mlm)), float(np.mean(decoded))
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_losses_and_gradients_are_the_equations(pairs: bool, change: dict[str, A
         (loss, aux), gradient = run(params, batch)
         batch = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
                              else np.asarray(x), batch)  # fmt: skip
-        mlm, told = losses(objective, params, batch)
+        mlm, decoded = losses(objective, params, batch)
         np.testing.assert_allclose(aux["encoder_mlm_loss"], mlm, rtol=1e-10)
-        np.testing.assert_allclose(aux["decoder_loss"], told, rtol=1e-10)
-        np.testing.assert_allclose(loss, mlm + told, rtol=1e-10)
+        np.testing.assert_allclose(aux["decoder_loss"], decoded, rtol=1e-10)
+        np.testing.assert_allclose(loss, mlm + decoded, rtol=1e-10)
 
         def moved(step: float) -> float:
             there = jax.tree.map(lambda p, d: p + step * d, params, direction)

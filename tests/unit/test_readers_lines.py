@@ -97,8 +97,8 @@ def test_line_ranges_lose_and_repeat_nothing(tmp_path_factory, lines, cuts, end,
         for line in files.text_lines(piece, bad)
     ]
     wanted = [(i + 1, t) for i, t in enumerate(raw.decode().split("\n")) if t.strip("\r ")]
-    told = [line.place.resolve()[1] for line in found]
-    assert [(n, f.text) for n, f in zip(told, found, strict=True)] == [
+    numbers = [line.place.resolve()[1] for line in found]
+    assert [(n, f.text) for n, f in zip(numbers, found, strict=True)] == [
         (n, t.removesuffix("\r")) for n, t in wanted
     ]
 
