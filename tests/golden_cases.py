@@ -43,15 +43,20 @@ def parameters(*prefixes: str) -> list[Any]:
     return found
 
 
-def case_variants(*prefixes: str) -> list[Any]:
-    """pytest parameters (case, variant name), the variants as `case.json` lists them."""
+def case_variants(*prefixes: str, slow: tuple[str, ...] = ()) -> list[Any]:
+    """pytest parameters (case, variant name), the variants as `case.json` lists them.
+
+    Those in `slow` are compared by the slow tests only: each compiles a program of its own.
+    """
     found: list[Any] = []
     for prefix in prefixes:
         for case in cases(prefix) or [root() / f"{prefix}-is-missing"]:
             names = variants(case) if case.is_dir() else ["missing"]
             assert names, f"{case} lists no variants"
             label = str(case.relative_to(root()))
-            found += [pytest.param(case, name, id=f"{label}-{name}") for name in names]
+            for name in names:
+                marks = [pytest.mark.slow] if name in slow else []
+                found.append(pytest.param(case, name, id=f"{label}-{name}", marks=marks))
     return found
 
 

@@ -59,7 +59,15 @@ def run(fence: Fence, folder: Path) -> None:
     assert done.returncode == 0, f"{fence.text}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("heading", [h for h in sections() if h.startswith("(")])
+# The first two compile a model's training; the others take seconds.
+HEADINGS = [
+    pytest.param(heading, marks=[pytest.mark.slow] if heading[:3] in ("(a)", "(b)") else [])
+    for heading in sections()
+    if heading.startswith("(")
+]
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
 def test_an_example_runs_as_it_stands(heading: str, tmp_path: Path) -> None:
     copied(tmp_path)
     steps = fences(sections()[heading])

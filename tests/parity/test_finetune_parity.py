@@ -36,7 +36,9 @@ def _batch(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any
     }
 
 
-@pytest.mark.parametrize(("case", "variant"), golden.case_variants("05_"))
+@pytest.mark.parametrize(
+    ("case", "variant"), golden.case_variants("05_", slow=("mean_T1", "cls_T1"))
+)
 def test_losses_vectors_and_gradients(case: Path, variant: str, precision: str) -> None:
     meta, arrays = golden.load(case)
     flags = meta["variants"][variant]
