@@ -33,6 +33,7 @@ from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
+from qac_jax.retrieval import hybrid
 from qac_jax.retrieval import index as index_files
 from qac_jax.retrieval import texts as text_files
 from qac_jax.retrieval.hits import Hit
@@ -69,7 +70,7 @@ class Retriever:
         self,
         encoder: Encoder,
         place: Path,
-        searched: index_files.Index | None = None,
+        searched: index_files.Index | hybrid.Hybrid | None = None,
         *,
         bars: bool | None = None,
     ):
@@ -91,7 +92,7 @@ class Retriever:
         progress_bars: bool | None = None,
     ) -> Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder (or name at
-        the hub), an index, or what `save` wrote.
+        the hub), an index (dense or hybrid), or what `save` wrote.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean") and
         max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
@@ -104,7 +105,7 @@ class Retriever:
             if (place / _INDEX / artifacts.COMMIT).exists():
                 model, place = model or place / _MODEL, place / _INDEX
             record = artifacts.peek(place)
-            if record is None or record["kind"] != index_files.KIND:
+            if record is None or record["kind"] not in (index_files.KIND, hybrid.KIND):
                 place = huggingface.resolve(place)
                 return cls(Encoder.load(place, options), place, bars=bars)
             if options != AS_IN_FOLDER:
@@ -112,8 +113,10 @@ class Retriever:
                     f"{place} is an index, whose encoder is used as it was for its vectors; leave "
                     "out pooling and max_length"
                 )
-            loaded = index_files.Index.load(place, encoder=os.fspath(model))
-            known = Path(model or loaded.artifact.info["encoder"]["path"])
+            artifact, moved = artifacts.load(place), os.fspath(model)
+            hybrids = artifact.kind == hybrid.KIND
+            loaded = (hybrid.Hybrid if hybrids else index_files.Index)(artifact, encoder=moved)
+            known = Path(index_files.place_of_encoder(artifact, moved))
             return cls(loaded.encoder, known, loaded, bars=bars)
 
     def __repr__(self) -> str:

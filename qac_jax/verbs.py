@@ -20,8 +20,8 @@ from typing import Any
 # The order in which `qac --help` lists verbs; all others follow, sorted by name.
 ORDER = (
     *("prepare", "pairs", "generate", "extract", "collect", "unite", "judge", "tokenize"),
-    *("pretrain", "finetune", "bm25", "embed", "index", "search", "fuse", "mine", "label"),
-    *("evaluate", "evaluate-beir", "suite", "relate", "votes", "similarities"),
+    *("pretrain", "finetune", "bm25", "embed", "index", "hybrid", "search", "fuse", "mine"),
+    *("label", "evaluate", "evaluate-beir", "suite", "relate", "votes", "similarities"),
     *("report", "export"),
 )
 

@@ -15,7 +15,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,23 +151,43 @@ class Bm25(Searchable):
         rows = np.full((len(questions), k), -1, np.int64)
         searched = [self._columns(question) for question in questions]
 
-        def some(places: range) -> None:
-            for place in places:
-                if len(searched[place]):
-                    scores, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
-                    gains[place, : len(best)], rows[place, : len(best)] = scores, best
+        def search(place: int) -> None:
+            if len(searched[place]):
+                scores, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
+                gains[place, : len(best)], rows[place, : len(best)] = scores, best
 
+        self._for_each(len(questions), search)
+        return gains, rows
+
+    def scores_of(self, questions: Sequence[str], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The scores of some rows for each question; 0 where a row has none of its words."""
+        scores = [np.zeros(len(wanted), np.float32) for wanted in rows]
+
+        def score(place: int) -> None:
+            if len(columns := self._columns(questions[place])):
+                scores[place] = self.scores.get_scores_from_ids(columns)[rows[place]]
+
+        self._for_each(len(questions), score)
+        return scores
+
+    def _for_each(self, count: int, work: Callable[[int], None]) -> None:
+        """Does the work for each number below `count`, on all cores where that is worth it."""
         _ = self.scores  # opened before there are threads
         # Over few rows a query is faster than starting a thread.
         threads = (os.cpu_count() or 1) if len(self) >= _MANY_ROWS else 1
-        each = max(1, -(-len(questions) // (4 * threads)))
-        blocks = [range(a, min(a + each, len(searched))) for a in range(0, len(searched), each)]
         if threads == 1:
-            list(map(some, blocks))
-        else:
-            with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-                list(pool.map(some, blocks))
-        return gains, rows
+            for place in range(count):
+                work(place)
+            return
+        each = max(1, -(-count // (4 * threads)))
+
+        def some(places: range) -> None:
+            for place in places:
+                work(place)
+
+        blocks = [range(a, min(a + each, count)) for a in range(0, count, each)]
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            list(pool.map(some, blocks))
 
     def _columns(self, question: str) -> np.ndarray:
         words = (self.numbers.get(word) for word in self.analyzer.words(question))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.runs import Ranking, Run, ranked
+from qac_jax.retrieval.settings import GRID, THEORETICAL, Z
+
+
+# The lowest possible scores.
+BM25, COSINE = 0.0, -1.0
+
+_UNIT = 1 + 1e-4  # cosines of rounded vectors
 
 
 def reciprocal_rank(
@@ -79,3 +87,176 @@ def _sum(
         ranking = ranked(tuple(total), list(total.values()))
         fused[query] = ranking if depth is None else ranking.top(depth)
     return fused
+
+
+def convex(
+    runs: Sequence[Mapping[str, Ranking]],
+    *,
+    weights: Sequence[float] = (),
+    normalization: str = THEORETICAL,
+    depth: int | None = None,
+) -> Run:
+    """The mean of normalised scores, weighted (Bruch, Gai and Ingber, TOIS 2023).
+
+    A passage that is missing from a run gets the score of the run's last passage.
+    """
+    shares = shares_of(weights, len(runs))
+    lowest = [lowest_score(run) for run in runs]
+    fused = {}
+    for query in dict.fromkeys(query for run in runs for query in run):
+        names, parts = side_by_side([run.get(query) for run in runs], normalization, lowest)
+        ranking = ranked(names, shares @ parts)
+        fused[query] = ranking if depth is None else ranking.top(depth)
+    return fused
+
+
+def shares_of(weights: Sequence[float], count: int) -> np.ndarray:
+    """Weights that sum to 1; without any, equal ones."""
+    if len(weights) not in (0, count):
+        raise UserError(f"{len(weights)} weights for {count} runs; give one for each run")
+    shares = np.asarray(weights or [1.0] * count, np.float64)
+    if (shares < 0).any() or not shares.any():
+        raise UserError(
+            f"weights {', '.join(f'{w:g}' for w in weights)}; expected 0 or more for each run, and "
+            "not all 0"
+        )
+    return shares / shares.sum()
+
+
+def side_by_side(
+    rankings: Sequence[Ranking | None], normalization: str, lowest: Sequence[float | None]
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The passages that any ranking holds, and their normalised scores [rankings, passages]."""
+    given = [ranking for ranking in rankings if ranking is not None]
+    names = tuple(dict.fromkeys(name for ranking in given for name in ranking.ids))
+    places = {name: place for place, name in enumerate(names)}
+    parts = np.zeros((len(rankings), len(names)))
+    for row, ranking, bound in zip(parts, rankings, lowest, strict=True):
+        if ranking is not None and ranking.ids:
+            scores = ranking.scores.astype(np.float64)
+            row[:] = scores.min()
+            row[[places[name] for name in ranking.ids]] = scores
+            offset, unit = scale(scores, normalization, bound)
+            row[:] = (row - offset) / unit
+    return names, parts
+
+
+def lowest_score(run: Mapping[str, Ranking]) -> float | None:
+    """The lowest score that a system can give: cosines -1, BM25 0; None where it is not known."""
+    scores = [ranking.scores for ranking in run.values() if ranking.ids]
+    low = min((float(s.min()) for s in scores), default=0.0)
+    high = max((float(s.max()) for s in scores), default=0.0)
+    if low >= -_UNIT and high <= _UNIT:
+        return COSINE
+    return BM25 if low >= 0 else None
+
+
+def scale(first: np.ndarray, normalization: str, lowest: float | None) -> tuple[float, float]:
+    """(offset, unit) by which a query's scores are normalised: (score - offset) / unit.
+
+    `first`: the scores of the query's first passages. `lowest`: of `theoretical`, the lowest
+    possible score (None: the lowest of `first`).
+    """
+    if not len(first):
+        return 0.0, 1.0
+    first = first.astype(np.float64)
+    if normalization == Z:
+        offset, unit = first.mean(), first.std()
+    else:
+        known = normalization == THEORETICAL and lowest is not None
+        offset = lowest if known else first.min()
+        unit = first.max() - offset
+    # Where all scores are equal, they say nothing.
+    return float(offset), float(unit) if unit > 0 else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A weight chosen on judged questions: the second system's; the first has the rest of 1."""
+
+    weight: float
+    best: float  # the one with the highest mean
+    prior: float
+    questions: int
+    curve: tuple[tuple[float, float, float], ...]
+    """(weight, mean reciprocal rank, standard error of its difference to the best mean)"""
+
+    def __str__(self) -> str:
+        """A line a weight, with a bar."""
+        means = [mean for _, mean, _ in self.curve]
+        low, span = min(means), max(means) - min(means) or 1.0
+        lines = [f"weight   MRR@10 ({self.questions:,} questions)"]
+        for weight, mean, _ in self.curve:
+            bar = "#" * (1 + round(23 * (mean - low) / span))
+            marked = {"chosen": self.weight, "best": self.best, "default": self.prior}
+            notes = [note for note, place in marked.items() if place == weight]
+            lines.append(f"{weight:>6g}   {mean:.4f} {bar:<24} {', '.join(notes)}".rstrip())
+        return "\n".join(lines)
+
+
+def choose(
+    gains: np.ndarray, grid: Sequence[float], prior: float, *, errors: float = 1.0
+) -> Choice:
+    """The weight nearest to `prior` that is not clearly worse than the best one.
+
+    `gains`: the reciprocal rank of each question with each weight, [weights, questions]. Not
+    clearly worse: the mean of the questions' differences to the best weight is at most `errors`
+    standard errors of that mean (the one-standard-error rule of Breiman et al. 1984, on paired
+    differences).
+    """
+    count = gains.shape[1]
+    if not count:
+        raise UserError("no question to choose a weight on; give judged questions, or a weight")
+    means = gains.mean(1)
+    distances = np.abs(np.asarray(grid) - prior)
+    best = min(range(len(grid)), key=lambda n: (-means[n].round(9), distances[n]))
+    differences = gains[best] - gains
+    spread = differences.std(1, ddof=1) if count > 1 else np.full(len(grid), np.inf)
+    error = spread / np.sqrt(count)
+    near = [n for n in range(len(grid)) if n == best or means[best] - means[n] <= errors * error[n]]
+    chosen = min(near, key=lambda n: (distances[n].round(9), -means[n]))
+    curve = zip(map(float, grid), means.tolist(), error.tolist(), strict=True)
+    return Choice(float(grid[chosen]), float(grid[best]), prior, count, tuple(curve))
+
+
+def mixed(parts: np.ndarray, weight: float) -> np.ndarray:
+    """The fused scores of normalised ones [2, passages]; `weight` is the second's."""
+    return ((1 - weight) * parts[0] + weight * parts[1]).astype(np.float32)
+
+
+def reciprocal_ranks(
+    parts: np.ndarray, relevant: np.ndarray, grid: Sequence[float], cut: int = 10
+) -> np.ndarray:
+    """Of one question: 1 / rank of the first relevant passage with each weight (0 after `cut`).
+
+    `parts`: normalised scores [2, passages]; `relevant`: whether each is, [passages].
+    """
+    fused = np.stack([mixed(parts, weight) for weight in grid])
+    order = np.argsort(-fused, axis=1, kind="stable")[:, :cut]
+    hits = relevant[order]
+    first = hits.argmax(1) if hits.shape[1] else np.zeros(len(grid), np.int64)
+    return np.where(hits.any(1), 1.0 / (1 + first), 0.0)
+
+
+def choose_on_runs(
+    runs: Sequence[Mapping[str, Ranking]],
+    judged: Mapping[str, Mapping[str, int]],
+    *,
+    prior: float,
+    normalization: str = THEORETICAL,
+    grid: Sequence[float] = GRID,
+) -> Choice:
+    """The weight of the second of two runs, chosen on judged questions."""
+    if len(runs) != 2:
+        raise UserError(f"a weight is chosen for two runs, not {len(runs)}; give two")
+    lowest = [lowest_score(run) for run in runs]
+    gains = []
+    for query, grades in judged.items():
+        if not any(grade > 0 for grade in grades.values()):
+            continue
+        names, parts = side_by_side([run.get(query) for run in runs], normalization, lowest)
+        relevant = np.array([grades.get(name, 0) > 0 for name in names], bool)
+        gains.append(reciprocal_ranks(parts, relevant, grid))
+    if not any(query in run for run in runs for query in judged):
+        raise UserError("no judged query is in the runs; give judgements of their queries")
+    return choose(np.array(gains).T.reshape(len(grid), -1), grid, prior)

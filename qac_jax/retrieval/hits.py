@@ -26,6 +26,8 @@ class Hit:
     score: float
     title: str = ""
     text: str = ""
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Of a hybrid index: the score by each of its two parts."""
 
 
 class Searchable(abc.ABC):

@@ -95,13 +95,7 @@ class Index(Searchable):
     def encoder(self) -> Encoder:
         """The encoder that made the vectors, with the same options."""
         known = self.artifact.info["encoder"]
-        place = self._encoder or known["path"]
-        if not os.path.isdir(place):
-            raise UserError(
-                f"the encoder of {self.artifact.path} is not at {place} any more; say where it "
-                "is by --encoder (--model does the same)"
-            )
-        return Encoder.remembered(known, place)
+        return Encoder.remembered(known, place_of_encoder(self.artifact, self._encoder))
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Searcher.search`."""
@@ -114,3 +108,20 @@ class Index(Searchable):
 
     def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         return self.search(self.encoder.encode(questions, "query"), k)
+
+
+def place_of_encoder(index: Artifact, moved: str = "") -> str:
+    """Where the encoder of an index is: where it was moved to, or beside the index as before, or
+    where it was."""
+    known = index.info["encoder"]
+    places = [moved or known["path"]]
+    if not moved and "relative" in known:
+        together = os.path.join(os.fspath(index.path), known["relative"])
+        places.insert(0, os.path.normpath(together))
+    for place in places:
+        if os.path.isdir(place):
+            return place
+    raise UserError(
+        f"the encoder of {index.path} is not at {places[-1]} any more; say where it "
+        "is by --encoder (--model does the same)"
+    )

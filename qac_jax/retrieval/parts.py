@@ -13,7 +13,7 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import fields, progress
+from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.identities import IdSet
@@ -61,6 +61,16 @@ def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:
             _link_files(base, {file: file for file in files}, out)
 
 
+def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
+    """A finished artefact as a folder of another one."""
+    shutil.rmtree(out.path / name, ignore_errors=True)
+    for file in (*artifact.files, artifacts.COMMIT):
+        target = out.path / name / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link(artifact.path / file, target)
+    out.adopt(name, identity=artifact.identity)
+
+
 def _link_files(source: Artifact, names: Mapping[str, str], out: Writer) -> None:
     for name, theirs in names.items():
         if name not in out.done:
@@ -100,6 +110,21 @@ def encoder_of(added: Artifact) -> dict[str, Any]:
     """The encoder that made these vectors, and its options."""
     identity = added.inputs.get("encoder") or added.inputs.get("model")
     return {**added.info["encoder"], "identity": identity}
+
+
+def encoder_seen_from(known: Mapping[str, Any], out: Writer, base: str = "") -> dict[str, Any]:
+    """The location of an encoder, also relative to the new folder: both may be moved together.
+
+    `base`: the folder of the index that it is taken from.
+    """
+    path = known["path"]
+    if base and "relative" in known:
+        together = os.path.normpath(os.path.join(base, known["relative"]))
+        path = together if os.path.isdir(together) else path
+    if "://" in path or "://" in str(out.path):
+        return {**known, "path": path}
+    relative = os.path.relpath(path, os.path.abspath(os.fspath(out.path)))
+    return {**known, "path": path, "relative": relative}
 
 
 def texts_seen_from(

@@ -15,13 +15,13 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
 from qac_jax.inference.encoder import Encoder
-from qac_jax.retrieval import bm25, index
+from qac_jax.retrieval import bm25, hybrid, index
 from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.hits import Hit, Searchable
 from qac_jax.retrieval.vectors import Vectors
 
 
-KINDS = (index.KIND, bm25.KIND)
+KINDS = (index.KIND, bm25.KIND, hybrid.KIND)
 
 # Queries whose rankings are in memory at a time while a run is written.
 _TOGETHER = 4096
@@ -29,10 +29,12 @@ _SNIPPET = 240
 
 
 def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
-    """An artefact of kind "index" or "bm25"; `encoder` says where its encoder is, if moved."""
+    """An artefact of one of the KINDS; `encoder` says where its encoder is, if moved."""
     artifact = artifacts.load(path, KINDS)
     if artifact.kind == bm25.KIND:
         return bm25.Bm25(artifact)
+    if artifact.kind == hybrid.KIND:
+        return hybrid.Hybrid(artifact, encoder=encoder)
     return index.Index(artifact, encoder=encoder)
 
 

@@ -10,6 +10,10 @@ from qac_jax.fields import option
 
 POSITIVES = ("best", "all")
 ORDERS = ("ranked", "sampled")
+# How convex fusion brings a query's scores to one scale.
+THEORETICAL, MIN_MAX, Z = SCALES = ("theoretical", "min_max", "z")
+# Weights of BM25 that are tried.
+GRID = tuple(n / 10 for n in range(11))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,3 +63,23 @@ class Mining:
     def __post_init__(self) -> None:
         if self.depth < 1 or self.keep < 1:
             raise UserError(f"depth={self.depth}, keep={self.keep}; expected 1 or more of both")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """How a hybrid index joins its two rankings (`retrieval/fusion.py`)."""
+
+    weight: float = option(0.3, "weight of BM25's score; the vectors' score has the rest of 1")
+    normalization: str = option(
+        THEORETICAL,
+        "scale of a query's scores: theoretical (lowest possible score to the query's highest), "
+        "min_max (lowest to highest) or z (mean and standard deviation) of its first passages",
+        choices=SCALES,
+    )
+    depth: int = option(100, "first passages of each ranking that are scaled and fused, at least")
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.weight <= 1.0:
+            raise UserError(f"weight={self.weight}; expected 0 (vectors alone) to 1 (BM25 alone)")
+        if self.depth < 1:
+            raise UserError(f"depth={self.depth}; expected 1 passage or more")

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from qac_jax.artifacts import Writer
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.retrieval.settings import SCALES
 from qac_jax.stages.search import RUN
+
+
+if TYPE_CHECKING:
+    from qac_jax.formats.runs import Run
+
+
+# Method -> the normalisations that it knows, the default first.
+_NORMALIZATIONS = {
+    "rrf": (),
+    "scores": ("min_max", "none"),
+    "convex": SCALES,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Fuses rankings, such as BM25's and an encoder's, by ranks or by scores."""
+    """Fuses rankings, such as an encoder's and BM25's, by ranks or by scores.
+
+    With --choose_on, judgements choose the weight of the second of two runs: the one nearest to
+    its --weights (default: one half) whose MRR@10 is within one standard error of the best.
+    """
 
     VERB: ClassVar[str] = "fuse"
     KIND: ClassVar[str] = "run"
@@ -30,15 +47,22 @@ class Fuse(Stage):
     )
     method: str = option(
         "rrf",
-        "rrf: sum of weight / (k + rank); scores: weighted sum of scores",
-        choices=("rrf", "scores"),
+        "rrf: sum of weight / (k + rank); scores: weighted sum of scores; convex: mean of "
+        "scores with weights that sum to 1 (`qac hybrid` does the same to two indexes)",
+        choices=("rrf", "scores", "convex"),
     )
     k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate")
     weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
     normalization: str = option(
-        "min_max",
-        "scores: scale each query's to 0 .. 1, or none where the scales are equal",
-        choices=("min_max", "none"),
+        "",
+        "scale of each query's scores. scores: min_max (0 .. 1) or none (the scales are equal); "
+        "convex: theoretical (lowest possible to highest), min_max or z",
+        choices=("", "min_max", "none", "theoretical", "z"),
+    )
+    choose_on: Ref = input(
+        "convex: judgements that the weight of the second of two runs is chosen on",
+        kinds=(FILE,),
+        default="",
     )
     depth: int = option(1000, "passages per query in the fused run (0: all)")
 
@@ -52,21 +76,49 @@ class Fuse(Stage):
             raise UserError(f"depth={self.depth}; expected 0 (all) or more passages a query")
         if (count := len([part for part in self.runs.split(",") if part.strip()])) < 2:
             raise UserError(f"{count} run cannot be fused; give two or more, by --runs A,B")
+        if self.choose_on and (self.method != "convex" or count != 2):
+            raise UserError(
+                "--choose_on chooses the weight between two runs; give two and --method convex"
+            )
+        known = _NORMALIZATIONS[self.method]
+        if self.normalization and self.normalization not in known:
+            raise UserError(
+                f"normalization={self.normalization!r} has no meaning with method={self.method!r}; "
+                f"expected {' or '.join(known) or 'none at all'}"
+            )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs as run_files
-        from qac_jax.retrieval import fusion
 
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
-        runs = [run_files.read_run(path) for path in paths.values()]
-        depth = self.depth or None
-        if self.method == "rrf":
-            fused = fusion.reciprocal_rank(runs, k=self.k, weights=self.weights, depth=depth)
-        else:
-            fused = fusion.weighted_scores(
-                runs, weights=self.weights, normalization=self.normalization, depth=depth
-            )
+        fused = self._fused([run_files.read_run(path) for path in paths.values()], out)
         with out.open(RUN) as file:
             run_files.write_lines(file, fused)
         out.count = len(fused)
         out.info["runs"] = list(paths)
+
+    def summary(self, artifact: Artifact) -> str:
+        return artifact.info.get("curve", "")
+
+    def _fused(self, runs: Sequence[Run], out: Writer) -> Run:
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.retrieval import fusion
+
+        depth, weights = self.depth or None, self.weights
+        if self.method == "rrf":
+            return fusion.reciprocal_rank(runs, k=self.k, weights=weights, depth=depth)
+        normalization = self.normalization or _NORMALIZATIONS[self.method][0]
+        if self.method == "scores":
+            return fusion.weighted_scores(
+                runs, weights=weights, normalization=normalization, depth=depth
+            )
+        if self.choose_on:
+            choice = fusion.choose_on_runs(
+                runs,
+                by_query(read_judgements(self.choose_on)),
+                prior=float(fusion.shares_of(weights, len(runs))[1]),
+                normalization=normalization,
+            )
+            weights = (1 - choice.weight, choice.weight)
+            out.info.update(choice=dataclasses.asdict(choice), curve=str(choice))
+        return fusion.convex(runs, weights=weights, normalization=normalization, depth=depth)

@@ -80,7 +80,7 @@ class Generate(Stage):
 
     filter: Filter = fields.part(Filter)
     index: Ref = input(
-        "index that the round-trip filter searches", kinds=("index", "bm25"), default=""
+        "index that the round-trip filter searches", kinds=("index", "bm25", "hybrid"), default=""
     )
     encoder: Ref = input(
         "encoder of --index, if it was moved", kinds=("parameters", MODEL), default=""

@@ -115,7 +115,7 @@ class Index(Stage):
         out.info.update(
             method=method,
             dimension=vectors.width,
-            encoder=parts.encoder_of(added),
+            encoder=parts.encoder_seen_from(parts.encoder_of(added), out),
             texts=texts,
         )
         if method == index.SCANN and self.target_recall:

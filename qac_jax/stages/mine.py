@@ -40,7 +40,7 @@ class Mine(Stage):
     )
 
     passages: Ref = input("indexed passages", kinds=("passages",))
-    index: Ref = input("dense index", kinds=("index",), default="")
+    index: Ref = input("dense index, or hybrid", kinds=("index", "hybrid"), default="")
     encoder: Ref = input(
         "encoder of --index, if it was moved",
         kinds=("parameters", MODEL),

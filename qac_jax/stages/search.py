@@ -44,7 +44,9 @@ class Search(Stage):
 
     GROUPS = (one_of("index", "candidates"),)
 
-    index: Ref = input("index, dense or BM25", kinds=("index", "bm25"), default="")
+    index: Ref = input(
+        "index: dense, BM25 or hybrid", kinds=("index", "bm25", "hybrid"), default=""
+    )
     queries: Ref = input("queries", kinds=(FILE,))
     encoder: Ref = input(
         "encoder of the index, if it was moved",
@@ -156,7 +158,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "question", nargs="*", metavar="QUESTION", help="question to answer on screen"
     )
-    parser.add_argument("--index", metavar="DIR", required=True, help="index, dense or BM25")
+    parser.add_argument(
+        "--index", metavar="DIR", required=True, help="index: dense, BM25 or hybrid"
+    )
     parser.add_argument("--queries", metavar="FILE", help="queries, instead of a question")
     parser.add_argument("--run", metavar="FILE", help="write the TREC run to this file")
     parser.add_argument("--out", metavar="DIR", help="or write an artefact to this folder")
@@ -221,7 +225,11 @@ def _ask(options: argparse.Namespace, question: str) -> int:
 
         hits = reranking.hits(question, hits, options.reranker)[:k]
     if options.json:
-        print(json.dumps([dataclasses.asdict(hit) for hit in hits], ensure_ascii=False))
+        records = [dataclasses.asdict(hit) for hit in hits]
+        for record in records:
+            if not record["scores"]:
+                del record["scores"]
+        print(json.dumps(records, ensure_ascii=False))
     else:
         print(search.shown(question, hits))
     for place in index.texts.missing:

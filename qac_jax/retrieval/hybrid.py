@@ -1,0 +1,227 @@
+"""A hybrid index: a dense index and a BM25 index of the same passages, fused by their scores.
+
+    hybrid = Hybrid(artifacts.load("out/hybrid"))
+    hybrid.ask(["a question"], k=10)     # hit.scores: the score by each part
+
+An artefact of kind "hybrid" contains both artefacts (`dense/`, `bm25/`, linked files), the ids in
+the dense index's order, `rows.npy` (the row of each of BM25's passages) where the orders differ,
+and `hybrid.json` with the settings of the fusion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from qac_jax import artifacts
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.inference.encoder import Encoder
+from qac_jax.retrieval import bm25, fusion, index
+from qac_jax.retrieval.bm25 import Bm25
+from qac_jax.retrieval.hits import Hit, Searchable
+from qac_jax.retrieval.index import Index
+from qac_jax.retrieval.settings import Fusion
+
+
+KIND = "hybrid"
+DESCRIPTION = "hybrid.json"
+DENSE, BM25 = "dense", "bm25"
+ROWS = "rows.npy"
+
+# Queries whose candidates are in memory at a time.
+_TOGETHER = 256
+
+
+class Candidates(NamedTuple):
+    """The passages of one query that either part ranks among its first, in order of their rows."""
+
+    rows: np.ndarray
+    scores: np.ndarray  # [2, rows]: dense, BM25
+    parts: np.ndarray  # the same, normalised
+
+    def best(self, weight: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(fused scores, places) of the top k, best first; of equal scores the earlier row wins."""
+        fused = fusion.mixed(self.parts, weight)
+        places = np.argsort(-fused, kind="stable")[:k]
+        return fused[places], places
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The two indexes and what brings their scores together.
+
+    Every candidate has its exact score by both, also where only one ranks it among its first, and
+    a query's scale comes from the first `depth` passages: so no fused score depends on k. Bruch,
+    Gai and Ingber (TOIS 2023), §3, complete the scores of candidates in the same way.
+    """
+
+    dense: Index
+    bm25: Bm25
+    settings: Fusion
+    cosine: bool  # whether the dense scores are cosines
+    order: np.ndarray  # the dense row of each of BM25's rows; empty where they are the same
+
+    def candidates(
+        self, encoder: Encoder, questions: Sequence[str], k: int = 0
+    ) -> Iterator[Candidates]:
+        """Those of each question: the first k (at least `depth`) of both parts."""
+        for start in range(0, len(questions), _TOGETHER):
+            yield from self._candidates(encoder, questions[start : start + _TOGETHER], k)
+
+    def _candidates(
+        self, encoder: Encoder, questions: Sequence[str], k: int
+    ) -> Iterator[Candidates]:
+        first = min(self.settings.depth, len(self.dense))
+        depth = max(min(k, len(self.dense)), first)
+        vectors = encoder.encode(questions, "query")
+        near, near_rows = self.dense.search(vectors, depth)
+        lexical, lexical_rows = self.by_words(questions, depth)
+        lexical = np.where(lexical_rows >= 0, lexical, 0.0)  # none of the query's words
+        together = np.concatenate([near_rows, lexical_rows], 1)
+        rows = [np.unique(both[both >= 0]) for both in together]
+        dense = self._dense_scores(vectors, rows, near, near_rows)
+        words = self.bm25.scores_of(questions, [self._in_bm25(wanted) for wanted in rows])
+        how = self.settings.normalization
+        lowest = fusion.COSINE if self.cosine else None
+        for number, wanted in enumerate(rows):
+            scores = np.stack([dense[number], words[number]]).astype(np.float64)
+            known = near[number, :first]
+            by_vectors = fusion.scale(known[np.isfinite(known)], how, lowest)
+            by_words = fusion.scale(lexical[number, :first], how, fusion.BM25)
+            offsets, units = np.array([by_vectors, by_words]).T[..., None]
+            yield Candidates(wanted, scores, (scores - offsets) / units)
+
+    def by_words(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """BM25's search, with the dense index's rows."""
+        scores, rows = self.bm25.find(questions, k)
+        return scores, np.where(rows >= 0, self.order[rows], -1) if len(self.order) else rows
+
+    @functools.cached_property
+    def _back(self) -> np.ndarray:
+        return np.argsort(self.order)
+
+    def _in_bm25(self, rows: np.ndarray) -> np.ndarray:
+        return self._back[rows] if len(self.order) else rows
+
+    def _dense_scores(
+        self,
+        queries: np.ndarray,
+        wanted: Sequence[np.ndarray],
+        scores: np.ndarray,
+        rows: np.ndarray,
+    ) -> list[np.ndarray]:
+        """The scores of the wanted rows for each query.
+
+        Those that the search has given stay as they are. The others are computed from the vectors
+        of an exact index; ScaNN's has none, so they get the lowest score of the ranking.
+        """
+        exact = self.dense.description["method"] == index.EXACT
+        every = np.unique(np.concatenate([np.arange(0), *wanted]))
+        vectors = self.dense.vectors.take(every).astype(np.float32) if exact else None
+        found = []
+        for query, mine, gains, ranked in zip(queries, wanted, scores, rows, strict=True):
+            given = ranked >= 0
+            if vectors is not None:
+                values = vectors[np.searchsorted(every, mine)] @ query
+            else:
+                values = np.full(len(mine), gains[given].min(initial=np.inf), np.float32)
+            values[np.searchsorted(mine, ranked[given])] = gains[given]
+            found.append(values)
+        return found
+
+
+class Hybrid(Searchable):
+    """A finished hybrid index, opened; `encoder`: where its encoder is, if it was moved."""
+
+    def __init__(self, artifact: Artifact, *, encoder: str = ""):
+        super().__init__(artifact)
+        self._encoder = encoder
+        self.settings = Fusion(**json.loads(artifact.file(DESCRIPTION).read_text()))
+        self.parts = Parts(
+            Index.load(artifact.path / DENSE),
+            Bm25(artifacts.load(artifact.path / BM25, bm25.KIND)),
+            self.settings,
+            artifact.info["cosine"],
+            np.load(artifact.file(ROWS)) if ROWS in artifact.files else np.arange(0),
+        )
+
+    @functools.cached_property
+    def encoder(self) -> Encoder:
+        """The encoder that made the vectors, with the same options."""
+        place = index.place_of_encoder(self.artifact, self._encoder)
+        return Encoder.remembered(self.artifact.info["encoder"], place)
+
+    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As of every index: the fused scores, or with weight 0 or 1 those of the one part."""
+        weight = self.settings.weight
+        if weight == 0:
+            return self.parts.dense.search(self.encoder.encode(questions, "query"), k)
+        if weight == 1:
+            return self.parts.by_words(questions, k)
+        scores = np.full((len(questions), k), -np.inf, np.float32)
+        rows = np.full((len(questions), k), -1, np.int64)
+        for place, candidates in enumerate(self.parts.candidates(self.encoder, questions, k)):
+            fused, best = candidates.best(weight, k)
+            scores[place, : len(best)], rows[place, : len(best)] = fused, candidates.rows[best]
+        return scores, rows
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        if not 0 < self.settings.weight < 1:
+            return super().ask(questions, k)
+        answers = []
+        for candidates in self.parts.candidates(self.encoder, questions, k):
+            fused, best = candidates.best(self.settings.weight, k)
+            hits = self._hits(candidates.rows[best], fused)
+            both = [dict(zip((DENSE, BM25), s, strict=True)) for s in candidates.scores.T[best]]
+            answers.append(
+                [dataclasses.replace(h, scores=s) for h, s in zip(hits, both, strict=True)]
+            )
+        return answers
+
+
+def choose_weight(
+    parts: Parts,
+    encoder: Encoder,
+    queries: Mapping[str, str],
+    judged: Mapping[str, Mapping[str, int]],
+    grid: Sequence[float] = fusion.GRID,
+) -> fusion.Choice:
+    """BM25's weight, chosen on judged queries; where they leave it open, nearest to the setting."""
+    asked = {
+        name: {passage for passage, grade in grades.items() if grade > 0}
+        for name, grades in judged.items()
+        if name in queries
+    }
+    asked = {name: relevant for name, relevant in asked.items() if relevant}
+    ids, gains = parts.dense.ids, []
+    texts = [queries[name] for name in asked]
+    for relevant, candidates in zip(asked.values(), parts.candidates(encoder, texts), strict=True):
+        right = np.array([ids[row] in relevant for row in candidates.rows.tolist()], bool)
+        gains.append(fusion.reciprocal_ranks(candidates.parts, right, grid))
+    table = np.array(gains).reshape(-1, len(grid)).T
+    return fusion.choose(table, grid, parts.settings.weight)
+
+
+def order_of(dense: Index, lexical: Bm25) -> np.ndarray:
+    """The dense row of each of BM25's rows, empty where they are the same; UserError where the
+    passages are not the same."""
+    if len(dense) == len(lexical):
+        if all(ours == theirs for ours, theirs in zip(dense.ids, lexical.ids, strict=True)):
+            return np.arange(0)
+        places = {name: row for row, name in enumerate(dense.ids)}
+        rows = [places.get(name, -1) for name in lexical.ids]
+        if -1 not in rows:
+            return np.array(rows, np.int64)
+        difference = f"{lexical.ids[rows.index(-1)]!r} is only in the latter"
+    else:
+        difference = f"{len(dense):,} and {len(lexical):,}"
+    raise UserError(
+        f"{dense.artifact.path} and {lexical.artifact.path} hold different passages "
+        f"({difference}); make both from the same ones"
+    )

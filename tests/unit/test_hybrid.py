@@ -1,0 +1,238 @@
+"""Hybrid indexes: two searches fused, weights of 0 and 1, chosen weights, moved folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import Retriever, artifacts, cli
+from qac_jax.errors import UserError
+from qac_jax.formats.runs import read_run
+from qac_jax.pipeline.stage import execute
+from qac_jax.retrieval import fusion, search
+from qac_jax.retrieval.hybrid import Hybrid
+from qac_jax.stages import bm25, embed, index, mine, prepare
+from qac_jax.stages import hybrid as stages
+
+
+QUESTIONS = ["copper lamp river", "winter whisper", "anchor", "zebra"]
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a collection, an encoder and both indexes; "bm25_turned" has other rows."""
+    folder = tmp_path_factory.mktemp("hybrid")
+    data = toy.write_collection(folder / "toys")
+    turned = (data / "corpus.jsonl").read_text().splitlines()[::-1]
+    (folder / "turned.jsonl").write_text("\n".join(turned) + "\n")
+    (folder / "fewer.jsonl").write_text("\n".join(turned[1:]) + "\n")
+    other = turned[0].replace('"_id": "p', '"_id": "x')
+    (folder / "other.jsonl").write_text("\n".join([other, *turned[1:]]) + "\n")
+    toy.save_encoder(folder / "encoder")
+    documents = prepare.Prepare.make(documents=str(data), format="beir")
+    execute(documents, folder / "passages")
+    passages = str(folder / "passages")
+    execute(embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors")
+    execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
+    execute(bm25.Bm25(passages=passages), folder / "bm25")
+    for name in ("turned", "fewer", "other"):
+        execute(bm25.Bm25(passages=str(folder / f"{name}.jsonl")), folder / f"bm25_{name}")
+    return folder
+
+
+def built(road: Path, out: Path, lexical: str = "bm25", **settings: object) -> Hybrid:
+    stage = stages.Hybrid.make(index=str(road / "index"), bm25=str(road / lexical), **settings)
+    return Hybrid(execute(stage, out))
+
+
+def test_hybrid_search_is_the_fusion_of_two_searches(road, tmp_path):
+    """With all passages in both runs, `fusion.convex` has the same candidates and scales."""
+    joined = built(road, tmp_path / "out", weight=0.4, depth=40)
+    questions = {str(n): text for n, text in enumerate(QUESTIONS)}
+    dense = search.open_index(road / "index").run(questions, 40)
+    lexical = search.open_index(road / "bm25").run(questions, 40)
+    for name, ranking in lexical.items():  # BM25 leaves out passages without any of the words
+        rest = [p for p in dense[name].ids if p not in ranking.ids]
+        scores = [*ranking.scores.tolist(), *[0.0] * len(rest)]
+        lexical[name] = type(ranking)((*ranking.ids, *rest), np.array(scores, np.float32))
+    expected = fusion.convex([dense, lexical], weights=[0.6, 0.4])
+    found = joined.run(questions, 40)
+    for name in questions:
+        assert set(found[name].ids) == set(expected[name].ids)
+        places = {p: s for p, s in zip(*expected[name], strict=True)}
+        np.testing.assert_allclose(
+            found[name].scores, [places[p] for p in found[name].ids], atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("lexical", ["bm25", "bm25_turned"])
+def test_scores_do_not_depend_on_k_and_come_in_parts(road, tmp_path, lexical):
+    joined = built(road, tmp_path / "out", lexical, weight=0.3, depth=10)
+    deep, deep_rows = joined.find(QUESTIONS, 40)
+    flat, flat_rows = joined.find(QUESTIONS, 5)
+    np.testing.assert_array_equal(deep_rows[:, :5], flat_rows)
+    np.testing.assert_allclose(deep[:, :5], flat, atol=1e-6)
+    vectors = joined.encoder.encode(QUESTIONS, "query")
+    near, rows = joined.parts.dense.search(vectors, 40)
+    for number, hits in enumerate(joined.ask(QUESTIONS, 5)):
+        names = [joined.ids[row] for row in deep_rows[number, :5]]
+        assert [hit.id for hit in hits] == names and hits[0].text
+        known = dict(zip(joined.ids.many(rows[number]), near[number].tolist(), strict=True))
+        (words,) = joined.parts.bm25.ask([QUESTIONS[number]], 40)
+        exact = {hit.id: hit.score for hit in words}
+        for hit in hits:
+            assert hit.scores["dense"] == pytest.approx(known[hit.id], abs=1e-5)
+            assert hit.scores["bm25"] == pytest.approx(exact.get(hit.id, 0.0), abs=1e-5)
+
+
+@pytest.mark.parametrize("lexical", ["bm25", "bm25_turned"])
+def test_weights_of_0_and_1_are_the_single_systems(road, tmp_path, lexical):
+    questions = {str(n): text for n, text in enumerate(QUESTIONS)}
+    for weight, single in ((0, "index"), (1, lexical)):
+        joined = built(road, tmp_path / str(weight), lexical, weight=weight)
+        for k in (3, 40):
+            found, alone = (
+                joined.run(questions, k),
+                search.open_index(road / single).run(questions, k),
+            )
+            for name in questions:
+                # Rows of equal scores stand in each index's own order.
+                assert found[name].scores.tolist() == alone[name].scores.tolist()
+                if lexical == "bm25" or k == 40:
+                    assert found[name].ids == alone[name].ids
+
+
+def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
+    data = road / "toys"
+    words = ["hybrid", "--index", road / "index", "--bm25", road / "bm25", "--queries",
+             data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv",
+             "--out", tmp_path / "out"]  # fmt: skip
+    assert cli.main([str(word) for word in words]) == 0
+    shown = capsys.readouterr().out
+    artifact = artifacts.load(tmp_path / "out")
+    curve = artifact.info["choice"]["curve"]
+    assert "MRR@10 (12 questions)" in shown and "chosen" in shown and len(curve) == 11
+    # Queries are words of their passages, and the encoder is random.
+    assert curve[10][1] > curve[0][1] and artifact.info["weight"] > 0.3
+    assert Hybrid(artifact).settings.weight == artifact.info["weight"]
+    for name, weight in (("index", 0), ("bm25", 10)):
+        run = ["search", "--index", road / name, "--queries", data / "queries.jsonl",
+               "--k", 100, "--out", tmp_path / name]  # fmt: skip
+        assert cli.main([str(word) for word in run]) == 0
+        judged = dict(line.split("\t")[:2] for line in (data / "qrels" / "test.tsv").open())
+        ranks = [r.ids.index(judged[q]) for q, r in read_run(tmp_path / name / "run.trec").items()]
+        mean = np.mean([1 / (1 + rank) if rank < 10 else 0 for rank in ranks])
+        assert curve[weight][1] == pytest.approx(mean, abs=1e-6)
+
+
+def test_runs_are_fused_with_a_chosen_weight(road, tmp_path, capsys):
+    data = road / "toys"
+    for name in ("index", "bm25"):
+        run = ["search", "--index", road / name, "--queries", data / "queries.jsonl",
+               "--run", tmp_path / f"{name}.trec"]  # fmt: skip
+        assert cli.main([str(word) for word in run]) == 0
+    words = ["fuse", "--runs", f"{tmp_path}/index.trec,{tmp_path}/bm25.trec", "--method", "convex",
+             "--choose_on", data / "qrels" / "test.tsv", "--out", tmp_path / "out"]  # fmt: skip
+    capsys.readouterr()
+    assert cli.main([str(word) for word in words]) == 0
+    assert "chosen" in capsys.readouterr().out
+    weight = artifacts.load(tmp_path / "out").info["choice"]["weight"]
+    runs = [read_run(tmp_path / f"{name}.trec") for name in ("index", "bm25")]
+    expected = fusion.convex(runs, weights=[1 - weight, weight])
+    assert read_run(tmp_path / "out" / "run.trec").keys() == expected.keys()
+    assert read_run(tmp_path / "out" / "run.trec")["q0"].ids == expected["q0"].ids
+    assert cli.main([*map(str, words[:3]), "--choose_on", "x", "--out", str(tmp_path / "no")]) == 2
+    assert "--method convex" in capsys.readouterr().err
+    refused = [*map(str, words[:5]), "--normalization", "none", "--out", str(tmp_path / "no")]
+    assert cli.main(refused) == 2
+    assert "has no meaning with method='convex'" in capsys.readouterr().err
+
+
+def test_a_moved_folder_works_alone_and_with_its_encoder(road, tmp_path):
+    house = tmp_path / "house"
+    house.mkdir()
+    shutil.copytree(road / "encoder", house / "encoder")
+    execute(
+        embed.Embed(encoder=str(house / "encoder"), passages=str(road / "passages")),
+        house / "vectors",
+    )
+    execute(index.Index(vectors=str(house / "vectors")), house / "index")
+    stage = stages.Hybrid(index=str(house / "index"), bm25=str(road / "bm25"))
+    expected = Hybrid(execute(stage, house / "joined")).ask(QUESTIONS, 5)
+    for name in ("vectors", "index"):
+        shutil.rmtree(house / name)  # all that is needed of them is in the new folder
+    shutil.move(house, tmp_path / "moved")
+    moved = search.open_index(tmp_path / "moved" / "joined")
+    assert moved.ask(QUESTIONS, 5) == expected
+    artifacts.load(tmp_path / "moved" / "joined").verify()
+    retriever = Retriever.load(tmp_path / "moved" / "joined")
+    assert retriever.search(QUESTIONS[0], k=5) == expected[0]
+    retriever.save(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "moved")
+    assert Retriever.load(tmp_path / "saved").search(QUESTIONS[0], k=5) == expected[0]
+
+
+def test_hits_as_json(road, tmp_path, capsys):
+    built(road, tmp_path / "out")
+    capsys.readouterr()
+    assert cli.main(["search", "--index", str(tmp_path / "out"), "--json", "copper lamp"]) == 0
+    hits = json.loads(capsys.readouterr().out)
+    assert set(hits[0]["scores"]) == {"dense", "bm25"} and hits[0]["score"] >= hits[1]["score"]
+
+
+def test_negatives_of_a_hybrid_index(road, tmp_path):
+    built(road, tmp_path / "out")
+    stage = mine.Mine.make(
+        index=str(tmp_path / "out"),
+        passages=str(road / "passages"),
+        queries=str(road / "toys" / "queries.jsonl"),
+        qrels=str(road / "toys" / "qrels" / "test.tsv"),
+        depth=5,
+    )
+    assert execute(stage, tmp_path / "negatives").kind == "negatives"
+
+
+@pytest.mark.parametrize(
+    ("lexical", "difference"),
+    [("bm25_fewer", "40 and 39"), ("bm25_other", "'x39' is only in the latter")],
+)
+def test_other_passages_are_refused(road, tmp_path, lexical, difference):
+    with pytest.raises(UserError, match=f"hold different passages .{difference}."):
+        built(road, tmp_path / "out", lexical)
+
+
+def test_settings_that_are_refused(road, tmp_path):
+    for settings, message in (
+        ({"weight": 1.5}, "expected 0 .vectors alone. to 1"),
+        ({"depth": 0}, "expected 1 passage or more"),
+        ({"grid": (0.5, 2.0)}, "expected weights from 0 to 1"),
+        ({"queries": "q.jsonl"}, "belong together"),
+    ):
+        with pytest.raises(UserError, match=message):
+            built(road, tmp_path / "out", **settings)
+
+
+def test_an_interrupted_run_completes(road, tmp_path, monkeypatch):
+    whole = built(road, tmp_path / "whole", "bm25_turned").artifact
+    before, names = os.link, []
+
+    def link(source: object, target: object) -> None:
+        names.append(target)
+        if len(names) == 9:
+            raise KeyboardInterrupt
+        before(source, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(KeyboardInterrupt):
+        built(road, tmp_path / "out", "bm25_turned")
+    with pytest.raises(UserError, match="is unfinished"):
+        artifacts.load(tmp_path / "out")
+    again = built(road, tmp_path / "out", "bm25_turned").artifact
+    again.verify()
+    assert again.identity == whole.identity
