@@ -94,14 +94,16 @@ def convex(
     *,
     weights: Sequence[float] = (),
     normalization: str = THEORETICAL,
+    lowest: Sequence[float | None] = (),
     depth: int | None = None,
 ) -> Run:
     """The mean of normalised scores, weighted (Bruch, Gai and Ingber, TOIS 2023).
 
-    A passage that is missing from a run gets the score of the run's last passage.
+    A passage that is missing from a run gets the score of the run's last passage. `lowest`: the
+    lowest possible score of each run (default: `lowest_score`).
     """
     shares = shares_of(weights, len(runs))
-    lowest = [lowest_score(run) for run in runs]
+    lowest = lowest_scores(runs, lowest)
     fused = {}
     for query in dict.fromkeys(query for run in runs for query in run):
         names, parts = side_by_side([run.get(query) for run in runs], normalization, lowest)
@@ -139,6 +141,15 @@ def side_by_side(
             offset, unit = scale(scores, normalization, bound)
             row[:] = (row - offset) / unit
     return names, parts
+
+
+def lowest_scores(
+    runs: Sequence[Mapping[str, Ranking]], known: Sequence[float | None]
+) -> Sequence[float | None]:
+    """The known lowest scores of runs; without any, by the runs' ranges."""
+    if len(known) not in (0, len(runs)):
+        raise UserError(f"{len(known)} lowest scores for {len(runs)} runs; give one for each run")
+    return known or [lowest_score(run) for run in runs]
 
 
 def lowest_score(run: Mapping[str, Ranking]) -> float | None:
@@ -244,12 +255,13 @@ def choose_on_runs(
     *,
     prior: float,
     normalization: str = THEORETICAL,
+    lowest: Sequence[float | None] = (),
     grid: Sequence[float] = GRID,
 ) -> Choice:
     """The weight of the second of two runs, chosen on judged questions."""
     if len(runs) != 2:
         raise UserError(f"a weight is chosen for two runs, not {len(runs)}; give two")
-    lowest = [lowest_score(run) for run in runs]
+    lowest = lowest_scores(runs, lowest)
     gains = []
     for query, grades in judged.items():
         if not any(grade > 0 for grade in grades.values()):

@@ -178,7 +178,8 @@ class Hybrid(Searchable):
         for candidates in self.parts.candidates(self.encoder, questions, k):
             fused, best = candidates.best(self.settings.weight, k)
             hits = self._hits(candidates.rows[best], fused)
-            both = [dict(zip((DENSE, BM25), s, strict=True)) for s in candidates.scores.T[best]]
+            each = candidates.scores.T[best].tolist()
+            both = [dict(zip((DENSE, BM25), scores, strict=True)) for scores in each]
             answers.append(
                 [dataclasses.replace(h, scores=s) for h, s in zip(hits, both, strict=True)]
             )

@@ -59,6 +59,9 @@ class Fuse(Stage):
         "convex: theoretical (lowest possible to highest), min_max or z",
         choices=("", "min_max", "none", "theoretical", "z"),
     )
+    lowest: tuple[float, ...] = option(
+        (), "theoretical: lowest possible scores of the runs (default: by their range)"
+    )
     choose_on: Ref = input(
         "convex: judgements that the weight of the second of two runs is chosen on",
         kinds=(FILE,),
@@ -118,7 +121,10 @@ class Fuse(Stage):
                 by_query(read_judgements(self.choose_on)),
                 prior=float(fusion.shares_of(weights, len(runs))[1]),
                 normalization=normalization,
+                lowest=self.lowest,
             )
             weights = (1 - choice.weight, choice.weight)
             out.info.update(choice=dataclasses.asdict(choice), curve=str(choice))
-        return fusion.convex(runs, weights=weights, normalization=normalization, depth=depth)
+        return fusion.convex(
+            runs, weights=weights, normalization=normalization, lowest=self.lowest, depth=depth
+        )

@@ -72,6 +72,8 @@ def test_weights_that_are_refused():
     for weights in ((0, 0), (-1, 2)):
         with pytest.raises(UserError, match="0 or more for each run"):
             fusion.convex([DENSE, BM25], weights=weights)
+    with pytest.raises(UserError, match="1 lowest scores for 2 runs"):
+        fusion.convex([DENSE, BM25], lowest=[-1])
     with pytest.raises(UserError, match="1 weights for 2 runs"):
         fusion.convex([DENSE, BM25], weights=[1])
 
