@@ -85,7 +85,7 @@ class Encode:
         from qac_jax.formats import documents
 
         texts: list[str] = []
-        for document in documents.read(self.format, self.corpus):
+        for document in documents.read(self.format, self.corpus, skip_bad=None):
             for passage in document.passages:
                 texts.append(f"{passage.title} {passage.text}".strip())
             texts += [s.text for s in document.sections if s.text.strip()]

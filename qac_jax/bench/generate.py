@@ -147,7 +147,7 @@ class Generate:
         from qac_jax.inference.generator import Request
 
         texts: list[str] = []
-        for document in documents.read(self.format, self.corpus):
+        for document in documents.read(self.format, self.corpus, skip_bad=None):
             texts += [p.text for p in document.passages]
             texts += [s.text for s in document.sections if s.text.strip()]
         if not texts:

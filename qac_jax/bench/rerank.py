@@ -87,7 +87,7 @@ class Rerank:
         from qac_jax.formats import documents
 
         texts: list[str] = []
-        for document in documents.read(self.format, self.corpus):
+        for document in documents.read(self.format, self.corpus, skip_bad=None):
             texts += [p.text for p in document.passages] or [document.text]
             texts += [s.text for s in document.sections]
             if len(texts) > 64 * self.queries * self.candidates:

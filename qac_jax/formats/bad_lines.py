@@ -1,20 +1,26 @@
 """Bad input: reported in one sentence with file and line, or tolerated, counted and listed.
 
 Readers raise `BadRecord` for what is wrong with one record and hand it to `BadLines`, which
-allows a number of them (`--skip_bad N`) and keeps the list. Nothing is dropped in silence.
+allows a number of them (`--skip_bad N`) and keeps the list. Files of a folder that hold no
+documents are no mistakes: they are listed with the reason. Nothing is dropped in silence.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError
+
+
+# Choices that are said on screen; all are in the list.
+_SHOWN = 10
 
 
 class BadRecord(Exception):
@@ -43,13 +49,35 @@ class BadLine(NamedTuple):
     message: str
 
 
-class BadLines:
-    """Counts and lists bad records; raises a DataError for the first one too many."""
+class Skipped(NamedTuple):
+    """A file, folder or row of a folder that is not read, and why."""
 
-    def __init__(self, allowed: int = 0):
+    path: str
+    reason: str
+    detail: str = ""
+    line: int | None = None
+
+
+class Note(NamedTuple):
+    """What a reader had to choose by itself: an encoding, the columns of a table."""
+
+    path: str
+    text: str
+
+
+class BadLines:
+    """Counts and lists bad records; raises a DataError for the first one too many.
+
+    allowed: how many are skipped. None: none, and there is no flag that would allow some.
+    """
+
+    def __init__(self, allowed: int | None = None):
         self.allowed = allowed
         self.items: list[BadLine] = []
+        self.skipped: list[Skipped] = []
+        self.notes: list[Note] = []
         self.left_out: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -62,33 +90,84 @@ class BadLines:
         """Notes what a format leaves out by its own rule (redirects of a Wikipedia dump)."""
         self.left_out[what] += count
 
+    def keep(self, what: str, count: int = 1) -> None:
+        """Counts what looks like a mistake and stays in by the rule of a format."""
+        self.kept[what] += count
+
+    def skip(self, path: str, reason: str, detail: str = "", line: int | None = None) -> None:
+        """Lists what is not read, whatever the number of bad records that are allowed."""
+        self.skipped.append(Skipped(path, reason, detail, line))
+
+    def note(self, path: str, text: str) -> None:
+        """Lists what was chosen for a file because nothing says it."""
+        self.notes.append(Note(path, text))
+
     def merge(self, other: BadLines) -> None:
         """Takes over what another process skipped and left out."""
         self.extend(other.items)
+        self.skipped += other.skipped
+        self.notes += other.notes
         self.left_out.update(other.left_out)
+        self.kept.update(other.kept)
 
     def extend(self, items: Iterable[BadLine]) -> None:
         for item in items:
-            if len(self.items) >= self.allowed:
+            if len(self.items) >= (self.allowed or 0):
                 raise DataError(item.message + self._hint(), file=item.file, line=item.line)
             self.items.append(item)
 
     def _hint(self) -> str:
+        if self.allowed is None:
+            return "; mend the file"
         if self.allowed == 0:
             return "; mend the file, or pass --skip_bad N to leave out and list up to N bad records"
         return f"; it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
 
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON, for `of_facts` in another process."""
+        return {
+            "bad": [list(item) for item in self.items],
+            "skipped": [list(item) for item in self.skipped],
+            "notes": [list(item) for item in self.notes],
+            "left_out": dict(self.left_out),
+            "kept": dict(self.kept),
+        }
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> BadLines:
+        """What a worker counted, as it was before it went through JSON."""
+        bad = cls(len(facts["bad"]))
+        bad.items = [BadLine(*item) for item in facts["bad"]]
+        bad.skipped = [Skipped(*item) for item in facts["skipped"]]
+        bad.notes = [Note(*item) for item in facts["notes"]]
+        bad.left_out.update(facts["left_out"])
+        bad.kept.update(facts["kept"])
+        return bad
+
     def summary(self) -> str:
         """One line for the user; empty when all was read."""
         parts = [f"left out {count} {what}" for what, count in sorted(self.left_out.items())]
+        parts += [f"kept {count} {what}" for what, count in sorted(self.kept.items())]
         if self.items:
             file, line, message = self.items[0]
             place = file if line is None else f"{file}:{line}"
             parts.append(f"skipped {len(self.items)} bad records, the first at {place}: {message}")
         return "; ".join(parts)
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What of this an artefact records beside the lists."""
+        not_read = Counter(item.reason for item in self.skipped)
+        counts = {"left_out": self.left_out, "kept": self.kept, "not_read": not_read}
+        return {name: dict(sorted(count.items())) for name, count in counts.items() if count}
+
+    def reasons(self) -> str:
+        """How many files and rows of a folder are skipped, by reason."""
+        counts = Counter(item.reason for item in self.skipped)
+        return ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
+
     def report(self, out: Writer, verb: str) -> None:
-        """Says what was left out, and lists the bad records in the artefact's skipped.tsv."""
+        """Says what was left out, and lists it in the artefact: bad records in skipped.tsv,
+        files and rows of a folder in skipped.jsonl, choices in notes.jsonl."""
         if summary := self.summary():
             progress.say(f"{verb}: {summary}")
         if self.items:
@@ -96,6 +175,24 @@ class BadLines:
                 file.write(self.listing())
             out.keep("skipped.tsv", volatile=True)
             progress.say(f"{verb}: skipped.tsv lists all bad records")
+        self.say_choices(verb)
+        for name, entries in (("skipped.jsonl", self.skipped), ("notes.jsonl", self.notes)):
+            if entries:
+                with open(os.fspath(out.part(name)), "w", encoding="utf-8") as file:
+                    for entry in entries:
+                        present = {k: v for k, v in entry._asdict().items() if v not in ("", None)}
+                        file.write(json.dumps(present, ensure_ascii=False) + "\n")
+                out.keep(name, volatile=True)
+                progress.say(f"{verb}: {name} in the artefact lists all {len(entries)}")
+
+    def say_choices(self, verb: str) -> None:
+        """Says what was chosen for files, and counts what was skipped by reason."""
+        for note in self.notes[:_SHOWN]:
+            progress.say(f"{verb}: {note.path}: {note.text}")
+        if len(self.notes) > _SHOWN:
+            progress.say(f"{verb}: … and {len(self.notes) - _SHOWN} more choices of this sort")
+        if self.skipped:
+            progress.say(f"{verb}: skipped {len(self.skipped)} in the folder: {self.reasons()}")
 
     def listing(self) -> str:
         """Tab-separated: file, line, message."""

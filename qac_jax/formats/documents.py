@@ -140,11 +140,14 @@ def read(
     format: str,
     path: str | os.PathLike[str],
     *,
-    skip_bad: int = 0,
+    skip_bad: int | None = 0,
     bad: BadLines | None = None,
     **options: Any,
 ) -> Iterator[Document]:
-    """All documents, one after the other. Give `bad` to see afterwards what was skipped."""
+    """All documents, one after the other. Give `bad` to see afterwards what was skipped.
+
+    skip_bad=None: a verb asks that has no flag of this name, so messages do not advise it.
+    """
     bad = BadLines(skip_bad) if bad is None else bad
     parts = shards(format, path, options=options)
     known = IdSet()
@@ -157,10 +160,11 @@ def read(
                 yield document
 
 
-def check(document: Document) -> Document:
+def check(document: Document, *, empty: bool = False) -> Document:
     """The document itself, or BadRecord: no id, or nothing to read.
 
-    A document that is still to be cut needs a body; a fixed passage may be a title alone.
+    A document that is still to be cut needs a body; a fixed passage may be a title alone, or
+    nothing at all where a format keeps empty ones.
     """
     if not document.id.strip():
         raise BadRecord("the id is missing or empty")
@@ -168,7 +172,7 @@ def check(document: Document) -> Document:
         for passage in document.passages:
             if not passage.id.strip():
                 raise BadRecord(f"a passage of {document.id!r} has no id")
-            if not (passage.text.strip() or passage.title.strip()):
+            if not (empty or passage.text.strip() or passage.title.strip()):
                 raise BadRecord(f"the text of {passage.id!r} is empty")
     elif not any(section.text.strip() for section in document.sections):
         raise BadRecord(f"the text of {document.id!r} is empty")
@@ -180,6 +184,17 @@ def ids_of(document: Document) -> list[str]:
     if document.passages:
         return [f"p {passage.id}" for passage in document.passages]
     return [f"d {document.id}"]
+
+
+def options_of(text: str, **further: str) -> dict[str, str]:
+    """What `--options` says, and what other flags do unless they are empty."""
+    options = {}
+    for item in text.split():
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"options: {item!r} is not of the form name=value")
+        options[name] = value
+    return options | {name: value for name, value in further.items() if value}
 
 
 def _checked(format: str, known: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:

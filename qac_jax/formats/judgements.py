@@ -41,7 +41,7 @@ def read_judgements(
     *,
     queries: Container[str] | None = None,
     passages: Container[str] | None = None,
-    skip_bad: int = 0,
+    skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Judgement]:
     """All judgements of a file. Where the known ids are given (sets, or `IdSet` for millions),

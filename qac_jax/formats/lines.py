@@ -56,19 +56,27 @@ def share_lines(path: str, count: int | None, suffixes: Sequence[str]) -> Pieces
 
 
 def read_lines(
-    shard: Shard, bad: BadLines, parse: Callable[[Line], Document | None]
+    shard: Shard,
+    bad: BadLines,
+    parse: Callable[[Line], Document | None],
+    *,
+    empty: bool = False,
 ) -> Iterator[Document]:
-    """One document a line (None: the line holds none)."""
+    """One document a line (None: the line holds none). `empty`: passages without a word are
+    kept, and counted."""
     for piece in shard.pieces:
         for line in text_lines(piece, bad):
             try:
                 document = parse(line)
                 if document is not None:
-                    check(document)
+                    check(document, empty=empty)
             except BadRecord as error:
                 bad.add(error, line.place)
                 continue
             if document is not None:
+                for passage in document.passages:
+                    if not (passage.text.strip() or passage.title.strip()):
+                        bad.keep("passages without text")
                 yield document
 
 

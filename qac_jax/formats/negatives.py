@@ -30,7 +30,7 @@ def read_triples(
     *,
     keep: int = 128,
     seed: int = 42,
-    skip_bad: int = 0,
+    skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Negatives]:
     """qidpidtriples.train.full.2: query, positive, negative in lines grouped by query.
@@ -63,7 +63,7 @@ def read_hard_negatives(
     per_system: int = 5,
     margin: float | None = 3.0,
     scores: Scores | None = None,
-    skip_bad: int = 0,
+    skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Negatives]:
     """msmarco-hard-negatives.jsonl.gz: {"qid", "pos": […], "neg": {system: […]}}.

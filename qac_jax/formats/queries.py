@@ -72,7 +72,7 @@ def read_queries(
     path: str | os.PathLike[str],
     format: str = "auto",
     *,
-    skip_bad: int = 0,
+    skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Query]:
     """All queries of a file, folder or pattern. An id that repeats is a bad record."""

@@ -4,7 +4,8 @@
     DOCUMENTS.get("beir").read     what reads it
     QUERIES.detect(sample(file))   the format that a file looks like
 
-A new format is one new file there: its name is the format's, and it declares FORMAT.
+A new format is one new file there: its name is the format's, and it declares FORMAT. `pages` holds
+the kinds of files that the format `folder` reads.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from qac_jax.errors import UserError, nearest
 if TYPE_CHECKING:
     from qac_jax.formats.documents import DocumentFormat
     from qac_jax.formats.judgements import JudgementFormat
+    from qac_jax.formats.pages import PageFormat
     from qac_jax.formats.queries import QueryFormat
     from qac_jax.formats.samples import Recognise, Sample
     from qac_jax.formats.training_lines import TrainingFormat
@@ -63,4 +65,5 @@ class Registry(Generic[F]):
 DOCUMENTS: Registry[DocumentFormat] = Registry("documents", "format")
 QUERIES: Registry[QueryFormat] = Registry("queries", "query format")
 JUDGEMENTS: Registry[JudgementFormat] = Registry("judgements", "format of judgements")
+PAGES: Registry[PageFormat] = Registry("pages", "kind of file")
 TRAINING: Registry[TrainingFormat] = Registry("training", "format of training lines")

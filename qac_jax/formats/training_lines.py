@@ -34,7 +34,7 @@ def read_training_lines(
     path: str | os.PathLike[str],
     format: str = "tevatron",
     *,
-    skip_bad: int = 0,
+    skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[TrainingLine]:
     """All training lines of a file, folder or pattern."""

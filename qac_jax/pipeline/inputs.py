@@ -43,6 +43,8 @@ TOKENIZER = "tokenizer"
 
 STAGE, DATA, SHIPPED = "stage:", "data:", "shipped:"
 
+# Files of a linked folder whose size and time are noted.
+_LISTED = 10_000
 _SCHEME = re.compile(r"^[a-z][a-z0-9_+.-]*:")
 
 
@@ -258,8 +260,37 @@ def identity(text: str) -> str:
         return artifacts.load(path).identity
     if path.is_dir():
         children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
-        return fields.digest([(p.name, identity(os.fspath(p))) for p in children])
+        return fields.digest([(p.name, _identity_in(os.fspath(p))) for p in children])
     return hashing.sha256_once(text)
+
+
+def _identity_in(path: str) -> str:
+    """The same of what a folder holds, which may be anything that folders hold."""
+    if "://" in path:
+        return identity(path)
+    if not os.path.exists(path):
+        return "a link to nothing"
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        return "neither a file nor a folder"
+    if os.path.islink(path) and os.path.isdir(path):
+        return fields.digest(_listing(path))  # it may lead anywhere, back up as well
+    try:
+        return identity(path)
+    except PermissionError:
+        return "unreadable"
+
+
+def _listing(path: str) -> list[str]:
+    """What a linked folder holds, by name, size and time: the first thousands of its files."""
+    entries = [os.path.realpath(path)]
+    for folder, names, files in os.walk(path):
+        names.sort()
+        for name in sorted(files):
+            if len(entries) >= _LISTED:
+                return entries
+            status = os.lstat(os.path.join(folder, name))
+            entries.append(f"{folder}/{name} {status.st_size} {status.st_mtime_ns}")
+    return entries
 
 
 def _path(value: Artifact | epath.Path) -> epath.Path:

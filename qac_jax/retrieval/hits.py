@@ -18,6 +18,10 @@ from qac_jax.retrieval import texts
 from qac_jax.retrieval.ids import Ids
 
 
+# What a hit has as fields of its own.
+_SHOWN = ("_id", "title", "text")
+
+
 @dataclasses.dataclass(frozen=True)
 class Hit:
     """One passage of a ranking."""
@@ -26,8 +30,18 @@ class Hit:
     score: float
     title: str = ""
     text: str = ""
-    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     """Of a hybrid index: the score by each of its two parts."""
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """What else the record of the passage says, such as path, url, heading and columns."""
+
+    @property
+    def place(self) -> str:
+        """Where it can be read: its file with the page or row, its address; "" where unknown."""
+        known = self.metadata
+        path = str(known.get("path") or "")
+        parts = [f", {part} {known[part]}" for part in ("page", "row") if path and part in known]
+        return "  ".join(filter(None, (path + "".join(parts), str(known.get("url") or ""))))
 
 
 class Searchable(abc.ABC):
@@ -67,7 +81,8 @@ class Searchable(abc.ABC):
             if row >= 0:
                 record = self.texts.record(row) or {}
                 title, text = record.get("title") or "", record.get("text") or ""
-                hits.append(Hit(self.ids[row], score, title, text))
+                further = {key: value for key, value in record.items() if key not in _SHOWN}
+                hits.append(Hit(self.ids[row], score, title, text, metadata=further))
         return hits
 
 

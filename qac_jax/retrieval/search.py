@@ -85,6 +85,8 @@ def shown(question: str, hits: Sequence[Hit]) -> str:
         lines.append(f"{rank:>3}  {hit.score:8.4f}  {hit.title or hit.id}")
         if hit.title:
             lines[-1] += f"  ({hit.id})"
+        if hit.place:
+            lines.append(f"               {hit.place}")
         if hit.text:
             lines.append(f"               {snippet(hit.text, question)}")
     return "\n".join(lines) or "no passage matches"

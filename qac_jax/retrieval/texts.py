@@ -12,21 +12,26 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts
+from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.files import Piece, expand, text_lines
+from qac_jax.formats.files import find as find_file
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import write_records
-from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.formats.registry import DOCUMENTS, PAGES
 from qac_jax.formats.samples import sample
 from qac_jax.retrieval.vectors import TEXTS
 
 
 KIND = "passages"
+# What is known of a document of a folder and belongs to its hits.
+KEPT = ("path", "url", "row", "columns")
+_LINES = (".jsonl", ".ndjson", ".json", ".tsv")
+BEIR, FOLDER = "beir", "folder"
 TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
 
 
@@ -74,11 +79,17 @@ def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
     if format == TOKENS:
         yield from read_tokens(path)
         return
-    for document in documents.read(format, path):
+    bad = BadLines()
+    for document in documents.read(format, path, bad=bad):
         if not document.passages:
-            yield {"_id": document.id, "title": document.title, "text": document.text}
+            known = document.meta if "path" in document.meta else {}
+            known = {key: known[key] for key in KEPT if key in known}
+            yield {"_id": document.id, "title": document.title, "text": document.text, **known}
         for passage in document.passages:
             yield {"_id": passage.id, "title": passage.title, "text": passage.text}
+    if summary := bad.summary():
+        progress.say(f"{path}: {summary}")
+    bad.say_choices(path)
 
 
 def read_question_records(path: str) -> Iterator[dict[str, Any]]:
@@ -116,6 +127,18 @@ def detect(path: str) -> str:
         f"{start.file} is not in a format that is recognised; name one with --format "
         f"({', '.join((*DOCUMENTS.names(), TOKENS))}), or make passages of it with qac prepare"
     )
+
+
+def _pages() -> set[str]:
+    return {suffix for page in PAGES.all().values() for suffix in page.suffixes if suffix}
+
+
+def format_of(path: str) -> str:
+    """The format of what `qac prepare` reads: BEIR's layout, any folder, or a file."""
+    if not os.path.isdir(path):
+        page = os.path.isfile(path) and not path.lower().endswith(_LINES)
+        return FOLDER if page and os.path.splitext(path)[1].lower() in _pages() else detect(path)
+    return BEIR if find_file(path, "corpus.jsonl", "documents.jsonl") else FOLDER
 
 
 def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:

@@ -63,7 +63,10 @@ class Generate(Stage):
         default="",
         aliases=("import",),
     )
-    skip_bad: int = option(0, "skip and list at most N bad lines of --imported")
+    # It decides whether a run ends well, not what one that does gives.
+    skip_bad: int = option(
+        0, "skip and list at most N bad lines of --imported", affects_result=False
+    )
 
     prefix: str = option("text2query: ", "prompt text before each passage")
     title: str = option(

@@ -155,6 +155,6 @@ def _read(folder: str) -> Passages:
 
     return [
         {"_id": p.id, "doc": document.id, "title": p.title, "text": p.text}
-        for document in documents.read("beir", folder)
+        for document in documents.read("beir", folder, skip_bad=None)
         for p in document.passages
     ]

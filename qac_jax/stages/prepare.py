@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qac_jax.formats.documents import Shard
 
 
-PYTHON_DOCS = "python_docs"
+PYTHON_DOCS, FOLDER, AUTO = "python_docs", "folder", "auto"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,22 @@ class Prepare(Stage):
     )
 
     documents: Ref = input(
-        "files, folders or glob patterns of documents, or the name of a data set",
+        "a folder, files or glob patterns of documents, or the name of a data set",
         kinds=(FILE,),
         default="",
         aliases=("input",),
     )
-    format: str = option("jsonl", "format of the documents", choices=DOCUMENTS.names())
+    format: str = option(
+        "jsonl",
+        "format of the documents; folder: Markdown, HTML, text, tables, PDF, mixed; auto: beir "
+        "where there is corpus.jsonl or documents.jsonl, folder for any other folder",
+        choices=(*DOCUMENTS.names(), AUTO),
+    )
     packages: str = option("", "python_docs: packages to read, such as numpy,scipy,stdlib")
     options: str = option("", "options of the format, as name=value name=value")
+    columns: str = option(
+        "", "columns of tables: id=…,title=…,text=…,url=…, text from several as a+b (folder)"
+    )
     tokenizer: Ref = input(
         "tokenizer: a vocabulary that ships, or a Hugging Face folder",
         kinds=(TOKENIZER,),
@@ -60,7 +68,8 @@ class Prepare(Stage):
         0, "first learn a lower-cased WordPiece vocabulary of this size on the corpus (0: no)"
     )
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
-    skip_bad: int = option(0, "skip and list at most N bad records")
+    # It decides whether a run ends well, not what one that does gives.
+    skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
     shards: int = option(0, "number of output files (0: one for every 64 MB)")
     cutting: Cutting = part(Cutting)
     pool: Workers = part(Workers)
@@ -68,6 +77,7 @@ class Prepare(Stage):
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""
         from qac_jax.formats.python import python_docs
+        from qac_jax.formats.readers.pages import pdf
         from qac_jax.text import tokenizers
 
         identities = {}
@@ -75,6 +85,8 @@ class Prepare(Stage):
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
+        elif self._format() == FOLDER:
+            identities["pypdf"] = pdf.version()
         return identities
 
     def check(self) -> None:
@@ -88,7 +100,7 @@ class Prepare(Stage):
         if python and self.documents or not python and self.packages:
             flag, other = ("--documents", "files") if python else ("--packages", "python_docs")
             raise UserError(f"{flag} is for {other}, not for format {self.format}; leave it out")
-        _parsed(self.options)
+        self._options()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -102,9 +114,11 @@ class Prepare(Stage):
         from qac_jax.formats import documents
 
         del inputs  # the format's reader opens them by path or name
-        pieces = documents.shards(
-            self.format, self._path(), self.shards or None, _parsed(self.options)
-        )
+        format = self._format()
+        pieces = documents.shards(format, self._path(), self.shards or None, self._options())
+        if self.format == AUTO:
+            progress.say(f"prepare: {self._path()} is read as format {format}")
+        out.info["format"] = format
         if not pieces:
             raise UserError(f"{self._path()} holds no documents; check --documents and --format")
         tokenizer, splitter = self._learned(pieces, out)
@@ -116,6 +130,17 @@ class Prepare(Stage):
         if self.format == PYTHON_DOCS:
             return self.packages
         return self.documents.removeprefix(f"{self.format}:")
+
+    def _format(self) -> str:
+        """The format itself where it is to be recognised."""
+        from qac_jax.retrieval import texts
+
+        return texts.format_of(self.documents) if self.format == AUTO else self.format
+
+    def _options(self) -> dict[str, str]:
+        from qac_jax.formats import documents
+
+        return documents.options_of(self.options, columns=self.columns)
 
     def _learned(self, pieces: Sequence[Shard], out: Writer) -> tuple[str, str]:
         """The vocabulary and the sentence splitter, learned on the corpus if asked."""
@@ -175,15 +200,8 @@ class Prepare(Stage):
             return os.path.exists(shard.job.ids)
 
         with progress.Bar("prepare", total=len(shards), unit="shards") as bar:
-            pooled(
-                out,
-                shards,
-                preparing.prepare_shard,
-                self.pool,
-                bar,
-                is_done=has_ids,
-                records="passages",
-            )
+            work = preparing.prepare_shard
+            pooled(out, shards, work, self.pool, bar, is_done=has_ids, records="passages")
         repeated = repeated_documents([preparing.ids_of(shard.job) for shard in shards])
         again = [
             dataclasses.replace(shards[i], job=preparing.without(shards[i].job, drop))
@@ -191,19 +209,18 @@ class Prepare(Stage):
         ]
         if again:
             with progress.Bar("prepare: repeated ids", total=len(again), unit="shards") as bar:
-                pooled(out, again, preparing.prepare_shard, self.pool, bar, is_done=_never)
+                pooled(out, again, preparing.prepare_shard, self.pool, bar, is_done=lambda _: False)
         return [out.facts(shard.name) for shard in shards]
 
     def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer, tokenizer: str) -> None:
         """Writes the offsets and records counts and what was left out."""
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.formats.records import write_offsets
-        from qac_jax.text import preparing, tokenizers
+        from qac_jax.text import tokenizers
 
         bad = BadLines(self.skip_bad)
         for of_shard in facts:
-            bad.extend(preparing.bad_lines(of_shard))
-            bad.left_out.update(of_shard["left_out"])
+            bad.merge(BadLines.of_facts(of_shard))
         write_offsets(out, "passages", len(facts))
         for name in ("documents", "without_passages", "too_short"):
             out.info[name] = sum(of_shard[name] for of_shard in facts)
@@ -216,8 +233,7 @@ class Prepare(Stage):
         for splitter in sorted({of_shard["sentences_by"] for of_shard in facts} - {""}):
             out.info["splitter"] = splitter
             progress.say(f"prepare: sentences by {splitter}")
-        if bad.left_out:
-            out.info["left_out"] = dict(sorted(bad.left_out.items()))
+        out.info.update(bad.counts())
         bad.report(out, "prepare")
         fewest = self.cutting.min_tokens
         for count, what in (
@@ -231,18 +247,3 @@ class Prepare(Stage):
                 f"{self._path()} gives no passages ({out.info['documents']} documents were read); "
                 f"check --documents, --format and --min_tokens"
             )
-
-
-def _never(shard: ShardFile) -> bool:
-    del shard
-    return False
-
-
-def _parsed(text: str) -> dict[str, str]:
-    options = {}
-    for item in text.split():
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"options: {item!r} is not of the form name=value")
-        options[name] = value
-    return options

@@ -64,7 +64,8 @@ class Tokenize(Stage):
         kinds=(TOKENIZER,),
         default="wordpiece-16k",
     )
-    skip_bad: int = option(0, "skip and list at most N bad records")
+    # It decides whether a run ends well, not what one that does gives.
+    skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
     shards: int = option(0, "number of output files (0: by the number of records)")
     texts: Texts = part(Texts)
     selection: PassageSelection = part(PassageSelection)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from qac_jax import progress
-from qac_jax.formats.bad_lines import BadLine, BadLines
+from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, Shard, read_shard
 from qac_jax.formats.records import Record, write_lines
 from qac_jax.formats.repeats import ShardIds
@@ -55,8 +55,7 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     facts.update(write_lines(job.target, records()))
     facts["too_short"] = cutter.too_short
     facts["sentences_by"] = cutter.sentences_by
-    facts["bad"] = [list(line) for line in bad.items]
-    facts["left_out"] = dict(bad.left_out)
+    facts.update(bad.facts())
     if not job.drop:
         hashes, owners = ids.arrays()
         with open(f"{job.ids}.part", "wb") as file:
@@ -71,11 +70,6 @@ def _cutter(job: PrepareJob) -> Cutter:
         return Cutter(job.cutting, seed=job.seed)
     splitter = functools.partial(sentences.load, job.splitter)
     return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter, seed=job.seed)
-
-
-def bad_lines(facts: Mapping[str, Any]) -> list[BadLine]:
-    """What a shard skipped, as it was before it went through JSON."""
-    return [BadLine(*line) for line in facts["bad"]]
 
 
 def ids_of(job: PrepareJob) -> tuple[np.ndarray, np.ndarray]:

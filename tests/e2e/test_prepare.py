@@ -154,6 +154,16 @@ def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
     assert len((tmp_path / "C" / "skipped.tsv").read_text().splitlines()) == 2
 
 
+def test_the_advice_is_followed_into_the_same_folder(tmp_path, capsys):
+    path, flags = tmp_path / "c.jsonl", ["--out", tmp_path / "A", "--shards", 3, "--workers", 1]
+    lines = [json.dumps({"_id": f"d{i}", "text": sentence(i)}) for i in range(30)]
+    path.write_text("\n".join([*lines[:25], "{broken", *lines[25:]]) + "\n")
+    assert f"{path}:26: " in complaint(capsys, "--input", path, *flags)
+    assert "pass --skip_bad N" in complaint(capsys, "--input", path, *flags)
+    made = prepare(tmp_path / "A", "--input", path, *flags[2:], "--skip_bad", 1)
+    assert made.info["documents"] == 30 and made.info["skipped"] == 1
+
+
 def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     path.write_text(corpus.read_text() + "{broken\n")

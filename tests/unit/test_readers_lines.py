@@ -205,7 +205,6 @@ BAD: list[tuple[str, bytes, bytes, str]] = [
     ("jsonl", b'{"id": 1, "text": "a"}', b'{"id": "1", "text": "b"}', "was there before"),
     ("jsonl", b'{"text": "a"}', b'{"text": "a\xff"}', "not UTF-8: byte 0xff at column 12"),
     ("beir", b'{"_id": "1", "text": "a"}', b'{"text": "b"}', "no id: expected the key '_id'"),
-    ("beir", b'{"_id": "1", "text": "a"}', b'{"_id": "2", "text": ""}', "text of '2' is empty"),
     ("beir", b'{"_id": "1", "text": "a"}', b'{"_id": "2"}', "no text"),
     (
         "beir",
@@ -309,3 +308,12 @@ def test_unknown_formats_and_options_name_the_nearest():
         list(documents.read("msmarco_docs", "x", release=True))
     with pytest.raises(UserError, match="expected true or false"):
         list(documents.read("msmarco_docs", "x", released="maybe"))
+
+
+def test_empty_passages_of_a_judged_collection_stay(tmp_path):
+    lines = ['{"_id": "1", "text": "a"}', '{"_id": "2", "text": ""}', '{"_id": "3", "text": " "}']
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    bad = BadLines()
+    found = list(documents.read("beir", tmp_path, bad=bad))
+    assert [d.id for d in found] == ["1", "2", "3"] and not bad.items
+    assert bad.summary() == "kept 2 passages without text"

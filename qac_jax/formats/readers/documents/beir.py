@@ -1,6 +1,7 @@
 """BEIR folders. `documents.jsonl`, where there is one, lists the passages of each document:
 {"_id", "title", "source", "passages": [{"_id", "text"}, …]}. Passages of `corpus.jsonl` that it
 does not name follow as documents of one passage each: nothing is lost between the two files.
+Passages without text are kept.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
         document = _passage(record, line)
         return None if known is not None and document.id in known else document
 
-    return read_lines(shard, bad, parse)
+    # As BEIR's own tools do: a judged collection keeps its size, whatever its passages hold.
+    return read_lines(shard, bad, parse, empty=True)
 
 
 def _document(record: Mapping[str, Any], line: Line) -> Document:

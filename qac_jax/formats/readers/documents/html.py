@@ -11,7 +11,8 @@ from qac_jax.formats.documents import Document, Section
 from qac_jax.formats.readers.folders import folder_format
 
 
-_IGNORED = {"script", "style", "noscript", "template", "svg", "nav"}
+NEVER_READ = frozenset({"script", "style", "noscript", "template", "svg"})
+_IGNORED = NEVER_READ | {"nav"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _EMPHASIS = {"b", "strong", "i", "em"}
 _BLOCKS = _HEADINGS | {
@@ -21,7 +22,7 @@ _BLOCKS = _HEADINGS | {
 
 
 def parse_html(name: str, text: str) -> Document:
-    parser = _Page()
+    parser = Page()
     parser.feed(text)
     parser.close()
     sections = tuple(Section(heading, body) for heading, body in parser.finished() if body)
@@ -33,13 +34,19 @@ def parse_html(name: str, text: str) -> Document:
     return Document(name, _joined(parser.title), sections, meta=meta)
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
+class Page(HTMLParser):
+    """What a page holds. `ignored`: elements whose text is left out."""
+
+    def __init__(self, ignored: frozenset[str] | None = None) -> None:
         super().__init__(convert_charrefs=True)
+        self._leave_out = _IGNORED if ignored is None else ignored
+        self.url = ""
         self.title: list[str] = []
         self.anchors: list[list[str]] = []
         self.phrases: list[str] = []
         self._sections: list[tuple[str, list[str]]] = [("", [])]
+        self._levels = [0]
+        self._level = 0
         self._ignored: list[str] = []
         self._in_title = False
         self._heading: list[str] | None = None
@@ -52,17 +59,43 @@ class _Page(HTMLParser):
             for heading, parts in self._sections
         ]
 
+    def headed(self) -> list[tuple[int, str, str]]:
+        """(level, heading, text) of every section; level 0 is what stands before any heading."""
+        pairs = zip(self._levels, self.finished(), strict=True)
+        return [(level, heading, text) for level, (heading, text) in pairs]
+
+    def close(self) -> None:
+        super().close()
+        if self._heading is not None:
+            self._end_heading()
+
+    def _end_heading(self) -> None:
+        self._sections.append((_joined(self._heading or []), []))
+        self._levels.append(self._level)
+        self._heading = None
+
+    @property
+    def left_open(self) -> bool:
+        """Whether the page ended inside an element that is left out."""
+        return bool(self._ignored)
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _BLOCKS and tag != "br":
+            self._in_title = False
+            if self._heading and _joined(self._heading):
+                self._end_heading()  # one without an end would take in all that follows
         if tag == "title" and not self.title:
             self._in_title = True
-        elif tag in _IGNORED:
+        elif tag in self._leave_out:
             self._ignored.append(tag)
         elif tag in _HEADINGS:
-            self._heading = []
+            self._heading, self._level = [], int(tag[1])
         elif tag == "a" and (target := dict(attrs).get("href")):
             self._link = (target, [])
         elif tag in _EMPHASIS:
             self._emphasis = []
+        elif tag in ("link", "meta") and not self.url:
+            self.url = _own_address(dict(attrs))
         if tag in _BLOCKS and not self._ignored:
             self._sections[-1][1].append("\n")
 
@@ -73,8 +106,7 @@ class _Page(HTMLParser):
             # Whatever was opened inside it ends with it.
             del self._ignored[self._ignored.index(tag) :]
         elif tag in _HEADINGS and self._heading is not None:
-            self._sections.append((_joined(self._heading), []))
-            self._heading = None
+            self._end_heading()
         elif tag == "a" and self._link:
             label = _joined(self._link[1])
             if label:
@@ -101,6 +133,13 @@ class _Page(HTMLParser):
         for open_text in (self._link and self._link[1], self._emphasis):
             if open_text is not None:
                 open_text.append(data)
+
+
+def _own_address(attributes: dict[str, str | None]) -> str:
+    """The page's address, by <link rel="canonical"> or <meta property="og:url">."""
+    if (attributes.get("rel") or "").lower() == "canonical":
+        return attributes.get("href") or ""
+    return (attributes.get("content") or "") if attributes.get("property") == "og:url" else ""
 
 
 def _joined(parts: list[str]) -> str:

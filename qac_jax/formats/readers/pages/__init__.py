@@ -1,0 +1,1 @@
+"""A file for every kind of file that a folder of documents may hold; it declares FORMAT."""

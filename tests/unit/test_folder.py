@@ -1,0 +1,357 @@
+"""`--format folder`: every kind of file, what is skipped and why, encodings, columns."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.formats import documents, encodings, tables
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Document
+from qac_jax.formats.registry import PAGES
+from qac_jax.retrieval import texts
+
+
+def read(folder: Path, files: dict[str, str | bytes], **options: Any):
+    """({id: document}, {path: reason}, {path: note}) of a folder of these files."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    bad = BadLines()
+    found = {d.id: d for d in documents.read("folder", folder, bad=bad, **options)}
+    assert not bad.items
+    return found, {s.path: s.reason for s in bad.skipped}, {n.path: n.text for n in bad.notes}
+
+
+def sections(document: Document) -> list[tuple[str, str]]:
+    titles = [part["title"] for part in document.meta["parts"]]
+    return [(title, part.text) for title, part in zip(titles, document.sections, strict=True)]
+
+
+MARKDOWN = """---
+title: "The mill"
+url: https://example.org/mill
+tags: [water, stone]
+---
+Before, with a [link to stones](stones.html "t"), `code_x*` and snake_case_names.
+It goes on &amp; on, **bold** and _thin_.
+
+Setup of it
+===========
+- first item
+- second [ref][r] item
+  continued
+
+## Linux `apt` {#linux}
+```bash
+# no heading
+apt install mill
+```
+
+| name  | price |
+|-------|------:|
+| wheel | 12    |
+
+[r]: http://x.y/z
+
+### Deep
+Text <b>in</b> tags <!-- hidden --> ends.
+
+## Other
+Last.
+"""
+
+
+def test_markdown(tmp_path):
+    (page,) = read(tmp_path, {"docs/mill.md": MARKDOWN})[0].values()
+    assert (page.id, page.title) == ("docs/mill.md", "The mill")
+    assert page.meta["path"] == "docs/mill.md" and page.meta["url"] == "https://example.org/mill"
+    assert page.meta["front_matter"] == {"tags": ["water", "stone"]}
+    assert page.meta["anchors"] == [["stones.html", "link to stones"], ["http://x.y/z", "ref"]]
+    assert sections(page) == [
+        (
+            "The mill",
+            "Before, with a link to stones, code_x* and snake_case_names. "
+            "It goes on & on, bold and thin.",
+        ),
+        ("The mill > Setup of it", "first item\nsecond ref item continued"),
+        (
+            "The mill > Setup of it > Linux apt",
+            "# no heading\napt install mill\nname | price\nwheel | 12",
+        ),
+        ("The mill > Setup of it > Linux apt > Deep", "Text in tags ends."),
+        ("The mill > Setup of it > Other", "Last."),
+    ]
+
+
+HTML = """<html><head><title>Lamps | Shop</title><link rel=canonical href="https://shop/lamps">
+<script>evil("<h1>no</h1>")</script><style>p {}</style></head><body><nav><h2>menu</h2>Home</nav>
+<h1>Lamps</h1><p>Oil lamps burn &eacute;ven oil.<h2>Care<p>Trim the wick.</p><h3>Wick</h3>Cotton.
+</body>"""
+
+
+def test_html(tmp_path):
+    (page,) = read(tmp_path, {"lamps.html": HTML})[0].values()
+    assert page.title == "Lamps | Shop" and page.meta["url"] == "https://shop/lamps"
+    assert sections(page) == [
+        ("Lamps | Shop", "Oil lamps burn éven oil."),
+        ("Lamps | Shop > Care", "Trim the wick."),  # its heading has no end
+        ("Lamps | Shop > Care > Wick", "Cotton."),
+    ]
+
+
+def test_malformed_html_is_read(tmp_path):
+    found, skipped, _ = read(
+        tmp_path,
+        {
+            "nav.html": "<nav>Menu<p>Lamps give light.",
+            "broken.html": "<p>Oil <b>burns</p><![bad[ <h1",
+            "title.html": "<title>Lamps<body><p>Light.",
+        },
+    )
+    assert "Lamps give light." in found["nav.html"].text
+    assert set(found) | set(skipped) == {"nav.html", "broken.html", "title.html"}
+
+
+RST = """=====
+Mills
+=====
+
+:Author: me
+
+Uses :func:`~a.b.grind`, ``code_`` and a `link <http://x>`_.
+
+.. note:: Take care
+   of this.
+
+.. toctree::
+   hidden
+
+.. include:: /etc/passwd
+
+.. a comment
+
+Wheels
+------
+Turn it::
+
+    wheel.turn()
+
+.. _target:
+
+Spokes
+~~~~~~
+=====  =====
+wood   iron
+=====  =====
+"""
+
+
+def test_restructuredtext(tmp_path):
+    (page,) = read(tmp_path, {"mills.rst": RST})[0].values()
+    assert page.title == "Mills" and page.meta["front_matter"] == {"Author": "me"}
+    assert sections(page) == [
+        ("Mills", "Uses grind, code_ and a link.\nTake care\nof this."),
+        ("Mills > Wheels", "Turn it:\nwheel.turn()"),
+        ("Mills > Wheels > Spokes", "wood | iron"),
+    ]
+
+
+def test_tables_by_the_names_of_their_columns(tmp_path):
+    found, _, notes = read(
+        tmp_path,
+        {
+            "faq.csv": 'question;answer;kind\nWhat?;"It ""grinds"";\nand more.";tech\nWho?;Me.;\n',
+            "parts.tsv": "part\tprice\nwheel\t12\n",
+            "plain.csv": "1,The miller lives by the creek in a small house.\n2,He grinds.\n",
+            "rows.jsonl": '{"id": "k", "body": "Text.", "n": NaN, "u": "\\ud83d", "big": 1e999}\n',
+            "list.json": '[{"name": "A", "text": ["One.", "Two."]}]',
+        },
+    )
+    faq = found["faq.csv#1"]
+    assert (faq.title, faq.text) == ("What?", 'It "grinds";\nand more.')
+    assert faq.meta == {"path": "faq.csv", "row": 1, "columns": {"kind": "tech"}}
+    assert found["parts.tsv#1"].text == "part: wheel\nprice: 12"
+    assert found["plain.csv#2"].text == "He grinds."
+    assert found["rows.jsonl#k"].text == "Text."
+    json.dumps(dict(found["rows.jsonl#k"].meta), allow_nan=False).encode()
+    assert (found["list.json#1"].title, found["list.json#1"].text) == ("A", "One.\nTwo.")
+    assert notes["faq.csv"] == "columns title=question, text=answer"
+
+
+def test_columns_that_are_named(tmp_path):
+    files: dict[str, str | bytes] = {"t.csv": "nr,name,a,b,link\n7,N,x y,z,http://l\n7,M,u,,\n"}
+    found, _, notes = read(tmp_path, files, columns="id=nr,title=Name,text=a+b,url=5")
+    assert list(found) == ["t.csv#7", "t.csv#7~2"]
+    assert found["t.csv#7"].text == "a: x y\nb: z" and found["t.csv#7"].title == "N"
+    assert found["t.csv#7"].meta["url"] == "http://l"
+    _, _, notes = read(tmp_path, files, columns="text=nowhere")
+    assert "no column 'nowhere', which was asked for as text" in notes["t.csv"]
+    for wrong in ("text", "texts=a", "text="):
+        with pytest.raises(UserError, match="columns="):
+            tables.parsed(wrong)
+
+
+def test_malformed_rows_spoil_nothing_else(tmp_path):
+    rows = ['a,"no end,x'] + [f"k{i},text number {i}" for i in range(30)] + ["1,2,3,4"]
+    found, _, _ = read(tmp_path, {"t.csv": "id,text\n" + "\n".join(rows) + "\n"})
+    assert len(found) == 30
+    bad = BadLines()
+    list(documents.read("folder", tmp_path, bad=bad))
+    assert [(s.line, s.reason) for s in bad.skipped] == [
+        (2, "malformed row"),
+        (33, "malformed row"),
+    ]
+    found, _, _ = read(tmp_path / "b", {"t.jsonl": '{"text": "a"}\nnot json\n[1]\n{"text": "b"}\n'})
+    assert len(found) == 2
+
+
+def test_what_is_skipped_has_a_reason(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.md").write_text("secret")
+    inside = tmp_path / "in"
+    inside.mkdir()
+    os.symlink(outside, inside / "away")
+    os.symlink(outside / "secret.md", inside / "secret.md")
+    os.symlink("..", inside / "up")
+    os.symlink("good.md", inside / "again.md")
+    os.symlink("nowhere", inside / "dangling.md")
+    os.mkfifo(inside / "pipe.txt")
+    (inside / "locked.md").write_text("locked")
+    (inside / "locked.md").chmod(0)
+    found, skipped, _ = read(
+        inside,
+        {
+            "good.md": "# Good\nText.",
+            ".hidden.md": "x",
+            ".git/config.md": "x",
+            "empty.md": "",
+            "blank.txt": " \n",
+            "zero.txt": b"\0\1\2",
+            "picture.png": "x",
+            "scan.txt": b"%PDF-1.4",
+            "large.txt": "x" * ((1 << 20) + 1),
+            "conf.json": '{"a": 1}',
+            "out/artifact.json": "{}",
+            "node_modules/x.md": "x",
+            "queries.jsonl": '{"_id": "q", "text": "who"}',
+            "qrels/test.tsv": "q\tgood.md\t1",
+            "bad.pdf": "no pdf",
+        },
+        max_mb="1",
+    )
+    readable = os.access(inside / "locked.md", os.R_OK)  # as root everything is
+    assert set(found) == {"good.md", *(["locked.md"] if readable else [])}
+    pdf = skipped.pop("bad.pdf")
+    assert pdf in ("damaged PDF", "PDF without the package pypdf (pip install pypdf)")
+    assert skipped == {
+        "away": "link out of the folder",
+        "secret.md": "link out of the folder",
+        "up": "link out of the folder",
+        "again.md": "link within the folder",
+        "dangling.md": "link within the folder",
+        "pipe.txt": "neither a file nor a folder",
+        ".hidden.md": "hidden file",
+        ".git": "hidden folder",
+        "empty.md": "empty file",
+        "blank.txt": "empty file",
+        "zero.txt": "binary file",
+        "picture.png": "other kind of file",
+        "scan.txt": "binary file",
+        "large.txt": "too large",
+        "conf.json": "JSON that is not a list of records",
+        "out": "result of this program",
+        "node_modules": "folder of a program",
+        "queries.jsonl": "queries and judgements",
+        "qrels": "queries and judgements",
+        **({} if readable else {"locked.md": "unreadable"}),
+    }
+
+
+def test_a_folder_with_nothing_to_read_says_why(tmp_path):
+    (tmp_path / "a.png").write_text("x")
+    with pytest.raises(UserError, match=r"1 × other kind of file.*\.md"):
+        list(documents.read("folder", tmp_path))
+
+
+def test_shards_and_odd_names_change_nothing(tmp_path):
+    names = ["b/one two.md", "b/100%.md", "a.md", "c/d/e.txt"]
+    whole, _, _ = read(tmp_path, dict.fromkeys(names, "Some text."))
+    assert list(whole) == ["a.md", "b/100%25.md", "b/one%20two.md", "c/d/e.txt"]
+    assert whole["b/one%20two.md"].meta["path"] == "b/one two.md"
+    with open(os.path.join(os.fsencode(tmp_path), b"f\xff.md"), "wb") as file:
+        file.write(b"Text.")
+    for count in (1, 3, 9):
+        shards = documents.shards("folder", str(tmp_path), count)
+        ids = [d.id for shard in shards for d in documents.read_shard(shard)]
+        assert ids == [*whole, "f\\xff.md"]
+        "".join(ids).encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "encoding", "guessed"),
+    [
+        ("Füße".encode(), "utf-8", False),
+        ("Füße".encode("utf-8-sig"), "utf-8-sig", False),
+        ("Füße".encode("utf-16"), "utf-16", False),
+        ("Füße".encode("utf-16-le"), "utf-16-le", True),
+        ("Füße".encode("cp1252"), "cp1252", True),
+        (b"caf\xe9 \x81", "latin-1", True),
+    ],
+)
+def test_encodings(raw, encoding, guessed):
+    text, name, guess = encodings.decoded(raw)
+    assert (name, guess) == (encoding, guessed)
+    assert encoding == "latin-1" or text == "Füße"
+
+
+def test_declared_and_guessed_encodings_are_read(tmp_path):
+    russian = "Мельница стоит у реки, и её колесо вертит вода. " * 4
+    found, _, notes = read(
+        tmp_path,
+        {
+            "koi.html": f"<meta charset=koi8-r><p>{russian}".encode("koi8-r"),
+            "russian.txt": russian.encode("cp1251"),
+        },
+    )
+    assert found["koi.html"].text == russian.strip() and "koi.html" not in notes
+    assert "guess" in notes["russian.txt"]
+
+
+def test_every_kind_of_file_has_suffixes_of_its_own():
+    suffixes = [suffix for page in PAGES.all().values() for suffix in page.suffixes]
+    assert len(suffixes) == len(set(suffixes))
+
+
+def test_auto_knows_folders_from_collections(tmp_path):
+    (tmp_path / "a.md").write_text("Text.")
+    assert texts.format_of(str(tmp_path)) == "folder"
+    assert texts.format_of(str(tmp_path / "a.md")) == "folder"
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "x"}\n')
+    assert texts.format_of(str(tmp_path)) == "beir"
+    assert texts.format_of(str(tmp_path / "corpus.jsonl")) == "beir"
+
+
+def test_hostile_text_takes_no_time(tmp_path):
+    """Patterns that make careless readers quadratic or recursive."""
+    found, skipped, _ = read(
+        tmp_path,
+        {
+            "a.md": "`" * 20_000 + " ".join("`" * (i % 7) for i in range(20_000)),
+            "b.md": "[" * 50_000 + "*" * 50_000,
+            "c.rst": "\n".join(" " * i + ".. note::" for i in range(2_000)),
+            "d.json": "[" * 100_000,
+            "e.csv": "id,text\n" + '"' * 50_000 + "\n" + 'a,"b\n' * 5_000,
+            "f.html": "<div>" * 50_000 + "x",
+        },
+    )
+    assert {*(name.split("#")[0] for name in found), *skipped} == {
+        *("a.md", "b.md", "c.rst", "d.json", "e.csv", "f.html")
+    }
