@@ -64,6 +64,8 @@ def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
     lines = (data / "qrels" / "test.tsv").read_text().splitlines()
     (data / "qrels" / "train.tsv").write_text("\n".join(lines[:13]) + "\n")
     (data / "qrels" / "test.tsv").write_text("\n".join([lines[0], *lines[13:]]) + "\n")
+    (tmp_path / "data" / "notes").mkdir()
+    (tmp_path / "data" / "notes" / "lamps.md").write_text("# Lamps\n\nA lamp burns oil.\n")
     for name in ("gin_configs", "qac_jax"):
         (tmp_path / name).symlink_to(ROOT / name)
     # The demo itself is another test's; the page only wants its passages.

@@ -1,0 +1,107 @@
+"""A folder of Markdown, HTML, a table and a PDF, searched end to end; own advice is followed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qac_jax import artifacts, cli
+from qac_jax.formats.records import Records
+
+
+HAS_PDF = importlib.util.find_spec("pypdf") is not None
+
+
+def pdf_of(*pages: str) -> bytes:
+    """The least that is a PDF: a line of text on each page."""
+    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, text in enumerate(pages):
+        stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+        objects += [
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources "
+            f"<< /Font << /F1 3 0 R >> >> /Contents {5 + 2 * number} 0 R >>",
+            f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+        ]
+    body, places = "%PDF-1.4\n", []
+    for number, text in enumerate(objects, 1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{text}\nendobj\n"
+    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    return (
+        f"{body}xref\n0 {size}\n0000000000 65535 f \n{table}"
+        f"trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF\n"
+    ).encode()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own")
+    (root / "docs").mkdir()
+    (root / "docs" / "mills.md").write_text(
+        "---\nurl: https://example.org/mills\n---\n# Tide mills\nA tide mill is driven by "
+        "the sea.\n\n## Repair\nA cracked millstone is bound with an iron hoop.\n"
+    )
+    (root / "docs" / "lamps.html").write_text(
+        "<title>Lamps</title><nav>Home</nav><h1>Lamps</h1><p>Oil lamps need a wick.<h2>Cleaning"
+        "</h2><p>Soot is wiped from the chimney with vinegar."
+    )
+    (root / "faq.csv").write_text(
+        "question,answer,kind\nHow deep is the well?,It reaches forty metres of granite.,water\n"
+    )
+    (root / "report.pdf").write_bytes(
+        pdf_of("Harvest of barley was poor.", "Swallows nested under the bridge.")
+    )
+    (root / "photo.png").write_bytes(b"\x89PNG\r\n")
+    return root
+
+
+QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
+    ("who binds a cracked millstone?", "docs/mills.md", {"heading": "Tide mills > Repair"}),
+    ("wipe soot from a chimney", "docs/lamps.html", {"heading": "Lamps > Cleaning"}),
+    ("how many metres deep", "faq.csv", {"row": 1, "columns": {"kind": "water"}}),
+    *([("where do swallows nest", "report.pdf", {"page": 2})] if HAS_PDF else []),
+]
+
+
+@pytest.mark.slow
+def test_a_mixed_folder_is_searched(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--format", "auto", "--documents", str(folder), "--workers", "1"]
+    assert cli.main(["prepare", *flags, "--out", str(tmp_path / "p")]) == 0
+    said = capsys.readouterr().err
+    assert "read as format folder" in said and "1 × other kind of file" in said
+    assert "faq.csv: columns title=question, text=answer" in said
+    passages = artifacts.load(tmp_path / "p", "passages")
+    assert passages.info["format"] == "folder"
+    skipped = [json.loads(x) for x in (tmp_path / "p" / "skipped.jsonl").read_text().splitlines()]
+    unread = {"photo.png": "other kind of file"}
+    if not HAS_PDF:
+        unread["report.pdf"] = "PDF without the package pypdf (pip install pypdf)"
+    assert {one["path"]: one["reason"] for one in skipped} == unread
+    assert all(record["path"] for record in Records(passages))
+
+    bm25 = ["bm25", "--passages", str(tmp_path / "p"), "--out", str(tmp_path / "bm25")]
+    assert cli.main(bm25) == 0
+    search = ["search", "--index", str(tmp_path / "bm25"), "--k", "1"]
+    for question, path, known in QUESTIONS:
+        capsys.readouterr()
+        assert cli.main([*search, "--json", question]) == 0
+        (hit,) = json.loads(capsys.readouterr().out)
+        assert hit["metadata"]["path"] == path
+        assert known.items() <= hit["metadata"].items()
+        assert cli.main([*search, question]) == 0
+        assert path in capsys.readouterr().out.split("\n")[1]
+    assert cli.main([*search, "--json", "tide mill"]) == 0
+    (hit,) = json.loads(capsys.readouterr().out)
+    assert hit["title"] == "Tide mills" and hit["metadata"]["url"] == "https://example.org/mills"
