@@ -17,23 +17,13 @@ import numpy as np
 
 import qac_jax
 from qac_jax.errors import UserError
+from qac_jax.text import backends
 from qac_jax.text.word_lengths import WordLengths
 
 
 ASSETS = Path(qac_jax.__file__).parent / "assets"
 SHIPPED = "wordpiece-16k"
 
-# The role of each special token: its key in Hugging Face's config, and how it is usually spelt.
-_SPELLINGS = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]",),
-    "sep": ("[SEP]",),
-    "mask": ("[MASK]", "<mask>"),
-    "bos": ("<s>",),
-    "eos": ("</s>",),
-}
-_SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 # White space as byte-level BPE writes it, a space first.
 _BYTE_LEVEL_SPACES = ("Ġ", "Ċ", "ĉ", "č")
 
@@ -212,105 +202,11 @@ def load(name: str = SHIPPED) -> Tokenizer:
 @functools.lru_cache(maxsize=8)
 def _load(folder: Path, name: str, written: int) -> Tokenizer:
     del written
-    backend = _backend(folder)
-    return Tokenizer(backend, _special_tokens(folder, backend), name)
+    backend = backends.load(folder)
+    return Tokenizer(backend, backends.special_tokens(folder, backend), name)
 
 
 def shipped() -> list[str]:
     """The names of the vocabularies that come with the package."""
     folders = (path.parent for path in ASSETS.glob("*/tokenizer.json"))
     return sorted(folder.name for folder in folders if not (folder / "config.json").exists())
-
-
-def wordpiece(vocab: dict[str, int], *, lowercase: bool = True) -> Any:
-    """BERT's tokeniser over a vocabulary, as the `tokenizers` library builds it."""
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-
-    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    specials = [_SPELLINGS[role][0] for role in ("pad", "unk", "cls", "sep", "mask")]
-    backend.add_special_tokens([piece for piece in specials if piece in vocab])
-    if "[CLS]" in vocab and "[SEP]" in vocab:
-        backend.post_processor = processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0",
-            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-            special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
-        )
-    return backend
-
-
-def special_tokens_of(vocab: Iterable[str], stated: dict[str, Any]) -> dict[str, str]:
-    """The special token of each role: as a config states it, else by its usual spelling."""
-    pieces = set(vocab)
-    roles = {}
-    for role, spellings in _SPELLINGS.items():
-        token = stated.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        candidates = [token] if isinstance(token, str) else spellings
-        if known := [piece for piece in candidates if piece in pieces]:
-            roles[role] = known[0]
-    return roles
-
-
-def _backend(folder: Path) -> Any:
-    import tokenizers
-
-    if (folder / "tokenizer.json").exists():
-        try:
-            return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # the library raises bare Exception
-            raise UserError(
-                f"{folder / 'tokenizer.json'} cannot be read ({error}); "
-                f"copy the folder again or give another tokenizer"
-            ) from error
-    if (folder / "vocab.txt").exists():
-        pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-        vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
-        return wordpiece(vocab, lowercase=_config(folder).get("do_lower_case", True))
-    if any((folder / name).exists() for name in _SENTENCEPIECE):
-        return _from_sentencepiece(folder)
-    raise UserError(
-        f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt or spiece.model in it"
-    )
-
-
-def _from_sentencepiece(folder: Path) -> Any:
-    """A SentencePiece model, read by transformers, which knows what each family adds to it."""
-    from transformers import AutoTokenizer
-
-    try:
-        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder} holds a SentencePiece model of unknown family; put a tokenizer_config.json "
-            f'beside it, such as {{"tokenizer_class": "T5Tokenizer"}}'
-        ) from error
-    return loaded.backend_tokenizer
-
-
-def _special_tokens(folder: Path, backend: Any) -> dict[str, str]:
-    roles = special_tokens_of(backend.get_vocab(with_added_tokens=True), _config(folder))
-    if "cls" in roles and "sep" in roles:
-        return roles
-    # RoBERTa's files do not always say that <s> and </s> have these roles; their template does.
-    backend.no_padding()
-    backend.no_truncation()
-    frame = backend.encode("").tokens
-    return {"cls": frame[0], "sep": frame[1], **roles} if len(frame) == 2 else roles
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    """What the config files say, the special tokens' map included."""
-    merged: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            try:
-                merged.update(json.loads((folder / name).read_text(encoding="utf-8")))
-            except ValueError as error:
-                raise UserError(
-                    f"{folder / name} is not JSON ({error}); copy the folder again"
-                ) from error
-    return merged

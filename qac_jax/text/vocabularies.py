@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from qac_jax.errors import UserError
-from qac_jax.text.tokenizers import Tokenizer, special_tokens_of, wordpiece
+from qac_jax.text.backends import special_tokens_of, wordpiece
+from qac_jax.text.tokenizers import Tokenizer
 
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
