@@ -123,6 +123,12 @@ class T5Config(Architecture):
     def build(self, runtime: Runtime) -> T5:
         return T5(self, runtime)
 
+    @classmethod
+    def reads(cls, raw: Mapping[str, Any]) -> bool:
+        # An encoder by itself is a backbone (t5_encoder.py).
+        alone = any(name.endswith("EncoderModel") for name in raw.get("architectures") or ())
+        return super().reads(raw) and not alone
+
     @property
     def hidden_size(self) -> int:
         return self.d_model

@@ -182,24 +182,31 @@ class EncoderBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, index: int | Array, lengths: Array, bias: Array, keys: Array | None
+        self,
+        x: Array,
+        index: int | Array,
+        lengths: Array | None,
+        bias: Array,
+        keys: Array | None,
+        rows: int | None = None,
     ) -> Array:
+        """rows: only the first `rows` positions are computed (None: all)."""
         config, runtime = self.config, self.runtime
         dtype, rate = runtime.compute_dtype, config.dropout
         attention = T5Attention(config, runtime, name="attention")
         h = RMSNorm(config, dtype, name="attention_norm")(x)
         mixed = attend(
-            attention.queries(h),
+            attention.queries(h[:, :rows]),
             *attention.keys_values(h),
             lengths,
             runtime,
-            bias=bias,
+            bias=bias[:, :, :rows],
             keys=keys,
             site=site(index, _WEIGHTS),
             rate=rate,
         )
         h = attention.merge(mixed)
-        x = x + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        x = x[:, :rows] + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
         h = RMSNorm(config, dtype, name="mlp_norm")(x)
         h = FeedForward(config, runtime, name="mlp")(h, keys, index)
         x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)

@@ -1,0 +1,171 @@
+"""T5's encoder is transformers' T5EncoderModel: hidden states, folders, sentence-t5's modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hf_encoders as hf
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, huggingface, weights
+from qac_jax.inference.encoder import Encoder
+from qac_jax.models import flops
+from qac_jax.models.encoders import DualEncoder
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5
+from qac_jax.models.t5_encoder import T5Encoder, T5EncoderConfig
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "d_model": 16,
+    "d_kv": 4,
+    "d_ff": 24,
+    "num_layers": 2,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
+CASES = {
+    "v1.0": hf.Case("T5", SIZES, pad=0),
+    "v1.1": hf.Case("T5", SIZES | {"feed_forward_proj": "gated-gelu"}, pad=0),
+}
+CONFIG = T5EncoderConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=3,
+    intermediate_size=24,
+    head_size=4,
+    num_buckets=8,
+    max_distance=12,
+)
+TEXTS = ["the tide mill ground barley", "near the sea", "x"]
+cases = pytest.mark.parametrize("name", CASES)
+
+
+@cases
+def test_hidden_states(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    case = CASES[name]
+    folder, model = case.folder(tmp_path, "EncoderModel")
+    with torch.no_grad():
+        expected = model(**hf.asked(case), output_hidden_states=True)
+    ids, states = case.texts(), tuple(range(3))
+    for scan, dtype, tolerance in ((False, "float32", 2e-5), (True, "bfloat16", hf.BF16)):
+        module, given = huggingface.load(folder, Runtime(dtype=dtype, scan=scan))
+        out = jax.jit(partial(module.apply, hidden_states=states))(given, ids, hf.LENGTHS)
+        for number in states:
+            reference = expected.hidden_states[number].numpy()
+            hf.close(out.hidden_states[number], reference, tolerance, f"{dtype} state {number}")
+        hf.close(out.last, expected.last_hidden_state.numpy(), tolerance, f"{dtype} last")
+        alone = jax.jit(partial(module.apply, rows=2))(given, ids[1:2, : hf.LENGTHS[1]]).last
+        reference = expected.last_hidden_state[1:2, :2].numpy()
+        assert hf.scaled(alone, reference) <= tolerance, f"{dtype} first rows"
+
+
+@cases
+def test_round_trip(name: str, tmp_path: Path) -> None:
+    hf.check_round_trip(CASES[name], tmp_path, "EncoderModel", scan=name == "v1.1")
+
+
+def test_which_part_of_a_t5_is_read(tmp_path: Path) -> None:
+    """A whole T5 is a generator by itself, and its encoder where an encoder is wanted."""
+    whole, _ = CASES["v1.0"].folder(tmp_path / "whole", "ForConditionalGeneration")
+    module, given = huggingface.load(whole)
+    assert isinstance(module, T5)
+    folder = stored(tmp_path / "dual", *CASES["v1.0"].folder(tmp_path / "e", "EncoderModel"))
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).write_bytes((whole / name).read_bytes())
+    dual, loaded = huggingface.load(folder)
+    assert isinstance(dual, DualEncoder)
+    words = loaded["params"]["encoder"]["backbone"]["embeddings"]["word"]["embedding"]
+    np.testing.assert_array_equal(words, given["params"]["shared"]["embedding"])
+
+
+def sentencepiece(folder: Path) -> Path:
+    """T5's kind of tokenizer: no token before a text, </s> after it."""
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    backend.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=45,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXTS * 10, trainer)
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(os.fspath(folder / "tokenizer.json"))
+    roles = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    content = roles | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 16}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content))
+    return folder
+
+
+def stored(path: Path, folder: Path, model: Any) -> Path:
+    """A folder of sentence-t5's modules around an encoder, as sentence-transformers writes it."""
+    st = pytest.importorskip("sentence_transformers")
+    parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    torch = pytest.importorskip("torch")
+    sentencepiece(folder)
+    torch.manual_seed(0)
+    dense = parts.Dense(16, 6, bias=False, activation_function=torch.nn.Identity())
+    modules = [parts.Transformer(os.fspath(folder)), parts.Pooling(16, "mean"), dense]
+    model = st.SentenceTransformer(modules=[*modules, parts.Normalize()], device="cpu")
+    model.save(os.fspath(path))
+    return path
+
+
+def test_sentence_t5(tmp_path: Path) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    theirs = stored(tmp_path / "theirs", *CASES["v1.1"].folder(tmp_path / "e", "EncoderModel"))
+    expected = st.SentenceTransformer(os.fspath(theirs), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(Encoder.load(theirs).encode(TEXTS), expected, rtol=0, atol=2e-5)
+    module, given = huggingface.load(theirs)
+    assert module.config.backbone.feed_forward == "gated-gelu"
+    ours = huggingface.save(tmp_path / "ours", module, given, tokenizer=theirs, max_length=16)
+    for place in (".", "2_Dense"):
+        before, after = (weights.read_folder(folder / place) for folder in (theirs, ours))
+        assert before.keys() == after.keys()
+        assert all(after[name].tobytes() == tensor.tobytes() for name, tensor in before.items())
+    again = st.SentenceTransformer(os.fspath(ours), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(again, expected, rtol=0, atol=1e-6)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    for part in ("mlm_head", "pooler"):
+        with pytest.raises(UserError, match=r"a T5 encoder has neither a \[MASK\] token nor"):
+            CONFIG.with_parts(part)
+    with pytest.raises(UserError, match="T5 encoder has no mlm_head"):
+        folder, _ = CASES["v1.0"].folder(tmp_path, "EncoderModel")
+        huggingface.load(folder, options=backbones.Options(mlm_head=True))
+    with pytest.raises(UserError, match="feed_forward='gated-silu'"):
+        dataclasses.replace(CONFIG, feed_forward="gated-silu")
+    with pytest.raises(UserError, match="600 tokens do not fit"):
+        module = T5Encoder(CONFIG)
+        params = backbones.new_parameters(module)
+        module.apply({"params": params}, np.ones((1, 600), np.int32))
+
+
+def test_cost() -> None:
+    load = flops.Load.padded(2, 10)
+    inner = 3 * 4
+    layer = 2 * 20 * (4 * 16 * inner + 2 * 16 * 24) + 4 * inner * 200
+    assert CONFIG.flops(load).forward == 2 * layer
+    gated = dataclasses.replace(CONFIG, feed_forward="gated-gelu")
+    assert gated.flops(load).forward == 2 * (layer + 2 * 20 * 16 * 24)
+    kept = 4 * 2 * 10 * (2 * (4 * 16 + 4 * inner + 2 * 24 + 2.5 * 3 * 10) + 4 * 16)
+    assert CONFIG.activation_bytes(Runtime(), 2, 10) == pytest.approx(kept + 4 * 100 * (3 + 8))
