@@ -12,8 +12,8 @@ A backbone is one file of this room with two classes; beside it are a gin file a
   stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), also for heads on top);
 * `table(encoder, model)` and `stack_table(count, prefix)`: the tensor of every parameter;
 * where they differ from a BERT's: `max_length`, `token_types`, `embedding_size`, `pooler_rows`,
-  `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `stack_flops`, `mlm_flops`,
-  `activation_bytes`, `position_free`.
+  `classifier_dropout`, `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `stack_flops`,
+  `mlm_flops`, `activation_bytes`, `position_free`.
 
 `X(Backbone)`, a Linen module with the fields config and runtime. It names `embedding_class` and
 `mlm_activation`, or has a `setup` of its own that makes
@@ -127,6 +127,11 @@ class BackboneConfig(Architecture):
     def token_types(self) -> int:
         """How many token types there are; with fewer than 2 they are ignored."""
         return 0
+
+    @property
+    def classifier_dropout(self) -> float:
+        """Before a sequence classifier's output, where nothing else is said."""
+        return self.hidden_dropout
 
     @property
     def pooler_rows(self) -> int | None:

@@ -70,9 +70,15 @@ class DistilBertConfig(BackboneConfig):
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return Layers(partial(DistilBertLayer, self, runtime), count, runtime)
 
+    @property
+    def classifier_dropout(self) -> float:
+        return 0.2  # transformers' default, whatever that of the layers is
+
     def to_hf(self, labels: int | None = None) -> dict[str, Any]:
         raw = super().to_hf(labels)
-        return raw if labels is None else raw | {self.hf_classifier_dropout: self.hidden_dropout}
+        return (
+            raw if labels is None else raw | {self.hf_classifier_dropout: self.classifier_dropout}
+        )
 
     @classmethod
     def hf_copies(cls, encoder: str, model: str) -> Mapping[str, str]:

@@ -28,9 +28,9 @@ from qac_jax.models import flops as formulas
 from qac_jax.models import memory
 from qac_jax.models.architecture import register
 from qac_jax.models.backbone import Backbone, BackboneConfig
-from qac_jax.models.encoders import mean_pool
 from qac_jax.models.layers import Array, Embedding, Runtime, activation, dropout, shard
 from qac_jax.models.modernbert_layers import ModernLayer, PredictionHead, WordHead, layer_norm
+from qac_jax.models.pooling import mean_pool
 from qac_jax.models.tensor_names import Slot, Table, dense, norm, under
 from qac_jax.models.transformer import INPUT_SITE, Layers, rematerialise
 
@@ -125,6 +125,16 @@ class ModernBertConfig(BackboneConfig):
 
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return ModernLayers(self, runtime, count, embedded=False)
+
+    @property
+    def classifier_dropout(self) -> float:
+        return 0.0
+
+    def to_hf(self, labels: int | None = None) -> dict[str, Any]:
+        raw = super().to_hf(labels)
+        return (
+            raw if labels is None else raw | {self.hf_classifier_dropout: self.classifier_dropout}
+        )
 
     @property
     def pooler_rows(self) -> int | None:

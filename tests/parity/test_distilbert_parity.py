@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import toy_backbones as toy
 
 from qac_jax.errors import UserError
+from qac_jax.hub import huggingface
 from qac_jax.models.distilbert import DistilBertConfig
 
 
@@ -42,3 +44,20 @@ def test_refusals(tmp_path: Path) -> None:
 def test_epsilon_is_fixed() -> None:
     with pytest.raises(UserError, match="layer_norm_eps=1e-05 is not supported by DistilBERT"):
         DistilBertConfig(layer_norm_eps=1e-5)
+
+
+def test_a_classifiers_dropout(tmp_path: Path) -> None:
+    """transformers drops a fifth before the output, unless config.json says another share."""
+    for said in (None, 0.3):
+        model = FAMILY.make(tmp_path, "ForSequenceClassification", num_labels=1)
+        file = tmp_path / "config.json"
+        raw = json.loads(file.read_text())
+        raw.pop("seq_classif_dropout", None)
+        file.write_text(json.dumps(raw | ({} if said is None else {"seq_classif_dropout": said})))
+        again = type(model).from_pretrained(tmp_path)
+        module, given = huggingface.load(tmp_path)
+        rate = module.classifier_dropout
+        rate = module.config.classifier_dropout if rate is None else rate
+        assert rate == again.config.seq_classif_dropout == (0.2 if said is None else said)
+        out = huggingface.save(tmp_path / f"ours-{said}", module, given)
+        assert json.loads((out / "config.json").read_text())["seq_classif_dropout"] == rate
