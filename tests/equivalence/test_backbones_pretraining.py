@@ -9,34 +9,17 @@ import jax
 import numpy as np
 import optax
 import pytest
+import toy_configs
 from toy_pretraining import PASSAGE, VOCABULARY, batch_for, objectives
 
 from qac_jax.errors import UserError
 from qac_jax.models.backbone import BackboneConfig
-from qac_jax.models.distilbert import DistilBertConfig
 from qac_jax.models.electra import ElectraConfig
-from qac_jax.models.modernbert import ModernBertConfig
-from qac_jax.models.mpnet import MpnetConfig
-from qac_jax.models.roberta import RobertaConfig
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "num_layers": 2,
-    "num_heads": 2,
-    "intermediate_size": 32,
-    "max_positions": PASSAGE,
-}
-CONFIGS: dict[str, BackboneConfig] = {
-    "roberta": RobertaConfig(**SIZES | {"max_positions": PASSAGE + 2}, type_vocab_size=1),
-    "distilbert": DistilBertConfig(**SIZES),
-    "electra": ElectraConfig(**SIZES, embedding_size=8),
-    "mpnet": MpnetConfig(**SIZES | {"max_positions": PASSAGE + 2}),
-    "modernbert": ModernBertConfig(**SIZES, window=4),
-}
+CONFIGS = toy_configs.masking(PASSAGE)
 OBJECTIVES = ["mlm", "condenser", "cocondenser", "cotmae", "retromae"]
 
 
@@ -88,7 +71,7 @@ def test_three_steps_lower_the_loss(name: str, backbone: str) -> None:
             losses(name, config)
         return
     if (name, backbone) == ("retromae", "electra"):
-        config = ElectraConfig(**SIZES, embedding_size=SIZES["hidden_size"])
+        config = ElectraConfig(**toy_configs.SIZES, max_positions=PASSAGE, embedding_size=16)
     found = losses(name, config)
     assert np.isfinite(found).all() and found[-1] < 0.98 * found[0], found
 

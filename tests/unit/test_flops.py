@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
+from qac_jax.hub import backbones
 from qac_jax.models import flops
+from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.distilbert import DistilBertConfig
+from qac_jax.models.electra import ElectraConfig
 from qac_jax.models.encoders import CrossEncoder
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import Runtime
+from qac_jax.models.modernbert import ModernBertConfig
+from qac_jax.models.mpnet import MpnetConfig
+from qac_jax.models.roberta import RobertaConfig
 from qac_jax.models.t5 import T5, T5Config
+from qac_jax.models.t5_encoder import T5EncoderConfig
 
 
 # Wide heads, so that what the formulas leave out (softmax, norms, gelu) is small.
@@ -111,6 +119,63 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Callable, flops.Flops]] = {
         ),
     ),
 }
+
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 250,
+    "hidden_size": 256,
+    "num_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 512,
+    "max_positions": 66,
+}
+BACKBONES: dict[str, BackboneConfig] = {
+    "roberta": RobertaConfig(**_SIZES, mlm_head=True),
+    "distilbert": DistilBertConfig(**_SIZES, mlm_head=True),
+    "electra": ElectraConfig(**_SIZES, embedding_size=128, mlm_head=True),
+    "mpnet": MpnetConfig(**_SIZES, mlm_head=True),
+    "modernbert": ModernBertConfig(**_SIZES, mlm_head=True),  # with windows wider than the texts
+    "t5_encoder": T5EncoderConfig(**_SIZES, head_size=64, feed_forward="gated-gelu"),
+}
+
+
+def _words(module: Any, variables: Any, *inputs: Any) -> Any:
+    last = module.apply(variables, *inputs).last
+    if not module.config.mlm_head:
+        return last
+    positions = jnp.zeros((BATCH, 7), jnp.int32)
+    return module.apply(variables, last, positions, method="mlm_logits")
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_encoder_is_xlas_count(name: str) -> None:
+    config = BACKBONES[name]
+    formula = config.flops(LOAD, predictions=7 * BATCH if config.mlm_head else 0).forward
+    # Relative positions are a product of their own, once for all layers and texts.
+    buckets = getattr(config, "num_buckets", 0)
+    formula += 2.0 * LENGTH**2 * config.num_heads * buckets
+    counted = _xla(config.build(Runtime()), (IDS, LENGTHS), _words, gradient=False)
+    assert counted == pytest.approx(formula, rel=0.03)
+
+
+# As their authors' folders say: parameters of the encoder, with a pooler where it has one.
+PUBLISHED: dict[str, tuple[BackboneConfig, int]] = {
+    "roberta-base": (RobertaConfig(max_positions=514, type_vocab_size=1, pooler=True), 124_645_632),
+    "distilbert-base": (DistilBertConfig(), 66_362_880),
+    "electra-base": (ElectraConfig(30522, 768, 12, 12, 3072, embedding_size=768), 108_891_648),
+    # Without the dense layer of the discriminator, which is not read.
+    "electra-small": (ElectraConfig(), 13_548_800 - 256 * 257),
+    "mpnet-base": (MpnetConfig(max_positions=514, pooler=True), 109_486_464),
+    "modernbert-base": (ModernBertConfig(), 149_014_272),
+    "gtr-base": (T5EncoderConfig(32128, 768, 12, 12, 3072), 109_628_544),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_known_figures(name: str) -> None:
+    config, expected = PUBLISHED[name]
+    shapes = backbones.new_parameters(config.build(Runtime(scan=True)), abstract=True)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
 
 
 @pytest.mark.parametrize("name", CASES)
