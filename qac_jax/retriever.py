@@ -30,7 +30,7 @@ from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
-from qac_jax.inference.tokenizer import tokenizer_of
+from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import hybrid
@@ -281,7 +281,7 @@ class Retriever:
             folder,
             DualEncoder(config, encoder.module.runtime),
             {"params": encoder.runner.params},
-            tokenizer=export.tokenizer_folder(self._place),
+            tokenizer=tokenizer_folder(self._place),
             max_length=max(encoder.limits.values()),
         )
         assert tokenizer_of(folder).identity == encoder.tokenizer.identity

@@ -120,6 +120,11 @@ def form_of(tokenizer: Tokenizer) -> dict[str, Any]:
     return {"before": before, "between": between, "after": after, "pad": tokenizer.pad_id}
 
 
+def prompt_tokens(tokenizer: Tokenizer, form: Form, prompt: str) -> int:
+    """How many of a text's first tokens are its prompt's and those before (0: no prompt)."""
+    return len(form.before) + tokenizer.count([prompt])[0] if prompt else 0
+
+
 def title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """`title [SEP] body` as two segments with token types, split at the first separator."""
     places = np.flatnonzero(ids == form.between[0]) if form.between else np.empty(0, np.int64)

@@ -37,6 +37,7 @@ from qac_jax.models import architecture
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
+from qac_jax.models.pooling import POOLINGS
 
 
 Place = str | os.PathLike[str]
@@ -140,7 +141,7 @@ def as_dual_encoder(
         if pooling is None:
             raise UserError(
                 f"{place} does not say how it makes a vector of a text; choose pooling='cls' or "
-                "'mean'"
+                f"'mean' (or another of {', '.join(POOLINGS)})"
             )
         config = DualEncoderConfig(module.config, pooling=pooling, normalize=bool(normalize))
         params = {"encoder": {"backbone": variables["params"]}}
@@ -204,7 +205,7 @@ def save(
 
     tokenizer: a folder whose tokenizer files are copied. max_length: where sentence-transformers
     is to cut texts (DualEncoder). heads: written beside the model. A DualEncoder with two towers
-    becomes two folders, `query` and `passage`; so does every one in the form "dpr". dtype
+    becomes a folder with two, `query` and `passage`; so does every one in the form "dpr". dtype
     "float16" halves the files; whoever loads them computes in float32 all the same.
     """
     for name, value, valid in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
@@ -229,6 +230,8 @@ def save(
                 else:
                     sentence_transformers.save_tied(place, config, tower, max_length)
                 _copy(sources, place)
+            if len(sides) > 1 and form != "dpr":
+                sentence_transformers.save_router(path, config)
         else:
             save_one = cross_encoder.save if isinstance(module, CrossEncoder) else _save_backbone
             save_one(path, module, params)

@@ -1,39 +1,30 @@
 """Dual encoders as sentence-transformers folders, read and written.
 
-Such a folder is a model folder with a list of modules beside it: Transformer, Pooling, perhaps
-Dense, perhaps Normalize. A dual encoder with two towers is two such folders, `query` and
-`passage`, in one.
+Such a folder is a model folder with a list of modules beside it (sentence_modules.py). A dual
+encoder with two towers is two such folders, `query` and `passage`, in one, whose own list is a
+router between them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qac_jax import progress
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, hf_config, name_maps, weights
+from qac_jax.hub import backbones, hf_config, name_maps, sentence_modules, weights
+from qac_jax.hub.sentence_modules import DENSE, MODULES, NORMALIZE, POOLING, TRANSFORMER, Part
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
 from qac_jax.models.tensor_names import Table, dense, under
+from qac_jax.text import tokenizers
 
 
-MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 LENGTHS = "sentence_bert_config.json"
-_POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-_ACTIVATIONS = {
-    "identity": "torch.nn.modules.linear.Identity",
-    "tanh": "torch.nn.modules.activation.Tanh",
-    "relu": "torch.nn.modules.activation.ReLU",
-    "gelu": "torch.nn.modules.activation.GELU",
-    "silu": "torch.nn.modules.activation.SiLU",
-}
-# Under which name the passage's prompt may lie, the usual one first.
-_PASSAGE_PROMPTS = ("document", "passage", "corpus")
-# The order of modules that a tower here computes; the last two may be absent.
-_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+_PROMPTS = sentence_modules.ROUTES  # prompts have the names of routes
 _NO_LIMIT = 10**6  # Hugging Face writes 10^30 where there is none
 # What only we read of the settings: how texts were read in training.
 _READING = ("title", "query_length", "passage_length")
@@ -47,13 +38,21 @@ def is_folder(folder: Path) -> bool:
 
 
 def is_pair(folder: Path) -> bool:
-    """Whether this holds two towers."""
+    """Whether this holds two towers, each a folder of its own."""
     return all((folder / side / MODULES).is_file() for side in SIDES)
+
+
+def transformer_folder(folder: Path, side: str = "passage") -> Path:
+    """Where the encoder of one side lies, with its tokenizer and its limit in tokens."""
+    if not (folder / MODULES).is_file():
+        return folder / side if is_pair(folder) else folder
+    parts = sentence_modules.of_side(folder, sentence_modules.listed(folder), side)
+    return next((folder / part.place for part in parts if part.kind == TRANSFORMER), folder)
 
 
 def max_length(folder: Path) -> int | None:
     """At how many tokens the folder says that texts are cut, special tokens included."""
-    folder = folder / SIDES[1] if is_pair(folder) else folder
+    folder = transformer_folder(folder)
     # sentence-transformers 5.5 and later leave it to the tokenizer's settings.
     for name, key in ((LENGTHS, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / name).is_file():
@@ -65,10 +64,30 @@ def max_length(folder: Path) -> int | None:
 
 def load(folder: Path, options: backbones.Options) -> backbones.Loaded:
     """The folder's dual encoder: one tower for both sides, or two."""
-    if not is_pair(folder):
-        return load_tied(folder, options)
-    query, passage = (load_tied(folder / side, options) for side in SIDES)
-    return pair(query, passage)
+    if not (folder / MODULES).is_file():
+        return pair(*(load(folder / side, options) for side in SIDES))
+    parts = sentence_modules.listed(folder)
+    if not sentence_modules.routed(parts):
+        return _load_tower(folder, parts, options)
+    routes = [sentence_modules.of_side(folder, parts, side) for side in SIDES]
+    if routes[0] == routes[1]:
+        return _load_tower(folder, routes[0], options)
+    if both := [part.place for part in routes[0] if part in routes[1] and part.kind != NORMALIZE]:
+        progress.say(f"{folder}: both towers get a copy of their own of {', '.join(both)}")
+    _check_tokenizers(folder)
+    return pair(*(_load_tower(folder, route, options) for route in routes))
+
+
+def _check_tokenizers(folder: Path) -> None:
+    places = [transformer_folder(folder, side) for side in SIDES]
+    if not all((place / "tokenizer.json").is_file() for place in places):
+        return
+    query, passage = (tokenizers.load(str(place)).backend.get_vocab() for place in places)
+    if query != passage:
+        raise UserError(
+            f"{folder} reads queries and passages with different tokenizers, which is not "
+            "supported; expected one vocabulary for both"
+        )
 
 
 def pair(query: backbones.Loaded, passage: backbones.Loaded) -> backbones.Loaded:
@@ -77,7 +96,8 @@ def pair(query: backbones.Loaded, passage: backbones.Loaded) -> backbones.Loaded
     config = dataclasses.replace(
         left.config, tied=False, passage_prompt=right.config.passage_prompt
     )
-    same = {"tied": False, "query_prompt": config.query_prompt, "scale": config.scale}
+    own = ("query_prompt", "scale", "other_prompts", "default_prompt_name")
+    same = {"tied": False} | {name: getattr(config, name) for name in own}
     if dataclasses.replace(right.config, **same) != config:
         raise UserError(
             "the query and the passage encoder are built differently (shape, pooling or "
@@ -90,31 +110,56 @@ def pair(query: backbones.Loaded, passage: backbones.Loaded) -> backbones.Loaded
     return DualEncoder(config, left.runtime), {"params": towers}
 
 
-def load_tied(folder: Path, options: backbones.Options) -> backbones.Loaded:
-    """A dual encoder with one tower, from one sentence-transformers folder."""
-    places = _places(folder)
-    inner = folder / places["Transformer"]
-    files = backbones.read_encoder(inner, options)
+def _load_tower(
+    folder: Path, parts: Sequence[Part], options: backbones.Options
+) -> backbones.Loaded:
+    """A dual encoder with one tower, which these modules of the folder compute."""
+    places = sentence_modules.tower(folder, parts)
+    files = backbones.read_encoder(places[TRANSFORMER], options)
     settings = _settings(folder)
-    prompts = settings.get("prompts") or {}
+    fields = sentence_modules.pooling_of(places[POOLING]) | _prompts(folder, settings)
+    tensors = files.tensors
+    if place := places.get(NORMALIZE):
+        sentence_modules.check_normalize(place)
+    if place := places.get(DENSE):
+        fields |= sentence_modules.dense_of(place)
+        tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
     config = DualEncoderConfig(
         files.config,
-        pooling=_pooling(folder / places["Pooling"] / "config.json"),
-        normalize="Normalize" in places,
+        normalize=NORMALIZE in places,
         scale=float(settings.get("scale", 1.0)),
-        query_prompt=prompts.get("query") or "",
-        passage_prompt=next((prompts[n] for n in _PASSAGE_PROMPTS if prompts.get(n)), ""),
         **{name: settings[_OWN][name] for name in _READING if name in settings.get(_OWN, {})},
+        **fields,
     )
-    tensors = files.tensors
-    if "Dense" in places:
-        place = folder / places["Dense"]
-        config = dataclasses.replace(config, **_projection(place / "config.json"))
-        tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
     module = DualEncoder(config, options.runtime)
     table = under("encoder", _tower(config, files.table))
     ignored = files.config.hf_ignored
     return module, backbones.fit(folder, module, table, tensors, options, ignored)
+
+
+def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Which prompts stand before texts of each side.
+
+    Where neither side has one, both have the default one, as in sentence-transformers' `encode`.
+    """
+    prompts = {str(name): str(text or "") for name, text in (settings.get("prompts") or {}).items()}
+    default = settings.get("default_prompt_name") or ""
+    if default and default not in prompts:
+        raise UserError(
+            f"{folder / SETTINGS} names the default prompt {default!r}, but its prompts are "
+            f"{', '.join(map(repr, prompts)) or 'none'}; add it, or take default_prompt_name out"
+        )
+    found = {
+        side: next((prompts[n] for n in names if prompts.get(n)), "")
+        for side, names in _PROMPTS.items()
+    }
+    if default and not any(found.values()):
+        found = dict.fromkeys(_PROMPTS, prompts[default])
+    known = {name: names[0] for names in _PROMPTS.values() for name in names}
+    return {f"{side}_prompt": text for side, text in found.items()} | {
+        "other_prompts": tuple((n, text) for n, text in prompts.items() if n not in known),
+        "default_prompt_name": known.get(default, default),
+    }
 
 
 def _tower(config: DualEncoderConfig, backbone: Table) -> Table:
@@ -129,56 +174,6 @@ def _settings(folder: Path) -> dict[str, Any]:
     return hf_config.read_json(file) if file.is_file() else {}
 
 
-def _places(folder: Path) -> dict[str, str]:
-    """Module name -> sub-folder; anything but the order that a tower computes is refused."""
-    file = folder / MODULES
-    try:
-        listed = json.loads(file.read_text("utf-8"))
-        places = {str(entry["type"]).rsplit(".", 1)[-1]: str(entry["path"]) for entry in listed}
-    except (ValueError, TypeError, KeyError):
-        raise UserError(f"{file} is not a list of modules") from None
-    usual = [name for name in _ORDER if name in places]
-    if [*places] != usual or len(places) != len(listed) or not {*_ORDER[:2]} <= {*places}:
-        raise UserError(
-            f"{file} lists the modules {', '.join(places)}; supported are Transformer, Pooling, "
-            "Dense (or none), Normalize (or none), in this order"
-        )
-    return places
-
-
-def _pooling(file: Path) -> str:
-    raw = hf_config.read_json(file)
-    modes = raw.get("pooling_mode")  # since sentence-transformers 5.5; flags before
-    if modes is None:
-        modes = [key for key, on in raw.items() if key.startswith("pooling_mode_") and on is True]
-    modes = [modes] if isinstance(modes, str) else list(modes)
-    names = {flag: name for name, flag in _POOLINGS.items()} | {name: name for name in _POOLINGS}
-    if len(modes) != 1 or modes[0] not in names:
-        raise UserError(f"{file} pools by {', '.join(modes) or 'nothing'}; expected cls or mean")
-    if raw.get("include_prompt") is False:
-        raise UserError(f"{file} leaves prompts out of the pooling, which is not supported")
-    return names[modes[0]]
-
-
-def _projection(file: Path) -> dict[str, Any]:
-    raw = hf_config.read_json(file)
-    names = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    function = raw.get("activation_function", _ACTIVATIONS["tanh"])  # their default
-    vector = "sentence_embedding"
-    if function not in names:
-        raise UserError(f"{file} has the activation {function}; expected {', '.join(names)}")
-    ends = (raw.get("module_input_name"), raw.get("module_output_name"))
-    if raw.get("use_residual") or any(name not in (None, vector) for name in ends):
-        raise UserError(
-            f"{file} is not a plain linear projection of the vector; only that is supported"
-        )
-    return {
-        "projection": int(raw["out_features"]),
-        "projection_bias": bool(raw.get("bias", True)),
-        "projection_activation": names[function],
-    }
-
-
 def save_tied(
     folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any], max_length: int | None
 ) -> None:
@@ -189,39 +184,62 @@ def save_tied(
     own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
     weights.write_file(folder / weights.SAFETENSORS, own)
     hf_config.write_json(folder / "config.json", config.backbone.to_hf())
-    width = config.backbone.hidden_size
-    pooling: dict[str, Any] = {flag: name == config.pooling for name, flag in _POOLINGS.items()}
-    pooling |= {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
-    parts: list[tuple[str, dict[str, Any] | None]] = [
-        ("Pooling", {"word_embedding_dimension": width} | pooling)
-    ]
-    if config.projection is not None:
-        activation = _ACTIVATIONS[config.projection_activation]
-        described: dict[str, Any] = {
-            "in_features": width,
-            "out_features": config.projection,
-            "bias": config.projection_bias,
-            "activation_function": activation,
-        }
-        parts.append(("Dense", described))
-    if config.normalize:
-        parts.append(("Normalize", None))
-    modules = [_module(0, "Transformer", "")]
-    for index, (name, content) in enumerate(parts, start=1):
-        place = f"{index}_{name}"
-        modules.append(_module(index, name, place))
-        (folder / place).mkdir()
-        if content is not None:
-            hf_config.write_json(folder / place / "config.json", content)
-        if name == "Dense":
-            weights.write_file(folder / place / weights.SAFETENSORS, dense)
-    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")
+    contents = {
+        POOLING: sentence_modules.pooling_file(config),
+        DENSE: sentence_modules.dense_file(config),
+    }
+    parts = _parts(config)
+    for part in parts[1:]:
+        (folder / part.place).mkdir()
+        if part.kind in contents:
+            hf_config.write_json(folder / part.place / "config.json", contents[part.kind])
+        if part.kind == DENSE:
+            weights.write_file(folder / part.place / weights.SAFETENSORS, dense)
+    _write_modules(folder, parts)
     limit = max_length or config.backbone.max_length
     hf_config.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": False})
-    prompts = {"query": config.query_prompt, _PASSAGE_PROMPTS[0]: config.passage_prompt}
+    _write_settings(folder, config)
+
+
+def save_router(folder: Path, config: DualEncoderConfig) -> None:
+    """Joins the folders of both towers in one model, which chooses by the kind of text."""
+    parts = {
+        side: [Part(part.kind, f"{side}/{part.place}".rstrip("/")) for part in _parts(config)]
+        for side in SIDES
+    }
+    _write_modules(folder, [sentence_modules.ROUTER])
+    hf_config.write_json(folder / sentence_modules.ROUTER_FILE, sentence_modules.router(parts))
+    _write_settings(folder, config)
+
+
+def _parts(config: DualEncoderConfig) -> list[Part]:
+    """The modules of a tower, in order."""
+    kinds = [POOLING]
+    kinds += [DENSE] * (config.projection is not None) + [NORMALIZE] * config.normalize
+    return [Part(TRANSFORMER, "")] + [Part(k, f"{i}_{k}") for i, k in enumerate(kinds, start=1)]
+
+
+def _write_modules(folder: Path, parts: Sequence[Part]) -> None:
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": part.place,
+            "type": sentence_modules.class_name(part.kind),
+        }
+        for index, part in enumerate(parts)
+    ]
+    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")
+
+
+def _write_settings(folder: Path, config: DualEncoderConfig) -> None:
+    prompts = dict(config.other_prompts)
+    for side, names in _PROMPTS.items():
+        prompts[names[0]] = getattr(config, f"{side}_prompt")
+    default = config.default_prompt_name
     settings: dict[str, Any] = {
-        "prompts": {name: text for name, text in prompts.items() if text},
-        "default_prompt_name": None,
+        "prompts": {name: text for name, text in prompts.items() if text or name == default},
+        "default_prompt_name": default or None,
         "similarity_fn_name": "cosine" if config.normalize else "dot",
     }
     if config.scale != 1.0:  # sentence-transformers has none, and passes over it
@@ -231,8 +249,3 @@ def save_tied(
     if any(value != getattr(plain, name) for name, value in reading.items()):
         settings[_OWN] = reading
     hf_config.write_json(folder / SETTINGS, settings)
-
-
-def _module(index: int, name: str, place: str) -> dict[str, Any]:
-    kind = f"sentence_transformers.models.{name}"
-    return {"idx": index, "name": str(index), "path": place, "type": kind}

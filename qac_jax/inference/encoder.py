@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qac_jax.data.form import Form, form_of, title_and_body
+from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
 from qac_jax.errors import UserError
 from qac_jax.hub import hf_config, huggingface, sentence_transformers
 from qac_jax.inference.buckets import Batch, padded
@@ -144,11 +144,12 @@ class Encoder:
 
     def framed(self, ids: Tokens, side: str = "passage") -> list[int]:
         """Ids with special tokens added, truncated to the limit."""
-        tokenizer, limit = self.tokenizer, self.limits[side]
+        form, limit = self._form, self.limits[side]
         if side == "passage" and self.module.config.title == SEGMENTS:
-            both, _ = title_and_body(np.array(ids, np.int32), self._form, limit)
+            both, _ = title_and_body(np.array(ids, np.int32), form, limit)
             return both.tolist()
-        return [tokenizer.cls_id, *ids[: limit - 2], tokenizer.sep_id]
+        room = limit - len(form.before) - len(form.after)
+        return [*form.before, *ids[:room], *form.after]
 
     @functools.cached_property
     def _form(self) -> Form:
@@ -180,8 +181,20 @@ class Encoder:
 
     def apply(self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage") -> jax.Array:
         """The vectors of one padded batch."""
-        program = _program(self.module, self.tokenizer.sep_id)
-        return program(self.runner.params, *self.runner.placed((ids, lengths)), side)
+        segments = self.module.config.title == SEGMENTS
+        program = _program(self.module, self.tokenizer.sep_id if segments else -1)
+        placed = self.runner.placed((ids, lengths))
+        return program(self.runner.params, *placed, side, self._skipped[side])
+
+    @functools.cached_property
+    def _skipped(self) -> dict[str, int]:
+        """How many of the first tokens of a text of each side are not pooled."""
+        return {
+            side: 0
+            if self.module.config.include_prompt
+            else prompt_tokens(self.tokenizer, self._form, prompt)
+            for side, prompt in self.prompts.items()
+        }
 
 
 def memory(
@@ -203,16 +216,16 @@ def memory(
 def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
     """Compiled once for all encoders of one architecture: a run loads its encoder repeatedly."""
 
-    def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str) -> jax.Array:
+    def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str, skip: int) -> jax.Array:
         types = None
         if side == "passage" and module.config.title == SEGMENTS:
             # The body follows the first separator.
             ends = ids == separator
             types = (jnp.cumsum(ends, axis=1) > ends).astype(jnp.int32)
-        encoded = module.apply({"params": params}, ids, lengths, types, side=side)
+        encoded = module.apply({"params": params}, ids, lengths, types, side=side, skip=skip)
         return jnp.asarray(encoded, jnp.float32)
 
-    return jax.jit(vectors, static_argnums=3)
+    return jax.jit(vectors, static_argnums=(3, 4))
 
 
 def _cosine(folder: Path) -> bool | None:

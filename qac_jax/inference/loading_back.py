@@ -18,6 +18,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from qac_jax.data.form import Form, form_of, prompt_tokens
 from qac_jax.errors import UserError
 from qac_jax.hub import dpr, huggingface
 from qac_jax.inference.tokenizer import tokenizer_of
@@ -109,17 +110,19 @@ def _outputs(module: Any, variables: Mapping[str, Any], tokenizer: Tokenizer) ->
 def _vectors(module: Any, variables: Any, tokenizer: Tokenizer, side: str) -> np.ndarray:
     """The vectors of the texts by one side of a dual encoder, in one batch."""
     prompt = getattr(module.config, f"{side}_prompt")
-    most = min(_LONGEST, module.config.backbone.max_length) - 2
+    form = Form(**form_of(tokenizer), crop="right")
+    limit = min(_LONGEST, module.config.backbone.max_length)
+    most = limit - len(form.before) - len(form.after)
     encoded = tokenizer.encode_batch([prompt + text for text in TEXTS])
-    rows = [[tokenizer.cls_id, *ids[:most], tokenizer.sep_id] for ids in encoded]
-    ids, lengths = _padded(rows, tokenizer.pad_id)
-    return np.asarray(_program(module, side)(variables, ids, lengths), np.float32)
+    ids, lengths = _padded([[*form.before, *e[:most], *form.after] for e in encoded], form.pad)
+    skip = 0 if module.config.include_prompt else prompt_tokens(tokenizer, form, prompt)
+    return np.asarray(_program(module, side, skip)(variables, ids, lengths), np.float32)
 
 
 @functools.lru_cache(maxsize=8)
-def _program(module: Any, side: str) -> Any:
+def _program(module: Any, side: str, skip: int) -> Any:
     """Compiled once, as the model and the loaded one have the same architecture."""
-    return jax.jit(functools.partial(module.apply, side=side))
+    return jax.jit(functools.partial(module.apply, side=side, skip=skip))
 
 
 def _padded(rows: list[list[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
@@ -179,12 +182,10 @@ def _quiet() -> Any:
 def _sentence_transformers(folder: Path, module: DualEncoder) -> Outputs:
     import sentence_transformers
 
+    theirs: Any = sentence_transformers.SentenceTransformer(os.fspath(folder), device="cpu")
+    theirs.max_seq_length = min(_LONGEST, module.config.backbone.max_length)
     vectors = {}
-    limit = min(_LONGEST, module.config.backbone.max_length)
     for side in SIDES:
-        place = folder if module.config.tied else folder / side
-        theirs: Any = sentence_transformers.SentenceTransformer(os.fspath(place), device="cpu")
-        theirs.max_seq_length = limit
         encode = theirs.encode_query if side == "query" else theirs.encode_document
         vectors[side] = np.asarray(encode(list(TEXTS), show_progress_bar=False), np.float32)
     return vectors
@@ -225,7 +226,10 @@ def _transformers(folder: Path, module: Any, tokenizer: Tokenizer) -> Outputs:
             )
     mask = torch.tensor(np.arange(ids.shape[1]) < lengths[:, None]).long()
     inputs = {"input_ids": torch.tensor(ids).long(), "attention_mask": mask}
-    auto = transformers.AutoModel
+    auto: Any = transformers.AutoModel
+    if isinstance(module, Backbone):  # AutoModel takes an encoder's model type for a whole T5
+        kind = str(module.config.to_hf()["architectures"][0])
+        auto = getattr(transformers, kind) if kind.endswith("EncoderModel") else auto
     if pairs:
         auto = transformers.AutoModelForSequenceClassification
         if module.config.token_types > 1:

@@ -10,6 +10,8 @@ from qac_jax.fields import option
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
+# Those of models/pooling.py, which takes seconds to import.
+POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
 LIKELIHOODS = ("sum", "mean", "released")
 
 
@@ -48,7 +50,7 @@ class EncoderOptions:
         "how a title joins its text (default: as in training): marked is title TEXT: text",
         choices=("", "none", "space", "separate", "segments", "marked"),
     )
-    pooling: str = option("", "pooling (default: the model's)", choices=("", "cls", "mean"))
+    pooling: str = option("", "pooling (default: the model's)", choices=("", *POOLINGS))
     normalize: str = option(
         "", "normalise vectors to length 1 (default: as the model does)", choices=("", "yes", "no")
     )

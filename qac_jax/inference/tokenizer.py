@@ -6,18 +6,24 @@ import os
 from pathlib import Path
 
 from qac_jax.errors import UserError
-from qac_jax.hub import huggingface, parameters
+from qac_jax.hub import huggingface, parameters, sentence_transformers
 from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import Tokenizer
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer of a model: in its folder, or in the sub-folder that its format uses."""
-    usual = (parameters.TOKENIZER, ".", "0_Transformer", "passage")
-    for name in usual:
-        place = folder / name
+    """The tokenizer of a model."""
+    return tokenizers.load(os.path.normpath(tokenizer_folder(folder)))
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """Where a model's tokenizer is: in its folder, or in the sub-folder that its format uses."""
+    usual = [folder / name for name in (parameters.TOKENIZER, ".", "0_Transformer", "passage")]
+    if sentence_transformers.is_folder(folder):
+        usual.append(sentence_transformers.transformer_folder(folder))
+    for place in usual:
         if any((place / file).is_file() for file in huggingface.TOKENIZER_FILES):
-            return tokenizers.load(os.path.normpath(place))
+            return place
     raise UserError(
         f"{folder} does not contain a tokenizer; copy {huggingface.TOKENIZER_FILES[0]} of the "
         "model into it"

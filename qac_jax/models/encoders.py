@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.models import pooling
 from qac_jax.models.backbone import Backbone, BackboneConfig, BackboneOutput, example_texts
 from qac_jax.models.layers import (
     Array,
@@ -29,7 +30,6 @@ from qac_jax.models.layers import (
 from qac_jax.models.transformer import OUTPUT_SITE
 
 
-POOLINGS = ("cls", "mean")
 SIDES = ("query", "passage")
 
 
@@ -40,7 +40,9 @@ class DualEncoderConfig:
     projection is the width of a linear layer after pooling (None: there is none). scale
     multiplies the query vectors, so that a dot product of the two sides already carries it.
     Prompts, the form of titles and the limits in tokens (special ones included, 0: as many as
-    there are positions) are for whoever tokenises the texts.
+    there are positions) are for whoever tokenises the texts. Without include_prompt a prompt's
+    tokens, and those before it, are not pooled. other_prompts (name, text) and the name of the
+    prompt that sentence-transformers takes by default are only kept for its folders.
     """
 
     backbone: BackboneConfig
@@ -53,6 +55,9 @@ class DualEncoderConfig:
     scale: float = 1.0
     query_prompt: str = ""
     passage_prompt: str = ""
+    include_prompt: bool = True
+    other_prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt_name: str = ""
     # A passage's title stands before a space, before [SEP] ("separate"), before [SEP] with token
     # types of its own ("segments"), or nowhere ("none").
     title: str = "space"
@@ -60,10 +65,9 @@ class DualEncoderConfig:
     passage_length: int = 0
 
     def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise UserError(
-                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
-            )
+        pooling.check(self.pooling)
+        prompts = tuple((name, text) for name, text in self.other_prompts)  # JSON gives lists
+        object.__setattr__(self, "other_prompts", prompts)
         activation(self.projection_activation)
         if self.title == "segments" and self.backbone.token_types < 2:
             raise UserError(
@@ -77,20 +81,11 @@ class DualEncoderConfig:
         return self.projection or self.backbone.hidden_size
 
 
-def mean_pool(hidden: Array, lengths: Array | None) -> Array:
-    """The mean over each row's real tokens, [CLS] and [SEP] included: [B, L, D] -> [B, D]."""
-    if lengths is None:
-        return hidden.mean(1)
-    seen = jnp.arange(hidden.shape[1]) < lengths[:, None]
-    total = jnp.where(seen[..., None], hidden, 0).sum(1)
-    return total / jnp.maximum(lengths, 1)[:, None].astype(hidden.dtype)
-
-
-def pooled(out: BackboneOutput, lengths: Array | None, pooling: str) -> Array:
-    """What stands for whole texts: [CLS] as it is, or the mean of all tokens, in at least fp32."""
-    if pooling == "cls":
+def pooled(out: BackboneOutput, lengths: Array | None, name: str) -> Array:
+    """What stands for whole texts: [CLS] as it is, or another pooling in at least fp32."""
+    if name == "cls":
         return out.cls
-    return mean_pool(out.last.astype(statistics_dtype(out.last.dtype)), lengths)
+    return pooling.pool(name, out.last.astype(statistics_dtype(out.last.dtype)), lengths)
 
 
 def l2_normalize(x: Array) -> Array:
@@ -141,12 +136,13 @@ class Tower(nn.Module):
         lengths: Array | None = None,
         token_types: Array | None = None,
         keys: Array | None = None,
+        skip: int = 0,
     ) -> Array:
         config = self.config
-        rows = 1 if config.pooling == "cls" else None
+        rows = pooling.rows(config.pooling, skip)
         hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
         hidden = hidden.astype(statistics_dtype(hidden.dtype))
-        vector = hidden[:, 0] if config.pooling == "cls" else mean_pool(hidden, lengths)
+        vector = pooling.pool(config.pooling, hidden, lengths, skip)
         if config.projection is not None:
             vector = activation(config.projection_activation)(self.projection(vector))
             vector = vector.astype(hidden.dtype)
@@ -175,11 +171,13 @@ class DualEncoder(nn.Module):
         token_types: Array | None = None,
         keys: Array | None = None,
         side: str = "passage",
+        skip: int = 0,
     ) -> Array:
         """ids [B, L], lengths [B] -> vectors [B, width] in at least fp32.
 
         side ("query" or "passage") chooses the tower where they are not tied, and whether the
-        scale applies. Initialising makes both towers.
+        scale applies. skip: how many of the first tokens are not pooled. Initialising makes both
+        towers.
         """
         if side not in SIDES:
             raise UserError(f"side={side!r} is not known; {nearest(side, SIDES)}")
@@ -191,7 +189,7 @@ class DualEncoder(nn.Module):
             )
             if self.is_initializing():
                 other(ids, lengths, token_types)
-        vector = tower(ids, lengths, token_types, keys)
+        vector = tower(ids, lengths, token_types, keys, skip)
         return vector * self.config.scale if side == "query" else vector
 
     @nn.nowrap
@@ -230,7 +228,7 @@ class CrossEncoder(nn.Module):
     config: BackboneConfig
     runtime: Runtime = Runtime()
     labels: int = 1
-    classifier_dropout: float | None = None  # None: the encoder's hidden dropout
+    classifier_dropout: float | None = None  # None: what its architecture has
     reads_scores: bool = False
 
     def setup(self) -> None:
@@ -258,7 +256,7 @@ class CrossEncoder(nn.Module):
         pooled: Any = self.backbone(ids, lengths, token_types, keys, rows=rows).pooled
         rate = self.classifier_dropout
         if rate is None:
-            rate = self.config.hidden_dropout
+            rate = self.config.classifier_dropout
         pooled = dropout(pooled, keys, OUTPUT_SITE, rate, self.runtime.dropout)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))

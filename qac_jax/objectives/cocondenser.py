@@ -14,10 +14,10 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops
+from qac_jax.errors import UserError
+from qac_jax.models import flops, pooling
 from qac_jax.models.backbone import BackboneOutput
-from qac_jax.models.encoders import POOLINGS, l2_normalize, pooled
+from qac_jax.models.encoders import l2_normalize, pooled
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
@@ -54,10 +54,7 @@ class CoCondenser(Condenser):
         super().__post_init__()
         if self.temperature <= 0:
             raise UserError(f"temperature={self.temperature} is not greater than 0")
-        if self.pooling not in POOLINGS:
-            raise UserError(
-                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
-            )
+        pooling.check(self.pooling)
 
     @property
     def splittable(self) -> bool:

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops
+from qac_jax.models import flops, pooling
 from qac_jax.models.backbone import BackboneOutput
-from qac_jax.models.encoders import POOLINGS, pooled
+from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
@@ -53,8 +53,8 @@ class CotMae(Mlm):
     window: the number of tokens that the causal decoder sees, the current one included (-1: all
     before it); it always sees the vector. symmetric: each text is encoded, and decoded from the
     other's vector. encoder_mlm: whether the encoder's own predictions are trained. freeze: train
-    decoders only. pooling: how the vector is made, the papers' [CLS] ("cls") or the mean of the
-    tokens.
+    decoders only. pooling: how the vector is made, the papers' [CLS] ("cls"), the mean of the
+    tokens ("mean") or another of models/pooling.py.
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
@@ -71,10 +71,7 @@ class CotMae(Mlm):
     pooling: str = "cls"
 
     def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise UserError(
-                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
-            )
+        pooling.check(self.pooling)
         if self.decoder not in DECODERS:
             raise UserError(
                 f"decoder={self.decoder!r} is not known; {nearest(self.decoder, DECODERS)}"

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops
+from qac_jax.models import flops, pooling
 from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
@@ -69,6 +69,11 @@ class DualEncoderObjective(Objective):
         if (settings or {}).get("title_types"):
             changed["title"] = "segments"
         config = dataclasses.replace(self.model.config, **changed)
+        if not config.include_prompt and (config.query_prompt or config.passage_prompt):
+            raise UserError(
+                "this model leaves prompts out of its pooling (include_prompt), which training "
+                "does not support; train on examples without prompts, or start from another model"
+            )
         return dataclasses.replace(self, model=self.model.clone(config=config))
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
@@ -153,7 +158,7 @@ def training_flops(model: DualEncoder, spec: Spec) -> float:
     config = model.config.backbone
     queries, query_length = spec["query"].shape
     size, per, length = spec["passages"].shape
-    rows = 1 if model.config.pooling == "cls" else None
+    rows = pooling.rows(model.config.pooling)
     work = config.flops(flops.Load.padded(queries, query_length), rows=rows)
     work += config.flops(flops.Load.padded(size * per, length), rows=rows)
     if model.config.projection:

@@ -31,9 +31,9 @@ _FORMS = {
         "A dual encoder with a tower for questions and one for passages; the {similarity} of "
         "their vectors is the relevance.",
         "from sentence_transformers import SentenceTransformer\n"
-        'queries, passages = (SentenceTransformer(f"{place}/{{side}}") '
-        'for side in ("query", "passage"))\n'
-        'scores = queries.encode_query("a question") @ passages.encode_document(["a passage"]).T',
+        'model = SentenceTransformer("{place}")\n'
+        'scores = model.similarity(model.encode_query("a question"), '
+        'model.encode_document(["a passage"]))',
     ),
     "dpr": (
         "transformers",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
+from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 
 
@@ -32,9 +33,9 @@ _TITLES = {
 class Export(Stage):
     """Writes a model for transformers or sentence-transformers, loads it back and compares.
 
-    A dual encoder becomes a sentence-transformers folder (two, `query` and `passage`, where it
-    has two towers), a DPR pair, or its bare encoder; encoders, T5 and cross-encoders become
-    folders of transformers.
+    A dual encoder becomes a sentence-transformers folder (with two towers it has one for each,
+    `query` and `passage`, and a router), a DPR pair, or its bare encoder; encoders, T5 and
+    cross-encoders become folders of transformers.
     """
 
     VERB: ClassVar[str] = "export"
@@ -52,7 +53,7 @@ class Export(Stage):
     pooling: str = option(
         "",
         "pooling of the dual encoder that is made of a bare encoder",
-        choices=("", "cls", "mean"),
+        choices=("", *POOLINGS),
     )
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
     peers: bool = option(
@@ -71,7 +72,7 @@ class Export(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.hub import huggingface
         from qac_jax.inference import loading_back
-        from qac_jax.inference.tokenizer import tokenizer_of
+        from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
         from qac_jax.models.layers import Runtime
 
         place = huggingface.resolve(Path(inputs.text("model")))
@@ -163,17 +164,6 @@ class Export(Stage):
             differences,
             self.dtype,
         )
-
-
-def tokenizer_folder(place: Path) -> Path:
-    """The folder of a model's tokenizer: an artefact's own, a tower's, or the model's."""
-    from qac_jax.hub.huggingface import TOKENIZER_FILES
-    from qac_jax.hub.parameters import TOKENIZER
-
-    for name in (TOKENIZER, ".", "0_Transformer", "passage"):
-        if any((place / name / file).is_file() for file in TOKENIZER_FILES):
-            return place / name
-    raise UserError(f"{place} holds no tokenizer; copy tokenizer.json of the model into it")
 
 
 def _longest(module: Any) -> int:

@@ -13,13 +13,8 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.encoders import (
-    CrossEncoder,
-    DualEncoder,
-    DualEncoderConfig,
-    l2_normalize,
-    mean_pool,
-)
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig, l2_normalize
+from qac_jax.models.pooling import mean_pool
 
 
 CONFIG = BertConfig(
@@ -117,7 +112,7 @@ def test_cross_encoder_dropout_and_labels() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"pooling": "max"}, "pooling='max' is not known"),
+        ({"pooling": "min"}, "pooling='min' is not known"),
         ({"projection": 4, "projection_activation": "tan"}, "did you mean 'tanh'"),
     ],
 )

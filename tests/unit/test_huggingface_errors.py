@@ -253,12 +253,13 @@ def edit(file: Path, change) -> None:
 def test_sentence_transformers_refusals(tmp_path: Path) -> None:
     folder = saved_dual(tmp_path / "m", projection=5)
     pooling, dense = folder / "1_Pooling" / "config.json", folder / "2_Dense" / "config.json"
-    modules = folder / "modules.json"
+    modules, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
     lstm = {"idx": 3, "name": "3", "path": "", "type": "sentence_transformers.models.LSTM"}
     for file, change, message in (
         (pooling, lambda c: c | {"pooling_mode_max_tokens": True}, "pools by .*expected cls or"),
-        (pooling, lambda c: {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
-        (pooling, lambda c: c | {"include_prompt": False}, "leaves prompts out"),
+        (pooling, lambda c: {"pooling_mode": ["mean", "max"]}, "pools by mean and max together"),
+        (pooling, lambda c: {"pooling_mode": "splade"}, "pools by splade; expected one of cls"),
+        (settings, lambda c: c | {"default_prompt_name": "sts"}, "default prompt 'sts', but its"),
         (dense, lambda c: c | {"activation_function": "my.Own"}, "activation my.Own"),
         (dense, lambda c: c | {"use_residual": True}, "not a plain linear projection"),
         (modules, lambda c: [*c, lstm], "Dense, LSTM; supported are Transformer, Pooling"),

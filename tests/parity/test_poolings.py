@@ -1,0 +1,176 @@
+"""Poolings and the modules after them are those of sentence-transformers, prompts left out too."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers as hf
+
+from qac_jax.hub import backbones, huggingface, sentence_transformers
+from qac_jax.inference import settings
+from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.tokenizer import tokenizer_of
+from qac_jax.models import pooling
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
+
+
+TEXTS = ["w9 w7 w5", "w8", "w11 w12 w30 w7 w9"]
+CONFIG = BertConfig(40, 8, 1, 2, 12, 16, pooler=True)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("name", pooling.POOLINGS)
+def test_poolings(name: str, start: int) -> None:
+    torch = pytest.importorskip("torch")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    hidden = np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32)
+    lengths = np.asarray([6, 4, 3], np.int32)
+    mask = np.arange(6) < lengths[:, None]
+    features = {
+        "token_embeddings": torch.tensor(hidden),
+        "attention_mask": torch.tensor(mask).long(),
+        "prompt_length": start,
+    }
+    theirs = modules.Pooling(4, name, include_prompt=not start)(features)["sentence_embedding"]
+    ours = jax.jit(pooling.pool, static_argnums=(0, 3))(
+        name, jnp.asarray(hidden), jnp.asarray(lengths), start
+    )
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=2e-6)
+    alone = pooling.pool(name, jnp.asarray(hidden[2:, :3]), None, start)
+    np.testing.assert_allclose(alone[0], ours[2], rtol=0, atol=2e-6)
+
+
+def test_names() -> None:
+    assert settings.POOLINGS == pooling.POOLINGS
+
+
+def words(folder: Path) -> Path:
+    """A tokenizer whose words are w5, w6 …"""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, 40))]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    backend = hf.Tokenizer(hf.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = hf.pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = hf.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    folder.mkdir()
+    backend.save(os.fspath(folder / "tokenizer.json"))
+    roles = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk")}
+    content = roles | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content))
+    return folder
+
+
+def dual(tied: bool = True, **fields: Any) -> tuple[DualEncoder, dict[str, Any]]:
+    """A dual encoder whose parameters, biases too, are not 0."""
+    module = DualEncoder(DualEncoderConfig(CONFIG, tied=tied, **fields))
+    shapes = backbones.new_parameters(module, abstract=True)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), shapes)
+    return module, {"params": params}
+
+
+def both_sides(model: Any, texts: list[str]) -> dict[str, np.ndarray]:
+    return {"query": model.encode_query(texts), "passage": model.encode_document(texts)}
+
+
+FOLDERS: dict[str, dict[str, Any]] = {
+    "prompts": {"query_prompt": "w6 w7 ", "other_prompts": (("sts", "w9 "),)},
+    "default-prompt": {
+        "query_prompt": "w9 ",
+        "passage_prompt": "w9 ",
+        "other_prompts": (("sts", "w9 "),),
+        "default_prompt_name": "sts",
+        "pooling": "max",
+    },
+    "prompt-left-out": {
+        "pooling": "mean",
+        "query_prompt": "w6 w7 ",
+        "passage_prompt": "w8 ",
+        "include_prompt": False,
+    },
+    "prompt-left-out-first": {"query_prompt": "w6 w7 ", "include_prompt": False},
+    "dense": {"pooling": "lasttoken", "projection": 5, "projection_activation": "gelu"},
+    "towers": {
+        "tied": False,
+        "pooling": "weightedmean",
+        "projection": 5,
+        "projection_bias": False,
+        "normalize": True,
+        "query_prompt": "w6 ",
+    },
+    "plain-towers": {"tied": False, "pooling": "mean_sqrt_len_tokens", "passage_prompt": "w6 "},
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders(name: str, tmp_path: Path) -> None:
+    """Text to vectors as `encode_query` and `encode_document`; what they save, we load."""
+    st = pytest.importorskip("sentence_transformers")
+    module, variables = dual(**FOLDERS[name])
+    tokenizer = words(tmp_path / "tokenizer")
+    folder = huggingface.save(
+        tmp_path / "model", module, variables, tokenizer=tokenizer, max_length=9
+    )
+    theirs = st.SentenceTransformer(os.fspath(folder), device="cpu")
+    expected = both_sides(theirs, TEXTS)
+    ours = Encoder.load(folder)
+    for side in SIDES:
+        np.testing.assert_allclose(ours.encode(TEXTS, side), expected[side], rtol=0, atol=2e-5)
+    if default := module.config.default_prompt_name:
+        assert theirs.default_prompt_name == default
+        np.testing.assert_allclose(theirs.encode(TEXTS), expected["passage"], rtol=0, atol=1e-6)
+    assert (np.abs(expected["query"] - expected["passage"]).max() > 1e-3) == (
+        not module.config.tied or module.config.query_prompt != module.config.passage_prompt
+    )
+    theirs.save(os.fspath(tmp_path / "theirs"))
+    for place in (folder, tmp_path / "theirs"):
+        again, loaded = huggingface.load(place)
+        assert again == module
+        jax.tree.map(np.testing.assert_array_equal, variables, loaded)
+        assert sentence_transformers.max_length(place) == 9
+        assert tokenizer_of(place).encode_batch(TEXTS) == ours.tokenizer.encode_batch(TEXTS)
+
+
+def test_default_prompt_of_both_sides(tmp_path: Path) -> None:
+    """Where no prompt has the name of a side, both have the default one."""
+    module, variables = dual()
+    folder = huggingface.save(tmp_path / "model", module, variables)
+    file = folder / sentence_transformers.SETTINGS
+    stated = {"prompts": {"sts": "w9 "}, "default_prompt_name": "sts"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | stated))
+    config = huggingface.load(folder)[0].config
+    assert (config.query_prompt, config.passage_prompt) == ("w9 ", "w9 ")
+    assert (config.other_prompts, config.default_prompt_name) == ((("sts", "w9 "),), "sts")
+
+
+@pytest.mark.parametrize("kind", ["Router", "Asym"])
+def test_routers_with_shared_modules(kind: str, tmp_path: Path) -> None:
+    """An encoder of both sides before a router that has a Dense for each, and Normalize after."""
+    st = pytest.importorskip("sentence_transformers")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    module, variables = dual()
+    tokenizer = words(tmp_path / "tokenizer")
+    folder = huggingface.save(tmp_path / "inner", module, variables, tokenizer=tokenizer)
+    parts = list(st.SentenceTransformer(os.fspath(folder), device="cpu"))
+    routes = {name: [modules.Dense(8, 3, bias=False)] for name in ("query", "document")}
+    theirs = st.SentenceTransformer(
+        modules=[*parts, modules.Router(routes), modules.Normalize()], device="cpu"
+    )
+    theirs.save(os.fspath(tmp_path / "theirs"))
+    if kind == "Asym":
+        list_file = tmp_path / "theirs" / "modules.json"
+        list_file.write_text(list_file.read_text().replace("router.Router", "asym.Asym"))
+        router = next((tmp_path / "theirs").glob("*/router_config.json"))
+        router.rename(router.with_name("config.json"))
+    ours = Encoder.load(tmp_path / "theirs")
+    assert not ours.module.config.tied and ours.module.config.normalize
+    expected = both_sides(theirs, TEXTS)
+    for side in SIDES:
+        np.testing.assert_allclose(ours.encode(TEXTS, side), expected[side], rtol=0, atol=2e-5)
