@@ -70,7 +70,7 @@ def _run_pool(
     except BrokenProcessPool:
         raise UserError(
             f"a worker process was killed, most likely for lack of memory; use fewer than "
-            f"{count} workers (--workers) or more, smaller shards (--shards)"
+            f"{count} workers (--workers), or more shards, which are smaller"
         ) from None
     except BaseException:
         for child in set(multiprocessing.active_children()) - before:

@@ -185,6 +185,8 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
             raise UserError(f"{label}: {error}") from None
     if not part.startswith(DATA):
         return part
+    if not data_dir and not folders:
+        raise UserError(f"{label} = {part!r} lies in a recipe's data folder; give its path here")
     if not data_dir:
         raise UserError(
             f"{label} = {part!r} lies in the recipe's data folder; say where it is with "
