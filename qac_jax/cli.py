@@ -412,6 +412,8 @@ def _readable(value: Any) -> str:
 
 
 def _inspect(arguments: list[str]) -> int:
+    from qac_jax.data.kinds import KINDS
+
     parser = flags.parser("inspect", _OTHERS["inspect"], "qac inspect out/passages")
     parser.add_argument("artifact", metavar="ARTEFACT", help="folder of an artefact")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -419,7 +421,10 @@ def _inspect(arguments: list[str]) -> int:
         "--verify", action="store_true", help="read every byte and compare the hashes"
     )
     parser.add_argument(
-        "--task", metavar="NAME", default="", help="show examples of this task as text"
+        "--task",
+        metavar="NAME",
+        default="",
+        help=f"show examples of this task as text [{', '.join(KINDS)}]",
     )
     parser.add_argument(
         "--items", type=int, default=3, metavar="N", help="show the first N items (default 3)"

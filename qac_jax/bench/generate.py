@@ -14,6 +14,8 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.inference.settings import PRECISIONS
 
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ class Generate:
     EXAMPLE = "qac bench generate --passages 64 --repetitions 3"
 
     corpus: str = option("numpy,scipy", "corpus, in --format")
-    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
+    format: str = option(
+        "python_docs", "format of the corpus, as in `qac prepare`", choices=DOCUMENTS.names()
+    )
     passages: int = option(64, "passages of the corpus, evenly spread")
     shape: str = option("small", "shape of the T5", choices=tuple(_SHAPES))
     samples: int = option(5, "texts per passage")
@@ -49,7 +53,7 @@ class Generate:
     max_input: int = option(256, "maximum input length in tokens")
     top_k: int = option(25, "sample from the top k tokens (0: all)")
     top_p: float = option(0.95, "sample from the top p of the probability mass (1: all)")
-    precision: str = option("auto", "our precision: auto, float32 or bfloat16")
+    precision: str = option("auto", "our precision", choices=PRECISIONS)
     batch_texts: int = option(0, "passages per batch, on both sides (0: as `qac generate`)")
     repetitions: int = option(3, "repetitions of each side")
     threads: int = option(0, "threads of PyTorch (0: one per core)")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 
@@ -40,7 +41,11 @@ class Loader:
 
     examples: str = option("", "artefact of examples (default: made of --data_dir or docstrings)")
     data_dir: str = option("", "a BEIR folder with corpus, queries and qrels/train.tsv")
-    kind: str = option("", "read the examples as this kind (default: what they were made for)")
+    kind: str = option(
+        "",
+        "read the examples as this kind (default: what they were made for)",
+        choices=("", *KINDS),
+    )
     batch: int = option(512, "examples per batch")
     workers: int = option(2, "loader processes (0: a thread)")
     backend: str = option("auto", "backend of --workers 0", choices=("auto", "grain", "plain"))

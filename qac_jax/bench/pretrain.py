@@ -15,6 +15,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.inference.settings import PRECISIONS
 
 
 Batch = dict[str, np.ndarray]
@@ -66,7 +67,7 @@ class Pretrain:
     passage: int = option(144, "maximum passage length")
     context: int = option(32, "maximum query length")
     dropout: float = option(0.1, "dropout, on both sides")
-    precision: str = option("auto", "precision of matrix products: auto, float32 or bfloat16")
+    precision: str = option("auto", "precision of matrix products", choices=PRECISIONS)
     remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
     scan: bool = option(False, "scan over layers, which compiles faster")
     peer: bool = option(True, "measure PyTorch too")

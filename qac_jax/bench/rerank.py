@@ -15,6 +15,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.formats.registry import DOCUMENTS
 
 
 _TOLERANCE = 1e-5
@@ -32,7 +33,9 @@ class Rerank:
     EXAMPLE = "qac bench rerank --corpus data/scifact --format beir --queries 16"
 
     corpus: str = option("numpy,scipy", "corpus, in --format")
-    format: str = option("python_docs", "format of the corpus, as in `qac prepare`")
+    format: str = option(
+        "python_docs", "format of the corpus, as in `qac prepare`", choices=DOCUMENTS.names()
+    )
     queries: int = option(16, "number of queries")
     candidates: int = option(32, "candidates per query")
     layers: int = option(6, "layers of the cross-encoder")

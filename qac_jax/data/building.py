@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.text.sentences import SPLITTERS
 
 
 Record = Mapping[str, Any]
@@ -44,7 +45,11 @@ class PassageSelection:
         choices=("all", "train", "held_out"),
     )
     origins: tuple[str, ...] = option((), "use only contexts of these origins (default: all)")
-    strategies: tuple[str, ...] = option((), "augtriever: strategies to store (default: all)")
+    strategies: tuple[str, ...] = option(
+        (),
+        "augtriever: strategies to store (default: all)",
+        shown=("title", "anchor", "phrase", "ORIGIN of contexts"),
+    )
 
     def takes(self, passage: Record) -> bool:
         """Whether this passage is in the selected part of the corpus."""
@@ -57,10 +62,14 @@ class PassageSelection:
 class Siblings:
     """Other passages of a document, stored as contexts of a passage."""
 
-    sorts: tuple[str, ...] = option(SORTS, "kinds of sibling passages to store as contexts")
+    sorts: tuple[str, ...] = option(
+        SORTS, "kinds of sibling passages to store as contexts", shown=SORTS
+    )
     siblings: int = option(1, "siblings of each kind per passage (released code: 1)")
     overlap_tokens: int = option(144, "minimum length of an overlapping sibling")
-    splitter: str = option("auto", "sentence splitter: auto, punkt_tab, shipped, or a learned file")
+    splitter: str = option(
+        "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
+    )
 
     def check(self) -> None:
         """Raises UserError for unknown sorts, and for fewer than one sibling."""

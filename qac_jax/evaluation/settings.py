@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from qac_jax.evaluation.benchmarks import Protocol
 
 
+# The forms of measures (metrics.py): K is a number.
+MEASURES = (
+    *("ndcg@K", "mrr@K", "recall@K", "hit@K", "map@K", "precision@K", "capped_recall@K"),
+    *("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret"),
+    *("ndcg_cut_K", "recall_K", "map_cut_K", "P_K", "success_K"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Judging:
     """How rankings are judged."""
@@ -22,7 +30,9 @@ class Judging:
         choices=("own", "msmarco", "trec_dl", "beir"),
     )
     measures: tuple[str, ...] = option(
-        (), "metrics, such as ndcg@10,mrr@10,map (default: the protocol's)"
+        (),
+        "metrics, such as ndcg@10,mrr@10,map (default: the protocol's)",
+        shown=MEASURES,
     )
     level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
     over: str = option(

@@ -26,6 +26,9 @@ from qac_jax.formats.samples import Recognise, never
 # data only, never on the machine, so that the same corpus always gives the same files.
 SHARD_BYTES = 64 << 20
 
+# What a stage's format is where nobody chose one.
+_DEFAULTS = ("jsonl", "auto")
+
 
 class Section(NamedTuple):
     heading: str
@@ -92,12 +95,24 @@ class DocumentFormat:
     read: (shard, bad) -> the documents of one of them.
     options: what `--options name=value` may set, with the defaults, all as text.
     recognise: how sure it is that a sample of a file is its own.
+    by_name: whether its path is the name of a data set, which NAME:PATH then stands for.
     """
 
     share: Callable[[str, int | None, Mapping[str, str]], Pieces]
     read: Callable[[Shard, BadLines], Iterator[Document]]
     options: Mapping[str, str] = field(default_factory=dict)
     recognise: Recognise = never
+    by_name: bool = False
+
+
+def source(format: str, path: str) -> tuple[str, str]:
+    """The format and path of documents: a name such as tfds:squad says its format itself."""
+    named = DOCUMENTS.named(path)
+    if named and format not in (named[0], *_DEFAULTS):
+        raise UserError(
+            f"{path} is a data set of {named[0]}, and the format is {format}; leave the format out"
+        )
+    return named or (format, path)
 
 
 def shards(

@@ -246,7 +246,7 @@ def _refuse_archives(path: str, head: bytes) -> None:
     elif head.startswith(b"PK\x03\x04"):
         kind = "a zip archive; unpack it and give the files inside"
     elif head.startswith(b"PAR1"):
-        kind = "a parquet file; read it through --format huggingface, or turn it into JSON lines"
+        kind = "a parquet file; read it through --format hf, or turn it into JSON lines"
     else:
         return
     raise DataError(kind, file=path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qac_jax.errors import UserError
-from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, Piece, expand, find, text_lines
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.registry import JUDGEMENTS
@@ -28,12 +28,19 @@ class JudgementFormat:
     """A layout of one judgement a line; a file of `readers/judgements` declares one as FORMAT.
 
     columns: what they are called. matches: where another format has as many, which lines are
-    its own (None: all that no other one takes).
+    its own (None: all that no other one takes). read: what reads a data set by its name, where
+    the format is not a layout of lines but a library's.
     """
 
     columns: tuple[str, ...]
     parse: Callable[[Sequence[str]], Judgement]
     matches: Callable[[Sequence[str]], bool] | None = None
+    read: Callable[[str], Iterator[Judgement]] | None = None
+
+    @property
+    def by_name(self) -> bool:
+        """Whether FORMAT:NAME stands for the judgements of a data set."""
+        return self.read is not None
 
 
 def read_judgements(
@@ -44,30 +51,42 @@ def read_judgements(
     skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Judgement]:
-    """All judgements of a file. Where the known ids are given (sets, or `IdSet` for millions),
-    a judgement of a query without text or of a passage that is nowhere is a bad record.
+    """All judgements of a file or a data set. Where the known ids are given (sets, or `IdSet` for
+    millions), a judgement of a query without text or of a passage that is nowhere is a bad record.
     """
     bad = BadLines(skip_bad) if bad is None else bad
-    known, formats = IdSet(), _by_width()
+    known = IdSet()
+    for place, judgement in _parsed(path, bad):
+        query, passage, _ = judgement
+        if queries is not None and query not in queries:
+            bad.add(f"query {query!r} has no text among the queries", place)
+        elif passages is not None and passage not in passages:
+            bad.add(f"passage {passage!r} is not in the corpus", place)
+        elif not known.add(f"{query}\t{passage}"):
+            bad.add(f"passage {passage!r} was judged for query {query!r} before", place)
+        else:
+            yield judgement
+
+
+def _parsed(path: str | os.PathLike[str], bad: BadLines) -> Iterator[tuple[Place, Judgement]]:
+    """Every judgement with its place; lines that are none go to `bad`."""
+    if named := JUDGEMENTS.named(path):
+        format, name = named
+        read = JUDGEMENTS.get(format).read
+        assert read is not None
+        for number, judgement in enumerate(read(name), start=1):
+            yield Place(name, number), judgement
+        return
+    formats = _by_width()
     for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel")):
         for line in text_lines(Piece(file), bad):
             try:
                 judgement = _parse(line, formats)
-                if judgement is None:
-                    continue
-                if queries is not None and judgement.query not in queries:
-                    raise BadRecord(f"query {judgement.query!r} has no text among the queries")
-                if passages is not None and judgement.passage not in passages:
-                    raise BadRecord(f"passage {judgement.passage!r} is not in the corpus")
-                if not known.add(f"{judgement.query}\t{judgement.passage}"):
-                    raise BadRecord(
-                        f"passage {judgement.passage!r} was judged for query "
-                        f"{judgement.query!r} before"
-                    )
             except BadRecord as error:
                 bad.add(error, line.place)
                 continue
-            yield judgement
+            if judgement is not None:
+                yield line.place, judgement
 
 
 def judgements_file(folder: str | os.PathLike[str], split: str) -> str:
@@ -104,6 +123,8 @@ def _by_width() -> dict[int, list[JudgementFormat]]:
     """The formats by their number of columns, those with a condition first."""
     by_width: dict[int, list[JudgementFormat]] = {}
     for format in sorted(JUDGEMENTS.all().values(), key=lambda f: f.matches is None):
+        if format.by_name:
+            continue
         by_width.setdefault(len(format.columns), []).append(format)
     return by_width
 

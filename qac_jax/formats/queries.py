@@ -37,10 +37,12 @@ class QueryFormat:
 
     read: (file, bad) -> the queries of one file.
     recognise: how sure it is that a sample of a file is its own.
+    by_name: whether the file is the name of a data set, which NAME:FILE then stands for.
     """
 
     read: Callable[[str, BadLines], Iterator[Query]]
     recognise: Recognise = never
+    by_name: bool = False
 
 
 def with_score(query: str, share: float) -> str:
@@ -75,10 +77,13 @@ def read_queries(
     skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Query]:
-    """All queries of a file, folder or pattern. An id that repeats is a bad record."""
+    """All queries of a file, folder, pattern or data set. An id that repeats is a bad record."""
     bad = BadLines(skip_bad) if bad is None else bad
     known = IdSet()
-    for file in _files(os.fspath(path)):
+    named = QUERIES.named(path)
+    if named:
+        format = named[0]
+    for file in [named[1]] if named else _files(os.fspath(path)):
         reader = QUERIES.get(_format_of(file) if format == "auto" else format)
         for query in reader.read(file, bad):
             place = query.place or Place(file)

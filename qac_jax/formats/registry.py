@@ -3,6 +3,7 @@
     DOCUMENTS.names()              what --format may be
     DOCUMENTS.get("beir").read     what reads it
     QUERIES.detect(sample(file))   the format that a file looks like
+    DOCUMENTS.named("tfds:squad")  the format and the name of a data set that is fetched by name
 
 A new format is one new file there: its name is the format's, and it declares FORMAT. `pages` holds
 the kinds of files that the format `folder` reads.
@@ -11,6 +12,7 @@ the kinds of files that the format `folder` reads.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -51,6 +53,13 @@ class Registry(Generic[F]):
         if name not in (names := self.names()):
             raise UserError(f"unknown {self._what} {name!r}; {nearest(name, names)}")
         return importlib.import_module(f"{self._package}.{name}").FORMAT
+
+    def named(self, text: str | os.PathLike[str]) -> tuple[str, str] | None:
+        """(format, name) of a data set by its name; None for files, which come first."""
+        scheme, colon, name = os.fspath(text).partition(":")
+        if not colon or not name or scheme not in self.names() or os.path.exists(text):
+            return None
+        return (scheme, name) if getattr(self.get(scheme), "by_name", False) else None
 
     def all(self) -> dict[str, F]:
         return {name: self.get(name) for name in self.names()}

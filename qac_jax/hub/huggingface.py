@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,11 +27,13 @@ from qac_jax.hub import (
     head_files,
     hf_config,
     name_maps,
+    names,
     parameters,
     sentence_transformers,
     weights,
 )
 from qac_jax.hub.backbones import Loaded, Options
+from qac_jax.hub.names import TOKENIZER_FILES
 from qac_jax.models import architecture
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
@@ -42,48 +43,11 @@ from qac_jax.models.pooling import POOLINGS
 
 Place = str | os.PathLike[str]
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
 DEFAULT = Options()
 # The kind of artefact that is a Hugging Face folder as well (`qac export`).
 EXPORTED = "model"
 FORMS = ("sentence_transformers", "dpr")
 DTYPES = ("float32", "float16")
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-def resolve(place: Place) -> Path:
-    """A folder as it is; any other name is looked up at the Hugging Face hub."""
-    path = Path(place)
-    if path.is_dir():
-        return path
-    name = os.fspath(place)
-    if path.exists() or not _HUB_NAME.fullmatch(name):
-        raise UserError(f"there is no folder {name}; pass the path of a Hugging Face model folder")
-    try:
-        import huggingface_hub
-
-        described = ["*.json", "*.txt", "*.model"]
-        folder = huggingface_hub.snapshot_download(
-            name, allow_patterns=[*described, "*.safetensors"]
-        )
-        if not any(Path(folder).rglob("*.safetensors")):
-            folder = huggingface_hub.snapshot_download(name, allow_patterns=[*described, "*.bin"])
-    except Exception as error:  # offline, unknown, private, gated …: many types, one meaning
-        raise UserError(
-            f"there is no folder {name}, and the Hugging Face hub does not give a model of that "
-            f"name ({type(error).__name__}); pass the path of a folder that holds it"
-        ) from None
-    return Path(folder)
 
 
 def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAULT) -> Loaded:
@@ -94,7 +58,7 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     trained. Heads beside an encoder: `load_heads`. With `Options(mlm_head=True,
     allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
-    folder, options = resolve(place), _with(runtime, options)
+    folder, options = names.folder(place), _with(runtime, options)
     if artifacts.peek(folder) is not None:
         artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
         if artifact.kind == parameters.KIND:
@@ -167,14 +131,14 @@ def load_heads(
     """Pre-training heads "c_head" and "d_head" of a file, or of a folder that holds one."""
     path = Path(place)
     return head_files.load(
-        path if path.exists() else resolve(place), config, window, _with(runtime, options)
+        path if path.exists() else names.folder(place), config, window, _with(runtime, options)
     )
 
 
 def has_heads(place: Place) -> bool:
     """Whether a folder or file holds any pre-training head."""
     path = Path(place)
-    return head_files.there(path if path.exists() else resolve(place))
+    return head_files.there(path if path.exists() else names.folder(place))
 
 
 def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:
@@ -211,7 +175,7 @@ def save(
     for name, value, valid in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
         if value not in valid:
             raise UserError(f"{name}={value!r} is not known; {nearest(value, valid)}")
-    sources = None if tokenizer is None else _tokenizer_files(resolve(tokenizer))
+    sources = None if tokenizer is None else _tokenizer_files(names.folder(tokenizer))
     params = backbones.loop_params(variables)
     if dtype == "float16":
         params = jax.tree.map(weights.halved, params)

@@ -20,7 +20,7 @@ import numpy as np
 
 from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
 from qac_jax.errors import UserError
-from qac_jax.hub import hf_config, huggingface, sentence_transformers
+from qac_jax.hub import hf_config, huggingface, names, sentence_transformers
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
@@ -54,11 +54,11 @@ class Encoder:
         inference: Inference = BY_DEVICE,
         prompts: Mapping[str, str] = _NO_PROMPTS,
     ) -> Encoder:
-        """From an artefact of ours, or a Hugging Face or sentence-transformers folder.
+        """From an artefact of ours, a Hugging Face or sentence-transformers folder, or its name.
 
         `prompts` replace those of the folder, by side.
         """
-        folder = huggingface.resolve(place)
+        folder = names.folder(place)
         wanted = {"yes": True, "no": False}.get(options.normalize)
         module, variables = huggingface.load_dual_encoder(
             folder,
@@ -205,7 +205,7 @@ def memory(
 ) -> dict[str, Any]:
     """What an artefact of vectors stores about its encoder, for `Encoder.remembered`."""
     return {
-        "path": os.path.abspath(place),
+        "path": names.pinned(os.path.abspath(place)),
         "options": dataclasses.asdict(options),
         "inference": dataclasses.asdict(inference),
         "prompts": dict(prompts),

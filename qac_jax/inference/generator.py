@@ -22,7 +22,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
-from qac_jax.hub import huggingface
+from qac_jax.hub import huggingface, names
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import BY_DEVICE, Inference
@@ -87,7 +87,7 @@ class Generator:
         max_input: int = 512,
     ) -> Generator:
         """From an artefact of ours or a Hugging Face folder."""
-        folder = huggingface.resolve(place)
+        folder = names.folder(place)
         dtype = dtype_of(inference.precision)
         module, variables = huggingface.load(folder, Runtime(dtype=dtype))
         if not isinstance(module, T5):

@@ -24,7 +24,7 @@ from qac_jax.data.form import Form, form_of
 from qac_jax.errors import UserError
 from qac_jax.formats.queries import shares, with_score
 from qac_jax.formats.runs import Ranking, Run, ranked
-from qac_jax.hub import huggingface
+from qac_jax.hub import huggingface, names
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
 from qac_jax.inference.runner import Runner, dtype_of, prefetched
@@ -62,7 +62,7 @@ class Reranker:
         inference: Inference = BY_DEVICE,
     ) -> Reranker:
         """From an artefact of ours, or a Hugging Face folder of a sequence classifier."""
-        folder = huggingface.resolve(place)
+        folder = names.folder(place)
         dtype = dtype_of(inference.precision)
         module, variables = huggingface.load(folder, Runtime(dtype=dtype, scan=True))
         if not isinstance(module, CrossEncoder):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from qac_jax.errors import UserError
-from qac_jax.hub import huggingface, parameters, sentence_transformers
+from qac_jax.hub import names
 from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import Tokenizer
 
@@ -18,15 +18,11 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 def tokenizer_folder(folder: Path) -> Path:
     """Where a model's tokenizer is: in its folder, or in the sub-folder that its format uses."""
-    usual = [folder / name for name in (parameters.TOKENIZER, ".", "0_Transformer", "passage")]
-    if sentence_transformers.is_folder(folder):
-        usual.append(sentence_transformers.transformer_folder(folder))
-    for place in usual:
-        if any((place / file).is_file() for file in huggingface.TOKENIZER_FILES):
-            return place
+    if place := names.tokenizer_folder(folder):
+        return place
     raise UserError(
-        f"{folder} does not contain a tokenizer; copy {huggingface.TOKENIZER_FILES[0]} of the "
-        "model into it"
+        f"{folder} does not contain a tokenizer; copy {names.TOKENIZER_FILES[0]} of the model into "
+        "it"
     )
 
 

@@ -145,6 +145,8 @@ def run(
     _refuse_foreign(root, grid)
     finished: dict[str, Artifact] = {}
     clock = _Clock(todo)
+    for cell in todo:
+        inputs.look_up(cell.stages)
     for number, cell in enumerate(todo, start=1):
         label = f"[cell {number}/{len(todo)}] {cell.name}"
         folders = {name: root / place for name, place in cell.places.items()}

@@ -5,10 +5,12 @@
 An input's value is one text on the command line, in gin and in Python:
 
 - the folder of an artefact of one of its kinds;
-- a model folder, where MODEL is among its kinds: ours, Hugging Face's, sentence-transformers';
+- a model folder, where MODEL is among its kinds: ours, Hugging Face's, sentence-transformers', or
+  the name of a model at the Hub (`owner/name`, `owner/name@revision`; a folder of that name here
+  comes first, unless one writes `hf:owner/name`);
 - a file, a folder, a pattern, several of them joined by commas, or the name of a data set
   (`tfds:squad`), where FILE is among its kinds;
-- the name of a vocabulary, where TOKENIZER is its kind;
+- the name of a vocabulary, where TOKENIZER is its kind, or a model of which it is;
 - in recipes `stage:NAME`, the output of another stage, or `stage:NAME/FILE`, a file in it;
 - `data:NAME`, NAME below the recipe's data folder (`data:` is that folder itself);
 - `shipped:NAME`, what comes with the package.
@@ -19,10 +21,12 @@ An input's value is one text on the command line, in gin and in Python:
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from etils import epath
@@ -30,7 +34,8 @@ from etils import epath
 from qac_jax import artifacts, fields, hashing
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
-from qac_jax.hub import shipped
+from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES
+from qac_jax.hub import hub_cache, names, shipped
 
 
 # The text that names an input.
@@ -41,7 +46,7 @@ FILE, MODEL = "file", "model"
 # A vocabulary that ships or a folder with one; the stage's `environment` says which it is.
 TOKENIZER = "tokenizer"
 
-STAGE, DATA, SHIPPED = "stage:", "data:", "shipped:"
+STAGE, DATA = "stage:", "data:"
 
 # Files of a linked folder whose size and time are noted.
 _LISTED = 10_000
@@ -161,13 +166,38 @@ def references(stage: Any) -> dict[str, str]:
 
 
 def located(stage: Any, folders: Mapping[str, epath.Path], data_dir: str) -> Any:
-    """The stage with every `stage:`, `data:` and `shipped:` replaced by its path."""
-    changes: dict[str, Any] = {}
-    for name in set_inputs(stage):
-        label = f"{stage.VERB}.{name}"
-        changes[name] = ",".join(
-            place(part, label, folders, data_dir) for part in split(stage, name)
+    """The stage with every `stage:` and `data:` replaced by its path."""
+    return _changed(stage, lambda part, label, _: place(part, label, folders, data_dir))
+
+
+def resolved(stage: Any) -> Any:
+    """The stage with what ships and what comes from the Hub replaced by its path."""
+    return _changed(stage, _resolved)
+
+
+def look_up(stages: Mapping[str, Any]) -> None:
+    """Raises for a name that is not known, before any stage of a recipe runs."""
+    for name, stage in stages.items():
+        try:
+            resolved(stage)
+        except UserError as error:
+            raise UserError(f"stage {name}: {error}") from error
+
+
+def pinned(stage: Any) -> Any:
+    """The stage with snapshots of the Hub named as such, to be written down: owner/name@COMMIT."""
+    return _changed(stage, lambda part, label, kinds: names.pinned(part))
+
+
+def _changed(stage: Any, change: Callable[[str, str, Sequence[str]], str]) -> Any:
+    """The stage with every part of its inputs changed, given that part, its label and kinds."""
+    changes = {
+        name: ",".join(
+            change(part, f"{stage.VERB}.{name}", field.metadata["kinds"])
+            for part in split(stage, name)
         )
+        for name, field in set_inputs(stage).items()
+    }
     return dataclasses.replace(stage, **changes) if changes else stage
 
 
@@ -178,11 +208,6 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
         if name not in folders:
             raise UserError(f"{label} = {part!r} names a stage of a recipe; give a folder here")
         return os.path.join(folders[name], file) if file else os.fspath(folders[name])
-    if part.startswith(SHIPPED):
-        try:
-            return shipped.folder(part.removeprefix(SHIPPED))
-        except UserError as error:
-            raise UserError(f"{label}: {error}") from None
     if not part.startswith(DATA):
         return part
     if not data_dir and not folders:
@@ -193,6 +218,19 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
             "--data_dir DIR"
         )
     return os.path.join(data_dir, part.removeprefix(DATA)) if part != DATA else data_dir
+
+
+def _resolved(part: str, label: str, kinds: Sequence[str]) -> str:
+    """The path of what ships, or of a model or tokenizer at the Hub; others as they are."""
+    want = next((kind for kind in (MODEL, TOKENIZER) if kind in kinds), "")
+    try:
+        if part.startswith(shipped.SCHEME):
+            return shipped.folder(part.removeprefix(shipped.SCHEME))
+        if want and not part.startswith((STAGE, DATA)) and "://" not in part:
+            return names.located(part, want)
+    except UserError as error:
+        raise UserError(f"{label}: {error}") from error
+    return part
 
 
 def opened(stage: Any) -> Inputs:
@@ -242,19 +280,28 @@ def identities(inputs: Inputs) -> dict[str, str]:
 def identity(text: str) -> str:
     """The hash of the bytes of a file, a folder, a pattern or a list of them.
 
-    A name such as `tfds:squad` is its own identity, since the data may not be downloaded yet.
+    A name such as `tfds:squad` is its own identity, since the data may not be downloaded yet, and
+    a snapshot of the Hub has its name and commit, since its folder may hold some files or all.
     """
     if not text:
         return ""
+    if hub_cache.origin(Path(text)) is not None:
+        return f"{names.HUB}{names.pinned(text)}"
     if not os.path.exists(text):
         if "," in text:
             return fields.digest([identity(part.strip()) for part in text.split(",")])
         if matches := sorted(glob.glob(text)):
             return fields.digest([identity(match) for match in matches])
-        if _SCHEME.match(text) and "://" not in text:
-            return text
+        if _named(text):
+            commit = names.data_commit(text)
+            return f"{text.partition('@')[0]}@{commit}" if commit else text
         if "://" not in text:
-            raise UserError(f"{text} does not exist; give an existing file or folder")
+            scheme = text.partition(":")[0]
+            close = difflib.get_close_matches(
+                scheme, [*DOCUMENTS.names(), "stage", "data", "shipped"], n=1
+            )
+            hint = f"; did you mean {close[0]}:?" if close and _SCHEME.match(text) else ""
+            raise UserError(f"{text} does not exist; give an existing file or folder{hint}")
     path = epath.Path(text)
     if not path.exists():
         raise UserError(f"{text} does not exist; give an existing file or folder")
@@ -285,14 +332,19 @@ def _identity_in(path: str) -> str:
 def _listing(path: str) -> list[str]:
     """What a linked folder holds, by name, size and time: the first thousands of its files."""
     entries = [os.path.realpath(path)]
-    for folder, names, files in os.walk(path):
-        names.sort()
+    for folder, below, files in os.walk(path):
+        below.sort()
         for name in sorted(files):
             if len(entries) >= _LISTED:
                 return entries
             status = os.lstat(os.path.join(folder, name))
             entries.append(f"{folder}/{name} {status.st_size} {status.st_mtime_ns}")
     return entries
+
+
+def _named(text: str) -> bool:
+    """Whether it is the name of a data set that some format reads."""
+    return any(registry.named(text) for registry in (DOCUMENTS, QUERIES, JUDGEMENTS))
 
 
 def _path(value: Artifact | epath.Path) -> epath.Path:

@@ -107,6 +107,7 @@ def run(
             raise UserError(f"the recipe has no stage {name!r}; {nearest(name, stages)}")
     _refuse_foreign(root, stages)
     forced = _with_dependants(stages, start) if start else set()
+    inputs.look_up(stages)
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
         if only and name != only:

@@ -32,7 +32,10 @@ class Workers:
 
     workers: int = option(0, "worker processes (0: one per core)", affects_result=False)
     runner: str = option(
-        "local", "local, or an Apache Beam runner such as DirectRunner", affects_result=False
+        "local",
+        "who does the work",
+        shown=("local", "an Apache Beam runner such as DirectRunner"),
+        affects_result=False,
     )
     runner_options: str = option("", "flags of the Beam runner", affects_result=False)
 

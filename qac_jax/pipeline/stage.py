@@ -131,6 +131,7 @@ def is_done(stage: Stage, out: epath.PathLike) -> Artifact | None:
     if record is None or not record["finished"]:
         return None
     try:
+        stage = inputs.resolved(stage)
         key = key_of(stage, inputs.identities(inputs.opened(stage)))
         return artifacts.load(out) if record["key"] == key else None
     except UserError:
@@ -152,6 +153,7 @@ def execute(
     verb = verb or stage.verb
     fields.check(stage)
     stage.check()
+    stage = inputs.resolved(stage)
     opened = inputs.opened(stage)
     identities = inputs.identities(opened)
     key = key_of(stage, identities)
@@ -178,7 +180,7 @@ def execute(
             schema=stage.SCHEMA,
             key=key,
             stage=verb,
-            fields=fields.describe(stage),
+            fields=fields.describe(inputs.pinned(stage)),
             inputs=identities,
             seed=stage.seed,
             replace=replace,

@@ -20,6 +20,7 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
+from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.vectors import Vectors, shard_names
@@ -121,6 +122,8 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
     for place in places:
         if os.path.isdir(place):
             return place
+    if names.parsed(places[-1]) is not None:
+        return os.fspath(names.folder(places[-1]))
     raise UserError(
         f"the encoder of {index.path} is not at {places[-1]} any more; say where it "
         "is by --encoder (--model does the same)"

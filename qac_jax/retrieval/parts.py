@@ -121,8 +121,8 @@ def encoder_seen_from(known: Mapping[str, Any], out: Writer, base: str = "") -> 
     if base and "relative" in known:
         together = os.path.normpath(os.path.join(base, known["relative"]))
         path = together if os.path.isdir(together) else path
-    if "://" in path or "://" in str(out.path):
-        return {**known, "path": path}
+    if not os.path.isabs(path) or "://" in path or "://" in str(out.path):
+        return {**known, "path": path}  # a name at the Hub, or in a store
     relative = os.path.relpath(path, os.path.abspath(os.fspath(out.path)))
     return {**known, "path": path, "relative": relative}
 

@@ -16,6 +16,15 @@ THEORETICAL, MIN_MAX, Z = SCALES = ("theoretical", "min_max", "z")
 GRID = tuple(n / 10 for n in range(11))
 
 
+def stemmers() -> tuple[str, ...]:
+    """The languages of the stemmers that are installed, and none."""
+    try:
+        import Stemmer
+    except ImportError:
+        return ()
+    return ("", *Stemmer.algorithms())
+
+
 @dataclasses.dataclass(frozen=True)
 class Labelling:
     """How a teacher's scores become labels (`retrieval/labelling.py`)."""

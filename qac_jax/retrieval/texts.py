@@ -75,6 +75,7 @@ def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
 
 def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
     """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known format."""
+    format, path = documents.source(format, path)
     format = detect(path) if format == "auto" else format
     if format == TOKENS:
         yield from read_tokens(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax.artifacts import Writer
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.retrieval.settings import stemmers
 
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Bm25(Stage):
     k1: float | None = option(None, "k1, instead of the preset's")
     b: float | None = option(None, "b, instead of the preset's")
     variant: str = option("lucene", "formula", choices=("lucene", "robertson", "atire"))
-    stemmer: str = option("english", "Snowball stemmer (empty: none)")
+    stemmer: str = option("english", "Snowball stemmer (empty: none)", choices=stemmers)
     stop_words: bool = option(True, "remove Lucene's English stop words")
     titles: bool = option(True, "index a passage's title with its text")
 

@@ -75,7 +75,7 @@ class Export(Stage):
         from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
         from qac_jax.models.layers import Runtime
 
-        place = huggingface.resolve(Path(inputs.text("model")))
+        place = Path(inputs.text("model"))
         loaded = huggingface.load(place, Runtime(scan=True))
         module, variables = self._shaped(loaded, place)
         tokenizer = tokenizer_of(place)

@@ -12,6 +12,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.text.sentences import SPLITTERS
 
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class Pairs(Stage):
     prefix: str = option("text2query: ", "text before every input of a query generator")
     prompts: Mapping[str, Any] | None = option(None, "the four prompts, instead of AugTriever's")
     splitter: str = option(
-        "auto", "sentence splitter: auto, punkt_tab, shipped, or a file of learned parameters"
+        "auto",
+        "sentence splitter, or a file of learned parameters",
+        shown=SPLITTERS,
     )
     at_most: int = option(
         0, "at most N pairs of each collection or of the passages, drawn at random (0: all)"

@@ -15,6 +15,7 @@ from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 from qac_jax.text.cutting import Cutting
+from qac_jax.text.sentences import SPLITTERS
 
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Prepare(Stage):
         default="wordpiece-16k",
     )
     splitter: str = option(
-        "auto", "sentence splitter: auto, punkt_tab, shipped, or a file of learned parameters"
+        "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
     )
     train_vocab: int = option(
         0, "first learn a lower-cased WordPiece vocabulary of this size on the corpus (0: no)"
@@ -85,7 +86,7 @@ class Prepare(Stage):
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
-        elif self._format() == FOLDER:
+        elif self._source()[0] == FOLDER:
             identities["pypdf"] = pdf.version()
         return identities
 
@@ -114,10 +115,10 @@ class Prepare(Stage):
         from qac_jax.formats import documents
 
         del inputs  # the format's reader opens them by path or name
-        format = self._format()
-        pieces = documents.shards(format, self._path(), self.shards or None, self._options())
+        format, path = self._source()
+        pieces = documents.shards(format, path, self.shards or None, self._options())
         if self.format == AUTO:
-            progress.say(f"prepare: {self._path()} is read as format {format}")
+            progress.say(f"prepare: {path} is read as format {format}")
         out.info["format"] = format
         if not pieces:
             raise UserError(f"{self._path()} holds no documents; check --documents and --format")
@@ -126,16 +127,16 @@ class Prepare(Stage):
         self._finish(self._prepared(shards, out), out, tokenizer)
 
     def _path(self) -> str:
-        """The argument of the format's reader: packages, files, or a name without its scheme."""
-        if self.format == PYTHON_DOCS:
-            return self.packages
-        return self.documents.removeprefix(f"{self.format}:")
+        """What is read: packages, files, or a data set by its name."""
+        return self.packages if self.format == PYTHON_DOCS else self.documents
 
-    def _format(self) -> str:
-        """The format itself where it is to be recognised."""
+    def _source(self) -> tuple[str, str]:
+        """The format, recognised where it is to be, and what its reader takes."""
+        from qac_jax.formats import documents
         from qac_jax.retrieval import texts
 
-        return texts.format_of(self.documents) if self.format == AUTO else self.format
+        format, path = documents.source(self.format, self._path())
+        return (texts.format_of(path) if format == AUTO else format), path
 
     def _options(self) -> dict[str, str]:
         from qac_jax.formats import documents

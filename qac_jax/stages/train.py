@@ -19,7 +19,7 @@ from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
 from qac_jax.processes import Place
-from qac_jax.training.settings import Devices, Monitoring, Schedule
+from qac_jax.training.settings import OF_OBJECTIVE, OF_OPTIMIZER, Devices, Monitoring, Schedule
 
 
 STARTS = ("init", "words")
@@ -41,7 +41,10 @@ class Train(Stage):
     )
     GROUPS = (at_most_one_of("init", "words"),)
 
-    objective: Any = option(help="objective to train, bound in gin")
+    objective: Any = option(
+        help="objective to train, in a --gin_file, and the model of a new encoder in another",
+        shown=OF_OBJECTIVE,
+    )
     examples: Ref = input("training examples", kinds=("examples",))
     validation: Ref = input("validation examples", kinds=("examples",), default="")
     init: Ref = input(
@@ -52,7 +55,7 @@ class Train(Stage):
         kinds=("parameters", MODEL),
         default="",
     )
-    optimizer: Any = option(None, "optimiser, an Optimizer bound in gin (default: AdamW)")
+    optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
         "auto",
         "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",

@@ -26,9 +26,9 @@ import optax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.training import schedules, transforms
+from qac_jax.training.settings import OPTIMIZERS, SCHEDULES
 
 
-OPTIMIZERS = ("adamw", "adamw_hf", "lamb", "lamb_paddle18")
 _EPSILON = {"adamw": 1e-8, "adamw_hf": 1e-8, "lamb": 1e-6, "lamb_paddle18": 1e-6}
 _CORRECTION = {
     "adamw": "torch",
@@ -67,10 +67,10 @@ class Optimizer:
             raise UserError(
                 f"optimizer name={self.name!r} is not known; {nearest(self.name, OPTIMIZERS)}"
             )
-        if self.schedule_name not in schedules.SCHEDULES:
+        if self.schedule_name not in SCHEDULES:
             raise UserError(
                 f"schedule_name={self.schedule_name!r} is not known; "
-                + nearest(self.schedule_name, schedules.SCHEDULES)
+                + nearest(self.schedule_name, SCHEDULES)
             )
         for field in ("no_decay", "frozen"):
             patterns = getattr(self, field)

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.training.settings import SCHEDULES
 
 
 Schedule = Callable[[jax.Array | int], jax.Array]
-SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
 
 
 def warmup_steps(name: str, total: int, ratio: float, steps: int) -> int:

@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+
+
+OPTIMIZERS = ("adamw", "adamw_hf", "lamb", "lamb_paddle18")
+SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
+# Tables of sharding rules (mesh.py).
+RULES = ("default", "fsdp", "tensor", "replicated")
+
+_GIN = Path(__file__).parents[2] / "gin_configs"
+
+
+def gin_files(folder: str) -> tuple[str, ...]:
+    """The names of the gin files of a folder of gin_configs, where it is beside the package."""
+    return tuple(sorted(path.stem for path in (_GIN / folder).glob("*.gin")))
+
+
+# What `--help` of training lists of the settings that gin binds.
+OF_OBJECTIVE = {
+    "objectives/NAME.gin": gin_files("objectives"),
+    "models/NAME.gin": gin_files("models"),
+}
+OF_OPTIMIZER = {
+    "optimizers.Optimizer.name": OPTIMIZERS,
+    "optimizers.Optimizer.schedule_name": SCHEDULES,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +83,7 @@ class Devices:
         "sizes of the mesh axes data, fsdp, tensor (-1: the rest of the devices)",
         affects_result=False,
     )
-    rules: str = option("default", "table of sharding rules", affects_result=False)
+    rules: str = option("default", "table of sharding rules", choices=RULES, affects_result=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import toy_hub
 
+from qac_jax import artifacts, cli
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents
 from qac_jax.formats.documents import Passage, Section
-from qac_jax.formats.readers.documents import huggingface, ir_datasets, tfds
+from qac_jax.formats.judgements import read_judgements
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.readers.documents import hf, ir_datasets, tfds
+from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.hub import names
+from qac_jax.pipeline import inputs
+from qac_jax.retrieval.texts import read_passages
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     """Every test opens its data sets anew."""
-    for library in (tfds, huggingface, ir_datasets):
+    for library in (tfds, hf, ir_datasets):
         library.opened.cache_clear()
     yield
-    for library in (tfds, huggingface, ir_datasets):
+    for library in (tfds, hf, ir_datasets):
         library.opened.cache_clear()
 
 
@@ -35,7 +44,7 @@ def _whole(format: str, name: str, count: int, **options: Any) -> list[documents
     "format, module, package",
     [
         ("tfds", "tensorflow_datasets", "tensorflow-datasets"),
-        ("huggingface", "datasets", "datasets"),
+        ("hf", "datasets", "datasets"),
         ("ir_datasets", "ir_datasets", "ir_datasets"),
     ],
 )
@@ -61,25 +70,25 @@ def _huggingface(monkeypatch, rows: list[dict[str, Any]]) -> list[tuple[Any, ...
 def test_hugging_face(monkeypatch):
     rows = [{"id": i, "title": f"T{i}", "text": f"text {i}", "tags": ["x"]} for i in range(2500)]
     calls = _huggingface(monkeypatch, rows)
-    whole = list(documents.read("huggingface", "org/name:config", split="test"))
+    whole = list(documents.read("hf", "org/name:config", split="test"))
     assert calls == [("org/name", "config", "test")]
     assert [d.id for d in whole] == [str(i) for i in range(2500)]
     assert whole[3].title == "T3" and whole[3].sections == (Section("", "text 3"),)
     for count in (1, 3, 7):
-        assert _whole("huggingface", "org/name:config", count, split="test") == whole
+        assert _whole("hf", "org/name:config", count, split="test") == whole
 
 
 def test_records_of_a_named_data_set_can_be_bad(monkeypatch):
     _huggingface(monkeypatch, [{"id": 1, "text": "a"}, {"id": 2, "text": ""}])
     with pytest.raises(DataError, match="text of '2' is empty") as error:
-        list(documents.read("huggingface", "org/name"))
+        list(documents.read("hf", "org/name"))
     assert (error.value.file, error.value.line) == ("org/name", 2)
 
 
 def test_what_cannot_be_loaded_is_one_sentence(monkeypatch):
     _huggingface(monkeypatch, [])
     with pytest.raises(UserError, match="'no/such' cannot be loaded .ConnectionError: no network"):
-        list(documents.read("huggingface", "no/such"))
+        list(documents.read("hf", "no/such"))
 
 
 def test_ir_datasets(monkeypatch):
@@ -140,3 +149,70 @@ def test_tensorflow_datasets(monkeypatch):
     with pytest.raises(DataError, match="'text' is not UTF-8: byte 0xff") as error:
         list(documents.read("tfds", "wiki/en", data_dir="/data"))
     assert error.value.line == 6
+
+
+def _scifact(monkeypatch) -> None:
+    Text = namedtuple("Text", "doc_id title text")
+    Question = namedtuple("Question", "query_id text")
+    Grade = namedtuple("Grade", "query_id doc_id relevance iteration")
+    whole = SimpleNamespace(
+        docs_count=lambda: 3,
+        docs_iter=lambda: [Text(f"d{i}", f"Mill {i}", f"It stood by sea {i}.") for i in range(3)],
+        queries_iter=lambda: iter([Question("q1", "Where did mill 1 stand?")]),
+        qrels_iter=lambda: iter([Grade("q1", "d1", 2, "0"), Grade("q1", "d9", 1, "0")]),
+    )
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda name: whole))
+
+
+def test_a_name_says_its_format(monkeypatch, tmp_path):
+    _scifact(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    name = "ir_datasets:beir/scifact/test"
+    assert DOCUMENTS.named(name) == ("ir_datasets", "beir/scifact/test")
+    for other in ("jsonl:x", "tfds", "tfds:", "gs://bucket/x", "/tmp/x"):
+        assert DOCUMENTS.named(other) is None
+    (tmp_path / "tfds:x").write_text("a file comes first")
+    assert DOCUMENTS.named("tfds:x") is None
+
+    assert cli.main(["prepare", "--documents", name, "--cut", "none", "--out", "p"]) == 0
+    made = artifacts.load("p")
+    assert (made.count, made.inputs["documents"]) == (3, name)
+    assert [r["_id"] for r in read_passages(name)] == ["d0", "d1", "d2"]
+    assert [(q.id, q.text) for q in read_queries(name)] == [("q1", "Where did mill 1 stand?")]
+    assert list(read_judgements(name))[0] == ("q1", "d1", 2)
+    with pytest.raises(DataError, match="passage 'd9' is not in the corpus") as error:
+        list(read_judgements(name, passages={"d1"}))
+    assert (error.value.file, error.value.line) == ("beir/scifact/test", 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--documents", "hf:a/b", "--format", "beir"], "a data set of hf, and the format is beir"),
+        (["--documents", "tfd:squad"], "tfd:squad does not exist.*did you mean tfds:?"),
+        (["--documents", "ir_dataset:x"], "did you mean ir_datasets:?"),
+        (["--documents", "hf:a/b"], "needs datasets, which is not installed; run `pip install dat"),
+        (["--documents", "ir_datasets:x"], "run `pip install ir_datasets`"),
+    ],
+)
+def test_names_that_cannot_be_read(flags, sentence, monkeypatch, tmp_path, capsys):
+    for module in ("datasets", "ir_datasets"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(["prepare", *flags, "--out", str(tmp_path / "p")]) == 2
+    assert re.search(sentence, capsys.readouterr().err)
+
+
+def test_the_commit_of_a_data_set_is_part_of_what_is_made(monkeypatch, tmp_path):
+    toy_hub.pin(monkeypatch, tmp_path)
+    refs = tmp_path / "datasets--org--name" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("a" * 40)
+    assert inputs.identity("hf:org/name:part") == f"hf:org/name:part@{'a' * 40}"
+    assert inputs.identity("hf:org/other") == "hf:org/other"
+    assert inputs.identity(f"hf:org/name@{'b' * 40}") == f"hf:org/name@{'b' * 40}"
+    seen: list[Any] = []
+    load = SimpleNamespace(load_dataset=lambda *a, **options: seen.append(options) or [])
+    monkeypatch.setitem(sys.modules, "datasets", load)
+    list(documents.read(*documents.source("jsonl", "hf:org/name:part@v2")))
+    assert seen[0]["revision"] == "v2"
+    names.forget()

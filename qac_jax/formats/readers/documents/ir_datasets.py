@@ -21,12 +21,12 @@ from qac_jax.formats.files import Piece
 from qac_jax.formats.readers import named
 
 
-_WHAT = "the collection of ir_datasets"
+WHAT = "the collection of ir_datasets"
 
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     # The collection is fetched here, at the first question about its contents.
-    records = named.loaded(_WHAT, path, lambda: opened(path).docs_count())
+    records = named.loaded(WHAT, path, lambda: opened(path).docs_count())
     return named.ranges(path, records, count)
 
 
@@ -34,7 +34,7 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """Records with a body are documents; others (passages, abstracts) are judged as they are."""
     collection = opened(shard.path)
     for piece in shard.pieces:
-        records = named.loaded(_WHAT, shard.path, functools.partial(_begun, collection, piece))
+        records = named.loaded(WHAT, shard.path, functools.partial(_begun, collection, piece))
         for number, record in enumerate(records):
             place = Place(piece.file, piece.start + number + 1)
             try:
@@ -46,7 +46,7 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
 @functools.lru_cache(maxsize=2)
 def opened(name: str) -> Any:
     library = named.library("ir_datasets", "ir_datasets")
-    return named.loaded(_WHAT, name, lambda: library.load(name))
+    return named.loaded(WHAT, name, lambda: library.load(name))
 
 
 def _begun(collection: Any, piece: Piece) -> Iterator[Any]:
@@ -67,4 +67,4 @@ def _document(record: Any, place: Place) -> Document:
     return Document(name, title, passages=passages, source="ir_datasets", place=place)
 
 
-FORMAT = DocumentFormat(share, read)
+FORMAT = DocumentFormat(share, read, by_name=True)

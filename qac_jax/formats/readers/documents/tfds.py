@@ -34,5 +34,8 @@ def opened(name: str, split: str, data_dir: str) -> Any:
 
 
 FORMAT = DocumentFormat(
-    share, read, options={"split": "train", "data_dir": "", "id": "", "title": "", "text": ""}
+    share,
+    read,
+    by_name=True,
+    options={"split": "train", "data_dir": "", "id": "", "title": "", "text": ""},
 )

@@ -1,4 +1,4 @@
-"""A Hugging Face dataset by name, such as wikimedia/wikipedia:20231101.en."""
+"""A data set of the Hugging Face Hub, such as wikimedia/wikipedia:20231101.en@REVISION."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
 @functools.lru_cache(maxsize=2)
 def opened(name: str, split: str) -> Any:
     datasets = named.library("datasets", "datasets")
-    path, _, config = name.partition(":")
+    whole, _, revision = name.partition("@")
+    path, _, config = whole.partition(":")
+    more = {"revision": revision} if revision else {}
     return named.loaded(
         "the Hugging Face data set",
         name,
-        lambda: datasets.load_dataset(path, config or None, split=split),
+        lambda: datasets.load_dataset(path, config or None, split=split, **more),
     )
 
 
-FORMAT = DocumentFormat(share, read, options={"split": "train", "id": "", "title": "", "text": ""})
+FORMAT = DocumentFormat(
+    share, read, by_name=True, options={"split": "train", "id": "", "title": "", "text": ""}
+)

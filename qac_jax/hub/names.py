@@ -1,0 +1,292 @@
+"""The one resolver of names of models and tokenizers.
+
+    names.folder("out/retriever")        a folder is itself
+    names.folder("shipped:minilm")       what comes with the package
+    names.folder("owner/name@v1.0")      a model at the Hugging Face Hub: a branch, tag or commit
+    names.folder("hf:owner/name")        the same, even if there is a folder of that name here
+
+A model of the Hub is taken from its cache, or downloaded into it: no more files than are read here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qac_jax import progress
+from qac_jax.errors import UserError
+from qac_jax.hub import hub_cache, shipped
+from qac_jax.text import tokenizers
+
+
+MODEL, TOKENIZER = "model", "tokenizer"
+HUB = "hf:"
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+# Where a model folder may have its tokenizer.
+TOKENIZER_PLACES = ("tokenizer", ".", "0_Transformer", "passage")
+
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_DESCRIBED = ("*.json", "*.txt", "*.model")
+# The same model in other libraries' forms.
+_OTHER_FORMS = ("onnx", "openvino", "coreml", "original")
+_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[^\s@]+))?", re.ASCII)
+
+
+class HubName(NamedTuple):
+    """owner/name@revision; without a revision: the branch main."""
+
+    name: str
+    revision: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision}" if self.revision else self.name
+
+    @property
+    def command(self) -> str:
+        """What downloads it."""
+        revision = f" --revision {self.revision}" if self.revision else ""
+        return f"`hf download {self.name}{revision}`"
+
+
+def parsed(text: str) -> HubName | None:
+    """The model at the Hub that a text names, None where it cannot be such a name."""
+    match = _NAME.fullmatch(text.removeprefix(HUB))
+    if match is None or ".." in text or "--" in match["name"]:
+        return None
+    return HubName(match["name"], match["revision"] or "")
+
+
+def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
+    """The folder that a name stands for; `want` says whether its weights are needed."""
+    text = os.fspath(place)
+    if text.startswith(shipped.SCHEME):
+        return Path(shipped.folder(text.removeprefix(shipped.SCHEME)))
+    if os.path.isdir(text):
+        return Path(text)
+    name = None if os.path.exists(text) else parsed(text)
+    if name is None:
+        raise UserError(f"there is no folder {text}; give a model's folder or its name at the Hub")
+    owner = name.name.partition("/")[0]
+    local = owner != name.name and not name.revision and os.path.isdir(owner)
+    if local and not text.startswith(HUB) and hub_cache.snapshot(name.name) is None:
+        raise UserError(
+            f"there is no folder {text}, though there is a folder {owner}; give the path of an "
+            f"existing folder, or write {HUB}{name} for the model at the Hugging Face Hub"
+        )
+    try:
+        return _snapshot(name, want, str(hub_cache.folder()))
+    except UserError as error:
+        close = difflib.get_close_matches(text, shipped.names(), n=1)
+        hint = f"; did you mean {shipped.SCHEME}{close[0]}?" if close else ""
+        if want == TOKENIZER:
+            raise UserError(
+                f"tokenizer {text!r} is neither a folder nor one that is shipped "
+                f"({', '.join(tokenizers.shipped())}): {error}{hint}"
+            ) from error
+        raise UserError(f"{error}{hint}") from error
+
+
+def located(text: str, want: str = MODEL) -> str:
+    """The path that an input's text stands for; what cannot be a name stays as it is.
+
+    A tokenizer may be a vocabulary that ships, which keeps its name, or that of a model's folder.
+    """
+    if want == TOKENIZER and text in tokenizers.shipped():
+        return text
+    if not os.path.exists(text) and parsed(text) is None:
+        return text
+    place = folder(text, want) if not os.path.isfile(text) else Path(text)
+    if want == TOKENIZER:
+        place = tokenizer_folder(place) or place
+    return os.fspath(place)
+
+
+def tokenizer_folder(place: str | os.PathLike[str]) -> Path | None:
+    """Where the tokenizer of a model folder is, None if it has none."""
+    whole = Path(place)
+    places = [Path(os.path.normpath(whole / name)) for name in TOKENIZER_PLACES]
+    if (whole / "modules.json").is_file():
+        from qac_jax.hub import sentence_transformers  # which imports JAX
+
+        places.append(sentence_transformers.transformer_folder(whole))
+    for inside in places:
+        if any((inside / file).is_file() for file in TOKENIZER_FILES):
+            return inside
+    return None
+
+
+def pinned(place: str | os.PathLike[str]) -> str:
+    """The same place by a name that means these very files: owner/name@COMMIT for a snapshot."""
+    origin = hub_cache.origin(Path(place))
+    return str(HubName(*origin)) if origin else os.fspath(place)
+
+
+def data_commit(text: str) -> str:
+    """The commit of a data set at the Hub (hf:owner/name:part@revision) as far as is known."""
+    if not text.startswith(HUB):
+        return ""
+    whole, _, revision = text.removeprefix(HUB).partition("@")
+    name = parsed(whole.partition(":")[0])
+    return _data_commit(HubName(name.name, revision), str(hub_cache.folder())) if name else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _data_commit(name: HubName, cache: str) -> str:
+    del cache
+    import huggingface_hub
+
+    if hub_cache.is_commit(name.revision):
+        return name.revision
+    try:
+        info = huggingface_hub.HfApi().dataset_info(name.name, revision=name.revision or None)
+        return str(info.sha or "")
+    except Exception:  # no network, or refused: what the cache last saw
+        known = hub_cache.revisions(name.name, "dataset")
+        return known.get(name.revision or hub_cache.MAIN, "")
+
+
+def forget() -> None:
+    """Looks names up anew, although this process did so before."""
+    _snapshot.cache_clear()
+    _data_commit.cache_clear()
+
+
+def lacking(place: Path, want: str = MODEL) -> str:
+    """The first file that a model folder would need and does not have; "" where it has all."""
+    if want == TOKENIZER:
+        return "" if tokenizer_folder(place) else TOKENIZER_FILES[0]
+    described = list(_described(place))
+    if not described:
+        return "config.json"
+    return next((file for part in described for file in _lacking_weights(place, part)), "")
+
+
+@functools.lru_cache(maxsize=64)
+def _snapshot(name: HubName, want: str, cache: str) -> Path:
+    """The folder of a revision, looked up once a process, so that a run uses one commit."""
+    del cache
+    place, why = hub_cache.snapshot(*name), ""
+    # A commit never changes: where all of it is here, nobody needs to be asked.
+    if place is None or not hub_cache.is_commit(name.revision) or lacking(place, want):
+        place, why = _downloaded(name, want)
+        place = place or hub_cache.snapshot(*name)
+    if place is None:
+        raise _absent(name, why)
+    if file := lacking(place, want):
+        raise UserError(
+            f"{name} is not complete: {place} has no {file}; run {name.command} where there is a "
+            "network, or pass the path of another folder"
+        )
+    if place.name != name.revision:
+        progress.say(f"{name} is commit {place.name}")
+    return place
+
+
+def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
+    """The folder of a revision as the Hub has it now; where it cannot be reached: None, and why."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    def fetch(patterns: list[str]) -> Path:
+        folder = huggingface_hub.snapshot_download(
+            name.name,
+            revision=name.revision or None,
+            allow_patterns=patterns,
+            ignore_patterns=[f"{form}/*" for form in _OTHER_FORMS],
+        )
+        return Path(folder)
+
+    try:
+        if want == TOKENIZER:
+            return fetch(
+                ["config.json", *TOKENIZER_FILES, *(f"*/{f}" for f in TOKENIZER_FILES)]
+            ), ""
+        place = fetch([*_DESCRIBED, "*.safetensors"])
+        # Only a part without safetensors is read from PyTorch's files, which are as large.
+        bare = [part for part in _described(place) if any(_lacking_weights(place, part))]
+        if bare:
+            fetch([os.path.normpath(f"{part}/pytorch_model*.bin") for part in bare])
+        return place, ""
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"the Hugging Face Hub has {name.name}, but not its revision {name.revision!r}; give a "
+            "branch, a tag or a whole commit of it"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
+        if hub_cache.snapshot(*name):
+            return None, ""
+        raise UserError(
+            f"there is no folder {name}, and the Hugging Face Hub does not show you a model of "
+            f"that name ({type(error).__name__}); check the name, or log in with `hf auth login` "
+            "if it is private"
+        ) from error
+    except (TypeError, AttributeError):
+        raise
+    except Exception as error:  # no network, a proxy, a server: many types, one meaning
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk is full, or the folder is not ours
+        kind = type(error.__cause__ or error).__name__
+        return None, f"the Hub cannot be reached from here ({kind})"
+
+
+def _absent(name: HubName, why: str) -> UserError:
+    known = hub_cache.revisions(name.name)
+    what = f"there is no folder {name}, and the Hub's cache {hub_cache.folder()} "
+    if known:
+        wanted = name.revision or hub_cache.MAIN
+        what += f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
+    else:
+        what += "does not hold a model of that name"
+    return UserError(
+        f"{what}; {why}: run {name.command} where it can be, or pass the path of a model's folder"
+    )
+
+
+def _described(place: Path) -> Iterator[str]:
+    """The parts of a model folder that have weights, by their config.json; "." is the whole."""
+    for file in sorted(place.rglob("config.json")):
+        part = file.parent.relative_to(place)
+        if file.is_file() and not set(part.parts) & set(_OTHER_FORMS):
+            raw = _json(file)
+            if "model_type" in raw or "in_features" in raw:
+                yield part.as_posix()
+
+
+def _lacking_weights(place: Path, part: str) -> Iterator[str]:
+    """The weight files that are missing in a part of a model folder."""
+    inside = place / part
+    for name in _WEIGHTS:
+        index = inside / f"{name}.index.json"
+        if (inside / name).is_file():
+            return
+        if index.is_file():
+            shards = sorted(set(_json(index).get("weight_map", {}).values()))
+            yield from (s for s in shards if not (inside / s).is_file())
+            return
+    yield os.path.normpath(f"{part}/{_WEIGHTS[0]}")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """What a file says; nothing where it is damaged, which whoever reads it will report."""
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,288 @@
+"""Names of models: folders, what ships, and a fake cache of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import toy_hub
+
+from qac_jax import Retriever, artifacts, cli, verbs
+from qac_jax.errors import UserError
+from qac_jax.hub import hub_cache, huggingface, names, shipped
+from qac_jax.inference.reranker import Reranker
+from qac_jax.pipeline import inputs
+from qac_jax.pipeline.inputs import MODEL, TOKENIZER
+from qac_jax.retrieval.index import place_of_encoder
+from qac_jax.text import tokenizers
+
+
+class Hub(NamedTuple):
+    cache: Path
+    old: str  # the commits of tiny/encoder
+    new: str
+    folders: dict[str, Path]
+
+    def snapshot(self, commit: str, name: str = "tiny/encoder") -> Path:
+        return self.cache / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Hub:
+    root = tmp_path_factory.mktemp("hub")
+    cache, folders = root / "cache", {}
+    for name, seed in (("old", 0), ("new", 1)):
+        folders[name] = toy_hub.save_bert(root / name, seed=seed)
+    folders["cross"] = toy_hub.save_bert(root / "cross", "ForSequenceClassification")
+    old = toy_hub.add(cache, "tiny/encoder", folders["old"], refs=("v1.0", "pr/7"))
+    new = toy_hub.add(cache, "tiny/encoder", folders["new"], refs=("main",))
+    toy_hub.add(cache, "tiny/cross", folders["cross"])
+    toy_hub.add(cache, "tiny/bare", folders["old"], without=("model.safetensors",))
+    toy_hub.add(cache, "tiny/words", folders["old"], without=("model.safetensors", "config.json"))
+    sharded = root / "sharded"
+    sharded.mkdir()
+    (sharded / "config.json").write_text((folders["old"] / "config.json").read_text())
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (sharded / shards["a"]).write_bytes(b"half")
+    toy_hub.add(cache, "tiny/sharded", sharded)
+    return Hub(cache, old, new, folders)
+
+
+@pytest.fixture
+def hub(built: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    toy_hub.pin(monkeypatch, built.cache)
+    monkeypatch.chdir(tmp_path)
+    yield built
+    toy_hub.point(built.cache, "tiny/encoder", built.new, ("main",))
+    names.forget()
+
+
+def test_revisions(hub: Hub) -> None:
+    for text in ("tiny/encoder", "tiny/encoder@main", "hf:tiny/encoder", f"tiny/encoder@{hub.new}"):
+        assert names.folder(text) == hub.snapshot(hub.new), text
+    for text in ("tiny/encoder@v1.0", "tiny/encoder@pr/7", f"hf:tiny/encoder@{hub.old}"):
+        assert names.folder(text) == hub.snapshot(hub.old), text
+    assert hub_cache.revisions("tiny/encoder") == {
+        "main": hub.new,
+        "pr/7": hub.old,
+        "v1.0": hub.old,
+    }
+    assert names.pinned(names.folder("tiny/encoder@v1.0")) == f"tiny/encoder@{hub.old}"
+    assert names.pinned("out/retriever") == "out/retriever"
+
+
+def test_a_folder_comes_first(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "tiny" / "encoder").mkdir(parents=True)
+    assert names.folder("tiny/encoder") == Path("tiny/encoder")
+    assert names.folder("hf:tiny/encoder") == hub.snapshot(hub.new)
+    # What is in the cache needs no prefix, even where there is a folder of the owner's name.
+    assert names.folder("tiny/cross").name == names.folder("hf:tiny/cross").name
+    with pytest.raises(UserError, match=r"no folder tiny/absent, though .* tiny; .*hf:tiny/absent"):
+        names.folder("tiny/absent")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "tiny/absent",
+            "no folder tiny/absent, .*{cache} does not hold.*`hf download tiny/absent`",
+        ),
+        (
+            "tiny/encoder@v2",
+            r"{cache} holds tiny/encoder but not its revision v2 \(it has main, pr/7, v1.0\)"
+            ".*`hf download tiny/encoder --revision v2`",
+        ),
+        ("tiny/encoder@" + "0" * 40, "not its revision 0000.*`hf download tiny/encoder --revision"),
+        ("tiny/bare", "tiny/bare is not complete: .* no model.safetensors; run `hf download"),
+        ("tiny/sharded", "no model-00002-of-00002.safetensors; run `hf download tiny/sharded`"),
+        ("tiny/words", "no config.json; run `hf download tiny/words`"),
+        ("no/such/name", "there is no folder no/such/name"),
+        ("shipped:qgem", "does not come with this version; did you mean 'qgen'"),
+        ("minilms", "did you mean shipped:minilm"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(hub: Hub, text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence.format(cache=hub.cache)) as error:
+        names.folder(text)
+    assert "\n" not in str(error.value)
+
+
+def test_what_ships(hub: Hub) -> None:
+    for name in shipped.names():
+        assert os.path.exists(names.folder(f"shipped:{name}")), name
+    assert {"qgen", "tqgen", "wordpiece-16k", "demo/questions.jsonl"} <= set(shipped.names())
+
+
+def test_a_retriever_by_its_name(hub: Hub) -> None:
+    texts = ["Bees make honey."]
+    by_name = Retriever.load("tiny/encoder@v1.0", pooling="mean").encode(texts)
+    by_folder = Retriever.load(hub.folders["old"], pooling="mean").encode(texts)
+    newest = Retriever.load("tiny/encoder", pooling="mean").encode(texts)
+    np.testing.assert_array_equal(by_name, by_folder)
+    assert np.abs(by_name - newest).max() > 0.01
+    with pytest.raises(UserError, match="hf download tiny/absent"):
+        Retriever.load("tiny/absent")
+
+
+def test_a_cross_encoder_by_its_name(hub: Hub) -> None:
+    assert Reranker.load("tiny/cross", dataclasses.replace(_short_pairs())).module.labels == 2
+
+
+def _short_pairs() -> Any:
+    from qac_jax.inference.settings import RerankerOptions
+
+    return RerankerOptions(max_length=16)
+
+
+def test_every_input_of_every_verb(hub: Hub) -> None:
+    """Whatever takes a model or a tokenizer takes its name at the Hub."""
+    taking = 0
+    for verb in verbs.stages().values():
+        stage = verb.load()
+        for name, field in inputs.declared(stage).items():
+            if not {MODEL, TOKENIZER} & set(field.metadata["kinds"]):
+                continue
+            taking += 1
+            settings = {name: "tiny/encoder@v1.0"}
+            blank = {n: "" for n in inputs.declared(stage) if n not in settings}
+            found = inputs.resolved(stage.make(**blank, **settings))
+            assert getattr(found, name) == str(hub.snapshot(hub.old)), (verb, name)
+            assert getattr(inputs.pinned(found), name) == f"tiny/encoder@{hub.old}"
+            with pytest.raises(UserError, match=f"{stage.VERB}.{name}: .*`hf download no/such`"):
+                inputs.resolved(stage.make(**blank, **{name: "no/such"}))
+    assert taking > 15
+
+
+def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
+    stage = verbs.stages()["tokenize"].load().make(passages="x", tokenizer="tiny/words")
+    found = inputs.resolved(stage)
+    assert Path(found.tokenizer).parent.parent.name == "models--tiny--words"
+    assert found.environment()["tokenizer"] == tokenizers.load(hub.folders["old"]).identity
+    for name in ("shipped:wordpiece-16k", "wordpiece-16k"):
+        named = inputs.resolved(dataclasses.replace(stage, tokenizer=name))
+        assert tokenizers.load(named.tokenizer).identity == tokenizers.load().identity
+    with pytest.raises(UserError, match="'wordpice-16k' is neither .*did you mean shipped:wordp"):
+        inputs.resolved(dataclasses.replace(stage, tokenizer="wordpice-16k"))
+
+
+def test_training_starts_from_a_name(hub: Hub) -> None:
+    stage = verbs.stages()["pretrain"].load()
+    init = next(f for n, f in inputs.declared(stage).items() if n == "init")
+    path = inputs._opened(names.located("tiny/encoder"), init.metadata["kinds"])
+    module, _ = huggingface.load(os.fspath(path))  # as training/start.py does
+    assert module.config.hidden_size == 8
+
+
+def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "p.jsonl").write_text('{"_id": "1", "text": "Bees make honey."}\n')
+    command = ["embed", "--encoder", "tiny/encoder", "--pooling", "mean", "--passages", "p.jsonl"]
+    assert cli.main([*command, "--out", "out"]) == 0, capsys.readouterr().err
+    made = artifacts.load("out")
+    assert made.inputs["encoder"] == f"hf:tiny/encoder@{hub.new}"
+    assert made.fields["encoder"] == made.info["encoder"]["path"] == f"tiny/encoder@{hub.new}"
+    assert cli.main([*command, "--out", "out"]) == 0
+    assert "up to date" in capsys.readouterr().err
+    # An index of it finds its encoder by that name too.
+    assert cli.main(["index", "--vectors", "out", "--method", "exact", "--out", "index"]) == 0
+    assert place_of_encoder(artifacts.load("index")) == str(hub.snapshot(hub.new))
+    # The branch moves: the folder is not taken for a result of the other commit.
+    toy_hub.point(hub.cache, "tiny/encoder", hub.old, ("main",))
+    names.forget()
+    assert cli.main([*command, "--out", "out"]) == 2
+    assert "other settings" in capsys.readouterr().err
+    assert cli.main([*command, "--encoder", f"tiny/encoder@{hub.new}", "--out", "out"]) == 0
+    assert cli.main(["embed", "--encoder", "tiny/absent", *command[3:], "--out", "b"]) == 2
+    assert "embed.encoder: there is no folder tiny/absent" in capsys.readouterr().err
+
+
+class Network:
+    """huggingface_hub's snapshot_download with a Hub that has files, or fails."""
+
+    def __init__(self, place: Path, error: Exception | None = None):
+        self.place, self.error = place, error
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(self, name: str, **options: Any) -> str:
+        self.asked.append({"name": name, **options})
+        if self.error:
+            raise self.error
+        return str(self.place)
+
+
+@pytest.fixture
+def online(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def with_network(*answer: Any) -> Network:
+        network = Network(*answer)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", network)
+        names.forget()
+        return network
+
+    return with_network
+
+
+def test_only_what_is_read_is_downloaded(hub: Hub, online: Any, tmp_path: Path) -> None:
+    network = online(hub.folders["old"])
+    assert names.folder("someone/bert@v3") == hub.folders["old"]
+    assert names.folder("someone/bert@v3") == hub.folders["old"]
+    (asked,) = network.asked  # once a process
+    assert (asked["name"], asked["revision"]) == ("someone/bert", "v3")
+    assert "*.safetensors" in asked["allow_patterns"]
+    assert not any(pattern.endswith(".bin") for pattern in asked["allow_patterns"])
+    assert "onnx/*" in asked["ignore_patterns"]
+
+    network = online(hub.folders["old"])
+    names.folder("someone/bert", TOKENIZER)
+    assert not any("safetensors" in pattern for pattern in network.asked[0]["allow_patterns"])
+
+    # Without safetensors, PyTorch's files of the parts that have weights.
+    bare = tmp_path / "bare"
+    (bare / "1_Pooling").mkdir(parents=True)
+    (bare / "config.json").write_text('{"model_type": "bert"}')
+    (bare / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    network = online(bare)
+    with pytest.raises(UserError, match="no model.safetensors"):
+        names.folder("someone/bert")
+    assert network.asked[1]["allow_patterns"] == ["pytorch_model*.bin"]
+
+
+def test_a_commit_that_is_here_needs_no_network(hub: Hub, online: Any) -> None:
+    network = online(hub.cache, ConnectionError("no network"))
+    assert names.folder(f"tiny/encoder@{hub.old}") == hub.snapshot(hub.old)
+    assert not network.asked
+    # A branch may have moved; without a network it stands where it was last seen.
+    assert names.folder("tiny/encoder") == hub.snapshot(hub.new)
+    assert len(network.asked) == 1
+    with pytest.raises(UserError, match=r"reached from here \(ConnectionError\): run `hf"):
+        names.folder("tiny/absent")
+
+
+def test_what_the_hub_refuses(hub: Hub, online: Any) -> None:
+    errors = pytest.importorskip("huggingface_hub").errors
+    for kind, sentence in (
+        (errors.RevisionNotFoundError, "has someone/bert, but not its revision 'v9'"),
+        (errors.RepositoryNotFoundError, "does not show you a model of that name.*hf auth login"),
+    ):
+        online(hub.cache, kind.__new__(kind))
+        with pytest.raises(UserError, match=sentence):
+            names.folder("someone/bert@v9")
+
+
+def test_the_environment_says_where_the_cache_is(hub: Hub) -> None:
+    program = "from qac_jax.hub import names; print(names.folder('tiny/encoder'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "HF_HUB_CACHE": str(hub.cache), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == str(hub.snapshot(hub.new)), done.stderr
