@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.text.sentences import SPLITTERS
+from qac_jax.text.cutting import SPLITTERS
 
 
 Record = Mapping[str, Any]

@@ -14,8 +14,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
-from qac_jax.text.cutting import Cutting
-from qac_jax.text.sentences import SPLITTERS
+from qac_jax.text.cutting import SPLITTERS, Cutting
 
 
 if TYPE_CHECKING:

@@ -8,6 +8,10 @@ from qac_jax.errors import UserError
 from qac_jax.fields import option
 
 
+# Sentence splitters by name (sentences.py); a file of learned parameters is another.
+SPLITTERS = ("auto", "punkt_tab", "shipped")
+
+
 CUTS = ("auto", "sentences", "lines", "none")
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from qac_jax.errors import UserError
+from qac_jax.text.cutting import SPLITTERS
 from qac_jax.text.tokenizers import ASSETS
 
-
-SPLITTERS = ("auto", "punkt_tab", "shipped")
 
 _SHIPPED = ASSETS / "sentences" / "punkt.json"
 _FORMAT = "punkt-parameters-1"
