@@ -81,12 +81,12 @@ def _parsed(path: str | os.PathLike[str], bad: BadLines) -> Iterator[tuple[Place
     for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel")):
         for line in text_lines(Piece(file), bad):
             try:
-                judgement = _parse(line, formats)
+                found = _parse(line, formats)
             except BadRecord as error:
                 bad.add(error, line.place)
                 continue
-            if judgement is not None:
-                yield line.place, judgement
+            if found is not None:
+                yield line.place, found
 
 
 def judgements_file(folder: str | os.PathLike[str], split: str) -> str:

@@ -167,7 +167,7 @@ def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
     stage = verbs.stages()["tokenize"].load().make(passages="x", tokenizer="tiny/words")
     found = inputs.resolved(stage)
     assert Path(found.tokenizer).parent.parent.name == "models--tiny--words"
-    assert found.environment()["tokenizer"] == tokenizers.load(hub.folders["old"]).identity
+    assert found.environment()["tokenizer"] == tokenizers.load(str(hub.folders["old"])).identity
     for name in ("shipped:wordpiece-16k", "wordpiece-16k"):
         named = inputs.resolved(dataclasses.replace(stage, tokenizer=name))
         assert tokenizers.load(named.tokenizer).identity == tokenizers.load().identity
@@ -179,7 +179,7 @@ def test_training_starts_from_a_name(hub: Hub) -> None:
     stage = verbs.stages()["pretrain"].load()
     init = next(f for n, f in inputs.declared(stage).items() if n == "init")
     path = inputs._opened(names.located("tiny/encoder"), init.metadata["kinds"])
-    module, _ = huggingface.load(os.fspath(path))  # as training/start.py does
+    module, _ = huggingface.load(str(path))  # as training/start.py does
     assert module.config.hidden_size == 8
 
 

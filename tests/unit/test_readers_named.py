@@ -211,8 +211,12 @@ def test_the_commit_of_a_data_set_is_part_of_what_is_made(monkeypatch, tmp_path)
     assert inputs.identity("hf:org/other") == "hf:org/other"
     assert inputs.identity(f"hf:org/name@{'b' * 40}") == f"hf:org/name@{'b' * 40}"
     seen: list[Any] = []
-    load = SimpleNamespace(load_dataset=lambda *a, **options: seen.append(options) or [])
-    monkeypatch.setitem(sys.modules, "datasets", load)
+
+    def load_dataset(*_: Any, **options: Any) -> list[Any]:
+        seen.append(options)
+        return []
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     list(documents.read(*documents.source("jsonl", "hf:org/name:part@v2")))
     assert seen[0]["revision"] == "v2"
     names.forget()
