@@ -101,7 +101,10 @@ class Fuse(Stage):
         out.info["runs"] = list(paths)
 
     def summary(self, artifact: Artifact) -> str:
-        return artifact.info.get("curve", "")
+        from qac_jax.retrieval import fusion
+
+        choice = artifact.info.get("choice")
+        return str(fusion.Choice(**choice)) if choice else ""
 
     def _fused(self, runs: Sequence[Run], out: Writer) -> Run:
         from qac_jax.formats.judgements import by_query, read_judgements
@@ -124,7 +127,7 @@ class Fuse(Stage):
                 lowest=self.lowest,
             )
             weights = (1 - choice.weight, choice.weight)
-            out.info.update(choice=dataclasses.asdict(choice), curve=str(choice))
+            out.info["choice"] = dataclasses.asdict(choice)
         return fusion.convex(
             runs, weights=weights, normalization=normalization, lowest=self.lowest, depth=depth
         )

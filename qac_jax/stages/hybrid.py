@@ -71,7 +71,7 @@ class Hybrid(Stage):
             both = hybrid.Parts(dense, lexical, settings, cosine, order)
             choice = hybrid.choose_weight(both, dense.encoder, texts, judged, self.grid)
             settings = dataclasses.replace(settings, weight=choice.weight)
-            out.info.update(choice=dataclasses.asdict(choice), curve=str(choice))
+            out.info["choice"] = dataclasses.asdict(choice)
         parts.link_whole(dense.artifact, hybrid.DENSE, out)
         parts.link_whole(lexical.artifact, hybrid.BM25, out)
         if len(order):
@@ -91,4 +91,8 @@ class Hybrid(Stage):
         )
 
     def summary(self, artifact: Artifact) -> str:
-        return artifact.info.get("curve") or f"weight of BM25: {artifact.info['weight']:g}"
+        from qac_jax.retrieval import fusion
+
+        if choice := artifact.info.get("choice"):
+            return str(fusion.Choice(**choice))
+        return f"weight of BM25: {artifact.info['weight']:g}"
