@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from qac_jax.evaluation import metrics
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.runs import read_run
+from qac_jax.inference.encoder import Encoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion, search
+from qac_jax.retrieval.bm25 import Bm25
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.stages import bm25, embed, index, mine, prepare
 from qac_jax.stages import hybrid as stages
@@ -51,15 +55,28 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(road: Path, out: Path, lexical: str = "bm25", **settings: object) -> Hybrid:
     stage = stages.Hybrid.make(index=str(road / "index"), bm25=str(road / lexical), **settings)
-    return Hybrid(execute(stage, out))
+    return opened(execute(stage, out).path)
+
+
+def opened(place: os.PathLike[str]) -> Any:
+    """An index with the one encoder of these tests, loaded once."""
+    index = search.open_index(place)
+    if not isinstance(index, Bm25):
+        index.__dict__["encoder"] = encoder(index.artifact.info["encoder"]["path"])
+    return index
+
+
+@functools.cache
+def encoder(place: str) -> Encoder:
+    return Encoder.load(place)
 
 
 def test_hybrid_search_is_the_fusion_of_two_searches(road, tmp_path):
     """With all passages in both runs, `fusion.convex` has the same candidates and scales."""
     joined = built(road, tmp_path / "out", weight=0.4, depth=40)
     questions = {str(n): text for n, text in enumerate(QUESTIONS)}
-    dense = search.open_index(road / "index").run(questions, 40)
-    lexical = search.open_index(road / "bm25").run(questions, 40)
+    dense = opened(road / "index").run(questions, 40)
+    lexical = opened(road / "bm25").run(questions, 40)
     for name, ranking in lexical.items():  # BM25 leaves out passages without any of the words
         rest = [p for p in dense[name].ids if p not in ranking.ids]
         scores = [*ranking.scores.tolist(), *[0.0] * len(rest)]
@@ -99,11 +116,9 @@ def test_weights_of_0_and_1_are_the_single_systems(road, tmp_path, lexical):
     questions = {str(n): text for n, text in enumerate(QUESTIONS)}
     for weight, single in ((0, "index"), (1, lexical)):
         joined = built(road, tmp_path / str(weight), lexical, weight=weight)
+        single_index = opened(road / single)
         for k in (3, 40):
-            found, alone = (
-                joined.run(questions, k),
-                search.open_index(road / single).run(questions, k),
-            )
+            found, alone = joined.run(questions, k), single_index.run(questions, k)
             for name in questions:
                 # Rows of equal scores stand in each index's own order.
                 assert found[name].scores.tolist() == alone[name].scores.tolist()
@@ -127,7 +142,7 @@ def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
     judged = by_query(read_judgements(data / "qrels" / "test.tsv"))
     texts = {query.id: query.text for query in read_queries(data / "queries.jsonl")}
     for name, weight in (("index", 0), ("bm25", 10)):
-        run = search.open_index(road / name).run(texts, 10)
+        run = opened(road / name).run(texts, 10)
         measured = metrics.evaluate(run, judged, ("mrr@10",))
         assert curve[weight][1] == pytest.approx(measured.mean("mrr@10"), abs=1e-6)
 
@@ -155,26 +170,26 @@ def test_runs_are_fused_with_a_chosen_weight(road, tmp_path, capsys):
     assert "has no meaning with method='convex'" in capsys.readouterr().err
 
 
-def test_a_moved_folder_works_alone_and_with_its_encoder(road, tmp_path):
-    house = tmp_path / "house"
-    house.mkdir()
-    shutil.copytree(road / "encoder", house / "encoder")
-    execute(
-        embed.Embed(encoder=str(house / "encoder"), passages=str(road / "passages")),
-        house / "vectors",
-    )
-    execute(index.Index(vectors=str(house / "vectors")), house / "index")
-    stage = stages.Hybrid(index=str(house / "index"), bm25=str(road / "bm25"))
-    expected = Hybrid(execute(stage, house / "joined")).ask(QUESTIONS, 5)
-    for name in ("vectors", "index"):
-        shutil.rmtree(house / name)  # all that is needed of them is in the new folder
-    shutil.move(house, tmp_path / "moved")
-    artifacts.load(tmp_path / "moved" / "joined").verify()
-    retriever = Retriever.load(tmp_path / "moved" / "joined")
-    assert retriever.search(QUESTIONS, k=5) == expected
-    retriever.save(tmp_path / "saved")
-    shutil.rmtree(tmp_path / "moved")
-    assert Retriever.load(tmp_path / "saved").search(QUESTIONS, k=5) == expected
+def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
+    expected = built(road, road / "joined").ask(QUESTIONS, 5)
+    # All that is needed of the two indexes is in the new folder.
+    for name in ("encoder", "passages", "joined"):
+        shutil.copytree(road / name, tmp_path / "moved" / name)
+    away = road.rename(road.with_name("away"))
+    try:
+        artifacts.load(tmp_path / "moved" / "joined").verify()
+        retriever = Retriever.load(tmp_path / "moved" / "joined")
+        assert retriever.search(QUESTIONS, k=5) == expected
+    finally:
+        away.rename(road)
+
+
+@pytest.mark.slow
+def test_a_saved_retriever_keeps_its_hybrid_index(road, tmp_path):
+    joined = built(road, road / "to_be_saved")
+    Retriever.load(road / "to_be_saved").save(tmp_path / "saved")
+    again = Retriever.load(tmp_path / "saved").search(QUESTIONS, k=5)
+    assert again == joined.ask(QUESTIONS, 5)
 
 
 def test_hits_as_json(road, tmp_path, capsys):
@@ -235,3 +250,17 @@ def test_an_interrupted_run_completes(road, tmp_path, monkeypatch):
     again = built(road, tmp_path / "out", "bm25_turned").artifact
     again.verify()
     assert again.identity == whole.identity
+
+
+@pytest.mark.slow
+def test_scann_has_no_vectors_so_the_lowest_score_stands_in(road, tmp_path):
+    execute(index.Index(vectors=str(road / "vectors"), method="scann"), tmp_path / "scann")
+    stage = stages.Hybrid.make(index=str(tmp_path / "scann"), bm25=str(road / "bm25"), depth=40)
+    joined, exact = opened(execute(stage, tmp_path / "out").path), built(road, tmp_path / "exact")
+    assert [hit.id for hit in joined.ask(QUESTIONS[:1], 5)[0]] == [
+        hit.id for hit in exact.ask(QUESTIONS[:1], 5)[0]
+    ]
+    stage = stages.Hybrid.make(index=str(tmp_path / "scann"), bm25=str(road / "bm25"), depth=3)
+    hits = opened(execute(stage, tmp_path / "flat").path).ask(QUESTIONS[:1], 3)[0]
+    (near,) = opened(tmp_path / "scann").ask(QUESTIONS[:1], 3)
+    assert min(hit.scores["dense"] for hit in hits) >= near[-1].score - 1e-6
