@@ -192,6 +192,14 @@ class Choice:
     curve: tuple[tuple[float, float, float], ...]
     """(weight, mean reciprocal rank, standard error of its difference to the best mean)"""
 
+    def sentence(self) -> str:
+        """What was chosen, in one line."""
+        means = {weight: mean for weight, mean, _ in self.curve}
+        return (
+            f"weight {self.weight:g} chosen on {self.questions:,} questions, MRR@10 "
+            f"{means[self.weight]:.4f} (best weight {self.best:g}: {means[self.best]:.4f})"
+        )
+
     def __str__(self) -> str:
         """A line a weight, with a bar."""
         means = [mean for _, mean, _ in self.curve]

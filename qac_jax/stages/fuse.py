@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
@@ -128,6 +129,7 @@ class Fuse(Stage):
             )
             weights = (1 - choice.weight, choice.weight)
             out.info["choice"] = dataclasses.asdict(choice)
+            progress.say(f"fuse: {choice.sentence()}")
         return fusion.convex(
             runs, weights=weights, normalization=normalization, lowest=self.lowest, depth=depth
         )

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part, together
@@ -72,6 +73,7 @@ class Hybrid(Stage):
             choice = hybrid.choose_weight(both, dense.encoder, texts, judged, self.grid)
             settings = dataclasses.replace(settings, weight=choice.weight)
             out.info["choice"] = dataclasses.asdict(choice)
+            progress.say(f"hybrid: {choice.sentence()}")
         parts.link_whole(dense.artifact, hybrid.DENSE, out)
         parts.link_whole(lexical.artifact, hybrid.BM25, out)
         if len(order):

@@ -106,7 +106,11 @@ def test_the_weight_nearest_to_the_prior_within_one_standard_error():
 
 def test_the_curve_is_shown():
     gains = np.array([[0.0, 0.5], [1.0, 0.5], [1.0, 1.0]])
-    lines = str(fusion.choose(gains, [0.0, 0.5, 1.0], prior=0.5)).splitlines()
+    choice = fusion.choose(gains, [0.0, 0.5, 1.0], prior=0.5)
+    assert choice.sentence() == (
+        "weight 0.5 chosen on 2 questions, MRR@10 0.7500 (best weight 1: 1.0000)"
+    )
+    lines = str(choice).splitlines()
     assert lines[0] == "weight   MRR@10 (2 questions)"
     assert lines[1].split() == ["0", "0.2500", "#"]
     assert lines[2].split() == ["0.5", "0.7500", "#" * 16, "chosen,", "default"]
