@@ -41,7 +41,7 @@ def save_bert(folder: Path, kind: str = "Model", seed: int = 0, **changes: Any) 
 
 def pin(monkeypatch: pytest.MonkeyPatch, cache: Path, offline: bool = True) -> None:
     """Lets huggingface_hub use this cache; it reads its environment only once."""
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     names.forget()

@@ -172,10 +172,10 @@ def lacking(place: Path, want: str = MODEL) -> str:
     """The first file that a model folder would need and does not have; "" where it has all."""
     if want == TOKENIZER:
         return "" if tokenizer_folder(place) else TOKENIZER_FILES[0]
-    described = list(_described(place))
-    if not described:
+    parts = list(described(place))
+    if not parts:
         return "config.json"
-    return next((file for part in described for file in _lacking_weights(place, part)), "")
+    return next((file for part in parts for file in _lacking_weights(place, part)), "")
 
 
 @functools.lru_cache(maxsize=64)
@@ -220,7 +220,7 @@ def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
             ), ""
         place = fetch([*_DESCRIBED, "*.safetensors"])
         # Only a part without safetensors is read from PyTorch's files, which are as large.
-        bare = [part for part in _described(place) if any(_lacking_weights(place, part))]
+        bare = [part for part in described(place) if any(_lacking_weights(place, part))]
         if bare:
             fetch([os.path.normpath(f"{part}/pytorch_model*.bin") for part in bare])
         return place, ""
@@ -259,12 +259,12 @@ def _absent(name: HubName, why: str) -> UserError:
     )
 
 
-def _described(place: Path) -> Iterator[str]:
+def described(place: Path) -> Iterator[str]:
     """The parts of a model folder that have weights, by their config.json; "." is the whole."""
     for file in sorted(place.rglob("config.json")):
         part = file.parent.relative_to(place)
         if file.is_file() and not set(part.parts) & set(_OTHER_FORMS):
-            raw = _json(file)
+            raw = read_json(file)
             if "model_type" in raw or "in_features" in raw:
                 yield part.as_posix()
 
@@ -277,13 +277,13 @@ def _lacking_weights(place: Path, part: str) -> Iterator[str]:
         if (inside / name).is_file():
             return
         if index.is_file():
-            shards = sorted(set(_json(index).get("weight_map", {}).values()))
+            shards = sorted(set(read_json(index).get("weight_map", {}).values()))
             yield from (s for s in shards if not (inside / s).is_file())
             return
     yield os.path.normpath(f"{part}/{_WEIGHTS[0]}")
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     """What a file says; nothing where it is damaged, which whoever reads it will report."""
     try:
         content = json.loads(file.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""`qac doctor`: versions, devices, and whether each part of the installation works.
+"""`qac doctor`: versions, devices, whether each part works, and which names need no network.
 
 Every check runs a small real task (builds an index, splits a sentence), because packages with
 incompatible versions can import without an error (see the pins in pyproject.toml).
@@ -11,8 +11,15 @@ import importlib
 import json
 import os
 import platform
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
+
+from qac_jax.hub import hub_cache, offline
+
+
+_APART = "from qac_jax.stages import doctor; doctor.check_apart()"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +30,28 @@ class Check:
     probe: Callable[[], str]
     remedy: str
     needed: bool = True
+    # In a process of its own, beside the others: TensorFlow takes seconds to import, and libraries
+    # that do not fit one another may end the process.
+    apart: bool = False
 
 
 def run(as_json: bool) -> int:
-    """Runs all checks; 1 where a needed part is broken."""
+    """Runs all checks and lists the names that need no network; 1 where a needed part is broken."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     results = []
+    with subprocess.Popen(
+        [sys.executable, "-c", _APART],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as child:
+        here = {check.name: _checked(check) for check in CHECKS if not check.apart}
+        known = offline.all_names()
+        answers = child.communicate()[0]
+    apart = dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
     for check in CHECKS:
-        try:
-            message, state = check.probe(), "ok"
-        except Exception as error:  # whatever fails is reported, and the other parts are tried
-            message = f"{type(error).__name__}: {error}".split("\n")[0]
-            state = "broken" if check.needed else "absent"
+        ended = ["broken", f"its process ended with the code {child.returncode}"]
+        state, message = here.get(check.name) or apart.get(check.name, ended)
         results.append((check, state, message))
         if not as_json:
             print(f"{state:<7} {check.name:<20} {message}")
@@ -42,15 +59,42 @@ def run(as_json: bool) -> int:
                 print(f"{'':<28} -> {check.remedy}")
     broken = [check.name for check, state, _ in results if state == "broken"]
     if as_json:
-        rows = {
-            c.name: {"state": s, "said": message, "remedy": c.remedy} for c, s, message in results
+        checks = {
+            check.name: {"state": state, "message": message, "remedy": check.remedy}
+            for check, state, message in results
         }
-        print(json.dumps({"checks": rows, "broken": broken}, indent=1))
-    elif broken:
-        print(f"\nbroken: {', '.join(broken)}")
+        usable = [one._asdict() for one in known if not one.lacks]
+        others = [one._asdict() for one in known if one.lacks]
+        listed = {"cache": str(hub_cache.folder()), "names": usable, "unusable": others}
+        print(json.dumps({"checks": checks, "broken": broken, **listed}, indent=1))
     else:
-        print("\nall needed parts work")
+        print("\n".join(_shown(known)))
+        print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
+
+
+def _shown(known: Sequence[offline.Local]) -> Iterator[str]:
+    """The names that resolve without a network, and what others lack."""
+    yield f"\nnames that need no network (models of the Hub: {hub_cache.folder()}):"
+    for one in sorted(known, key=lambda one: bool(one.lacks)):
+        state = "no" if one.lacks else "ok"
+        yield f"{state:<7} {one.name:<40} {one.what}" + (f": {one.lacks}" if one.lacks else "")
+
+
+def check_apart() -> None:
+    """What a process of its own does: one line of JSON for each check."""
+    for check in CHECKS:
+        if check.apart:
+            print(json.dumps([check.name, _checked(check)]), flush=True)
+
+
+def _checked(check: Check) -> tuple[str, str]:
+    """The state of a part (ok, broken, absent), and a few words about it."""
+    try:
+        return "ok", check.probe()
+    except Exception as error:  # whatever fails is reported, and the other parts are tried
+        message = f"{type(error).__name__}: {error}".split("\n")[0]
+        return "broken" if check.needed else "absent", message
 
 
 def _python() -> str:
@@ -174,8 +218,18 @@ CHECKS = (
     Check("jax", _jax, _INSTALL + "jax (with an NVIDIA GPU: '.[cuda]', on a TPU: '.[tpu]')"),
     Check("flax, optax, orbax", _flax, _INSTALL + "flax optax orbax-checkpoint"),
     # ScaNN's shared library is built against one TensorFlow: together or not at all.
-    Check("tensorflow, seqio", _tensorflow, _INSTALL + "tensorflow tensorflow-text seqio"),
-    Check("scann", _scann, "pip install scann==1.4.2 'tensorflow==2.20.*' (only this pair works)"),
+    Check(
+        "tensorflow, seqio",
+        _tensorflow,
+        _INSTALL + "tensorflow tensorflow-text seqio",
+        apart=True,
+    ),
+    Check(
+        "scann",
+        _scann,
+        "pip install scann==1.4.2 'tensorflow==2.20.*' (only this pair works)",
+        apart=True,
+    ),
     Check("store and loader", _store, _INSTALL + "grain array_record"),
     Check("sentence splitter", _splitter, _INSTALL + "nltk; reinstall this package for its assets"),
     Check("bm25, trec_eval", _lexical, _INSTALL + "bm25s PyStemmer pytrec_eval-terrier"),

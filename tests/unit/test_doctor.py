@@ -1,0 +1,146 @@
+"""`qac doctor`: the state of every part, and the names that need no network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_hub
+
+from qac_jax.hub import offline
+from qac_jax.hub.names import HubName
+from qac_jax.stages import doctor
+from qac_jax.stages.doctor import Check
+
+
+def _fails() -> str:
+    raise ImportError("no such library\nat all")
+
+
+CHECKS = (
+    Check("fine", lambda: "1.0", "install it"),
+    Check("gone", _fails, "pip install gone", needed=False),
+    Check("far", lambda: "2.0", "install that", apart=True),
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the Hub with folders of config files and empty weights, and prepared data."""
+    cache, data = tmp_path / "hub", tmp_path / "data"
+
+    def add(name: str, config: dict[str, Any], *files: str, refs: tuple[str, ...]) -> None:
+        folder = tmp_path / name.replace("/", "-")
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        for file in files:
+            (folder / file).write_text("{}")
+        toy_hub.add(cache, name, folder, refs=refs)
+
+    bert = {"model_type": "bert", "architectures": ["BertModel"], **toy_hub.BERT}
+    weights = "model.safetensors"
+    add("a/encoder", bert, weights, "tokenizer.json", refs=("main", "v1.0"))
+    add("a/sentences", bert, weights, "modules.json", refs=("main",))
+    classifier = {**bert, "architectures": ["BertForSequenceClassification"]}
+    add("a/judge", classifier, weights, refs=("v2",))
+    add("a/odd", {"model_type": "mamba"}, weights, refs=("main",))
+    add("a/words", {"model_type": "bert"}, "tokenizer.json", refs=("main",))
+    toy_hub.point(cache, "a/empty", "0" * 40, ("main",))
+    for name, form in (("squad/v1/3.0.0", "array_record"), ("nq/1.0.0", "tfrecord")):
+        (data / name).mkdir(parents=True)
+        (data / name / "dataset_info.json").write_text(json.dumps({"fileFormat": form}))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(data))
+    toy_hub.pin(monkeypatch, cache)
+    return cache
+
+
+def test_names_that_need_no_network(cache: Path) -> None:
+    known = {one.name: one for one in offline.all_names()}
+    usable = {name: one.what for name, one in known.items() if not one.lacks}
+    assert usable == {
+        **{name: one.what for name, one in known.items() if name.startswith("shipped:")},
+        "a/encoder": "bert",
+        "a/encoder@v1.0": "bert",
+        "a/sentences": "bert, sentence-transformers",
+        "a/judge@v2": "bert, cross-encoder",
+        "tfds:squad/v1:3.0.0": "data set",
+    }
+    assert usable["shipped:qgen"] == "t5" and usable["shipped:wordpiece-16k"] == "vocabulary"
+    assert {name: one.lacks for name, one in known.items() if one.lacks} == {
+        "a/odd": "mamba models are not read here; use another model",
+        "a/words": "model.safetensors is missing; run `hf download a/words`",
+        "a/empty": f"no files of it; run {HubName('a/empty').command}",
+        "tfds:nq:1.0.0": "prepared as tfrecord, not as array_record",
+    }
+    assert known["a/words"].what == "tokenizer"
+
+
+@pytest.fixture
+def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", CHECKS)
+    monkeypatch.setattr(doctor, "_APART", """print('["far", ["ok", "2.0"]]')""")
+
+
+def test_json(cache: Path, few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.run(as_json=True) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["checks"] == {
+        "fine": {"state": "ok", "message": "1.0", "remedy": "install it"},
+        "gone": {
+            "state": "absent",
+            "message": "ImportError: no such library",
+            "remedy": "pip install gone",
+        },
+        "far": {"state": "ok", "message": "2.0", "remedy": "install that"},
+    }
+    assert shown["broken"] == [] and shown["cache"] == str(cache)
+    (encoder,) = (one for one in shown["names"] if one["name"] == "a/encoder")
+    assert encoder["what"] == "bert" and Path(encoder["path"]).is_dir()
+    assert {one["name"] for one in shown["unusable"]} == {
+        "a/odd",
+        "a/words",
+        "a/empty",
+        "tfds:nq:1.0.0",
+    }
+
+
+def test_text(cache: Path, few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.run(as_json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["ok", "fine", "1.0"]
+    assert "-> pip install gone" in lines[2]
+    assert f"names that need no network (models of the Hub: {cache}):" in lines
+    assert any(line.split()[:2] == ["ok", "a/encoder@v1.0"] for line in lines)
+    assert any(line.startswith("no      a/words") and "hf download" in line for line in lines)
+    assert lines[-1] == "all needed parts work"
+
+
+def test_a_part_that_ends_its_process(
+    cache: Path,
+    few_checks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(doctor, "_APART", "import os; os._exit(3)")
+    assert doctor.run(as_json=True) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["broken"] == ["far"]
+    assert shown["checks"]["far"]["message"] == "its process ended with the code 3"
+
+
+def test_what_the_other_process_does(few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.check_apart()
+    assert json.loads(capsys.readouterr().out) == ["far", ["ok", "2.0"]]
+
+
+def test_tensorflow_is_only_imported_apart() -> None:
+    """It takes seconds; everything else is checked meanwhile."""
+    apart = [check.name for check in doctor.CHECKS if check.apart]
+    assert apart == ["tensorflow, seqio", "scann"]
+
+
+@pytest.mark.slow
+def test_this_installation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.run(as_json=True) == 0, capsys.readouterr().out
