@@ -17,7 +17,7 @@ ROLES = ("id", "title", "text", "url")
 
 _IDS = ("_id", "id", "docid", "doc_id", "document_id", "text_id", "pid", "key", "uid", "nr", "no")
 _TITLES = ("title", "headline", "heading", "subject", "question", "name", "topic", "term")
-TEXTS = (
+_TEXTS = (
     "text", "contents", "content", "body", "passage", "article", "document", "answer",
     "description", "abstract", "summary", "definition", "message", "comment", "review", "notes",
     "note", "details", "sections",
@@ -148,7 +148,7 @@ def _guessed(names: Sequence[str], rows: Sequence[Row]) -> Columns:
         return next((plain[w] for w in words if w in plain and plain[w] not in taken), "")
 
     name, url = usual(_IDS), usual(_URLS)
-    text = usual(TEXTS)
+    text = usual(_TEXTS)
     title = usual(_TITLES, text)
     if not text:
         left = [one for one in names if one not in (name, url, title)]

@@ -106,6 +106,12 @@ def test_html(tmp_path):
     ]
 
 
+def test_only_the_main_part_of_a_page_is_read(tmp_path):
+    page = "<title>T</title><h2>Keys</h2><p>Press S.</p><main><h1>Oil</h1>It burns.</main><p>Ads"
+    (found,) = read(tmp_path, {"a.html": page})[0].values()
+    assert sections(found) == [("T > Oil", "It burns.")]
+
+
 def test_malformed_html_is_read(tmp_path):
     found, skipped, _ = read(
         tmp_path,
@@ -210,6 +216,13 @@ def test_malformed_rows_spoil_nothing_else(tmp_path):
     ]
     found, _, _ = read(tmp_path / "b", {"t.jsonl": '{"text": "a"}\nnot json\n[1]\n{"text": "b"}\n'})
     assert len(found) == 2
+
+
+def test_a_table_below_remarks(tmp_path):
+    table = "# made by hand\n\nname,price,text\n" + "\n".join(f"n{i},{i},Text." for i in range(4))
+    found, skipped, notes = read(tmp_path, {"t.csv": table})
+    assert len(found) == 4 and skipped == {"t.csv": "line above a table"}
+    assert notes["t.csv"] == "columns title=name, text=text"
 
 
 def test_what_is_skipped_has_a_reason(tmp_path):
@@ -346,12 +359,15 @@ def test_hostile_text_takes_no_time(tmp_path):
         {
             "a.md": "`" * 20_000 + " ".join("`" * (i % 7) for i in range(20_000)),
             "b.md": "[" * 50_000 + "*" * 50_000,
-            "c.rst": "\n".join(" " * i + ".. note::" for i in range(2_000)),
+            "c.rst": "\n".join(" " * i + ".. note::" for i in range(500)),
             "d.json": "[" * 100_000,
             "e.csv": "id,text\n" + '"' * 50_000 + "\n" + 'a,"b\n' * 5_000,
-            "f.html": "<div>" * 50_000 + "x",
+            "f.html": "<div>" * 10_000 + "x",
+            "h.md": "# a" + " " * 50_000 + "b\n\n" + " " * 50_000 + "| x\n\n" + "a.b-" * 9_000,
+            "i.rst": ":a" * 20_000 + " " + "a-" * 20_000 + " " * 20_000 + "`x <",
         },
     )
     assert {*(name.split("#")[0] for name in found), *skipped} == {
-        *("a.md", "b.md", "c.rst", "d.json", "e.csv", "f.html")
+        *("a.md", "b.md", "c.rst", "d.json", "e.csv", "f.html"),
+        *("h.md", "i.rst"),
     }

@@ -6,6 +6,8 @@ A row is a document. Quotes that never end, and rows that do not fit the names, 
 from __future__ import annotations
 
 import csv
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from qac_jax.formats.documents import Document
@@ -14,11 +16,12 @@ from qac_jax.formats.tables import Row, documents
 
 
 _DIVIDERS = (",", ";", "\t", "|")
-# A quoted field may hold line ends, up to so many lines and characters.
-_LINES, _CHARACTERS = 1000, 1 << 20
+# A quoted field may hold line ends, up to so many characters; so many quotes may end it.
+_CHARACTERS, _ENDS = 1 << 18, 50
 # After so many quotes without an end a file is read as one without quoted line ends.
 _PATIENCE = 20
 _LONGEST_NAME = 60
+_PEEK = 50
 _OPEN = "unexpected end of data"
 
 
@@ -26,7 +29,7 @@ def read(source: Source) -> Iterator[Document]:
     lines = source.text().split("\n")
     csv.field_size_limit(1 << 30)
     divider = _divider(source.path, lines)
-    records = _records(source, lines, divider)
+    records = _without_preamble(source, _records(source, lines, divider))
     first = next(records, None)
     if first is None:
         raise NotRead("table without rows")
@@ -43,6 +46,27 @@ def read(source: Source) -> Iterator[Document]:
         yield document
     if not found:
         raise NotRead("table without rows")
+
+
+def _without_preamble(
+    source: Source, records: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[int, list[str]]]:
+    """The table without what stands above it: a heading, remarks, of another width than it."""
+    head = list(itertools.islice(records, _PEEK))
+    plain = [fields for _, fields in head if not fields[0].startswith("#")]
+    widths = Counter(map(len, plain or (fields for _, fields in head)))
+    usual = max(widths, key=lambda width: widths[width], default=1)
+    begin = 0
+    while begin < len(head) and head[begin][1][0].startswith("#") and len(head[begin][1]) < usual:
+        begin += 1
+    if 2 * widths[usual] > len(plain) > 1 and usual > 1:
+        first = next(n for n, (_, fields) in enumerate(head) if len(fields) == usual)
+        if all(len(fields) < usual for _, fields in head[:first]):
+            begin = first
+    for line, fields in head[:begin]:
+        source.skip("line above a table", " ".join(fields)[:100], line)
+    yield from head[begin:]
+    yield from records
 
 
 def _rows(
@@ -77,13 +101,14 @@ def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tup
             continue
         fields, error = _fields(line, divider)
         if fields is None and error == _OPEN and patience:
-            stop, size = number, len(line)
+            stop, size, ends = number, len(line), 0
             while fields is None and stop < len(lines):
                 size += len(lines[stop]) + 1
                 stop += 1
-                if stop - start > _LINES or size > _CHARACTERS:
+                if size > _CHARACTERS or ends > _ENDS:
                     break
                 if '"' in lines[stop - 1]:
+                    ends += 1
                     fields, error = _fields("\n".join(lines[start:stop]), divider)
                     if error and error != _OPEN:
                         break

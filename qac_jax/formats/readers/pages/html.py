@@ -15,17 +15,41 @@ _CHARSET = re.compile(
 )
 
 
+_MAIN = re.compile(r"<(/?)main\b", re.IGNORECASE)
+# A <main> that holds less of a page's text than this is not its main part.
+_SHARE = 0.3
+_IGNORED = NEVER_READ | {"nav", "footer", "form", "button", "select", "dialog", "menu"}
+
+
 def read(source: Source) -> Iterator[Document]:
     text = source.text(_declared)
     parsed = _parsed(text)
-    if parsed.left_open and not any(body for _, _, body in parsed.headed()):
+    if parsed.left_open and not _size(parsed):
         parsed = _parsed(text, NEVER_READ)  # <nav> without an end would hide the whole page
+    elif main := _main(text):
+        body = _parsed(main)
+        if _size(body) > _SHARE * _size(parsed):
+            # What stands around it is the same on every page of a site.
+            body.title, body.url = parsed.title, parsed.url
+            parsed = body
     meta = {"url": parsed.url, "anchors": parsed.anchors, "phrases": parsed.phrases}
     headed = [Headed(*part) for part in parsed.headed()]
     yield page(source, " ".join("".join(parsed.title).split()), headed, meta)
 
 
-def _parsed(text: str, ignored: frozenset[str] | None = None) -> Page:
+def _main(text: str) -> str:
+    """From the first <main> to the last </main>; "" where there is none."""
+    marks = [(match.start(), match[1]) for match in _MAIN.finditer(text)]
+    begin = next((place for place, end in marks if not end), -1)
+    stop = next((place for place, end in reversed(marks) if end), -1)
+    return text[begin:stop] if 0 <= begin < stop else ""
+
+
+def _size(page: Page) -> int:
+    return sum(len(text) for _, _, text in page.headed())
+
+
+def _parsed(text: str, ignored: frozenset[str] = _IGNORED) -> Page:
     parser = Page(ignored)
     try:
         parser.feed(text)

@@ -8,9 +8,11 @@ from typing import Any
 
 from qac_jax.formats.documents import Document
 from qac_jax.formats.pages import NotRead, PageFormat, Source
-from qac_jax.formats.tables import TEXTS, Row, documents
+from qac_jax.formats.tables import Row, documents
 
 
+# What an object that is alone in its file must have to be a document.
+_TEXTS = ("text", "content", "contents", "body", "passage", "article", "abstract", "sections")
 _BROKEN = "malformed row"
 
 
@@ -19,7 +21,7 @@ def read(source: Source) -> Iterator[Document]:
     whole = _whole(text)
     if isinstance(whole, dict):
         # Settings and the like are one object too.
-        if not any(key.lower() in TEXTS for key in whole):
+        if not any(key.lower() in _TEXTS for key in whole):
             raise NotRead("JSON that is not a list of records")
         whole = [whole]
     rows = _items(source, whole) if isinstance(whole, list) else _lines(source, text)

@@ -16,13 +16,13 @@ from qac_jax.formats.documents import Document
 from qac_jax.formats.pages import Headed, PageFormat, Source, page
 
 
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t]|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[^`]*")
 _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})")
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?")
 _QUOTED = re.compile(r" {0,3}(?:>[ \t]?)+")
-_TABLE_LINE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
+_TABLE_LINE = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
 _DEFINITION = re.compile(r" {0,3}\[([^\[\]]{1,200})\]:[ \t]*<?([^\s<>]+)>?.*")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]{0,1000}>")
@@ -35,10 +35,12 @@ _ADDRESS = re.compile(r"<((?:https?|ftp|mailto):[^<>\s]+)>")
 _STRONG = re.compile(r"(\*{1,3}|~~)(?=\S)([^*~\n]{1,400}?)(?<=\S)\1")
 _UNDERSCORED = re.compile(r"(?<!\w)(_{1,3})(?=\S)([^_\n]{1,400}?)(?<=\S)\1(?!\w)")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_ATTRIBUTES = re.compile(r"[ \t]*\{[#.:][^{}\n]*\}[ \t]*$")
+_ATTRIBUTES = re.compile(r" ?\{[#.:][^{}]*\}$")
 # Stands for a stretch of code while the text around it is changed.
 _HELD = re.compile("\ue000(\\d+)\ue001")
 _YAML_LINE = re.compile(r"([A-Za-z_][\w \-]*?)[ \t]*:(?:[ \t]+(.*)|[ \t]*)")
+# A key of front matter is never this long.
+_LONG = 4000
 _URLS = ("url", "canonical_url", "permalink", "link", "source")
 
 
@@ -96,14 +98,14 @@ class _Reader:
                 table = False
             elif not paragraph and (line.startswith(("    ", "\t"))) and not _ITEM.match(line):
                 body.append(line.strip())  # code by its indentation, or a list item's next line
-            elif match := _HEADING.fullmatch(line):
-                begin(len(match[1]), _ATTRIBUTES.sub("", match[2] or ""))
+            elif match := _HEADING.match(line):
+                begin(len(match[1]), _heading(line[match.end() :]))
             elif paragraph and (under := _UNDERLINE.fullmatch(line)):
                 text, paragraph = " ".join(map(str.strip, paragraph)), []
-                begin(1 if under[1][0] == "=" else 2, _ATTRIBUTES.sub("", text))
+                begin(1 if under[1][0] == "=" else 2, _heading(text))
             elif _RULE.fullmatch(line):
                 end_paragraph()
-            elif "|" in line and _TABLE_LINE.fullmatch(line):
+            elif "|" in line and _TABLE_LINE.fullmatch(line.strip()):
                 rows, paragraph, table = paragraph, [], True
                 body += [self._row(row) for row in rows]
             elif table and "|" in line:
@@ -142,7 +144,7 @@ class _Reader:
             kept.append(code)
             return f"\ue000{len(kept) - 1}\ue001"
 
-        text = _held_code(text, hold)
+        text = _held_code(" ".join(text.split()), hold)
         text = _ADDRESS.sub(lambda match: match[1], text)
         text = _IMAGE.sub(lambda match: match[1], text)
         text = _LINK.sub(lambda match: self._linked(match[1], match[2]), text)
@@ -165,6 +167,13 @@ class _Reader:
     def _referred(self, match: re.Match[str]) -> str:
         target = self._targets.get((match[2] or match[1]).casefold())
         return match[0] if target is None else self._linked(match[1], target)
+
+
+def _heading(text: str) -> str:
+    """A heading without the signs and {#attributes} behind it."""
+    text = " ".join(text.split())
+    bare = text.rstrip("#")
+    return _ATTRIBUTES.sub("", bare.rstrip() if bare[-1:] in ("", " ") else text)
 
 
 def _held_code(text: str, hold: Any) -> str:
@@ -224,7 +233,7 @@ def _yaml(text: str) -> dict[str, Any] | None:
         elif line[0] in " \t":
             if key and isinstance(found[key], str):
                 found[key] = f"{found[key].rstrip('>|-')} {line.strip()}".strip()
-        elif match := _YAML_LINE.fullmatch(line):
+        elif len(line) < _LONG and (match := _YAML_LINE.fullmatch(line)):
             key = match[1]
             value = (match[2] or "").strip()
             if value.startswith("[") and value.endswith("]"):
