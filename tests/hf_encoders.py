@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,14 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, name_maps, weights
 from qac_jax.hub.backbones import Options
+from qac_jax.models import architecture
+from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.layers import Runtime
 
 
 LENGTHS = np.asarray([21, 9, 1], np.int32)
 BF16 = 2e-2
+scans = pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +38,15 @@ class Case:
     words: int = 50
     pad: int = 1
 
+    def __str__(self) -> str:
+        return self.name
+
     def model(self, kind: str, **more: Any) -> Any:
         """transformers' model with random weights, biases and norms too."""
         torch = pytest.importorskip("torch")
         transformers = pytest.importorskip("transformers")
-        raw = getattr(transformers, f"{self.name}Config")(**{**self.config, **more})
+        sizes = {"vocab_size": self.words, "pad_token_id": self.pad, **self.config}
+        raw = getattr(transformers, f"{self.name}Config")(**{**sizes, **more})
         model = getattr(transformers, self.name + kind)._from_config(
             raw, attn_implementation="eager"
         )
@@ -84,8 +94,7 @@ def check_hidden_states(case: Case, path: Path, scan: bool = False, **more: Any)
     ids = case.texts()
     for dtype, tolerance in (("float32", 2e-5), ("bfloat16", BF16)):
         module, given = huggingface.load(folder, Runtime(dtype=dtype, scan=scan))
-        out = module.apply(given, ids, LENGTHS, hidden_states=states)
-        logits = module.apply(given, out.last, method="mlm_logits")
+        out, logits = jax.jit(partial(_states_and_logits, module, states))(given, ids)
         for number in states:
             reference = expected.hidden_states[number].numpy()
             close(out.hidden_states[number], reference, tolerance, f"{dtype} state {number}")
@@ -93,9 +102,14 @@ def check_hidden_states(case: Case, path: Path, scan: bool = False, **more: Any)
         if dtype == "float32":
             close(logits, expected.logits.numpy(), tolerance, "logits")
         # Without padding, and only the first rows of the last layer.
-        alone = module.apply(given, ids[1:2, : LENGTHS[1]], None, rows=2).last
+        alone = jax.jit(partial(module.apply, rows=2))(given, ids[1:2, : LENGTHS[1]]).last
         reference = expected.hidden_states[-1][1:2, :2].numpy()
         assert scaled(alone, reference) <= tolerance, f"{dtype} first rows"
+
+
+def _states_and_logits(module: Any, states: tuple[int, ...], given: Any, ids: Any) -> Any:
+    out = module.apply(given, ids, LENGTHS, hidden_states=states)
+    return out, module.apply(given, out.last, method="mlm_logits")
 
 
 def close(actual: Any, reference: np.ndarray, tolerance: float, what: str) -> None:
@@ -118,7 +132,8 @@ def check_gradients(case: Case, path: Path, **more: Any) -> None:
     rng = np.random.default_rng(1)
     masked = seen() & ((rng.random(seen().shape) < 0.4) | (np.arange(LENGTHS.max()) == 0))
     labels = np.where(masked, case.texts(), -100)
-    model(**asked(case), labels=torch.tensor(labels, dtype=torch.long)).loss.backward()
+    expected_loss = model(**asked(case), labels=torch.tensor(labels, dtype=torch.long)).loss
+    expected_loss.backward()
     theirs = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     module, given = huggingface.load(folder)
 
@@ -128,7 +143,9 @@ def check_gradients(case: Case, path: Path, **more: Any) -> None:
         picked = jnp.take_along_axis(logs, jnp.where(masked, labels, 0)[..., None], -1)[..., 0]
         return -jnp.where(masked, picked, 0).sum() / masked.sum()
 
-    ours = backbones.loop_params(jax.jit(jax.grad(loss))(given))
+    value, gradients = jax.jit(jax.value_and_grad(loss))(given)
+    np.testing.assert_allclose(value, expected_loss.item(), rtol=1e-5)
+    ours = backbones.loop_params(gradients)
     config = module.config
     written = name_maps.write(config.table(config.hf_base), ours)
     copies = config.hf_copies(config.hf_base, "")
@@ -144,22 +161,31 @@ def check_gradients(case: Case, path: Path, **more: Any) -> None:
 
 
 def check_round_trip(case: Case, path: Path, kind: str, scan: bool = False, **more: Any) -> None:
-    """Load, save, load with transformers: the same tensors, bit for bit."""
+    """Load, save, load with transformers: the same tensors, bit for bit, and configuration."""
     transformers = pytest.importorskip("transformers")
     folder, model = case.folder(path / "theirs", kind, **more)
     module, given = huggingface.load(folder, Runtime(scan=scan))
     saved = huggingface.save(path / "ours", module, given)
+    assert_same(weights.read_folder(saved), weights.read_folder(folder))
     again, report = getattr(transformers, case.name + kind).from_pretrained(
         saved, output_loading_info=True
     )
     assert not any(report.values()), report
-    expected, actual = model.state_dict(), again.state_dict()
+    states = ({n: t.numpy() for n, t in m.state_dict().items()} for m in (again, model))
+    assert_same(*states)
+    assert huggingface.load(saved, Runtime(scan=scan))[0] == module
+    said = json.loads((saved / "config.json").read_text())
+    assert said["architectures"] == [case.name + kind]
+    before, after = model.config.to_dict(), again.config.to_dict()
+    for name in (before.keys() & said.keys()) - {"architectures", "dtype"}:
+        assert after[name] == before[name], name
+
+
+def assert_same(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    """The same names and bytes."""
     assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert actual[name].numpy().tobytes() == tensor.numpy().tobytes(), name
-    assert huggingface.load(saved, Runtime(scan=scan))[0] == module
-    for name in (set(model.config.to_dict()) & set(module.config.to_hf())) - {"dtype"}:
-        assert getattr(again.config, name) == getattr(model.config, name), name
+        assert actual[name].tobytes() == tensor.tobytes(), name
 
 
 def check_classifier(case: Case, path: Path, **more: Any) -> None:
@@ -172,17 +198,32 @@ def check_classifier(case: Case, path: Path, **more: Any) -> None:
     assert scaled(module.apply(given, case.texts(), LENGTHS), expected) <= 2e-5
 
 
-def check_refusals(case: Case, path: Path, lacking: str) -> None:
-    """A missing, an odd and a misshaped tensor are refused with their names."""
-    folder, _ = case.folder(path, "ForMaskedLM")
+def check_refusals(case: Case, path: Path, kind: str = "ForMaskedLM", **more: Any) -> None:
+    """Any missing, an odd and a misshaped tensor are refused with their names."""
+    folder, _ = case.folder(path, kind, **more)
     tensors = weights.read_folder(folder)
-    for change, verb in (
-        ({n: t for n, t in tensors.items() if n != lacking}, rf"lack 1 tensor .*{lacking}"),
-        (tensors | {"adapter.down": np.zeros(3, np.float32)}, r"hold 1 tensor .*adapter\.down"),
-        (tensors | {lacking: tensors[lacking][:-1]}, rf"{lacking} of .* has shape .*not fit"),
-    ):
-        weights.write_file(folder / weights.SAFETENSORS, change)
-        with pytest.raises(UserError, match=verb):
+    file = folder / weights.SAFETENSORS
+
+    def refused(changed: Mapping[str, np.ndarray], message: str) -> None:
+        weights.write_file(file, changed)
+        with pytest.raises(UserError, match=message):
             huggingface.load(folder)
-    weights.write_file(folder / weights.SAFETENSORS, tensors)
+
+    config = architecture_of(folder)
+    for name in tensors:
+        whole = config.hf_bases and name.endswith(config.hf_words)  # known by its words
+        message = "hold no .* ends in" if whole else rf"lack 1 tensor .*: {re.escape(name)}"
+        refused({n: t for n, t in tensors.items() if n != name}, message)
+    refused(tensors | {"adapter.down": np.zeros(3, np.float32)}, r"hold 1 tensor .*adapter\.down")
+    for name in (min(tensors), max(tensors)):
+        odd = np.zeros((len(tensors[name]) + 1, *tensors[name].shape[1:]), np.float32)
+        refused(tensors | {name: odd}, rf"{re.escape(name)} of .* has shape .*not fit")
+    weights.write_file(file, tensors)
     huggingface.load(folder, options=Options(mlm_head=False))
+
+
+def architecture_of(folder: Path) -> type[BackboneConfig]:
+    raw = json.loads((folder / "config.json").read_text())
+    found = architecture.reading(raw, BackboneConfig)
+    assert found is not None
+    return found

@@ -192,10 +192,7 @@ def model_types(base: type[Architecture]) -> list[str]:
 
 
 def reading(raw: Mapping[str, Any], base: type[Kind]) -> type[Kind] | None:
-    """The architecture of a config.json among those that are a `base`; None: there is none.
-
-    Of several the first: a whole T5 is a T5, and where an encoder is wanted, a T5's encoder.
-    """
+    """The architecture of a config.json among those that are a `base`; None: there is none."""
     matches = (cls for cls in registered().values() if issubclass(cls, base) and cls.reads(raw))
     return next(matches, None)
 

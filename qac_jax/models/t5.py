@@ -125,9 +125,13 @@ class T5Config(Architecture):
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:
-        # An encoder by itself is a backbone (t5_encoder.py).
+        return super().reads(raw) and not cls.is_encoder(raw)
+
+    @classmethod
+    def is_encoder(cls, raw: Mapping[str, Any]) -> bool:
+        """Whether a config.json is that of an encoder by itself (t5_encoder.py)."""
         alone = any(name.endswith("EncoderModel") for name in raw.get("architectures") or ())
-        return super().reads(raw) and not alone
+        return alone and raw.get("model_type") in cls.model_types
 
     @property
     def hidden_size(self) -> int:

@@ -75,8 +75,6 @@ class T5EncoderConfig(BackboneConfig):
         "eos_id": "eos_token_id",
     }
     hf_words: ClassVar = "shared.weight"
-    # Of a whole T5, whose encoder is taken.
-    hf_ignored: ClassVar[tuple[str, ...]] = ("decoder.*", "lm_head.weight")
     position_free: ClassVar = True
 
     def __post_init__(self) -> None:
@@ -92,8 +90,7 @@ class T5EncoderConfig(BackboneConfig):
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:
-        # Whole T5s too, where an encoder is wanted (`architecture.reading`).
-        return raw.get("model_type") in cls.model_types
+        return T5Config.is_encoder(raw)
 
     @cached_property
     def whole(self) -> T5Config:

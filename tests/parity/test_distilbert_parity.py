@@ -5,40 +5,40 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import hf_encoders as hf
 import pytest
-import toy_backbones as toy
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
 from qac_jax.models.distilbert import DistilBertConfig
 
 
-FAMILY = toy.Family(
+CASE = hf.Case(
     "DistilBert",
-    {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 12},
+    {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 22},
 )
 
 
-@pytest.mark.parametrize("precision", toy.HIDDEN)
-def test_hidden_states(precision: str, tmp_path: Path) -> None:
-    toy.check_hidden_states(FAMILY, tmp_path, precision)
+@hf.scans
+def test_hidden_states(scan: bool, tmp_path: Path) -> None:
+    hf.check_hidden_states(CASE, tmp_path, scan)
 
 
 def test_gradients(tmp_path: Path) -> None:
-    toy.check_gradients(FAMILY, tmp_path)
+    hf.check_gradients(CASE, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_round_trip(kind: str, tmp_path: Path) -> None:
-    toy.check_round_trip(FAMILY, tmp_path, kind)
+    hf.check_round_trip(CASE, tmp_path, kind, scan=True)
 
 
 def test_classifier(tmp_path: Path) -> None:
-    toy.check_classifier(FAMILY, tmp_path)
+    hf.check_classifier(CASE, tmp_path)
 
 
 def test_refusals(tmp_path: Path) -> None:
-    toy.check_refusals(FAMILY, tmp_path)
+    hf.check_refusals(CASE, tmp_path)
 
 
 def test_epsilon_is_fixed() -> None:
@@ -49,7 +49,7 @@ def test_epsilon_is_fixed() -> None:
 def test_a_classifiers_dropout(tmp_path: Path) -> None:
     """transformers drops a fifth before the output, unless config.json says another share."""
     for said in (None, 0.3):
-        model = FAMILY.make(tmp_path, "ForSequenceClassification", num_labels=1)
+        _, model = CASE.folder(tmp_path, "ForSequenceClassification", num_labels=1)
         file = tmp_path / "config.json"
         raw = json.loads(file.read_text())
         raw.pop("seq_classif_dropout", None)

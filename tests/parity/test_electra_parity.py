@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hf_encoders as hf
 import pytest
-import toy_backbones as toy
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
@@ -17,39 +17,39 @@ SETTINGS = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 24,
-    "max_position_embeddings": 12,
+    "max_position_embeddings": 22,
 }
-FAMILY = toy.Family("Electra", SETTINGS)
-FAMILIES = [FAMILY, toy.Family("Electra", SETTINGS | {"embedding_size": 16})]
+CASE = hf.Case("Electra", SETTINGS, pad=0)
+CASES = [CASE, hf.Case("Electra", SETTINGS | {"embedding_size": 16}, pad=0)]
 
 
-@pytest.mark.parametrize("precision", toy.HIDDEN)
-@pytest.mark.parametrize("family", FAMILIES, ids=["narrow", "wide"])
-def test_hidden_states(family: toy.Family, precision: str, tmp_path: Path) -> None:
-    toy.check_hidden_states(family, tmp_path, precision)
+@hf.scans
+@pytest.mark.parametrize("case", CASES, ids=["narrow", "wide"])
+def test_hidden_states(case: hf.Case, scan: bool, tmp_path: Path) -> None:
+    hf.check_hidden_states(case, tmp_path, scan)
 
 
 def test_gradients(tmp_path: Path) -> None:
-    toy.check_gradients(FAMILY, tmp_path)
+    hf.check_gradients(CASE, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
-@pytest.mark.parametrize("family", FAMILIES, ids=["narrow", "wide"])
-def test_round_trip(family: toy.Family, kind: str, tmp_path: Path) -> None:
-    toy.check_round_trip(family, tmp_path, kind)
+@pytest.mark.parametrize("case", CASES, ids=["narrow", "wide"])
+def test_round_trip(case: hf.Case, kind: str, tmp_path: Path) -> None:
+    hf.check_round_trip(case, tmp_path, kind, scan=True)
 
 
 def test_classifier(tmp_path: Path) -> None:
-    toy.check_classifier(FAMILY, tmp_path)
+    hf.check_classifier(CASE, tmp_path)
 
 
 def test_refusals(tmp_path: Path) -> None:
-    toy.check_refusals(FAMILY, tmp_path)
+    hf.check_refusals(CASE, tmp_path)
 
 
 def test_discriminators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a discriminator the encoder is read; narrow embeddings have no positions to add."""
-    FAMILY.make(tmp_path, "ForPreTraining")
+    CASE.folder(tmp_path, "ForPreTraining")
     module, variables = huggingface.load(tmp_path)
     assert "not used: discriminator_predictions" in capsys.readouterr().err
     assert not module.config.mlm_head and not module.config.pooler

@@ -51,11 +51,10 @@ BIASES = {
     "hidden_activation": "silu",
     "global_attn_every_n_layers": 3,
 }
-scans = pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
 settings = pytest.mark.parametrize("more", [{}, BIASES], ids=["plain", "biases"])
 
 
-@scans
+@hf.scans
 @settings
 def test_hidden_states(scan: bool, more: dict[str, Any], tmp_path: Path) -> None:
     hf.check_hidden_states(CASE, tmp_path, scan, **more)
@@ -66,7 +65,7 @@ def test_gradients(more: dict[str, Any], tmp_path: Path) -> None:
     hf.check_gradients(CASE, tmp_path, **more)
 
 
-@scans
+@hf.scans
 @settings
 @pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_round_trip(kind: str, more: dict[str, Any], scan: bool, tmp_path: Path) -> None:
@@ -78,11 +77,8 @@ def test_classifier(pooling: str, tmp_path: Path) -> None:
     hf.check_classifier(CASE, tmp_path, classifier_pooling=pooling)
 
 
-@pytest.mark.parametrize(
-    "name", ["model.layers.1.attn_norm.weight", "head.norm.weight", "decoder.bias"]
-)
-def test_refusals(name: str, tmp_path: Path) -> None:
-    hf.check_refusals(CASE, tmp_path, name)
+def test_refusals(tmp_path: Path) -> None:
+    hf.check_refusals(CASE, tmp_path)
 
 
 def test_a_language_models_head_starts_a_classifier(tmp_path: Path) -> None:
@@ -96,7 +92,7 @@ def test_a_language_models_head_starts_a_classifier(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("remat", ["attention", "dots", "layer"])
-@scans
+@hf.scans
 def test_what_is_computed_again_changes_nothing(remat: str, scan: bool) -> None:
     plain = ModernBert(CONFIG, Runtime(scan=scan))
     given = {"params": backbones.new_parameters(plain)}

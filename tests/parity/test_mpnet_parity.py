@@ -30,10 +30,9 @@ CASE = hf.Case(
     },
 )
 CONFIG = MpnetConfig(50, 32, 3, 4, 48, 24)
-scans = pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
 
 
-@scans
+@hf.scans
 def test_hidden_states(scan: bool, tmp_path: Path) -> None:
     hf.check_hidden_states(CASE, tmp_path, scan)
 
@@ -42,7 +41,7 @@ def test_gradients(tmp_path: Path) -> None:
     hf.check_gradients(CASE, tmp_path)
 
 
-@scans
+@hf.scans
 @pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_round_trip(kind: str, scan: bool, tmp_path: Path) -> None:
     hf.check_round_trip(CASE, tmp_path, kind, scan)
@@ -52,11 +51,8 @@ def test_classifier(tmp_path: Path) -> None:
     hf.check_classifier(CASE, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["mpnet.encoder.relative_attention_bias.weight", "lm_head.layer_norm.bias"]
-)
-def test_refusals(name: str, tmp_path: Path) -> None:
-    hf.check_refusals(CASE, tmp_path, name)
+def test_refusals(tmp_path: Path) -> None:
+    hf.check_refusals(CASE, tmp_path)
 
 
 def test_distances_of_long_texts() -> None:

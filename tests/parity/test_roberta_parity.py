@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hf_encoders as hf
 import numpy as np
 import pytest
-import toy_backbones as toy
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
@@ -17,45 +17,45 @@ SETTINGS = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 24,
-    "max_position_embeddings": 14,
+    "max_position_embeddings": 24,
     "type_vocab_size": 1,
     "layer_norm_eps": 1e-5,
 }
-FAMILY = toy.Family("Roberta", SETTINGS, pad=1)
-FAMILIES = [FAMILY, toy.Family("XLMRoberta", SETTINGS, pad=1)]
+CASE = hf.Case("Roberta", SETTINGS)
+CASES = [CASE, hf.Case("XLMRoberta", SETTINGS)]
 
 
-@pytest.mark.parametrize("precision", toy.HIDDEN)
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_hidden_states(family: toy.Family, precision: str, tmp_path: Path) -> None:
-    toy.check_hidden_states(family, tmp_path, precision)
+@hf.scans
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_hidden_states(case: hf.Case, scan: bool, tmp_path: Path) -> None:
+    hf.check_hidden_states(case, tmp_path, scan)
 
 
 def test_gradients(tmp_path: Path) -> None:
-    toy.check_gradients(FAMILY, tmp_path)
+    hf.check_gradients(CASE, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_round_trip(family: toy.Family, kind: str, tmp_path: Path) -> None:
-    toy.check_round_trip(family, tmp_path, kind)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_round_trip(case: hf.Case, kind: str, tmp_path: Path) -> None:
+    hf.check_round_trip(case, tmp_path, kind, scan=True)
 
 
 def test_classifier(tmp_path: Path) -> None:
-    toy.check_classifier(FAMILY, tmp_path)
+    hf.check_classifier(CASE, tmp_path)
 
 
 def test_refusals(tmp_path: Path) -> None:
-    toy.check_refusals(FAMILY, tmp_path)
+    hf.check_refusals(CASE, tmp_path)
 
 
 def test_positions_begin_after_the_padding(tmp_path: Path) -> None:
-    """14 rows are 12 positions, and the first one is row 2."""
-    FAMILY.make(tmp_path, "Model")
+    """24 rows are 22 positions, and the first one is row 2."""
+    CASE.folder(tmp_path, "Model")
     module, variables = huggingface.load(tmp_path)
-    assert module.config.max_length == 12
+    assert module.config.max_length == 22
     vectors = module.apply(variables, 3, method="position_vectors")
     table = variables["params"]["embeddings"]["position"]["embedding"]
     np.testing.assert_array_equal(vectors, table[2:5])
-    with pytest.raises(UserError, match="texts of 13 tokens do not fit this model, which has 12"):
-        module.apply(variables, np.full((1, 13), 5))
+    with pytest.raises(UserError, match="texts of 23 tokens do not fit this model, which has 22"):
+        module.apply(variables, np.full((1, 23), 5))

@@ -19,7 +19,6 @@ from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.models import flops
-from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5
 from qac_jax.models.t5_encoder import T5Encoder, T5EncoderConfig
@@ -78,18 +77,18 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     hf.check_round_trip(CASES[name], tmp_path, "EncoderModel", scan=name == "v1.1")
 
 
-def test_which_part_of_a_t5_is_read(tmp_path: Path) -> None:
-    """A whole T5 is a generator by itself, and its encoder where an encoder is wanted."""
+def test_refusals(tmp_path: Path) -> None:
+    hf.check_refusals(CASES["v1.1"], tmp_path, "EncoderModel")
+
+
+def test_whole_t5s_and_encoders(tmp_path: Path) -> None:
+    """A whole T5 is a generator, and no encoder where one is wanted."""
     whole, _ = CASES["v1.0"].folder(tmp_path / "whole", "ForConditionalGeneration")
-    module, given = huggingface.load(whole)
-    assert isinstance(module, T5)
-    folder = stored(tmp_path / "dual", *CASES["v1.0"].folder(tmp_path / "e", "EncoderModel"))
-    for name in ("model.safetensors", "config.json"):
-        (folder / name).write_bytes((whole / name).read_bytes())
-    dual, loaded = huggingface.load(folder)
-    assert isinstance(dual, DualEncoder)
-    words = loaded["params"]["encoder"]["backbone"]["embeddings"]["word"]["embedding"]
-    np.testing.assert_array_equal(words, given["params"]["shared"]["embedding"])
+    assert isinstance(huggingface.load(whole)[0], T5)
+    with pytest.raises(UserError, match="holds a 't5' model; expected an encoder"):
+        backbones.read_encoder(whole, backbones.Options())
+    alone, _ = CASES["v1.0"].folder(tmp_path / "alone", "EncoderModel")
+    assert isinstance(huggingface.load(alone)[0], T5Encoder)
 
 
 def sentencepiece(folder: Path) -> Path:
