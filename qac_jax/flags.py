@@ -12,6 +12,14 @@ from qac_jax import fields
 from qac_jax.errors import UserError
 
 
+# Kinds of inputs (pipeline/inputs.py) that may be given by a name.
+_NAMES = {
+    "model": "a folder, shipped:NAME, or owner/name[@revision] at the Hugging Face Hub",
+    "tokenizer": "a vocabulary that ships, or that of a model (folder or name)",
+    "file": "a file, folder or pattern; for some, ir_datasets:NAME, tfds:NAME, hf:NAME",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one sentence with the nearest valid flag."""
 
@@ -80,7 +88,7 @@ def flat(groups: Sequence[Sequence[str]]) -> list[str]:
 
 def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
     """A flag for every setting of a dataclass and of its parts that a word can express."""
-    groups = {"": parser.add_argument_group("inputs and settings")}
+    groups = {"": parser.add_argument_group("inputs and settings", _about_names(cls))}
     bound = []
     for name, leaf in fields.flat(cls).items():
         if leaf.part not in groups:
@@ -94,6 +102,13 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
             bound += [f"  {line}" for line in _bound_in_gin(name, leaf.field)]
     if bound:
         parser.add_argument_group("bound in gin", "\n".join(bound))
+
+
+def _about_names(cls: type) -> str | None:
+    """What inputs may be beside paths, by the kinds of those that the class has."""
+    leaves = [leaf.field for leaf in fields.flat(cls).values()]
+    kinds = {kind for field in leaves for kind in field.metadata.get("kinds", ())}
+    return "\n".join(f"  {kind}: {text}" for kind, text in _NAMES.items() if kind in kinds) or None
 
 
 def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:

@@ -106,6 +106,14 @@ def test_what_gin_binds_is_listed_too(pages: dict[str, str]) -> None:
             assert name in pages[verb]
 
 
+def test_names_are_explained_where_they_are_taken(pages: dict[str, str]) -> None:
+    for verb in ("embed", "pretrain", "label", "export"):
+        assert "owner/name[@revision]" in pages[verb]
+    for name in ("hf", "ir_datasets", "tfds"):
+        assert f"{name}:NAME" in pages["prepare"] and f", {name}, " in pages["prepare"]
+    assert "owner/name" not in pages["fuse"]
+
+
 def test_values_are_checked_one_by_one() -> None:
     @dataclasses.dataclass
     class Some:
