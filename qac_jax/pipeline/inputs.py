@@ -322,7 +322,10 @@ def _identity_in(path: str) -> str:
     if not (os.path.isdir(path) or os.path.isfile(path)):
         return "neither a file nor a folder"
     if os.path.islink(path) and os.path.isdir(path):
-        return fields.digest(_listing(path))  # it may lead anywhere, back up as well
+        target, folder = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+        if os.path.commonpath([target, folder]) == target:
+            return "a link upwards"
+        return fields.digest(_listing(path))  # it may lead anywhere
     try:
         return identity(path)
     except PermissionError:

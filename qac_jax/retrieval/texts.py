@@ -17,7 +17,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Piece, expand, text_lines
+from qac_jax.formats.files import Piece, expand, plain_name, text_lines
 from qac_jax.formats.files import find as find_file
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
@@ -119,6 +119,11 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
 
 def detect(path: str) -> str:
     """The format of a corpus, by its name and first line."""
+    if os.path.isdir(path) and format_of(path) == FOLDER and not _has_lines(path):
+        raise UserError(
+            f"{path} holds no corpus of lines (corpus.jsonl, *.jsonl, *.tsv); make passages of its "
+            "files with qac prepare, format folder, and give these"
+        )
     start = sample(expand(path, (".jsonl", ".tsv"))[0], path)
     if start.record and ("tokens" in start.record or isinstance(start.record.get("text"), list)):
         return TOKENS
@@ -128,6 +133,10 @@ def detect(path: str) -> str:
         f"{start.file} is not in a format that is recognised; name one with --format "
         f"({', '.join((*DOCUMENTS.names(), TOKENS))}), or make passages of it with qac prepare"
     )
+
+
+def _has_lines(folder: str) -> bool:
+    return any(plain_name(name).endswith((".jsonl", ".tsv")) for name in os.listdir(folder))
 
 
 def _pages() -> set[str]:

@@ -14,6 +14,7 @@ from qac_jax.formats import documents, encodings, tables
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document
 from qac_jax.formats.registry import PAGES
+from qac_jax.pipeline import inputs
 from qac_jax.retrieval import texts
 
 
@@ -286,6 +287,22 @@ def test_what_is_skipped_has_a_reason(tmp_path):
         "qrels": "queries and judgements",
         **({} if readable else {"locked.md": "unreadable"}),
     }
+
+
+def test_any_folder_has_an_identity(tmp_path):
+    folder, linked = tmp_path / "in", tmp_path / "linked"
+    (linked / "deep").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "a.md").write_text("a")
+    os.mkfifo(folder / "pipe")
+    for name, target in {"up": "..", "away": linked, "nothing": "nowhere", "root": "/"}.items():
+        os.symlink(target, folder / name)
+    before = inputs.identity(str(folder))
+    assert inputs.identity(str(folder)) == before
+    (folder / "a.md").write_text("b")
+    between = inputs.identity(str(folder))
+    (linked / "deep" / "b.md").write_text("b")
+    assert len({before, between, inputs.identity(str(folder))}) == 3
 
 
 def test_a_folder_with_nothing_to_read_says_why(tmp_path):

@@ -59,6 +59,13 @@ def test_hits(searching: Retriever) -> None:
     assert hits[1].score == pytest.approx(np.sort(scores[0])[-2], abs=1e-6)
 
 
+def test_hits_keep_what_their_records_say(folder: Path) -> None:
+    known = {"path": "docs/a.md", "heading": "A > B", "columns": {"kind": "x"}, "row": 3}
+    found = Retriever.load(folder).index([{"_id": "a", "text": "Granite.", **known}])
+    (hit,) = found.search("Granite.")
+    assert hit.metadata == known and hit.place == "docs/a.md, row 3"
+
+
 def test_passages_with_ids_from_a_list_or_a_file(folder: Path, tmp_path: Path) -> None:
     found = Retriever.load(folder).index(
         [{"_id": "a", "title": "Bees", "text": "They make honey."}, {"id": 7, "text": "Granite."}]
