@@ -40,7 +40,7 @@ from qac_jax.artifacts.reading import (
     identity_of,
     peek,
 )
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def create(
     """Writes an artefact: complete when the block ends, resumable when it ends with an error.
 
     An unfinished folder of the same key is resumed. Any other content is refused, or,
-    when it is ours and `replace` is set, removed first.
+    when it is ours and `replace` is set, removed first; so is a run that stopped at bad data.
     """
     path = epath.Path(out)
     record: Json = {
@@ -79,7 +79,11 @@ def create(
     with _locked(path):
         _make_room(path, record, replace)
         writer = Writer(path, record)
-        yield writer
+        try:
+            yield writer
+        except DataError:
+            _claim(path, {**record, "bad_data": True})
+            raise
         writer.commit()
 
 
@@ -265,10 +269,11 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
         )
     if existing is not None:
         same = existing["key"] == record["key"] and existing["kind"] == record["kind"]
-        # A run that failed before it wrote anything leaves nothing to keep.
+        # A run that failed before it wrote anything leaves nothing to keep, nor does one that
+        # stopped at bad data: these were mended, or are read in another way.
         bare = all(p.name in (LOCK, CLAIM, JOURNAL) for p in contents)
         if existing["finished"] or not same:
-            if not replace and not bare:
+            if not (replace or bare or existing.get("bad_data")):
                 state = "a finished" if existing["finished"] else "an unfinished"
                 raise UserError(
                     f"{path} holds {state} {existing['kind']} made with other settings; choose "
@@ -277,6 +282,11 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
             _clear(path, keep=())
         else:
             _clear(path, keep=_kept_files(path))
+    _claim(path, record)
+
+
+def _claim(path: epath.Path, record: Json) -> None:
+    """Notes who is writing the folder, and with which settings."""
     claim = {**record, "command": processes.command(), "pid": os.getpid()}
     _write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
 

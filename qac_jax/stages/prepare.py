@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
@@ -243,7 +243,8 @@ class Prepare(Stage):
             if count:
                 progress.say(f"prepare: {count:,} {what}")
         if out.count == 0:
-            raise UserError(
-                f"{self._path()} gives no passages ({out.info['documents']} documents were read); "
-                f"check --documents, --format and --min_tokens"
+            raise DataError(
+                f"it gives no passages ({out.info['documents']} documents were read); check "
+                "--documents, --format and --min_tokens",
+                file=self._path(),
             )

@@ -164,6 +164,16 @@ def test_the_advice_is_followed_into_the_same_folder(tmp_path, capsys):
     assert made.info["documents"] == 30 and made.info["skipped"] == 1
 
 
+def test_a_mended_file_is_read_into_the_same_folder(tmp_path, capsys):
+    path, out = tmp_path / "c.jsonl", tmp_path / "A"
+    path.write_text('{"_id": "a", "text": "The mill stopped."}\n{broken\n')
+    assert "mend the file" in complaint(capsys, "--input", path, "--out", out, "--workers", 1)
+    path.write_text('{"_id": "a", "text": "The mill stopped."}\n')
+    too_short = ["--out", out, "--input", path, "--workers", 1, "--min_tokens", 99]
+    assert "--min_tokens" in complaint(capsys, *too_short)
+    assert prepare(out, "--input", path, "--workers", 1).count == 1
+
+
 def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     path.write_text(corpus.read_text() + "{broken\n")
