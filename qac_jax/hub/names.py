@@ -86,9 +86,11 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
     owner = name.name.partition("/")[0]
     local = owner != name.name and not name.revision and os.path.isdir(owner)
     if local and not text.startswith(HUB) and hub_cache.snapshot(name.name) is None:
+        close = difflib.get_close_matches(os.path.basename(text), os.listdir(owner), n=1)
+        meant = f"did you mean {owner}/{close[0]}? Or" if close else "give an existing folder, or"
         raise UserError(
-            f"there is no folder {text}, though there is a folder {owner}; give the path of an "
-            f"existing folder, or write {HUB}{name} for the model at the Hugging Face Hub"
+            f"there is no folder {text}, though there is a folder {owner}; {meant} write "
+            f"{HUB}{name} for the model at the Hugging Face Hub"
         )
     try:
         return _snapshot(name, want, str(hub_cache.folder()))

@@ -46,7 +46,7 @@ def run(as_json: bool) -> int:
         text=True,
     ) as child:
         here = {check.name: _checked(check) for check in CHECKS if not check.apart}
-        known = offline.all_names()
+        known = _known()
         answers = child.communicate()[0]
     apart = dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
     for check in CHECKS:
@@ -79,6 +79,13 @@ def _shown(known: Sequence[offline.Local]) -> Iterator[str]:
     for one in sorted(known, key=lambda one: bool(one.lacks)):
         state = "no" if one.lacks else "ok"
         yield f"{state:<7} {one.name:<40} {one.what}" + (f": {one.lacks}" if one.lacks else "")
+
+
+def _known() -> list[offline.Local]:
+    try:
+        return offline.all_names()
+    except OSError as error:  # a cache that only others may read
+        return [offline.Local("names", "not listed", "", f"{type(error).__name__}: {error}")]
 
 
 def check_apart() -> None:

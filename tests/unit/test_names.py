@@ -88,6 +88,8 @@ def test_a_folder_comes_first(hub: Hub, tmp_path: Path) -> None:
     assert names.folder("tiny/cross").name == names.folder("hf:tiny/cross").name
     with pytest.raises(UserError, match=r"no folder tiny/absent, though .* tiny; .*hf:tiny/absent"):
         names.folder("tiny/absent")
+    with pytest.raises(UserError, match=r"no folder tiny/encodr, .*did you mean tiny/encoder\?"):
+        names.folder("tiny/encodr")
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,17 @@ def test_every_input_of_every_verb(hub: Hub) -> None:
             with pytest.raises(UserError, match=f"{stage.VERB}.{name}: .*`hf download no/such`"):
                 inputs.resolved(stage.make(**blank, **{name: "no/such"}))
     assert taking > 15
+
+
+def test_a_recipe_looks_names_up_before_it_starts(hub: Hub) -> None:
+    embed = verbs.stages()["embed"].load()
+    stages = {
+        "first": embed(encoder="tiny/encoder", passages="data:corpus.jsonl"),
+        "last": embed(encoder="tiny/absent", passages="stage:first"),
+    }
+    with pytest.raises(UserError, match="stage last: embed.encoder: there is no folder tiny/abs"):
+        inputs.look_up(stages)
+    inputs.look_up({"first": stages["first"]})
 
 
 def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
