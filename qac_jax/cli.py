@@ -260,15 +260,33 @@ def _recipe_parser(verb: str) -> flags.Parser:
     parser = flags.parser(
         verb,
         _OTHERS[verb],
-        f"qac {verb} gin_configs/recipes/demo.gin" + (" --out out/demo" if verb == "run" else ""),
+        f"qac {verb} demo" + (" --out out/demo" if verb == "run" else ""),
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="gin file of a recipe or grid")
+    parser.add_argument("recipe", metavar="RECIPE", help="recipe or grid: its name, or a gin file")
     flags.add_common(parser)
     parser.add_argument(
         "--data_dir", metavar="D", help="data folder: the recipe's macro %%DATA_DIR"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed: the recipe's macro %%SEED")
     return parser
+
+
+def _recipe_options(
+    parser: flags.Parser, arguments: list[str], bindings: list[str]
+) -> argparse.Namespace:
+    """The options of a recipe; a flag that is one of its macros (--start X) becomes a binding."""
+    options, unknown = parser.parse_known_args(arguments)
+    if not unknown:
+        return options
+    from qac_jax import config
+    from qac_jax.pipeline import grid, recipe
+
+    config.register([recipe.Recipe, grid.Grid])
+    files = [options.recipe, *flags.flat(options.gin_file)]
+    macros = config.macros(files, flags.flat(options.gin_search_paths))
+    arguments, more = flags.split_macros(arguments, macros)
+    bindings += more
+    return parser.parse_all(arguments, [name.lower() for name in macros])
 
 
 def _run(arguments: list[str]) -> int:
@@ -283,7 +301,7 @@ def _run(arguments: list[str]) -> int:
         help="run this stage and all that depend on it again",
     )
     parser.add_argument("--only", metavar="STAGE", default="", help="run only this stage again")
-    options = parser.parse_all(arguments)
+    options = _recipe_options(parser, arguments, bindings)
     from qac_jax import config
     from qac_jax.pipeline import recipe
 
@@ -363,7 +381,7 @@ def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
 
 def _plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
-    options = _recipe_parser("plan").parse_all(arguments)
+    options = _recipe_options(_recipe_parser("plan"), arguments, bindings)
     from qac_jax.pipeline import recipe
 
     described, cells = _build_grid(options, bindings)

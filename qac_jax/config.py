@@ -25,6 +25,8 @@ assert importlib.util
 
 # Gin files are searched for in the working folder, the checkout and its gin_configs.
 _CHECKOUT = Path(__file__).parent.parent
+# A word, a path or a name such as shipped:minilm: no valid gin by itself.
+_BARE = re.compile(r"[A-Za-z_/~][\w.:/~+-]*|\.{1,2}/[\w.:/~+-]*")
 _IN_CALL = "\n  In call to configurable"
 _MACRO, _REQUIRED = "gin.macro", "%gin.REQUIRED"
 _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
@@ -73,9 +75,23 @@ def _read(settings: Settings) -> None:
     for binding in settings.bindings:
         if "=" not in binding:
             raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
-        _guarded(functools.partial(gin.parse_config, binding), f"--gin.{binding}")
+        _guarded(functools.partial(gin.parse_config, quoted(binding)), f"--gin.{binding}")
     for name, value in settings.flags.items():
         _guarded(functools.partial(gin.bind_parameter, name, value), f"--{name.rsplit('.', 1)[-1]}")
+
+
+def quoted(binding: str) -> str:
+    """NAME=VALUE with quotes around a bare word, which shells take away from a user's quotes."""
+    name, _, value = binding.partition("=")
+    if _BARE.fullmatch(value.strip()) and value.strip() not in ("True", "False", "None"):
+        return f"{name}={value.strip()!r}"
+    return binding
+
+
+def macros(files: Sequence[str], search_paths: Sequence[str] = ()) -> list[str]:
+    """The macros that gin files give a value to."""
+    apply(Settings(files, search_paths))
+    return sorted({scope for scope, name in gin.config._CONFIG if name == _MACRO})
 
 
 def build(cls: type, *, check: bool = True) -> Any:
@@ -136,6 +152,8 @@ def _search_paths(extra: tuple[str, ...]) -> tuple[str, ...]:
 def _resolve(file: str, search_paths: Sequence[str]) -> str:
     """The file itself, or the one of this name on a search path."""
     places = [Path(file), *(Path(p) / file for p in _search_paths(tuple(search_paths)))]
+    if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
+        places.append(_CHECKOUT / "gin_configs" / "recipes" / f"{file}.gin")
     for place in places:
         if place.is_file():
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import difflib
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` lists the flags")
 
-    def parse_all(self, arguments: list[str]) -> argparse.Namespace:
+    def parse_all(self, arguments: list[str], others: Sequence[str] = ()) -> argparse.Namespace:
+        """The parsed arguments; `others` are flags that were understood elsewhere."""
         known, unknown = self.parse_known_args(arguments)
         if unknown:
             flags = [o for action in self._actions for o in action.option_strings]
+            flags += [f"--{name}" for name in others]
             close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
             remedy = (
                 f"did you mean {close[0]}?" if close else f"`{self.prog} --help` lists the flags"
@@ -80,6 +83,33 @@ def split_gin(arguments: list[str]) -> tuple[list[str], list[str]]:
         else:
             bindings.append(f"{word.removeprefix('--gin.')}={next(words, '')}")
     return rest, bindings
+
+
+def split_macros(arguments: list[str], macros: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Takes `--start X` out of the arguments, as the binding START=X of a recipe's macro."""
+    rest, bindings = [], []
+    known = {f"--{name.lower()}": name for name in macros}
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in known:
+            rest.append(word)
+            continue
+        if not equals and (value := next(words, "")) in ("", "--"):
+            raise UserError(f"{flag} needs a value; write {flag} VALUE")
+        bindings.append(f"{known[flag]}={_literal(value)}")
+    return rest, bindings
+
+
+def _literal(value: str) -> str:
+    """A word of the command line as gin reads it: words and paths become texts."""
+    if value.startswith(("@", "%")):
+        return value
+    try:
+        ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return repr(value)
+    return value
 
 
 def flat(groups: Sequence[Sequence[str]]) -> list[str]:

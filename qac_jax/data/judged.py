@@ -69,6 +69,12 @@ def generated_id(passage: str, number: int) -> str:
     return f"{passage}{_GENERATED}{number}"
 
 
+def generated_from(query: str) -> str:
+    """The passage of a generated query's id; "" for other ids."""
+    passage, _, number = query.rpartition(_GENERATED)
+    return passage if number.isdigit() else ""
+
+
 def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judged]:
     """From Tevatron's or RocketQA's training files, which contain the texts."""
     for line in read_training_lines(path, format, bad=bad):

@@ -21,7 +21,7 @@ from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.pipeline import inputs
 from qac_jax.pipeline import stage as stage_lib
-from qac_jax.pipeline.inputs import STAGE, located
+from qac_jax.pipeline.inputs import STAGE, located, place
 from qac_jax.pipeline.stage import Stage
 
 
@@ -35,21 +35,33 @@ class Recipe:
     """Named stages; `stage:NAME` in an input field is the output of the stage NAME.
 
     Other forms of inputs are listed in `pipeline/inputs.py`. `parts` are further stages, in groups,
-    as included files define them.
+    as included files define them. `published`: files of stages that are copied into --out itself,
+    name -> `stage:NAME/FILE`.
     """
 
     stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     parts: Sequence[Mapping[str, Any]] = ()
     title: str = ""
     data_dir: str = ""
+    published: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def choose(of: str = "", options: Mapping[str, Any] | None = None) -> Any:
-    """One of several values by name, for gin files: such as the sizes of a recipe's budgets."""
+_NOT_GIVEN: Any = object()
+
+
+def choose(
+    of: Any = "", options: Mapping[Any, Any] | None = None, otherwise: Any = _NOT_GIVEN
+) -> Any:
+    """One of several values by name, for gin files: such as the sizes of a recipe's budgets.
+
+    `otherwise` is the value for all other names.
+    """
     options = options or {}
-    if of not in options:
-        raise UserError(f"{of!r} is not one of the choices; {nearest(of, options)}")
-    return options[of]
+    if of in options:
+        return options[of]
+    if otherwise is not _NOT_GIVEN:
+        return otherwise
+    raise UserError(f"{of!r} is not one of the choices; {nearest(str(of), map(str, options))}")
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:
@@ -133,7 +145,16 @@ def run(
         except Exception:
             progress.say(_failure(name, "see below", finished, command))
             raise
+    _publish(recipe, root)
     return finished
+
+
+def _publish(recipe: Recipe, root: epath.Path) -> None:
+    """Copies what is published, as far as its stages are finished."""
+    for name, source in recipe.published.items():
+        file = epath.Path(place(source, name, {p.name: p for p in root.iterdir()}, ""))
+        if file.exists():
+            file.copy(root / name, overwrite=True)
 
 
 def plan(recipe: Recipe) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.queries.splitting import TEST, VALIDATION
 
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Questions:
         choices=("auto", "judged", "generated", "both", "none"),
     )
     each: int = option(1, "generated training queries per passage")
+    at_most: int = option(
+        0, "with --validation_contexts: at most N generated training queries (0: all)"
+    )
     held_out: float = option(
         0.1, "share held out for tests (of passages, or judged queries) if there is no split"
     )
@@ -67,6 +71,8 @@ class Questions:
             raise UserError(f"held_out={self.held_out} is not a share; expected 0 to 1")
         if self.each < 1:
             raise UserError(f"each={self.each}; expected at least one query a passage")
+        if self.at_most < 0:
+            raise UserError(f"at_most={self.at_most}; expected 0 (all) or more")
 
 
 class Collector:
@@ -110,13 +116,13 @@ class Collector:
 
     def of_folder(self, folder: str) -> tuple[JudgedQueries, JudgedQueries]:
         """(training questions, test questions) of a folder in BEIR's layout."""
-        judged = self._judged(folder)
+        judged = self.judged(folder)
         learned = judged.get("train")
         tested = next((judged[name] for name in TEST_SPLITS if name in judged), None)
         if tested is None and learned is not None:
-            held_out = [name for name in learned.judged if self._is_kept(name)]
+            held_out = [name for name in learned.judged if self.is_kept(name)]
             if held_out and len(held_out) < len(learned.judged):
-                rest = [name for name in learned.judged if not self._is_kept(name)]
+                rest = [name for name in learned.judged if not self.is_kept(name)]
                 tested = learned.only(held_out, f"{self._chosen.held_out:.0%} of qrels/train.tsv")
                 learned = learned.only(rest, "the rest of qrels/train.tsv")
         source = self._chosen.train
@@ -142,19 +148,13 @@ class Collector:
                 )
         return learned, tested
 
-    def _judged(self, folder: str) -> dict[str, JudgedQueries]:
+    def judged(self, folder: str) -> dict[str, JudgedQueries]:
         """The judged queries of every split; those without a passage in the corpus are left out."""
-        from qac_jax.formats.files import find
         from qac_jax.formats.identities import IdSet
         from qac_jax.formats.judgements import by_query, read_judgements
         from qac_jax.formats.queries import read_queries
 
-        files = {
-            split: file
-            for split in ("train", *TEST_SPLITS)
-            if (file := find(os.path.join(folder, "qrels"), f"{split}.tsv"))
-        }
-        queries = find(folder, "queries.jsonl")
+        files, queries = judged_files(folder)
         if bool(files) != bool(queries):
             there, absent = ("qrels/", "queries.jsonl") if files else ("queries.jsonl", "qrels/")
             progress.say(f"collect: {folder} has {there} but no {absent}, so it is not used")
@@ -195,7 +195,7 @@ class Collector:
 
         train, test = (JudgedQueries({}, {}, GENERATED) for _ in range(2))
         for record in contexts:
-            held_out = split and self._is_kept(record["_id"])
+            held_out = split and self.is_kept(record["_id"])
             target = test if held_out else train
             for number, context in enumerate(
                 record["contexts"][: 1 if held_out else self._chosen.each]
@@ -205,10 +205,41 @@ class Collector:
                 target.judged[name] = {record["_id"]: 1}
         return train, test
 
-    def _is_kept(self, name: str) -> bool:
+    def is_kept(self, name: str) -> bool:
         """Whether this id is in the share that is held out for tests."""
+        return self.place(name) < self._chosen.held_out * 2**32
+
+    def place(self, name: str) -> int:
+        """A number below 2^32, a hash of the seed and this id."""
         digest = hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "little") < self._chosen.held_out * 2**32
+        return int.from_bytes(digest, "little")
+
+
+def judged_files(folder: str) -> tuple[dict[str, str], str | None]:
+    """The files of judgements in a folder by their split, and its queries.jsonl."""
+    from qac_jax.formats.files import find
+
+    files = {
+        split: file
+        for split in ("train", *TEST_SPLITS)
+        if (file := find(os.path.join(folder, "qrels"), f"{split}.tsv"))
+    }
+    return files, find(folder, "queries.jsonl")
+
+
+def judged_parts(folder: str) -> dict[str, str]:
+    """Which questions of a folder are judged: "test" and "validation" -> their file.
+
+    A folder with judged training queries alone tests on some of them.
+    """
+    files, queries = judged_files(folder) if folder else ({}, None)
+    if not files or not queries:
+        return {}
+    tests = [split for split in TEST_SPLITS if split in files]
+    parts = {TEST: f"qrels/{tests[0] if tests else 'train'}.tsv"}
+    if validation := [split for split in tests[1:] if split != "test"]:
+        parts[VALIDATION] = f"qrels/{validation[0]}.tsv"
+    return parts
 
 
 def _missing(folder: str, split: str) -> str:

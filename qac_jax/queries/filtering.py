@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,12 @@ Scorer = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
 
 _WORD = re.compile(r"\w+")
 _TOGETHER = 1024
+_QUESTION_WORDS = frozenset("what which who whom whose when where why how".split())
+# Verbs that a question begins with.
+_ASKING = frozenset(
+    "is are was were am do does did can could will would shall should may might must has have had "
+    "name list give describe explain define".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +38,11 @@ class Filter:
 
     drop_empty: bool = option(True, "drop texts without a word")
     drop_repeats: bool = option(True, "drop duplicate texts of a passage")
+    well_formed: bool = option(
+        False,
+        "drop texts that are no questions: without a question word or verb, or with a "
+        "repeated pair of words",
+    )
     drop_copies: int = option(0, "drop texts of at least N words copied from the passage (0: keep)")
     round_trip: int = option(
         0, "drop texts for which --index ranks the passage below this rank (0: keep)"
@@ -60,6 +72,8 @@ class Filter:
                 dropped["empty"] += 1
             elif self.drop_repeats and words in known:
                 dropped["repeated"] += 1
+            elif self.well_formed and not is_question(words):
+                dropped["not well-formed"] += 1
             elif text and words.count(" ") + 1 >= self.drop_copies and f" {words} " in text:
                 dropped["copied"] += 1
             else:
@@ -71,6 +85,16 @@ class Filter:
 def plain(text: str) -> str:
     """Lower-cased words with single spaces, for comparing texts."""
     return " ".join(_WORD.findall(text.lower()))
+
+
+def is_question(words: str) -> bool:
+    """Whether plain text looks like a question: it begins with or contains a question word, has
+    three words or more, and repeats no pair of words."""
+    listed = words.split()
+    pairs = list(itertools.pairwise(listed))
+    if len(listed) < 3 or len(set(pairs)) < len(pairs) or any(a == b for a, b in pairs):
+        return False
+    return listed[0] in _ASKING or not _QUESTION_WORDS.isdisjoint(listed)
 
 
 def found_again(

@@ -81,3 +81,4 @@ class Content:
     stages: Sequence[StageRow] = ()
     gin: str = ""
     heatmap: Heatmap | None = None  # systems by collections
+    conclusion: Mapping[str, Any] | None = None  # of `qac conclude`: verdict, provenance

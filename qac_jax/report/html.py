@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax.progress import human, human_seconds
-from qac_jax.report import markdown, page, plots
+from qac_jax.report import markdown, page, plots, verdict
 from qac_jax.report.content import Case, Content, Evaluation, StageRow
 from qac_jax.report.heatmap import Heatmap
 from qac_jax.report.markup import Markup, element, join
@@ -21,6 +21,7 @@ _MAX_OUTLINES = 5
 def html(content: Content) -> str:
     """The page; sections without content are left out."""
     sections = [
+        ("Verdict", _verdict(content.conclusion)),
         ("Figures", page.beside(map(_metrics, content.evaluations))),
         ("Heat map", _heatmap(content.heatmap)),
         ("Wins and losses", join(map(_cases, content.evaluations))),
@@ -32,6 +33,15 @@ def html(content: Content) -> str:
         ("Configuration", _configuration(content)),
     ]
     return page.page(content.title, [(name, body) for name, body in sections if body])
+
+
+def _verdict(conclusion: Mapping[str, Any] | None) -> Markup:
+    """Where the questions come from and what follows, then a table of all of them."""
+    if conclusion is None:
+        return Markup()
+    lines = [element("p", text) for text in conclusion["verdict"]]
+    listed = page.table(verdict.HEADER, verdict.rows(conclusion["questions"]))
+    return join([page.note(conclusion["opening"]), *lines, page.part("Questions", listed)])
 
 
 def _metrics(evaluation: Evaluation) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qac_jax.evaluation.significance import Comparison
-from qac_jax.report import tables
+from qac_jax.report import tables, verdict
 from qac_jax.report.content import ALPHA, LETTERS, Content, Evaluation
 from qac_jax.report.tables import number, probability
 
@@ -23,6 +23,9 @@ COMPARED = (
 def markdown(content: Content) -> str:
     """The whole report as far as it is tables."""
     parts = [f"# {content.title}"]
+    if (conclusion := content.conclusion) is not None:
+        listed = tables.markdown(verdict.HEADER, verdict.rows(conclusion["questions"]))
+        parts += [conclusion["opening"], *conclusion["verdict"], "## Questions", listed]
     for evaluation in content.evaluations:
         header, rows = metrics(evaluation)
         parts += [f"## {evaluation.name}", tables.markdown(header, rows), legend(evaluation)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,6 +37,11 @@ class Report(Stage):
         kinds=("metrics",),
         default="",
         many=True,
+    )
+    verdict: Ref = input(
+        "verdict and provenance of questions (of qac conclude), shown first",
+        kinds=("summary",),
+        default="",
     )
     after: Ref = input(
         "in a recipe: further stages that must finish first",
@@ -107,4 +113,8 @@ class Report(Stage):
             self.queries,
             self.names or {},
         )
-        return gathering.content({**artifacts, **metrics}, metrics, options)
+        found = gathering.content({**artifacts, **metrics}, metrics, options)
+        if "verdict" in inputs:
+            summary = inputs.artifact("verdict").file("summary.json").read_text()
+            return dataclasses.replace(found, conclusion=json.loads(summary))
+        return found

@@ -16,7 +16,7 @@ from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import TRAINING
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
+from qac_jax.pipeline.stage import FILE, MODEL, TOKENIZER, Inputs, Ref, Stage, input, option, part
 
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class Tokenize(Stage):
     )
     # It decides whether a run ends well, not what one that does gives.
     skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
+    like: Ref = input(
+        "read titles and prompts as this retriever does", kinds=("parameters", MODEL), default=""
+    )
     shards: int = option(0, "number of output files (0: by the number of records)")
     texts: Texts = part(Texts)
     selection: PassageSelection = part(PassageSelection)
@@ -103,7 +106,7 @@ class Tokenize(Stage):
 
         kind, tokenizer = KINDS[self.task], tokenizers.load(self.tokenizer)
         bad = BadLines(self.skip_bad)
-        building = kind.completed(self._building(), _records(inputs, "contexts"))
+        building = kind.completed(self._building(inputs), _records(inputs, "contexts"))
         schema = store.schema_of(tokenizer.vocab_size, kind.stored(building))
         counts = self._written(inputs, out, building, schema, bad)
         if not any(counts):
@@ -131,9 +134,13 @@ class Tokenize(Stage):
             out.info["reading"] = reading
         bad.report(out, "tokenize")
 
-    def _building(self) -> Building:
-        """The settings that determine what is stored; title=auto becomes the kind's default."""
+    def _building(self, inputs: Inputs | None = None) -> Building:
+        """What determines what is stored; title=auto becomes the kind's default."""
         texts = self.texts
+        if inputs is not None and "like" in inputs:
+            from qac_jax.hub.reading import texts_read_by
+
+            texts = texts_read_by(inputs.text("like"), texts)
         if texts.title == "auto":
             texts = dataclasses.replace(texts, title=KINDS[self.task].title)
         return Building(

@@ -1,0 +1,115 @@
+"""Splits a corpus by document into passages for training, for validation and for the test.
+
+It happens before anything is generated, so that the questions which choose and measure a retriever
+are about passages whose generated queries trained nothing. A document falls into one part as a
+whole: its passages repeat one another's names and subjects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+
+
+TEST, VALIDATION, TRAIN = "test", "validation", "train"
+PARTS = (TRAIN, VALIDATION, TEST)
+
+# With fewer documents than this the passages themselves are split.
+_FEWEST = 10
+# A part is at most this share of the corpus, however small the corpus is.
+_MOST = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Splitting:
+    """How many passages are kept aside."""
+
+    share: float = option(0.1, "share of the passages for validation, and as many for the test")
+    at_least: int = option(100, "at least N passages each, but never more than a quarter")
+    at_most: int = option(1000, "at most about N passages each")
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share < 0.5:
+            raise UserError(f"share={self.share}; expected more than 0 and less than 0.5")
+        if not 1 <= self.at_least <= self.at_most:
+            raise UserError(
+                f"at_least={self.at_least}, at_most={self.at_most}; expected 1 <= at_least <= "
+                "at_most"
+            )
+
+    def target(self, passages: int) -> int:
+        """The number of passages of a part that is kept aside."""
+        wanted = max(round(self.share * passages), self.at_least)
+        return min(wanted, self.at_most, int(_MOST * passages))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The part of every passage, in order, and whether documents or passages were split."""
+
+    parts: tuple[str, ...]
+    by: str
+
+    def count(self, part: str) -> int:
+        return self.parts.count(part)
+
+
+def split(
+    passages: Iterable[Mapping[str, Any]],
+    settings: Splitting,
+    *,
+    aside: Iterable[str] = (VALIDATION, TEST),
+    seed: int = 0,
+) -> Split:
+    """The part of each passage, by the hashes of their documents' ids.
+
+    `aside`: the parts that are needed; without "test", as where people judged test questions, those
+    passages are for training.
+    """
+    records = [(record["_id"], str(record.get("doc") or record["_id"])) for record in passages]
+    by = "document" if len({document for _, document in records}) >= _FEWEST else "passage"
+    groups = [document if by == "document" else name for name, document in records]
+    sizes: dict[str, int] = {}
+    for group in groups:
+        sizes[group] = sizes.get(group, 0) + 1
+    left = dict(sorted(sizes.items(), key=lambda item: _place(item[0], seed)))
+    target = settings.target(len(records))
+    part_of: dict[str, str] = {}
+    wanted = frozenset(aside)
+    for part in (TEST, VALIDATION):  # the test is the same with and without a validation part
+        if part not in wanted:
+            continue
+        taken = _taken(left, target)
+        if not taken:
+            raise UserError(
+                f"{len(records)} passages of {len(sizes)} {by}s are too few to keep some aside for "
+                f"the {part}; add documents, or judged queries"
+            )
+        part_of.update(dict.fromkeys(taken, part))
+        left = {group: size for group, size in left.items() if group not in part_of}
+    return Split(tuple(part_of.get(group, TRAIN) for group in groups), by)
+
+
+def _taken(sizes: Mapping[str, int], target: int) -> list[str]:
+    """Groups in their order until they have `target` passages; none that would have half as many
+    again."""
+    taken: list[str] = []
+    count = 0
+    for group, size in sizes.items():
+        if count >= target:
+            break
+        if count + size <= target * 1.5:
+            taken.append(group)
+            count += size
+    if not taken and len(sizes) > 1 and target:  # all are large: the smallest one
+        taken = [min(sizes, key=lambda group: sizes[group])]
+    return taken
+
+
+def _place(name: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
