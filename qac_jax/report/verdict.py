@@ -25,9 +25,9 @@ class Systems:
     alone: tuple[str, ...]
     fused: tuple[str, ...] = ()
 
-    def used(self, place: int, hybrid: bool) -> str:
-        """The run of the model at this place, with BM25 or without."""
-        return self.fused[place] if hybrid and self.fused else self.alone[place]
+    def used(self, place: int, weight: float) -> str:
+        """The run of the model at this place; with BM25's, unless its weight is 0."""
+        return self.fused[place] if weight and self.fused else self.alone[place]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def verdict(
     comparisons: Sequence[Comparison],
     choice: Choice,
     systems: Systems,
-    hybrid: bool,
+    weight: float,
     questions: Questions,
     names: Mapping[str, str],
 ) -> list[str]:
@@ -75,13 +75,19 @@ def verdict(
     def called(name: str) -> str:
         return names.get(name, name)
 
-    use = systems.used(choice.place, hybrid)
+    use = systems.used(choice.place, weight)
     others = [systems.alone[0], systems.bm25]
     sentences = [_first(by_name, use, others, called)]
     for other in others:
         if other != use and (sentence := _sure(comparisons, use, other, called)):
             sentences.append(sentence)
     sentences.append(_trained(choice, systems, called))
+    if systems.fused:
+        sentences.append(
+            f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
+            if weight
+            else "BM25 did not help on the same questions, so it is left out."
+        )
     sentences += _caution(questions)
     return sentences
 

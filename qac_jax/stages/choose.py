@@ -15,7 +15,7 @@ from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option
 
 
-CHOICE, CHOSEN = "choice.json", "model"
+CHOICE, CHOSEN, INDEX = "choice.json", "model", "index"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Choose(Stage):
     """Keeps the model whose run on the validation questions is best.
 
     The start that the others were trained from is kept unless one is better by more than noise. The
-    folder `model` in the artefact is a copy of the one that is chosen.
+    folder `model` in the artefact is a copy of the one that is chosen, `index` its index.
     """
 
     VERB: ClassVar[str] = "choose"
@@ -39,6 +39,12 @@ class Choose(Stage):
         "runs of the start and of the others on the validation questions",
         kinds=("run", FILE),
         many=True,
+    )
+    indexes: Ref = input(
+        "dense indexes of the start and of the others, of which the chosen one's is kept too",
+        kinds=("index",),
+        many=True,
+        default="",
     )
     qrels: Ref = input("relevance judgements of the validation questions", kinds=(FILE,))
     measure: str = option("mrr@10", "the measure to choose by")
@@ -58,6 +64,8 @@ class Choose(Stage):
                 f"{models} models with the start and {runs} runs; give one run for each, the "
                 "start's first"
             )
+        if self.indexes and len(self.indexes.split(",")) != models:
+            raise UserError(f"--indexes are one for each of the {models} models; give all of them")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -68,6 +76,7 @@ class Choose(Stage):
         from qac_jax.evaluation.settings import Judging
         from qac_jax.formats import runs
         from qac_jax.hub import huggingface
+        from qac_jax.retrieval import parts
 
         judge = judging.by_judgements(
             inputs.text("qrels"), Judging(measures=(self.measure,)).resolved()
@@ -83,6 +92,8 @@ class Choose(Stage):
         )
         models = [inputs.path("start"), *inputs.paths("models")]
         model = huggingface.resolve(models[found.place])
+        if self.indexes:
+            parts.link_whole(inputs["indexes"][found.place], INDEX, out)
         shutil.rmtree(out.path / CHOSEN, ignore_errors=True)
         shutil.copytree(model, out.path / CHOSEN)
         out.adopt(CHOSEN)

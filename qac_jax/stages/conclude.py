@@ -31,21 +31,20 @@ class Conclude(Stage):
     KIND: ClassVar[str] = "summary"
     EXAMPLE: ClassVar[str] = (
         "qac conclude --metrics out/metrics --choice out/choice --validation out/validation "
-        "--questions out/questions --bm25 run_bm25 --alone run_start,run_1 --out out/summary"
+        "--questions out/questions --alone run_start,run_1 --out out/summary"
     )
 
     metrics: Ref = input("metrics of all systems on the test questions", kinds=("metrics",))
     validation: Ref = input("metrics of them on the validation questions", kinds=("metrics",))
     choice: Ref = input("the model that was chosen", kinds=("choice",))
     questions: Ref = input("questions of qac collect", kinds=("questions",))
+    index: Ref = input(
+        "index of the chosen model and BM25, whose weight was chosen", kinds=("hybrid",), default=""
+    )
     leaks: Ref = input("the comparison of qac leaks", kinds=("leaks",), default="")
     bm25: str = option("run_bm25", "BM25's run among the metrics")
     alone: tuple[str, ...] = option((), "runs of the models, in the order of the choice")
     fused: tuple[str, ...] = option((), "the same fused with BM25's (default: none)")
-    validation_runs: tuple[str, ...] = option(
-        (), "the runs of alone and then of fused on the validation questions"
-    )
-    measure: str = option("mrr@10", "the measure that decides whether BM25 is added")
     names: Mapping[str, str] | None = option(None, "names of the runs to show")
 
     def check(self) -> None:
@@ -54,11 +53,6 @@ class Conclude(Stage):
             raise UserError(
                 f"{len(self.alone)} runs of models and {len(self.fused)} fused ones; give --alone, "
                 "and --fused for each of them or for none"
-            )
-        if len(self.validation_runs) != len(self.alone) + len(self.fused):
-            raise UserError(
-                f"{len(self.validation_runs)} validation runs; give one for each of --alone and "
-                "--fused"
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -74,22 +68,21 @@ class Conclude(Stage):
         )
         systems = verdict.Systems(self.bm25, tuple(self.alone), tuple(self.fused))
         validated = {r.name: r.mean for r in results.read(inputs.artifact("validation"))[0]}
-        alone, fused = self._validated(choice.place)
-        hybrid = bool(fused) and validated[fused][self.measure] > validated[alone][self.measure]
+        weight = float(inputs.artifact("index").info["weight"]) if "index" in inputs else 0.0
         questions = _questions(inputs.artifact("questions"))
         comparisons = [Comparison(**c) for c in facts["comparisons"]]
         names = dict(self.names or {})
         sentences = verdict.verdict(
-            rows, comparisons, choice, systems, hybrid, questions["test"], names
+            rows, comparisons, choice, systems, weight, questions["test"], names
         )
-        use = systems.used(choice.place, hybrid)
+        use = systems.used(choice.place, weight)
         summary = {
             "verdict": sentences,
             "opening": verdict.opening(questions),
             "use": {
                 "system": use,
                 "name": names.get(use, use),
-                "hybrid": hybrid,
+                "weight of BM25": weight,
                 "trained": choice.changed,
             },
             "rows": [{"system": r.name, "name": names.get(r.name, r.name), **r.mean} for r in rows],
@@ -99,7 +92,9 @@ class Conclude(Stage):
                 name: {**dataclasses.asdict(q), "makers": q.makers, "filters": q.filters}
                 for name, q in questions.items()
             },
-            "leaks": inputs.artifact("leaks").info if "leaks" in inputs else None,
+            "leaks": json.loads(inputs.artifact("leaks").file("leaks.json").read_text())
+            if "leaks" in inputs
+            else None,
         }
         with out.open(SUMMARY) as file:
             json.dump(summary, file, indent=1, ensure_ascii=False, default=str)
@@ -108,11 +103,6 @@ class Conclude(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         return "\n".join(json.loads(artifact.file(SUMMARY).read_text())["verdict"])
-
-    def _validated(self, place: int) -> tuple[str, str]:
-        """The validation runs of the model at this place, alone and fused ("" without)."""
-        runs, count = self.validation_runs, len(self.alone)
-        return runs[place], runs[count + place] if self.fused else ""
 
 
 def _questions(artifact: Artifact) -> dict[str, Questions]:

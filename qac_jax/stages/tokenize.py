@@ -136,11 +136,11 @@ class Tokenize(Stage):
 
     def _building(self, inputs: Inputs | None = None) -> Building:
         """What determines what is stored; title=auto becomes the kind's default."""
+        from qac_jax.hub import reading
+
         texts = self.texts
         if inputs is not None and "like" in inputs:
-            from qac_jax.hub.reading import texts_read_by
-
-            texts = texts_read_by(inputs.text("like"), texts)
+            texts = reading.texts_read_by(inputs.text("like"), texts)
         if texts.title == "auto":
             texts = dataclasses.replace(texts, title=KINDS[self.task].title)
         return Building(
@@ -247,5 +247,4 @@ class Tokenize(Stage):
 def _records(inputs: Inputs, name: str) -> Records | None:
     from qac_jax.formats.records import Records
 
-    artifact = inputs.get_artifact(name)
-    return None if artifact is None else Records(artifact)
+    return Records(found) if (found := inputs.get_artifact(name)) is not None else None

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
 
-from qac_jax import artifacts, cli
+from qac_jax import Retriever, artifacts, cli
+from qac_jax.formats import records
 
 
+PARTS = ("training", "validation", "test")
 TINY = [
-    "--gin.BUDGET='tiny'",
-    "--gin.MLM_STEPS=2",
-    "--gin.QAC_STEPS=2",
-    "--gin.FINE_STEPS=2",
-    "--gin.WIDTH=32",
-    "--gin.MLP=32",
-    "--gin.LAYERS=1",
-    "--gin.PASSAGE_TOKENS=24",
-    "--gin.PASSAGE_LENGTH=24",
-    "--gin.QUERY_LENGTH=12",
-    "--gin.CONTEXT_TOKENS=12",
-    "--gin.layers.Runtime.dropout='hash'",
+    "--budget=tiny",
+    "--fine_steps=2",
+    "--n_passages=2",
+    "--passage_length=24",
+    "--query_length=12",
+    "--gin.layers.Runtime.dropout=hash",
     "--gin.evaluate.Evaluate.permutations=50",
 ]
 
 
-def generated(folder: Path, count: int) -> str:
-    """A file of queries made elsewhere, in the generator's place."""
+def questions(folder: Path, count: int) -> str:
+    """Questions made elsewhere, in the generator's place."""
     file = folder / "generated.jsonl"
     lines = [
         json.dumps(
-            {"_id": f"p{i}", "queries": [f"{toy.WORDS[i % 20]} {toy.WORDS[n]}" for n in (1, 2)]}
+            {
+                "_id": f"p{i}",
+                "queries": [f"what is the {toy.WORDS[i % 20]} {toy.WORDS[n]} {i}" for n in (1, 2)],
+            }
         )
         for i in range(count)
     ]
@@ -41,40 +41,70 @@ def generated(folder: Path, count: int) -> str:
     return f"--gin.generate.Generate.imported='{file}'"
 
 
-GENERATED = ["--gin.CONTEXTS_STAGE=@generate.Generate()", "--gin.GENERATOR=''"]
-
-
 def run(data: Path, *more: str) -> int:
-    recipe = "gin_configs/recipes/own_corpus.gin"
-    return cli.main(["run", recipe, f"--data_dir={data}", *TINY, *more])
+    return cli.main(["run", "own_corpus", f"--data_dir={data}", *TINY, *more])
+
+
+def documents(folder: Path) -> Path:
+    """Thirty passages of ten documents, and nothing else."""
+    toy.write_collection(folder / "made", 30, 12)
+    corpus = (folder / "made" / "corpus.jsonl").read_text()
+    passages = [json.loads(line) for line in corpus.splitlines()]
+    listed = [
+        {"_id": f"d{n}", "title": f"About {n}", "passages": passages[n : n + 3]}
+        for n in range(0, 30, 3)
+    ]
+    data = folder / "data"
+    data.mkdir()
+    (data / "documents.jsonl").write_text("".join(json.dumps(d) + "\n" for d in listed))
+    return data
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("start", ["a retriever", "none"])
 def test_documents_alone_become_a_retriever(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Folders with some questions are the matter of test_collect.py: later stages see no
-    difference."""
-    toy.write_collection(tmp_path / "made", 30, 12)
-    corpus = (tmp_path / "made" / "corpus.jsonl").read_text()
-    passages = [json.loads(line) for line in corpus.splitlines()]
-    documents = [
-        {"_id": f"d{n}", "title": f"About {n}", "passages": passages[n : n + 3]}
-        for n in range(0, 30, 3)
-    ]
-    data, out = tmp_path / "data", tmp_path / "out"
-    data.mkdir()
-    (data / "documents.jsonl").write_text("".join(json.dumps(d) + "\n" for d in documents))
-    assert run(data, *GENERATED, generated(tmp_path, 30), f"--out={out}") == 0
-    assert "nobody judged" in capsys.readouterr().err
-    questions = artifacts.load(out / "questions").info
-    assert questions["train"]["from"] == questions["test"]["from"] == "generated"
-    means = artifacts.load(out / "metrics").info["mean"]
-    assert list(means) == ["run_bm25", "run_expanded", "run_1", "run_2"]
-    config = json.loads((out / "retriever_2" / "module.json").read_text())["config"]
-    read = (config["query_length"], config["passage_length"], config["title"])
-    assert read == (12, 24, "separate")
+    """The names that are left in OUT are fixed; what test_collect.py covers is not repeated."""
+    data, out = documents(tmp_path), tmp_path / "out"
+    scratch = ["--width=32", "--mlp=32", "--layers=1", "--mlm_steps=2", "--qac_steps=2"]
+    more = scratch if start == "none" else []
+    if start != "none":
+        start = str(toy.save_encoder(tmp_path / "start", query_prompt="ask: "))
+    made = questions(tmp_path, 30)
+    capsys.readouterr()
+    assert run(data, f"--start={start}", *more, "--generator=", made, f"--out={out}") == 0
+    printed = capsys.readouterr().out
+
+    summary = json.loads((out / "summary.json").read_text())
+    rows = [row["system"] for row in summary["rows"]]
+    assert rows == ["run_bm25", "run_start", "run_1", "run_2", "fused_start", "fused_1", "fused_2"]
+    assert all({"name", "mrr@10", "hit@1"} <= row.keys() for row in summary["rows"])
+    assert set(summary["questions"]) == {"train", "validation", "test"}
+    test = summary["questions"]["test"]
+    assert test["generated"] and test["makers"] == "generated.jsonl (generate)"
+    assert summary["leaks"]["leaks"] == 0 and summary["leaks"]["passages"] > 0
+    assert "Caution" in " ".join(summary["verdict"])
+
+    parts = {n: set(records.Records(artifacts.load(out / n)).ids()) for n in PARTS}
+    parts["train"] = parts.pop("training")
+    assert not parts["test"] & parts["train"] and not parts["validation"] & parts["train"]
+    trained = records.Records(artifacts.load(out / "candidates_2"))
+    assert {r["_id"].split("#")[0] for r in trained} <= parts["train"]
+
+    page = (out / "report" / "report.html").read_text()
+    assert page.index(summary["opening"]) < page.index(summary["verdict"][0]) < page.index("<h2>F")
+    assert summary["opening"] in printed
+    best = Retriever.load(out / "best")
+    assert best.encoder.prompts["query"] == ("" if start == "none" else "ask: ")
+    assert cli.main(["search", "--index", str(out / "index"), "river stone", "--k=2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert artifacts.load(out / "index").info["choice"]["questions"] == len(parts["validation"])
+    # The folder may be moved, and the start be gone.
+    moved = out.rename(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "start", ignore_errors=True)
+    assert cli.main(["search", "--index", str(moved / "index"), "river stone", "--k=2"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -91,9 +121,10 @@ def test_what_is_missing_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = toy.write_collection(tmp_path / "data", 8, 4)
-    more = [f"--out={tmp_path / 'out'}"]
+    start = str(toy.save_encoder(tmp_path / "start"))
+    more = [f"--out={tmp_path / 'out'}", f"--start={start}"]
     if missing == "generator":
-        more += [GENERATED[0], "--gin.GENERATOR='shipped:no_such_model'"]
+        more += ["--generator=shipped:no_such_model"]
     else:
         (data / missing).unlink()
     assert run(data, *more) == 2
@@ -102,5 +133,16 @@ def test_what_is_missing_is_one_sentence(
 
 
 def test_an_unknown_budget_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "--gin.BUDGET='hugee'", "--dry_run") == 2
-    assert "huge" in capsys.readouterr().err
+    assert run(tmp_path, "--budget=larg", "--dry_run") == 2
+    assert "did you mean 'large'" in capsys.readouterr().err
+
+
+def test_flags_are_the_settings_of_the_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "own_corpus", "--start", "models/mine", "--gin.BUDGET=small"]) == 0
+    assert 'init = "models/mine"' in capsys.readouterr().out
+    assert cli.main(["plan", "own_corpus", "--strat", "models/mine"]) == 2
+    assert "did you mean --start" in capsys.readouterr().err
+    assert cli.main(["plan", "own_corpus", "--start"]) == 2
+    assert "--start needs a value" in capsys.readouterr().err

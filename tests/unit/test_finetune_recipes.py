@@ -84,13 +84,33 @@ def test_before_beir() -> None:
 
 @pytest.mark.parametrize("budget", ["tiny", "small", "medium", "large"])
 def test_budgets(budget: str) -> None:
-    found = built(["recipes/own_corpus.gin"], (f"BUDGET = '{budget}'",))
-    smaller = built(["recipes/own_corpus.gin"], ("BUDGET = 'tiny'",))
-    for name in ("base", "encoder", "retriever_1", "retriever_2"):
+    found = built(["recipes/own_corpus.gin"], (f"BUDGET = {budget}", "START = none"))
+    smaller = built(["recipes/own_corpus.gin"], ("BUDGET = 'tiny'", "START = 'none'"))
+    for name in ("base", "encoder", "trained_1", "trained_2"):
         assert found[name].schedule.steps >= smaller[name].schedule.steps > 0
         assert not found[name].schedule.epochs
     bert = found["base"].objective.model.config
     assert bert.hidden_size % bert.num_heads == 0
+    assert len(recipe.plan(recipe.Recipe(found))) == len(found)
+
+
+def test_own_documents_start_from_a_retriever() -> None:
+    """Its tokenizer, prompts and weights; nothing trains on passages that are kept aside."""
+    found = built(["own_corpus"], ("START = models/mine", "QAC = True"))
+    assert "base" not in found and found["encoder"].init == "models/mine"
+    assert built(["own_corpus"], ("START = models/mine",))["trained_1"].init == "models/mine"
+    assert found["trained_1"].init == "stage:encoder"
+    for number in (1, 2):
+        triples = found[f"triples_{number}"]
+        assert triples.tokenizer == triples.like == found[f"retriever_{number}"].start
+        assert found[f"trained_{number}"].objective.distillation == "kl"
+    for name in ("contexts", "spans", "titles", "pairs"):
+        assert found[name].passages == "stage:training"
+    for name in ("validation", "test"):
+        asked = found[f"{name}_contexts"]
+        assert asked.passages == f"stage:{name}"
+        assert not asked.index and not asked.filter.round_trip
+    assert found["bm25"].expand == ""
 
 
 def test_the_claim_spends_the_same_on_every_system() -> None:
