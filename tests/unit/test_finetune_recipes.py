@@ -152,4 +152,4 @@ def _cell(files: Any, bindings: tuple[str, ...]) -> recipe.Recipe:
 
 def test_a_name_of_two_stages_is_told() -> None:
     with pytest.raises(UserError, match="names the stage 'bm25' twice"):
-        built(["recipes/own_corpus.gin"], ("recipe.Recipe.parts = [%FINETUNING, %FINETUNING]",))
+        built(["recipes/demo.gin"], ("recipe.Recipe.parts = [%FINETUNING, %FINETUNING]",))
