@@ -46,13 +46,11 @@ class Average(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
 
-        from qac_jax.hub import huggingface, parameters
+        from qac_jax.hub import huggingface, names, parameters
         from qac_jax.inference.tokenizer import tokenizer_of
         from qac_jax.training.averaging import averaged
 
-        places = [
-            huggingface.resolve(inputs.path(name)) for name in ("start", "model") if name in inputs
-        ]
+        places = [names.folder(inputs.path(name)) for name in ("start", "model") if name in inputs]
         loaded = [huggingface.as_dual_encoder(huggingface.load(place), place) for place in places]
         weights = (1.0 - self.share, self.share) if self.start else (1.0,)
         params = averaged([variables["params"] for _, variables in loaded], weights)

@@ -75,7 +75,7 @@ class Choose(Stage):
         from qac_jax.evaluation import choosing, judging
         from qac_jax.evaluation.settings import Judging
         from qac_jax.formats import runs
-        from qac_jax.hub import huggingface
+        from qac_jax.hub import names
         from qac_jax.retrieval import parts
 
         judge = judging.by_judgements(
@@ -91,7 +91,7 @@ class Choose(Stage):
             seed=self.seed,
         )
         models = [inputs.path("start"), *inputs.paths("models")]
-        model = huggingface.resolve(models[found.place])
+        model = names.folder(models[found.place])
         if self.indexes:
             parts.link_whole(inputs["indexes"][found.place], INDEX, out)
         shutil.rmtree(out.path / CHOSEN, ignore_errors=True)

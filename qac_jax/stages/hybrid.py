@@ -84,11 +84,15 @@ class Hybrid(Stage):
         if ids.OFFSETS not in out.done:
             ids.write(out, dense.ids)
         known = dense.artifact
+        made_by = dict(known.info["encoder"])
+        if self.encoder:  # where it is now
+            made_by = {**made_by, "path": os.path.abspath(inputs.text("encoder"))}
+            made_by.pop("relative", None)
         out.count = len(dense)
         out.info.update(
             weight=settings.weight,
             cosine=cosine,
-            encoder=parts.encoder_seen_from(known.info["encoder"], out, os.fspath(known.path)),
+            encoder=parts.encoder_seen_from(made_by, out, os.fspath(known.path)),
             texts=parts.texts_seen_from(known.path, known.info["texts"], out),
         )
 
