@@ -23,7 +23,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """The system that is chosen, its place, and what was compared."""
 
     chosen: str
@@ -45,7 +45,7 @@ def choose(
     level: float = 0.05,
     permutations: int = 10_000,
     seed: int = 0,
-) -> Choice:
+) -> ModelChoice:
     """The best of those that are better than the first by more than noise, or the first.
 
     `level` is the highest p-value of the randomisation test at which a difference counts.
@@ -67,4 +67,4 @@ def choose(
         candidates.append(Candidate(result.name, mean, mean - results[0].mean[measure], p))
     better = [n for n, c in enumerate(candidates) if n and c.difference > 0 and c.p <= level]
     place = max(better, key=lambda n: candidates[n].mean, default=0)
-    return Choice(candidates[place].name, place, measure, len(first), tuple(candidates))
+    return ModelChoice(candidates[place].name, place, measure, len(first), tuple(candidates))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax.evaluation.choosing import Choice
+from qac_jax.evaluation.choosing import ModelChoice
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.report.content import ALPHA
@@ -31,7 +31,7 @@ class Systems:
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions:
+class Provenance:
     """Where the questions of one part come from."""
 
     part: str
@@ -63,10 +63,10 @@ class Questions:
 def verdict(
     results: Sequence[Result],
     comparisons: Sequence[Comparison],
-    choice: Choice,
+    choice: ModelChoice,
     systems: Systems,
     weight: float,
-    questions: Questions,
+    questions: Provenance,
     names: Mapping[str, str],
 ) -> list[str]:
     """Sentences: what to use and what it answers, how sure that is, and what it does not say."""
@@ -120,7 +120,7 @@ def _sure(comparisons: Sequence[Comparison], use: str, other: str, called: Any) 
     return ""
 
 
-def _trained(choice: Choice, systems: Systems, called: Any) -> str:
+def _trained(choice: ModelChoice, systems: Systems, called: Any) -> str:
     """Whether training helped on the validation questions."""
     start, *trained = choice.candidates
     if not trained:
@@ -140,7 +140,7 @@ def _trained(choice: Choice, systems: Systems, called: Any) -> str:
     )
 
 
-def _caution(questions: Questions) -> list[str]:
+def _caution(questions: Provenance) -> list[str]:
     sentences = []
     if questions.generated:
         sentences.append(
@@ -155,7 +155,7 @@ def _caution(questions: Questions) -> list[str]:
     return sentences
 
 
-def opening(questions: Mapping[str, Questions]) -> str:
+def opening(questions: Mapping[str, Provenance]) -> str:
     """The first line of a report: where the test questions come from, and what follows."""
     test = questions["test"]
     if test.generated:

@@ -13,7 +13,7 @@ from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
-    from qac_jax.report.verdict import Questions
+    from qac_jax.report.verdict import Provenance
 
 
 SUMMARY = "summary.json"
@@ -57,13 +57,13 @@ class Conclude(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import results
-        from qac_jax.evaluation.choosing import Candidate, Choice
+        from qac_jax.evaluation.choosing import Candidate, ModelChoice
         from qac_jax.evaluation.significance import Comparison
         from qac_jax.report import verdict
 
         rows, facts = results.read(inputs.artifact("metrics"))
         chosen = inputs.artifact("choice").info["choice"]
-        choice = Choice(
+        choice = ModelChoice(
             **{**chosen, "candidates": tuple(Candidate(**c) for c in chosen["candidates"])}
         )
         systems = verdict.Systems(self.bm25, tuple(self.alone), tuple(self.fused))
@@ -105,17 +105,17 @@ class Conclude(Stage):
         return "\n".join(json.loads(artifact.file(SUMMARY).read_text())["verdict"])
 
 
-def _questions(artifact: Artifact) -> dict[str, Questions]:
+def _questions(artifact: Artifact) -> dict[str, Provenance]:
     """Each part of the questions and where it comes from."""
     from qac_jax.queries.splitting import PARTS
-    from qac_jax.report.verdict import Questions
+    from qac_jax.report.verdict import Provenance
 
     makers = artifact.info.get("made_by", {})
     found = {}
     for part in reversed(PARTS):
         if part in artifact.info:
             info = artifact.info[part]
-            found[part] = Questions(
+            found[part] = Provenance(
                 part,
                 info["queries"],
                 info["from"],

@@ -12,13 +12,13 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import choosing, judging
 from qac_jax.evaluation.results import Result
 from qac_jax.report import verdict
-from qac_jax.report.verdict import Questions, Systems
+from qac_jax.report.verdict import Provenance, Systems
 
 
 SYSTEMS = Systems("bm25", ("start", "one"), ("start+", "one+"))
 NAMES = {"one": "retriever 1", "one+": "retriever 1 + BM25", "start": "the start", "bm25": "BM25"}
-JUDGED = Questions("test", 200, "qrels/test.tsv", generated=False)
-MADE = Questions(
+JUDGED = Provenance("test", 200, "qrels/test.tsv", generated=False)
+MADE = Provenance(
     "test", 40, "text2query", True, ({"verb": "generate", "name": "qgen", "filtered": {"odd": 3}},)
 )
 
@@ -32,7 +32,7 @@ def result(name: str, ranks: Any) -> Result:
     return Result(name, means, per_query, len(per_query))
 
 
-def chosen(ranks: Any) -> choosing.Choice:
+def chosen(ranks: Any) -> choosing.ModelChoice:
     return choosing.choose([result("start", [2] * 40), result("one", ranks)], "mrr@10")
 
 
@@ -49,7 +49,7 @@ def test_training_must_be_better_than_noise() -> None:
         choosing.choose(three, "ndcg@10")
 
 
-def said(choice: choosing.Choice, weight: float, questions: Questions) -> str:
+def said(choice: choosing.ModelChoice, weight: float, questions: Provenance) -> str:
     rows = [
         result("bm25", [2] * 20 + [1] * 20),
         result("start", [1] * 10 + [2] * 30),
