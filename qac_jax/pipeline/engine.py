@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 
 
 Job = TypeVar("Job")
@@ -95,6 +95,8 @@ class _Guarded:
     def __call__(self, job: Any) -> tuple[str, Any]:
         try:
             return "result", self.function(job)
+        except DataError as error:
+            return "data", {"message": error.message, "file": error.file, "line": error.line}
         except UserError as error:
             return "error", str(error)
 
@@ -103,6 +105,8 @@ def _unwrapped(answer: tuple[str, Any]) -> Any:
     kind, value = answer
     if kind == "error":
         raise UserError(value)
+    if kind == "data":
+        raise DataError(**value)
     return value
 
 

@@ -111,15 +111,15 @@ class Generation(Sources):
         contexts = [
             [
                 {"text": text, "origin": origin, "score": score}
-                for origin in self._prompts
+                for origin in (self._prompts if _has_text(passage) else ())
                 for text, score in next(generated)
             ]
-            for _ in passages
+            for passage in passages
         ]
         return contexts, {"tokens": tokens}
 
     def _requests(self, passages: Sequence[Record]) -> Iterator[Request]:
-        for passage in passages:
+        for passage in filter(_has_text, passages):
             text = text_of(self._generator.tokenizer, passage, self._title)
             for origin, prompt in self._prompts.items():
                 yield Request(
@@ -129,6 +129,11 @@ class Generation(Sources):
                     after=prompt.after,
                     max_tokens=prompt.max_tokens,
                 )
+
+
+def _has_text(passage: Record) -> bool:
+    """Judged collections hold empty passages, of which nothing can be asked."""
+    return bool(passage["text"].strip() or (passage.get("title") or "").strip())
 
 
 class Import(Sources):

@@ -180,6 +180,8 @@ def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     flags = ["--input", path, "--shards", 2, "--workers", 2, "--cut", "none"]
     said = complaint(capsys, "--out", tmp_path / "A", *flags)
     assert f"{path}:121: " in said
+    path.write_text(corpus.read_text())
+    assert prepare(tmp_path / "A", *flags).info["documents"] == 120, "mended, in the same folder"
 
 
 def test_a_vocabulary_and_a_splitter_learned_on_the_way(corpus, tmp_path):

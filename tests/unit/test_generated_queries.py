@@ -6,15 +6,16 @@ import collections
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.queries import filtering
+from qac_jax.queries import filtering, writing
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.importing import read_contexts
+from qac_jax.queries.prompts import Prompt
 
 
 PASSAGE = "Copper is a soft metal, and it conducts heat very well."
@@ -142,3 +143,19 @@ def test_bad_lines_have_file_and_line(tmp_path: Path, line: Any, complaint: str)
     with pytest.raises(DataError, match=complaint) as error:
         list(read_contexts(path, BadLines()))
     assert f"{path}:2" in str(error.value)
+
+
+def test_nothing_is_asked_of_an_empty_passage() -> None:
+    class Echo:
+        tokenizer = None
+
+        def generate(self, requests: Any, report: Any) -> Any:
+            return [[(request.text, 0.0)] for request in requests]
+
+    passages = [
+        {"_id": str(n), "title": "", "text": text} for n, text in enumerate(["a", " ", "b"])
+    ]
+    asked = {"q": Prompt("ask: ", "", 8)}
+    source = writing.Generation(cast(Any, None), cast(Any, None), cast(Any, Echo()), asked, "none")
+    contexts, _ = source.texts(passages, 0, lambda requests, tokens: None)
+    assert [[one["text"] for one in of] for of in contexts] == [["a"], [], ["b"]]
