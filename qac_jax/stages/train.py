@@ -15,6 +15,7 @@ from qac_jax import fields
 from qac_jax.artifacts import Writer
 from qac_jax.data.reading import Reading
 from qac_jax.errors import UserError
+from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
@@ -43,7 +44,7 @@ class Train(Stage):
 
     objective: Any = option(
         help="objective to train, in a --gin_file, and the model of a new encoder in another",
-        shown=OF_OBJECTIVE,
+        shown={**OF_OBJECTIVE, "encoders.DualEncoderConfig.pooling": POOLINGS},
     )
     examples: Ref = input("training examples", kinds=("examples",))
     validation: Ref = input("validation examples", kinds=("examples",), default="")

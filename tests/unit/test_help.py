@@ -102,7 +102,8 @@ def test_closed_settings_are_listed(verb: str, pages: dict[str, str]) -> None:
 
 def test_what_gin_binds_is_listed_too(pages: dict[str, str]) -> None:
     for verb in ("pretrain", "finetune"):
-        for name in ("cotmae", "retromae", "bert_base", *settings.OPTIMIZERS, *settings.SCHEDULES):
+        named = ("cotmae", "retromae", "bert_base", "lasttoken")
+        for name in (*named, *settings.OPTIMIZERS, *settings.SCHEDULES):
             assert name in pages[verb]
 
 
