@@ -24,6 +24,7 @@ BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
 
 # Between the parts of a title: document, chapter, section.
 ARROW = " > "
+_LONGEST_TITLE = 300
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 # A run file divides its columns by blanks.
@@ -118,6 +119,8 @@ def page(
 
     `further`: what else is known of each section, such as its page.
     """
+    headed = [_sized(part) for part in headed]
+    title = title if len(title) <= _LONGEST_TITLE else ""
     first = next((part.heading for part in headed if part.heading), "")
     title = title or first or source.name
     sections, parts = [], []
@@ -141,6 +144,13 @@ def page(
             raise NotRead(WORDLESS)
         sections, parts = [Section("", headings)], [{"title": title}]
     return document(source, source.id, title, sections, {**(meta or {}), "parts": parts})
+
+
+def _sized(part: Headed) -> Headed:
+    """A heading that goes on and on is text."""
+    if len(part.heading) <= _LONGEST_TITLE:
+        return part
+    return Headed(part.level, "", "\n".join(filter(None, (part.heading, part.text))))
 
 
 def document(

@@ -91,6 +91,43 @@ def test_markdown(tmp_path):
     ]
 
 
+LISTS = """
+1. Turn it on:
+
+   ```bash
+   mill on  # no heading
+   ```
+
+   Then see [the wheel](w.md)[^1].
+
+2. Wait.
+
+After the list.
+
+    code = [1](2)
+
+::: note
+Boxes stay.
+:::
+
+[^1]: It is *round*.
+"""
+
+
+def test_lists_boxes_and_notes_in_markdown(tmp_path):
+    (page,) = read(tmp_path, {"my_list.md": LISTS})[0].values()
+    assert page.title == "my list" and page.text.split("\n") == [
+        "Turn it on:",
+        "mill on  # no heading",
+        "Then see the wheel.",
+        "Wait.",
+        "After the list.",
+        "code = [1](2)",
+        "Boxes stay.",
+        "It is round.",
+    ]
+
+
 HTML = """<html><head><title>Lamps | Shop</title><link rel=canonical href="https://shop/lamps">
 <script>evil("<h1>no</h1>")</script><style>p {}</style></head><body><nav><h2>menu</h2>Home</nav>
 <h1>Lamps</h1><p>Oil lamps burn &eacute;ven oil.<h2>Care<p>Trim the wick.</p><h3>Wick</h3>Cotton.

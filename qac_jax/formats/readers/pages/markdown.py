@@ -34,6 +34,9 @@ _REFERENCE = re.compile(r"\[([^\[\]]+)\]\[([^\[\]]*)\]")
 _ADDRESS = re.compile(r"<((?:https?|ftp|mailto):[^<>\s]+)>")
 _STRONG = re.compile(r"(\*{1,3}|~~)(?=\S)([^*~\n]{1,400}?)(?<=\S)\1")
 _UNDERSCORED = re.compile(r"(?<!\w)(_{1,3})(?=\S)([^_\n]{1,400}?)(?<=\S)\1(?!\w)")
+_FOOTNOTE = re.compile(r"\[\^[^\[\]\s]{1,60}\]:?")
+# ::: note, as Pandoc, Docusaurus and MyST mark boxes.
+_DIV = re.compile(r" {0,3}:{3,}.*")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _ATTRIBUTES = re.compile(r" ?\{[#.:][^{}]*\}$")
 # Stands for a stretch of code while the text around it is changed.
@@ -67,7 +70,8 @@ class _Reader:
         body: list[str] = []  # finished lines
         paragraph: list[str] = []  # lines of the paragraph that is being read
         fence = ""
-        table = False
+        inset = 0  # of the line that opened a fence
+        table = listed = False
 
         def end_paragraph() -> None:
             nonlocal paragraph
@@ -86,14 +90,20 @@ class _Reader:
                 if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
                     fence = ""
                 else:
-                    body.append(line.rstrip())
+                    own = len(line) - len(line.lstrip())
+                    body.append(line[min(own, inset) :].rstrip())
                 continue
+            inset = len(line) - len(line.lstrip())
             quoted = _QUOTED.match(line)
             line = line[quoted.end() :] if quoted else line
+            if listed and line.strip():
+                # What is indented below an item belongs to it; what is not ends the list.
+                listed = line[0] in " \t" or bool(paragraph) or bool(_ITEM.match(line))
+                line = line.lstrip()
             if opening := _FENCE.fullmatch(line):
                 end_paragraph()
                 fence = opening[1]
-            elif not line.strip():
+            elif not line.strip() or _DIV.fullmatch(line):
                 end_paragraph()
                 table = False
             elif not paragraph and (line.startswith(("    ", "\t"))) and not _ITEM.match(line):
@@ -112,7 +122,7 @@ class _Reader:
                 body.append(self._row(line))
             elif item := _ITEM.match(line):
                 end_paragraph()
-                paragraph = [line[item.end() :]]
+                paragraph, listed = [line[item.end() :]], True
             else:
                 paragraph.append(line)
         begin(0, "")
@@ -145,6 +155,7 @@ class _Reader:
             return f"\ue000{len(kept) - 1}\ue001"
 
         text = _held_code(" ".join(text.split()), hold)
+        text = _FOOTNOTE.sub("", text)
         text = _ADDRESS.sub(lambda match: match[1], text)
         text = _IMAGE.sub(lambda match: match[1], text)
         text = _LINK.sub(lambda match: self._linked(match[1], match[2]), text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from qac_jax.formats.documents import Document
 from qac_jax.formats.pages import Headed, NotRead, PageFormat, Source, page, paragraphs
 
 
+# A word that is divided at the end of a line.
+_DIVIDED = re.compile(r"(?<=[a-zß-ÿ])-\n(?=[a-zß-ÿ])")
 MISSING = "PDF without the package pypdf (pip install pypdf)"
 
 
@@ -31,7 +34,8 @@ def read(source: Source) -> Iterator[Document]:
     except Exception as error:  # of many types: pypdf reads what others have written badly
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise NotRead("damaged PDF", reason) from None
-    headed = [Headed(0, "", "\n".join(paragraphs(text))) for text in pages]
+    whole = (_DIVIDED.sub("", text) for text in pages)
+    headed = [Headed(0, "", "\n".join(paragraphs(text))) for text in whole]
     further = [{"page": number} for number in range(1, len(pages) + 1)]
     yield page(source, title, headed, {"pages": len(pages)}, further)
 
