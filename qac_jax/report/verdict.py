@@ -13,6 +13,8 @@ from qac_jax.report.content import ALPHA
 
 
 FIRST = "hit@1"
+# What `qac extract` makes, by its method.
+_EXTRACTED = {"bm25": "spans (QExt-BM25)", "title": "titles", "anchor": "anchors"}
 # Fewer test questions than this say little.
 _FEW = 100
 
@@ -44,11 +46,13 @@ class Provenance:
     @property
     def makers(self) -> str:
         """Who made them, in words."""
-        if not self.made_by:
-            return "people"
-        return ", ".join(
-            f"{made.get('name', '?')} ({made.get('verb', '?')})" for made in self.made_by
-        )
+        parts = self.source.split(" and ")
+        named = [f"people ({part})" for part in parts if ".tsv" in part]
+        named += [part for part in parts if part.startswith("query log")]
+        named += [
+            _EXTRACTED.get(made.get("name", ""), made.get("name", "?")) for made in self.made_by
+        ]
+        return ", ".join(named)
 
     @property
     def filters(self) -> str:
@@ -57,7 +61,7 @@ class Provenance:
         for made in self.made_by:
             for reason, count in (made.get("filtered") or {}).items():
                 counts[reason] = counts.get(reason, 0) + count
-        return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+        return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
 
 
 def verdict(
@@ -171,13 +175,13 @@ def opening(questions: Mapping[str, Provenance]) -> str:
     )
 
 
-HEADER = ("questions for", "how many", "from", "made by", "left out")
+HEADER = ("questions for", "how many", "made by", "left out")
 
 
 def rows(questions: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """A line a part of the questions, as summary.json has them, under HEADER."""
     return [
-        [name, f"{q['count']:,}", q["source"], q["makers"], q["filters"] or "none"]
+        [name, f"{q['count']:,}", q["makers"], q["filters"] or "none"]
         for name, q in questions.items()
     ]
 

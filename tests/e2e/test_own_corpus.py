@@ -86,7 +86,7 @@ def test_documents_alone_become_a_retriever(
     assert all({"name", "mrr@10", "hit@1"} <= row.keys() for row in summary["rows"])
     assert set(summary["questions"]) == {"train", "validation", "test"}
     test = summary["questions"]["test"]
-    assert test["generated"] and test["makers"] == "generated.jsonl (generate)"
+    assert test["generated"] and test["makers"] == "generated.jsonl"
     assert summary["leaks"]["leaks"] == 0 and summary["leaks"]["passages"] > 0
     assert "Caution" in " ".join(summary["verdict"])
 
