@@ -21,7 +21,7 @@ from typing import Any
 ORDER = (
     *("prepare", "pairs", "generate", "extract", "collect", "unite", "judge", "tokenize"),
     *("pretrain", "finetune", "bm25", "embed", "index", "hybrid", "search", "fuse", "mine"),
-    *("label", "evaluate", "evaluate-beir", "suite", "relate", "votes", "similarities"),
+    *("group", "label", "evaluate", "evaluate-beir", "suite", "relate", "votes", "similarities"),
     *("report", "export"),
 )
 

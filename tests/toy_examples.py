@@ -31,12 +31,14 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "triples": {"judged": True, "random_negatives": 9},
     "cross_encoder": {"judged": True, "random_negatives": 9},
     "cross_encoder_group": {"judged": True, "random_negatives": 5},
+    "groups": {"groups": True},
 }
 # Settings that a kind cannot do without.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "augtriever": {"strategies": {"random_crop": 1.0, "anchor": 1.0, "topic": 1.0, "title": 1.0}},
     "triples": {"n_passages": 4},
     "cross_encoder_group": {"n_passages": 3},
+    "groups": {"n_passages": 4, "n_queries": 3},
 }
 
 
@@ -113,6 +115,25 @@ def judgements(folder: Path, passage_folder: str, seed: int = 3) -> tuple[str, s
     return str(folder / "queries.jsonl"), str(folder / "qrels.tsv")
 
 
+def groups(folder: Path, passage_folder: str, seed: int = 4) -> str:
+    """Three to five passages, with two to four queries and scores of all pairs."""
+    rng = random.Random(seed)
+    every = list(records.Records(artifacts.load(passage_folder)))
+    found = []
+    for number in range(30):
+        chosen = rng.sample(every, rng.randint(3, 5))
+        queries = [words(rng, 3) for _ in range(rng.randint(2, 4))]
+        found.append(
+            {
+                "_id": f"g{number}",
+                "queries": queries,
+                "passages": [{"title": p["title"], "text": p["text"]} for p in chosen],
+                "scores": [[round(rng.random(), 3) for _ in chosen] for _ in queries],
+            }
+        )
+    return _write(folder / "groups", "groups", found)
+
+
 def tokenized(folder: Path, kind: str, **more: Any) -> artifacts.Artifact:
     """The examples of a kind, from the toy corpus in `folder` (made when it is not there)."""
     tokenizer = vocabulary(folder)
@@ -128,6 +149,9 @@ def tokenized(folder: Path, kind: str, **more: Any) -> artifacts.Artifact:
     if wants.pop("judged", False):
         fields["queries"] = str(folder / "queries.jsonl")
         fields["qrels"] = str(folder / "qrels.tsv")
+    if wants.pop("groups", False):
+        del fields["passages"]
+        fields["pairs"] = groups(folder, source)
     fields["splitter"] = str(folder / "punkt.json")
     stage = Tokenize.make(**{**fields, "workers": 1, "shards": 2, **wants, **more})
     return execute(stage, folder / f"examples_{kind}")

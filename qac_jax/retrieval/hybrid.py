@@ -86,7 +86,7 @@ class Parts:
         together = np.concatenate([near_rows, lexical_rows], 1)
         rows = [np.unique(both[both >= 0]) for both in together]
         dense = self._dense_scores(vectors, rows, near, near_rows)
-        words = self.bm25.scores_of(questions, [self._in_bm25(wanted) for wanted in rows])
+        words = self.scores_by_words(questions, rows)
         how = self.settings.normalization
         lowest = fusion.COSINE if self.cosine else None
         for number, wanted in enumerate(rows):
@@ -101,6 +101,12 @@ class Parts:
         """BM25's search, with the dense index's rows."""
         scores, rows = self.bm25.find(questions, k)
         return scores, np.where(rows >= 0, self.order[rows], -1) if len(self.order) else rows
+
+    def scores_by_words(
+        self, questions: Sequence[str], rows: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """BM25's scores of some of the dense index's rows for each question."""
+        return self.bm25.scores_of(questions, [self._in_bm25(wanted) for wanted in rows])
 
     @functools.cached_property
     def _back(self) -> np.ndarray:

@@ -51,7 +51,12 @@ class Tokenize(Stage):
         kinds=("negatives", "run", FILE),
         default="",
     )
-    pairs: Ref = input("seq2seq: input and target texts of qac pairs", kinds=("pairs",), default="")
+    pairs: Ref = input(
+        "seq2seq: input and target texts of qac pairs; groups: those of qac group",
+        kinds=("pairs", "groups"),
+        default="",
+        aliases=("groups",),
+    )
     training: Ref = input(
         "or a training file that contains queries, positives and negatives as text",
         kinds=(FILE,),
