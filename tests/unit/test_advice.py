@@ -25,6 +25,7 @@ STAGES = verbs.stages()
 # Rooms below the stages: who can hear what they say. All others speak of flags of every verb.
 HEARD: dict[str, tuple[str, ...]] = {
     "data/kind.py": ("tokenize",),
+    "data/kinds/groups.py": ("tokenize",),
     "evaluation/answers.py": ("evaluate", "mine", "label"),
     "evaluation/votes.py": ("votes",),
     "formats/bad_lines.py": ("prepare", "tokenize", "generate"),
