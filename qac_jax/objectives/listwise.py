@@ -81,7 +81,8 @@ class Listwise(DualEncoderObjective):
         text_keys = None
         if keys is not None:
             of_side = fold(keys, int(side == "passage"))
-            text_keys = jnp.reshape(jax.vmap(fold, (None, 0), 1)(of_side, jnp.arange(per)), -1)
+            numbered = jax.vmap(fold, (None, 0), 1)(of_side, jnp.arange(per))
+            text_keys = jnp.reshape(numbered, -1)  # type: ignore[arg-type]
         found = self.model.apply(
             {"params": variables["params"]},
             ids.reshape(-1, length),

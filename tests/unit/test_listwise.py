@@ -107,6 +107,7 @@ def test_work_grows_with_the_groups_and_temperatures_are_positive() -> None:
     ]
     one, two = map(OBJECTIVE.flops, specs)
     assert two == pytest.approx(2 * one)
-    for setting in ("temperature", "teacher_temperature"):
-        with pytest.raises(UserError, match=f"{setting}=0"):
-            Listwise(OBJECTIVE.model, **{setting: 0.0})
+    with pytest.raises(UserError, match="temperature=0"):
+        Listwise(OBJECTIVE.model, temperature=0.0)
+    with pytest.raises(UserError, match="teacher_temperature=0"):
+        Listwise(OBJECTIVE.model, teacher_temperature=0.0)
