@@ -31,7 +31,7 @@ def masking(length: int, **sizes: Any) -> dict[str, BackboneConfig]:
         "distilbert": DistilBertConfig(**plain),
         "electra": ElectraConfig(**plain, embedding_size=8),
         "mpnet": MpnetConfig(**shifted),
-        "modernbert": ModernBertConfig(**plain, window=4),
+        "modernbert": ModernBertConfig(**plain, window=4, pad_id=3),
     }
 
 

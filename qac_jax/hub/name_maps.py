@@ -75,7 +75,7 @@ def _map_stacks(tree: Any, change: Any) -> Any:
 
 def _is_stack(name: str, branch: Any) -> bool:
     """Whether this is a stack of equal layers, and no module that has one beside other parts."""
-    return name == "layers" and "layers" not in branch
+    return name == "layers" and not any(n == "layers" or n.startswith("stack_") for n in branch)
 
 
 def _unstack(layers: Mapping[str, Any]) -> dict[str, Any]:

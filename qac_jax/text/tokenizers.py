@@ -177,7 +177,8 @@ class Tokenizer:
         config: dict[str, Any] = {f"{r}_token": t for r, t in self.special_tokens.items()}
         config["model_max_length"] = 512
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if self.model_type == "WordPiece":
+        # An MPNet's has other special tokens, which BertTokenizer would not put between two texts.
+        if self.model_type == "WordPiece" and self.special_tokens.get("cls") in (None, "[CLS]"):
             config["tokenizer_class"] = "BertTokenizer"
             config["do_lower_case"] = bool(getattr(self.backend.normalizer, "lowercase", True))
             pieces = (self.backend.id_to_token(i) for i in range(self.vocab_size))

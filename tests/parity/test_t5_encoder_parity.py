@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ import hf_encoders as hf
 import jax
 import numpy as np
 import pytest
-import tokenizers
+import toy_tokenizers
+from toy_tokenizers import TEXTS
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, weights
@@ -48,7 +48,6 @@ CONFIG = T5EncoderConfig(
     num_buckets=8,
     max_distance=12,
 )
-TEXTS = ["the tide mill ground barley", "near the sea", "x"]
 cases = pytest.mark.parametrize("name", CASES)
 
 
@@ -91,35 +90,12 @@ def test_whole_t5s_and_encoders(tmp_path: Path) -> None:
     assert isinstance(huggingface.load(alone)[0], T5Encoder)
 
 
-def sentencepiece(folder: Path) -> Path:
-    """T5's kind of tokenizer: no token before a text, </s> after it."""
-    backend = tokenizers.Tokenizer(tokenizers.models.Unigram())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    backend.decoder = tokenizers.decoders.Metaspace()
-    trainer = tokenizers.trainers.UnigramTrainer(
-        vocab_size=45,
-        special_tokens=["<pad>", "</s>", "<unk>"],
-        unk_token="<unk>",
-        show_progress=False,
-    )
-    backend.train_from_iterator(TEXTS * 10, trainer)
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    backend.save(os.fspath(folder / "tokenizer.json"))
-    roles = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    content = roles | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 16}
-    (folder / "tokenizer_config.json").write_text(json.dumps(content))
-    return folder
-
-
 def stored(path: Path, folder: Path, model: Any) -> Path:
     """A folder of sentence-t5's modules around an encoder, as sentence-transformers writes it."""
     st = pytest.importorskip("sentence_transformers")
     parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     torch = pytest.importorskip("torch")
-    sentencepiece(folder)
+    toy_tokenizers.sentencepiece(folder)
     torch.manual_seed(0)
     dense = parts.Dense(16, 6, bias=False, activation_function=torch.nn.Identity())
     modules = [parts.Transformer(os.fspath(folder)), parts.Pooling(16, "mean"), dense]
@@ -135,7 +111,7 @@ def test_sentence_t5(tmp_path: Path) -> None:
     np.testing.assert_allclose(Encoder.load(theirs).encode(TEXTS), expected, rtol=0, atol=2e-5)
     module, given = huggingface.load(theirs)
     assert module.config.backbone.feed_forward == "gated-gelu"
-    ours = huggingface.save(tmp_path / "ours", module, given, tokenizer=theirs, max_length=16)
+    ours = huggingface.save(tmp_path / "ours", module, given, tokenizer=theirs, max_length=32)
     for place in (".", "2_Dense"):
         before, after = (weights.read_folder(folder / place) for folder in (theirs, ours))
         assert before.keys() == after.keys()
