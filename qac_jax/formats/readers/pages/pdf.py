@@ -42,7 +42,7 @@ def read(source: Source) -> Iterator[Document]:
 
 def _read(pypdf: Any, raw: bytes, source: Source) -> tuple[str, list[str]]:
     reader = pypdf.PdfReader(io.BytesIO(raw), strict=False)
-    if reader.is_encrypted and not reader.decrypt(""):
+    if reader.is_encrypted and not _opens(reader):
         raise NotRead("PDF with a password")
     pages = []
     for number, one in enumerate(reader.pages, 1):
@@ -54,6 +54,14 @@ def _read(pypdf: Any, raw: bytes, source: Source) -> tuple[str, list[str]]:
             pages.append("")
     information = reader.metadata
     return " ".join(str((information and information.title) or "").split()), pages
+
+
+def _opens(reader: Any) -> bool:
+    """Whether an encrypted file opens without a password."""
+    try:
+        return bool(reader.decrypt(""))
+    except Exception:  # some ciphers need a further package
+        return False
 
 
 def version() -> str:
