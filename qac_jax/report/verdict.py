@@ -28,8 +28,10 @@ class Systems:
     fused: tuple[str, ...] = ()
 
     def used(self, place: int, weight: float) -> str:
-        """The run of the model at this place; with BM25's, unless its weight is 0."""
-        return self.fused[place] if weight and self.fused else self.alone[place]
+        """The run of the model at this place; with BM25's, unless its weight is 0; or BM25's."""
+        if not weight or not self.fused:
+            return self.alone[place]
+        return self.fused[place] if weight < 1 else self.bm25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +89,11 @@ def verdict(
             sentences.append(sentence)
     sentences.append(_trained(choice, systems, called))
     if systems.fused:
+        said = {0.0: "BM25 did not help", 1.0: "BM25 alone was best"}.get(weight)
         sentences.append(
-            f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
-            if weight
-            else "BM25 did not help on the same questions, so it is left out."
+            f"{said} on the same questions."
+            if said
+            else f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
         )
     sentences += _caution(questions)
     return sentences

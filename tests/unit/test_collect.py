@@ -140,6 +140,40 @@ def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
         collect(made, data, contexts=False)
 
 
+@pytest.mark.parametrize(
+    ("splits", "parts"),
+    [
+        (("train", "test", "dev"), ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv and g")),
+        (("dev",), ("qrels/dev.tsv", "g", "g")),
+        (("train",), ("33% of qrels/train.tsv", "g", "the rest of qrels/train.tsv and g")),
+    ],
+)
+def test_judged_questions_are_kept_for_test_and_validation(
+    splits: Any, parts: Any, made: Path, tmp_path: Path
+) -> None:
+    data = folder(made, tmp_path, *splits)
+    if "dev" in splits and "test" in splits:  # other texts, or they would be removed
+        lines = (data / "queries.jsonl").read_text().splitlines()
+        copies = [json.loads(line) for line in lines]
+        more = [
+            {"_id": f"{s}{q['_id']}", "text": f"{q['text']} {s}"} for q in copies for s in splits
+        ]
+        (data / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in more))
+        for split in splits:
+            file = data / "qrels" / f"{split}.tsv"
+            file.write_text(file.read_text().replace("\nq", f"\n{split}q"))
+    given = str(made / "contexts")
+    found = collect(
+        made, data, held_out=0.4, validation_contexts=given, test_contexts=given, each=2, at_most=50
+    )
+    names = ("test", "validation", "train")
+    assert tuple(found.info[name]["from"] for name in names) == parts
+    questions = {name: asked(found, name)[0] for name in names}
+    assert not questions["test"].keys() & questions["train"].keys()
+    generated = [name for name in questions["train"] if "#q" in name]
+    assert 0 < len(generated) <= 50 and len(questions["train"]) >= len(generated)
+
+
 @pytest.fixture(scope="module")
 def docstrings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Functions of a package, whole and without their summary lines, with a query for each."""
