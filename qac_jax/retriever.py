@@ -94,7 +94,7 @@ class Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
         a name at the Hub ("owner/name@revision"), an index (dense or hybrid), or what `save` wrote.
 
-        model: where the encoder of an index is, if it was moved. pooling ("cls", "mean") and
+        model: where the encoder of an index is, if it was moved. pooling ("cls", "mean" …) and
         max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
         terminal.
         """

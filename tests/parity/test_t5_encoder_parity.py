@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import toy_tokenizers
+from toy_pretraining import VOCABULARY
 from toy_tokenizers import TEXTS
 
 from qac_jax.errors import UserError
@@ -22,6 +23,8 @@ from qac_jax.models import flops
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5
 from qac_jax.models.t5_encoder import T5Encoder, T5EncoderConfig
+from qac_jax.objectives.masking import Masking
+from qac_jax.objectives.mlm import Mlm
 
 
 SIZES: dict[str, Any] = {
@@ -124,6 +127,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for part in ("mlm_head", "pooler"):
         with pytest.raises(UserError, match=r"a T5 encoder has neither a \[MASK\] token nor"):
             CONFIG.with_parts(part)
+    objective = Mlm(T5Encoder(CONFIG), Masking(0.3), VOCABULARY)
+    with pytest.raises(UserError, match="predicts no masked words"):
+        objective.init(jax.random.key(0))
     with pytest.raises(UserError, match="T5 encoder has no mlm_head"):
         folder, _ = CASES["v1.0"].folder(tmp_path, "EncoderModel")
         huggingface.load(folder, options=backbones.Options(mlm_head=True))
