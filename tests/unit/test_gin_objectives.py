@@ -64,6 +64,8 @@ def size(model: str) -> int:
     if model == "modernbert_base":  # Warner et al. 2024: gated MLPs, no biases but of words
         layer = 4 * 768**2 + 3 * 768 * 1152 + 2 * 768
         return 50368 * 768 + 768 + 22 * layer - 768 + 768 + 768**2 + 768 + 50368
+    if model == "t5_encoder_base":  # as that of t5_base
+        return 32128 * 768 + 32 * 12 + 12 * (4 * 768**2 + 2 * 768 * 3072 + 2 * 768) + 768
     if model in BERTS:
         layers, width, pieces = BERTS[model]
         embeddings = (pieces + ROWS.get(model, 512 + 2) + 2) * width
@@ -97,6 +99,8 @@ def parameters(objective: Any) -> int:
 def test_every_model_has_its_papers_size(model: str) -> None:
     encoder = "backbone.chosen" in (GIN / "models" / f"{model}.gin").read_text()
     objective = "mlm" if encoder else "span_corruption"
+    if model == "t5_encoder_base":  # which predicts no masked words
+        objective = "finetune"
     train = built(f"objectives/{objective}.gin", f"models/{model}.gin")
     assert parameters(train.objective) == size(model)
 
