@@ -140,7 +140,8 @@ def _load_tower(
 def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Which prompts stand before texts of each side.
 
-    Where neither side has one, both have the default one, as in sentence-transformers' `encode`.
+    Where there is none for either side, not even an empty one, both have the default one, as in
+    sentence-transformers' `encode`.
     """
     prompts = {str(name): str(text or "") for name, text in (settings.get("prompts") or {}).items()}
     default = settings.get("default_prompt_name") or ""
@@ -153,9 +154,9 @@ def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         side: next((prompts[n] for n in names if prompts.get(n)), "")
         for side, names in _PROMPTS.items()
     }
-    if default and not any(found.values()):
-        found = dict.fromkeys(_PROMPTS, prompts[default])
     known = {name: names[0] for names in _PROMPTS.values() for name in names}
+    if default and not prompts.keys() & known.keys():
+        found = dict.fromkeys(_PROMPTS, prompts[default])
     return {f"{side}_prompt": text for side, text in found.items()} | {
         "other_prompts": tuple((n, text) for n, text in prompts.items() if n not in known),
         "default_prompt_name": known.get(default, default),
@@ -238,7 +239,7 @@ def _write_settings(folder: Path, config: DualEncoderConfig) -> None:
         prompts[names[0]] = getattr(config, f"{side}_prompt")
     default = config.default_prompt_name
     settings: dict[str, Any] = {
-        "prompts": {name: text for name, text in prompts.items() if text or name == default},
+        "prompts": {name: text for name, text in prompts.items() if text or default},
         "default_prompt_name": default or None,
         "similarity_fn_name": "cosine" if config.normalize else "dot",
     }

@@ -13,6 +13,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.models import flops, pooling
 from qac_jax.models.encoders import DualEncoder, backbone_of
@@ -68,7 +69,18 @@ class DualEncoderObjective(Objective):
         }
         if (settings or {}).get("title_types"):
             changed["title"] = "segments"
-        config = dataclasses.replace(self.model.config, **changed)
+        before = self.model.config
+        config = dataclasses.replace(before, **changed)
+        prompts, trained = ((c.query_prompt, c.passage_prompt) for c in (config, before))
+        if prompts != trained:
+            config = dataclasses.replace(config, default_prompt_name="")
+            if any(trained):
+                progress.say(
+                    f"the model to start from has the prompts {trained[0]!r} and {trained[1]!r} "
+                    f"before queries and passages, these examples {prompts[0]!r} and "
+                    f"{prompts[1]!r}, which it will have; qac tokenize has --query_prompt and "
+                    "--passage_prompt"
+                )
         if not config.include_prompt and (config.query_prompt or config.passage_prompt):
             raise UserError(
                 "this model leaves prompts out of its pooling (include_prompt), which training "

@@ -170,3 +170,17 @@ def test_what_is_exported_knows_how_it_reads() -> None:
     config = module.config
     assert (config.query_length, config.passage_length) == (12, 16)
     assert (config.title, config.query_prompt) == ("separate", "query: ")
+
+
+def test_prompts_of_the_start_and_of_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    start = Finetune(model(query_prompt="query: ", default_prompt_name="query"))
+    lengths = {"query": 8, "passages": 8}
+    same = {"query_prompt": "query: ", "passage_prompt": ""}
+    assert start.with_reading(lengths, same).model.config.default_prompt_name == "query"
+    assert not capsys.readouterr().err
+    others = start.with_reading(lengths, {"query_prompt": "", "passage_prompt": ""}).model.config
+    assert (others.query_prompt, others.default_prompt_name) == ("", "")
+    assert "has the prompts 'query: ' and ''" in capsys.readouterr().err
+    without = Finetune(model(include_prompt=False))
+    with pytest.raises(UserError, match="leaves prompts out of its pooling"):
+        without.with_reading(lengths, same)
