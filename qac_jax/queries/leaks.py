@@ -38,6 +38,19 @@ def of_negatives(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[U
         yield Used(record.get("query", ""), generated_from(record["_id"]), where)
 
 
+def of_groups(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[Used]:
+    """The queries of an artefact of groups, which does not say what they were made of."""
+    for record in records:
+        for query in record["queries"]:
+            yield Used(query, "", where)
+
+
+def of_queries(texts: Mapping[str, str], where: str) -> Iterator[Used]:
+    """Training questions by their ids."""
+    for name, text in texts.items():
+        yield Used(text, generated_from(name), where)
+
+
 def check(used: Iterable[Used], asked: Mapping[str, str], aside: Iterable[str]) -> dict[str, int]:
     """Raises UserError for a leak; otherwise says how much was compared.
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.hybrid import Hybrid
@@ -132,3 +134,20 @@ def queries_of(contexts: Sequence[Records]) -> dict[str, list[str]]:
             known = found.setdefault(record["_id"], {})
             known.update(dict.fromkeys(context["text"] for context in record["contexts"]))
     return {name: list(queries) for name, queries in found.items()}
+
+
+def judged_queries(queries: str, qrels: str, teacher: Hybrid) -> dict[str, list[str]]:
+    """The queries of a file by their relevant passages; those of a query log, which nobody judged,
+    by the teacher's first passage."""
+    texts = {query.id: query.text for query in read_queries(queries)}
+    judged = by_query(read_judgements(qrels))
+    found: dict[str, dict[str, None]] = {}
+    for name, grades in judged.items():
+        for passage in (passage for passage, grade in grades.items() if grade > 0):
+            if name in texts:
+                found.setdefault(passage, {})[texts[name]] = None
+    if log := {name: text for name, text in texts.items() if name not in judged}:
+        for name, ranking in teacher.run(log, 1).items():
+            for passage in ranking.ids:
+                found.setdefault(passage, {})[log[name]] = None
+    return {passage: list(asked) for passage, asked in found.items()}

@@ -92,26 +92,3 @@ class Fusion:
             raise UserError(f"weight={self.weight}; expected 0 (vectors alone) to 1 (BM25 alone)")
         if self.depth < 1:
             raise UserError(f"depth={self.depth}; expected 1 passage or more")
-
-
-@dataclasses.dataclass(frozen=True)
-class Teaching:
-    """Which passages a teacher's ranking gives as candidates (`retrieval/teaching.py`)."""
-
-    count: int = option(16, "candidates per query beside its positives")
-    top: int = option(
-        8, "of them, the first N of the teacher; the others are the first of --candidates"
-    )
-    consistent: int = option(
-        20, "drop queries whose own passage the teacher ranks below this rank (0: keep)"
-    )
-    depth: int = option(100, "passages of each ranking that are read")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.top <= self.count or self.count < 1:
-            raise UserError(f"top={self.top}, count={self.count}; expected 0 <= top <= count, 1 up")
-        if self.consistent < 0 or self.depth < 2:
-            raise UserError(
-                f"consistent={self.consistent} is a rank (0: off), depth={self.depth} a number of "
-                "passages; expected 0 or more, and 2 or more"
-            )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, option
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, one_of, option, together
+
+
+if TYPE_CHECKING:
+    from qac_jax.retrieval.hybrid import Hybrid
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,11 +31,19 @@ class Group(Stage):
     )
 
     passages: Ref = input("indexed passages", kinds=("passages",))
-    contexts: Ref = input("queries of the passages", kinds=("contexts",), many=True)
+    contexts: Ref = input("queries of the passages", kinds=("contexts",), many=True, default="")
+    queries: Ref = input("or queries of a file, such as qac collect's", kinds=(FILE,), default="")
+    qrels: Ref = input(
+        "the passages that --queries belong to; one without any belongs to the teacher's first",
+        kinds=(FILE,),
+        default="",
+    )
     teacher: Ref = input("hybrid index whose scores are learned", kinds=("hybrid",))
     size: int = option(32, "passages of a group")
     per_passage: int = option(8, "queries of a passage, drawn for each group that it is in")
     turns: int = option(1, "how often the passages are grouped, each time in another way")
+
+    GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))
 
     def check(self) -> None:
         super().check()
@@ -45,13 +57,14 @@ class Group(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import Records, write_records
-        from qac_jax.retrieval.grouping import Grouper, queries_of
+        from qac_jax.retrieval.grouping import Grouper
         from qac_jax.retrieval.hybrid import Hybrid
 
+        teacher = Hybrid(inputs.artifact("teacher"))
         grouper = Grouper(
-            Hybrid(inputs.artifact("teacher")),
+            teacher,
             Records(inputs.artifact("passages")),
-            queries_of([Records(artifact) for artifact in inputs["contexts"]]),
+            self._queries(inputs, teacher),
             self.size,
             self.per_passage,
             self.seed,
@@ -69,9 +82,18 @@ class Group(Stage):
 
             write_records(out, made(), "groups")
         if not out.count:
-            raise UserError("no passage of the index has a query; check --contexts")
+            raise UserError("no passage of the index has a query; check --contexts, or --queries")
         out.info.update(queries=asked, weight=grouper.teacher.settings.weight, size=self.size)
         progress.say(f"group: {asked:,} queries in {out.count:,} groups")
+
+    def _queries(self, inputs: Inputs, teacher: Hybrid) -> Mapping[str, Sequence[str]]:
+        """Passage -> its queries."""
+        from qac_jax.formats.records import Records
+        from qac_jax.retrieval import grouping
+
+        if self.contexts:
+            return grouping.queries_of([Records(artifact) for artifact in inputs["contexts"]])
+        return grouping.judged_queries(inputs.text("queries"), inputs.text("qrels"), teacher)
 
     def _counts(self, inputs: Inputs) -> Mapping[str, Mapping[str, Any]]:
         return {"passages": {"count": inputs.artifact("passages").count}}

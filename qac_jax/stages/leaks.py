@@ -24,8 +24,7 @@ class Leaks(Stage):
     VERB: ClassVar[str] = "leaks"
     KIND: ClassVar[str] = "leaks"
     EXAMPLE: ClassVar[str] = (
-        "qac leaks --questions out/questions --aside out/test --training out/candidates "
-        "--out out/leaks"
+        "qac leaks --questions out/questions --aside out/test --training out/groups --out out/leaks"
     )
 
     questions: Ref = input("questions of qac collect", kinds=("questions",))
@@ -36,8 +35,8 @@ class Leaks(Stage):
         default="",
     )
     training: Ref = input(
-        "contexts, negatives and candidates that models are trained on, or that expand an index",
-        kinds=("contexts", "negatives"),
+        "contexts, negatives and groups that models are trained on, or that expand an index",
+        kinds=("contexts", "negatives", "groups"),
         many=True,
     )
 
@@ -78,9 +77,16 @@ class Leaks(Stage):
         return f"no leak in {artifact.count:,} texts"
 
     def _used(self, inputs: Inputs) -> Iterator[Used]:
+        from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
         from qac_jax.queries import leaks
 
+        reads = {
+            "contexts": leaks.of_contexts,
+            "negatives": leaks.of_negatives,
+            "groups": leaks.of_groups,
+        }
+        train = inputs.artifact("questions").file("train_queries.jsonl")
+        yield from leaks.of_queries({q.id: q.text for q in read_queries(train)}, "training")
         for artifact in inputs["training"]:
-            reads = leaks.of_contexts if artifact.kind == "contexts" else leaks.of_negatives
-            yield from reads(Records(artifact), artifact.path.name)
+            yield from reads[artifact.kind](Records(artifact), artifact.path.name)

@@ -97,11 +97,7 @@ class Tokenize(Stage):
         # The number of examples is known only for kinds with one example per passage.
         count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
         each = getattr(KINDS[self.task], "one_each", False)
-        return {
-            "task": self.task,
-            "vocabulary": self.tokenizer,
-            "count": count if each else None,
-        }
+        return {"task": self.task, "vocabulary": self.tokenizer, "count": count if each else None}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data import store
@@ -120,10 +116,9 @@ class Tokenize(Stage):
             )
         out.count = sum(counts)
         store.describe(out.path, schema, counts)
-        for name in store.FILES:
-            out.adopt(name)
         tokenizer.save(os.fspath(out.path / "tokenizer"))
-        out.adopt("tokenizer")
+        for name in (*store.FILES, "tokenizer"):
+            out.adopt(name)
         out.info.update(
             task=self.task,
             schema=schema,

@@ -50,7 +50,7 @@ def test_the_page_has_its_commands() -> None:
     verbs = {shlex.split(command)[1] for command in COMMANDS}
     named = {line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")}
     rest = {"generate", "label", "bench", "similarities", "unite", "collect", "pairs", "votes"}
-    rest |= {"split", "teach", "average", "choose", "leaks", "conclude"}  # of own_corpus
+    rest |= {"split", "group", "average", "choose", "leaks", "conclude"}  # of own_corpus
     assert named - verbs <= rest, named - verbs
     assert len(COMMANDS) > 25
     for path in re.findall(r"gin_configs/recipes/\w+\.gin", README):

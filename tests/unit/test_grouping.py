@@ -71,7 +71,7 @@ def records(folder: Path) -> Records:
     return Records(artifacts.load(folder))
 
 
-def made(road: Path, out: Path, **settings: int) -> list[dict[str, Any]]:
+def made(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
     stage = group.Group(
         passages=str(road / "passages"),
         contexts=str(road / "contexts"),
@@ -126,4 +126,34 @@ def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
     for name, value in (("size", 1), ("per_passage", 0), ("turns", 0)):
         with pytest.raises(UserError, match=f"{name}={value} is too few"):
-            group.Group(passages="p", contexts="c", teacher="t", **{name: value}).check()
+            group.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
+
+
+def test_queries_of_a_file_belong_to_their_passages(road: Path, tmp_path: Path) -> None:
+    """One that nobody judged, of a query log, belongs to the teacher's first passage."""
+    teacher = Hybrid(artifacts.load(road / "hybrid"))
+    first, second = teacher.ids[0], teacher.ids[1]
+    (tmp_path / "queries.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": name, "text": text}) + "\n"
+            for name, text in (("a", "river stone"), ("b", "lamp"), ("log", "copper violin"))
+        )
+    )
+    (tmp_path / "train.tsv").write_text(
+        f"query-id\tcorpus-id\tscore\na\t{first}\t1\na\t{second}\t1\nb\t{second}\t1\n"
+    )
+    found = grouping.judged_queries(
+        str(tmp_path / "queries.jsonl"), str(tmp_path / "train.tsv"), teacher
+    )
+    (best,) = teacher.run({"log": "copper violin"}, 1)["log"].ids
+    assert found[first][:1] == ["river stone"] and "lamp" in found[second]
+    assert "copper violin" in found[best] and sum(map(len, found.values())) == 4
+    stage = group.Group(
+        passages=str(road / "passages"),
+        queries=str(tmp_path / "queries.jsonl"),
+        qrels=str(tmp_path / "train.tsv"),
+        teacher=str(road / "hybrid"),
+        size=40,
+    )
+    (only,) = Records(execute(stage, tmp_path / "out"))
+    assert sorted(only["queries"]) == ["copper violin", "lamp", "river stone", "river stone"]

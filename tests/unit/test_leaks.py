@@ -87,6 +87,13 @@ def test_contexts_of_a_test_passage_are_refused(made: Path, tmp_path: Path) -> N
         check(made, tmp_path, leaking)
 
 
+def test_groups_with_a_test_question_are_refused(made: Path, tmp_path: Path) -> None:
+    with artifacts.create(tmp_path / "groups", kind="groups") as writer:
+        records.write_records(writer, [{"_id": "0", "queries": ["why do stones sink"]}], "groups")
+    with pytest.raises(UserError, match="groups has the text of the question 'test "):
+        check(made, tmp_path, str(tmp_path / "groups"))
+
+
 def test_clean_contexts_and_candidates_pass(made: Path, tmp_path: Path) -> None:
     clean = contexts(tmp_path / "clean", {"b": ["Where is the river?"]})
     with artifacts.create(tmp_path / "candidates", kind="negatives") as writer:
@@ -98,7 +105,7 @@ def test_clean_contexts_and_candidates_pass(made: Path, tmp_path: Path) -> None:
     found = check(made, tmp_path, f"{clean},{tmp_path / 'candidates'}")
     assert json.loads(found.file("leaks.json").read_text()) == {
         "leaks": 0,
-        "texts": 3,
+        "texts": 5,
         "questions": 3,
         "passages": 3,
     }
