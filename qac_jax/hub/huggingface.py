@@ -39,6 +39,7 @@ from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pooling import POOLINGS
+from qac_jax.text.backends import lowercases
 
 
 Place = str | os.PathLike[str]
@@ -176,6 +177,7 @@ def save(
         if value not in valid:
             raise UserError(f"{name}={value!r} is not known; {nearest(value, valid)}")
     sources = None if tokenizer is None else _tokenizer_files(names.folder(tokenizer))
+    lowercase = sources is not None and lowercases(sources[0].parent)
     params = backbones.loop_params(variables)
     if dtype == "float16":
         params = jax.tree.map(weights.halved, params)
@@ -192,7 +194,7 @@ def save(
                 if form == "dpr":
                     dpr.save_side(place, config, tower, side)
                 else:
-                    sentence_transformers.save_tied(place, config, tower, max_length)
+                    sentence_transformers.save_tied(place, config, tower, max_length, lowercase)
                 _copy(sources, place)
             if len(sides) > 1 and form != "dpr":
                 sentence_transformers.save_router(path, config)

@@ -176,9 +176,16 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def save_tied(
-    folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any], max_length: int | None
+    folder: Path,
+    config: DualEncoderConfig,
+    tower: Mapping[str, Any],
+    max_length: int | None,
+    lowercase: bool = False,
 ) -> None:
-    """Writes one tower (in loop form) as a sentence-transformers folder, without a tokenizer."""
+    """Writes one tower (in loop form) as a sentence-transformers folder, without a tokenizer.
+
+    lowercase: texts are made lower case before the tokenizer gets them.
+    """
     table = backbones.saved_table(config.backbone)
     tensors = name_maps.write(_tower(config, table), tower)
     dense = {n.removeprefix(_DENSE): t for n, t in tensors.items() if n.startswith(_DENSE)}
@@ -198,7 +205,7 @@ def save_tied(
             weights.write_file(folder / part.place / weights.SAFETENSORS, dense)
     _write_modules(folder, parts)
     limit = max_length or config.backbone.max_length
-    hf_config.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": False})
+    hf_config.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": lowercase})
     _write_settings(folder, config)
 
 

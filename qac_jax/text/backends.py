@@ -21,11 +21,38 @@ _SPELLINGS = {
     "eos": ("</s>",),
 }
 _SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+_SETTINGS = "sentence_bert_config.json"
 _BPE = ("vocab.json", "merges.txt")
 
 
 def load(folder: Path) -> Any:
     """The tokenizer of a folder: from tokenizer.json, or from what older folders have."""
+    backend = _read(folder)
+    if lowercases(folder):
+        from tokenizers import normalizers
+
+        own = json.loads(backend.to_str())["normalizer"] or {}
+        steps = own.get("normalizers", [own])
+        if not any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
+            inner = [backend.normalizer] if own else []
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *inner])
+    return backend
+
+
+def lowercases(folder: Path) -> bool:
+    """Whether sentence-transformers' settings make all texts lower case, whatever the tokenizer."""
+    file = folder / _SETTINGS
+    return file.exists() and bool(_json(file).get("do_lower_case"))
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}); copy the folder again") from error
+
+
+def _read(folder: Path) -> Any:
     import tokenizers
 
     if (folder / "tokenizer.json").exists():
@@ -55,12 +82,7 @@ def config(folder: Path) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
-            try:
-                merged.update(json.loads((folder / name).read_text(encoding="utf-8")))
-            except ValueError as error:
-                raise UserError(
-                    f"{folder / name} is not JSON ({error}); copy the folder again"
-                ) from error
+            merged.update(_json(folder / name))
     return merged
 
 

@@ -174,3 +174,20 @@ def test_routers_with_shared_modules(kind: str, tmp_path: Path) -> None:
     expected = both_sides(theirs, TEXTS)
     for side in SIDES:
         np.testing.assert_allclose(ours.encode(TEXTS, side), expected[side], rtol=0, atol=2e-5)
+
+
+def test_lower_case_of_a_tokenizer_with_cases(tmp_path: Path) -> None:
+    """sentence_bert_config.json may ask for it; it is kept when the folder is written again."""
+    st = pytest.importorskip("sentence_transformers")
+    module, variables = dual()
+    tokenizer = words(tmp_path / "tokenizer")
+    folder = huggingface.save(tmp_path / "model", module, variables, tokenizer=tokenizer)
+    file = folder / sentence_transformers.LENGTHS
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": True}))
+    texts = ["W9 w7", "w8 W5"]
+    again = huggingface.save(tmp_path / "again", module, variables, tokenizer=folder)
+    theirs = st.SentenceTransformer(os.fspath(again), device="cpu").encode(texts)
+    for place in (folder, again):
+        ours = Encoder.load(place)
+        assert ours.tokenizer.encode_batch(texts) == [[9, 7], [8, 5]]
+    np.testing.assert_allclose(ours.encode(texts), theirs, rtol=0, atol=2e-5)

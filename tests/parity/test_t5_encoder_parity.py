@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import golden_cases as golden
 import hf_encoders as hf
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from toy_pretraining import VOCABULARY
 from toy_tokenizers import TEXTS
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, weights
+from qac_jax.hub import backbones, huggingface, name_maps, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.models import flops
 from qac_jax.models.layers import Runtime
@@ -72,6 +73,27 @@ def test_hidden_states(name: str, tmp_path: Path) -> None:
         alone = jax.jit(partial(module.apply, rows=2))(given, ids[1:2, : hf.LENGTHS[1]]).last
         reference = expected.last_hidden_state[1:2, :2].numpy()
         assert hf.scaled(alone, reference) <= tolerance, f"{dtype} first rows"
+
+
+def test_gradients(tmp_path: Path) -> None:
+    """Of a sum of the last hidden states, each within 2e-5 of PyTorch's largest entry."""
+    torch = pytest.importorskip("torch")
+    case = CASES["v1.1"]
+    folder, model = case.folder(tmp_path, "EncoderModel")
+    weight = np.random.default_rng(1).normal(size=(*hf.seen().shape, 16)).astype(np.float32)
+    weight = np.where(hf.seen()[..., None], weight, 0)
+    (model(**hf.asked(case)).last_hidden_state * torch.tensor(weight)).sum().backward()
+    theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    module, given = huggingface.load(folder)
+
+    def total(given: Any) -> jax.Array:
+        return (module.apply(given, case.texts(), hf.LENGTHS).last * weight).sum()
+
+    ours = backbones.loop_params(jax.jit(jax.grad(total))(given))
+    written = name_maps.write(module.config.table(), ours)
+    assert written.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        golden.assert_gradient(written[name], expected, "float32", what=name)
 
 
 @cases
