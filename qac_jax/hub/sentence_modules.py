@@ -56,9 +56,18 @@ def listed(folder: Path) -> list[Part]:
     file = folder / MODULES
     try:
         entries = json.loads(file.read_text("utf-8"))
-        return [Part(_kind(entry["type"]), str(entry["path"])) for entry in entries]
+        parts = [Part(_kind(entry["type"]), str(entry["path"])) for entry in entries]
     except (ValueError, TypeError, KeyError):
         raise UserError(f"{file} is not a list of modules") from None
+    return [_inside(file, part) for part in parts]
+
+
+def _inside(file: Path, part: Part) -> Part:
+    """The module, if its place is inside of the model's folder."""
+    place = Path(part.place)
+    if place.is_absolute() or ".." in place.parts:
+        raise UserError(f"{file} names {part.place!r}, which lies outside of the folder")
+    return part
 
 
 def _kind(name: object) -> str:
@@ -89,7 +98,8 @@ def _route(folder: Path, router: Part, side: str) -> list[Part]:
         routes = {str(name): [str(n) for n in names] for name, names in raw["structure"].items()}
         route = next((name for name in ROUTES[side] if name in routes), None)
         if route is not None:
-            return [Part(kinds[n], str(Path(router.place, n))) for n in routes[route]]
+            parts = [Part(kinds[n], str(Path(router.place, n))) for n in routes[route]]
+            return [_inside(file, part) for part in parts]
     except (TypeError, KeyError, AttributeError):
         raise UserError(f"{file} does not describe the modules of a router") from None
     raise UserError(

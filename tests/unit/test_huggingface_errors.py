@@ -269,6 +269,7 @@ def test_sentence_transformers_refusals(tmp_path: Path) -> None:
         (modules, lambda c: c[:1], "supported are"),
         (modules, lambda c: [*c, c[-1]], "supported are"),
         (modules, lambda c: {"a": 1}, "not a list of modules"),
+        (modules, lambda c: [*c[:1], c[1] | {"path": "../x"}], r"'\.\./x', which lies outside"),
     ):
         before = file.read_text()
         edit(file, change)
