@@ -39,16 +39,10 @@ def of_negatives(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[U
 
 
 def of_groups(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[Used]:
-    """The queries of an artefact of groups, which does not say what they were made of."""
+    """The queries of an artefact of groups."""
     for record in records:
-        for query in record["queries"]:
-            yield Used(query, "", where)
-
-
-def of_queries(texts: Mapping[str, str], where: str) -> Iterator[Used]:
-    """Training questions by their ids."""
-    for name, text in texts.items():
-        yield Used(text, generated_from(name), where)
+        for name, text in zip(record["query_ids"], record["queries"], strict=True):
+            yield Used(text, generated_from(name), where)
 
 
 def check(used: Iterable[Used], asked: Mapping[str, str], aside: Iterable[str]) -> dict[str, int]:

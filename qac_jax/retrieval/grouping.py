@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
-from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.queries import read_queries
+from qac_jax.formats.queries import Query
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.hybrid import Hybrid
@@ -60,7 +60,7 @@ class Grouper:
 
     teacher: Hybrid
     passages: Records
-    queries: Mapping[str, Sequence[str]]  # passage id -> its queries
+    queries: Mapping[str, Sequence[Query]]  # passage id -> its queries
     size: int
     per_passage: int
     seed: int
@@ -79,14 +79,15 @@ class Grouper:
     ) -> Iterator[Record]:
         names = [[self.teacher.parts.dense.ids[row] for row in rows.tolist()] for rows in groups]
         asked = [[query for name in of for query in self._drawn(name, rng)] for of in names]
-        questions = [query for of in asked for query in of]
+        questions = [query.text for of in asked for query in of]
         rows = [of for of, queries in zip(groups, asked, strict=True) for _ in queries]
         scores = iter(self.scores(questions, rows))
         for number, (ids, queries) in enumerate(zip(names, asked, strict=True), start):
             if queries:
                 yield {
                     "_id": f"{turn}-{number}",
-                    "queries": queries,
+                    "query_ids": [query.id for query in queries],
+                    "queries": [query.text for query in queries],
                     "passages": [self._passage(name) for name in ids],
                     "scores": [next(scores).round(6).tolist() for _ in queries],
                 }
@@ -110,7 +111,7 @@ class Grouper:
             found.append(fusion.mixed(both, weight))
         return found
 
-    def _drawn(self, name: str, rng: np.random.Generator) -> list[str]:
+    def _drawn(self, name: str, rng: np.random.Generator) -> list[Query]:
         queries = self.queries.get(name, ())
         chosen = rng.permutation(len(queries))[: self.per_passage]
         return [queries[place] for place in sorted(chosen.tolist())]
@@ -126,28 +127,39 @@ class Grouper:
         return {"title": record.get("title") or "", "text": record["text"]}
 
 
-def queries_of(contexts: Sequence[Records]) -> dict[str, list[str]]:
+def by_passage(
+    queries: Sequence[Query], judged: Mapping[str, Mapping[str, int]], teacher: Hybrid
+) -> dict[str, list[Query]]:
+    """The queries of each passage: those that it answers.
+
+    A query without judgements, such as one of a log, goes to the passage that the teacher ranks
+    first. Queries of passages that are not in the index are left out.
+    """
+    known: dict[str, list[Query]] = {name: [] for name in teacher.parts.dense.ids}
+    unjudged = []
+    for query in queries:
+        relevant = [name for name, grade in judged.get(query.id, {}).items() if grade > 0]
+        for name in relevant:
+            if name in known:
+                known[name].append(query)
+        if query.id not in judged:
+            unjudged.append(query)
+    if unjudged:
+        _, rows = teacher.find([query.text for query in unjudged], 1)
+        for query, row in zip(unjudged, rows[:, 0].tolist(), strict=True):
+            if row >= 0:
+                known[teacher.parts.dense.ids[row]].append(query)
+    return known
+
+
+def of_contexts(contexts: Sequence[Records]) -> dict[str, list[Query]]:
     """The different queries of each passage, of all artefacts of contexts."""
     found: dict[str, dict[str, None]] = {}
     for records in contexts:
         for record in records:
             known = found.setdefault(record["_id"], {})
             known.update(dict.fromkeys(context["text"] for context in record["contexts"]))
-    return {name: list(queries) for name, queries in found.items()}
-
-
-def judged_queries(queries: str, qrels: str, teacher: Hybrid) -> dict[str, list[str]]:
-    """The queries of a file by their relevant passages; those of a query log, which nobody judged,
-    by the teacher's first passage."""
-    texts = {query.id: query.text for query in read_queries(queries)}
-    judged = by_query(read_judgements(qrels))
-    found: dict[str, dict[str, None]] = {}
-    for name, grades in judged.items():
-        for passage in (passage for passage, grade in grades.items() if grade > 0):
-            if name in texts:
-                found.setdefault(passage, {})[texts[name]] = None
-    if log := {name: text for name, text in texts.items() if name not in judged}:
-        for name, ranking in teacher.run(log, 1).items():
-            for passage in ranking.ids:
-                found.setdefault(passage, {})[log[name]] = None
-    return {passage: list(asked) for passage, asked in found.items()}
+    return {
+        name: [Query(generated_id(name, number), text) for number, text in enumerate(texts)]
+        for name, texts in found.items()
+    }

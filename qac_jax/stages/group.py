@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
@@ -13,6 +13,7 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, one_of, opti
 
 
 if TYPE_CHECKING:
+    from qac_jax.formats.queries import Query
     from qac_jax.retrieval.hybrid import Hybrid
 
 
@@ -30,11 +31,14 @@ class Group(Stage):
         "--out out/groups"
     )
 
+    GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))
+
     passages: Ref = input("indexed passages", kinds=("passages",))
     contexts: Ref = input("queries of the passages", kinds=("contexts",), many=True, default="")
-    queries: Ref = input("or queries of a file, such as qac collect's", kinds=(FILE,), default="")
+    queries: Ref = input("or queries with judgements", kinds=(FILE,), default="")
     qrels: Ref = input(
-        "the passages that --queries belong to; one without any belongs to the teacher's first",
+        "relevance judgements of --queries; a query without any goes to the teacher's first "
+        "passage",
         kinds=(FILE,),
         default="",
     )
@@ -82,18 +86,22 @@ class Group(Stage):
 
             write_records(out, made(), "groups")
         if not out.count:
-            raise UserError("no passage of the index has a query; check --contexts, or --queries")
+            raise UserError("no passage of the index has a query; check --contexts or --queries")
         out.info.update(queries=asked, weight=grouper.teacher.settings.weight, size=self.size)
         progress.say(f"group: {asked:,} queries in {out.count:,} groups")
 
-    def _queries(self, inputs: Inputs, teacher: Hybrid) -> Mapping[str, Sequence[str]]:
-        """Passage -> its queries."""
+    def _queries(self, inputs: Inputs, teacher: Hybrid) -> dict[str, list[Query]]:
+        """The queries of each passage."""
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
         from qac_jax.retrieval import grouping
 
         if self.contexts:
-            return grouping.queries_of([Records(artifact) for artifact in inputs["contexts"]])
-        return grouping.judged_queries(inputs.text("queries"), inputs.text("qrels"), teacher)
+            return grouping.of_contexts([Records(artifact) for artifact in inputs["contexts"]])
+        queries = list(read_queries(inputs.text("queries")))
+        judged = by_query(read_judgements(inputs.text("qrels")))
+        return grouping.by_passage(queries, judged, teacher)
 
     def _counts(self, inputs: Inputs) -> Mapping[str, Mapping[str, Any]]:
         return {"passages": {"count": inputs.artifact("passages").count}}

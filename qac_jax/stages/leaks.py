@@ -35,7 +35,7 @@ class Leaks(Stage):
         default="",
     )
     training: Ref = input(
-        "contexts, negatives and groups that models are trained on, or that expand an index",
+        "contexts, negatives, candidates and groups that models are trained on, or that expand an index",
         kinds=("contexts", "negatives", "groups"),
         many=True,
     )
@@ -89,4 +89,7 @@ class Leaks(Stage):
         train = inputs.artifact("questions").file("train_queries.jsonl")
         yield from leaks.of_queries({q.id: q.text for q in read_queries(train)}, "training")
         for artifact in inputs["training"]:
-            yield from reads[artifact.kind](Records(artifact), artifact.path.name)
+            reads = {"contexts": leaks.of_contexts, "groups": leaks.of_groups}
+            yield from reads.get(artifact.kind, leaks.of_negatives)(
+                Records(artifact), artifact.path.name
+            )

@@ -103,7 +103,10 @@ def test_turns_group_anew_and_each_query_is_of_its_group(road: Path, tmp_path: P
     twice = made(road, tmp_path / "twice", size=8, per_passage=2, turns=2)
     assert json.dumps(twice[:5]) == json.dumps(once) and len(twice) == 10
     assert twice[5]["passages"] != twice[0]["passages"]
-    of_passage = grouping.queries_of([records(road / "contexts")])
+    of_passage = {
+        name: {query.text for query in queries}
+        for name, queries in grouping.of_contexts([records(road / "contexts")]).items()
+    }
     names = {text: name for name, text in texts_of(road).items()}
     for of in once:
         known = {
@@ -126,34 +129,32 @@ def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
     for name, value in (("size", 1), ("per_passage", 0), ("turns", 0)):
         with pytest.raises(UserError, match=f"{name}={value} is too few"):
-            group.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
+            group.Group(passages="p", contexts="c", teacher="t", **{name: value}).check()
 
 
-def test_queries_of_a_file_belong_to_their_passages(road: Path, tmp_path: Path) -> None:
-    """One that nobody judged, of a query log, belongs to the teacher's first passage."""
+def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
     teacher = Hybrid(artifacts.load(road / "hybrid"))
-    first, second = teacher.ids[0], teacher.ids[1]
+    text = records(road / "passages")[5]["text"]
     (tmp_path / "queries.jsonl").write_text(
         "".join(
-            json.dumps({"_id": name, "text": text}) + "\n"
-            for name, text in (("a", "river stone"), ("b", "lamp"), ("log", "copper violin"))
+            json.dumps({"_id": name, "text": words}) + "\n"
+            for name, words in (("judged", "river"), ("log", text), ("elsewhere", "lamp"))
         )
     )
-    (tmp_path / "train.tsv").write_text(
-        f"query-id\tcorpus-id\tscore\na\t{first}\t1\na\t{second}\t1\nb\t{second}\t1\n"
+    known = list(teacher.ids)
+    (tmp_path / "qrels.tsv").write_text(
+        f"query-id\tcorpus-id\tscore\njudged\t{known[0]}\t1\njudged\t{known[1]}\t1\n"
+        "elsewhere\tnowhere\t1\n"
     )
-    found = grouping.judged_queries(
-        str(tmp_path / "queries.jsonl"), str(tmp_path / "train.tsv"), teacher
-    )
-    (best,) = teacher.run({"log": "copper violin"}, 1)["log"].ids
-    assert found[first][:1] == ["river stone"] and "lamp" in found[second]
-    assert "copper violin" in found[best] and sum(map(len, found.values())) == 4
     stage = group.Group(
         passages=str(road / "passages"),
         queries=str(tmp_path / "queries.jsonl"),
-        qrels=str(tmp_path / "train.tsv"),
+        qrels=str(tmp_path / "qrels.tsv"),
         teacher=str(road / "hybrid"),
-        size=40,
+        size=8,
     )
-    (only,) = Records(execute(stage, tmp_path / "out"))
-    assert sorted(only["queries"]) == ["copper violin", "lamp", "river stone", "river stone"]
+    asked = [
+        name for of in records(execute(stage, tmp_path / "out").path) for name in of["query_ids"]
+    ]
+    first = teacher.ids[int(teacher.find([text], 1)[1][0, 0])]
+    assert sorted(asked) == ["judged", "judged", "log"] and first == known[5]
