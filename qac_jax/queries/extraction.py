@@ -9,7 +9,7 @@ the higher the better.
     inference.likelihood.Likelihood     log-likelihood of the span given the document, under a T5
 
 The released code cannot extract (its loader never draws spans), so this follows the paper.
-`structure` gives titles and anchors instead. All of them become contexts.
+`structure` gives titles and anchors instead, `keywords` some words. All of them become contexts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.records import Record, Records, write_lines
-from qac_jax.queries import structure
+from qac_jax.queries import keywords, structure
 from qac_jax.queries.contexts import belongs
 from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
 from qac_jax.text import crops
@@ -35,9 +35,11 @@ BLOCK = 128
 
 SALIENCES = ("bm25", "plm", "self")
 STRUCTURES = ("title", "anchor")
+KEYWORDS = "keywords"  # some words of a sentence, without a span
 RANDOM = "random"  # spans as drawn: the baseline of salience
 ORIGINS = {
     RANDOM: "spans",
+    KEYWORDS: KEYWORDS,
     **{name: f"qext_{name}" for name in SALIENCES},
     **{name: f"doc_{name}" for name in STRUCTURES},
 }
@@ -121,6 +123,12 @@ class Extraction:
                     else structure.anchors(passage)
                 )
                 yield [self._context(text, None) for text in texts if text]
+            return
+        if self.method == KEYWORDS:
+            for passage in passages:
+                rng = np.random.default_rng([self.seed, _number(self.seed, passage["_id"])])
+                some = keywords.queries(passage, self.keep, rng)
+                yield [self._context(text, None) for text in some]
             return
         drawn = [self.sampling.candidates(p["_id"], p["text"], self.seed) for p in passages]
         if self.method == RANDOM:

@@ -55,7 +55,7 @@ class Extract(Stage):
     method: str = option(
         "bm25",
         "how spans are ranked, or which other text is taken",
-        choices=("bm25", "plm", "self", "random", "title", "anchor"),
+        choices=("bm25", "plm", "self", "random", "title", "anchor", "keywords"),
     )
     scorer: Ref = input(
         "model that ranks spans: a T5 (plm) or a dual encoder (self)",
@@ -89,7 +89,8 @@ class Extract(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
-        spans = self.sampling.spans if self.method not in extraction.STRUCTURES else None
+        without = (*extraction.STRUCTURES, extraction.KEYWORDS)
+        spans = self.sampling.spans if self.method not in without else None
         return {"passages": count, "method": self.method, "spans a passage": spans}
 
     def check(self) -> None:

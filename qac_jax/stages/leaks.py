@@ -35,7 +35,7 @@ class Leaks(Stage):
         default="",
     )
     training: Ref = input(
-        "contexts, negatives, candidates and groups that models are trained on, or that expand an index",
+        "contexts, negatives, candidates and groups that train a model or expand an index",
         kinds=("contexts", "negatives", "groups"),
         many=True,
     )

@@ -52,10 +52,7 @@ class Tokenize(Stage):
         default="",
     )
     pairs: Ref = input(
-        "seq2seq: input and target texts of qac pairs; groups: those of qac group",
-        kinds=("pairs", "groups"),
-        default="",
-        aliases=("groups",),
+        "seq2seq: of qac pairs; groups: of qac group", kinds=("pairs", "groups"), default=""
     )
     training: Ref = input(
         "or a training file that contains queries, positives and negatives as text",
