@@ -45,6 +45,12 @@ def of_groups(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[Used
             yield Used(text, generated_from(name), where)
 
 
+def of_queries(texts: Mapping[str, str], where: str) -> Iterator[Used]:
+    """Training questions by their ids."""
+    for name, text in texts.items():
+        yield Used(text, generated_from(name), where)
+
+
 def check(used: Iterable[Used], asked: Mapping[str, str], aside: Iterable[str]) -> dict[str, int]:
     """Raises UserError for a leak; otherwise says how much was compared.
 

@@ -47,8 +47,6 @@ class Group(Stage):
     per_passage: int = option(8, "queries of a passage, drawn for each group that it is in")
     turns: int = option(1, "how often the passages are grouped, each time in another way")
 
-    GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))
-
     def check(self) -> None:
         super().check()
         for name, least in (("size", 2), ("per_passage", 1), ("turns", 1)):

@@ -89,7 +89,4 @@ class Leaks(Stage):
         train = inputs.artifact("questions").file("train_queries.jsonl")
         yield from leaks.of_queries({q.id: q.text for q in read_queries(train)}, "training")
         for artifact in inputs["training"]:
-            reads = {"contexts": leaks.of_contexts, "groups": leaks.of_groups}
-            yield from reads.get(artifact.kind, leaks.of_negatives)(
-                Records(artifact), artifact.path.name
-            )
+            yield from reads[artifact.kind](Records(artifact), artifact.path.name)

@@ -129,7 +129,7 @@ def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
     for name, value in (("size", 1), ("per_passage", 0), ("turns", 0)):
         with pytest.raises(UserError, match=f"{name}={value} is too few"):
-            group.Group(passages="p", contexts="c", teacher="t", **{name: value}).check()
+            group.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
 
 
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_contexts_of_a_test_passage_are_refused(made: Path, tmp_path: Path) -> N
 
 def test_groups_with_a_test_question_are_refused(made: Path, tmp_path: Path) -> None:
     with artifacts.create(tmp_path / "groups", kind="groups") as writer:
-        records.write_records(writer, [{"_id": "0", "queries": ["why do stones sink"]}], "groups")
+        group = {"_id": "0", "query_ids": ["b#q0"], "queries": ["why do stones sink"]}
+        records.write_records(writer, [group], "groups")
     with pytest.raises(UserError, match="groups has the text of the question 'test "):
         check(made, tmp_path, str(tmp_path / "groups"))
 
