@@ -79,7 +79,7 @@ class Export(Stage):
         loaded = huggingface.load(place, Runtime(scan=True))
         module, variables = self._shaped(loaded, place)
         tokenizer = tokenizer_of(place)
-        longest = _longest(module)
+        longest = _longest(module, place)
         # The folder is checked before it is published.
         work = Path(os.fspath(out.scratch("model")))
         shutil.rmtree(work)
@@ -166,11 +166,16 @@ class Export(Stage):
         )
 
 
-def _longest(module: Any) -> int:
+def _longest(module: Any, place: Path) -> int:
     """Maximum length of the longer side of a dual encoder (0: its number of positions)."""
-    config = getattr(module, "config", None)
-    sides = [getattr(config, f"{side}_length", 0) for side in ("query", "passage")]
-    return max(sides) if all(sides) else 0
+    from qac_jax.hub import sentence_transformers
+    from qac_jax.models.encoders import DualEncoder
+
+    if not isinstance(module, DualEncoder):
+        return 0
+    sides = [getattr(module.config, f"{side}_length") for side in ("query", "passage")]
+    known = max(sides) if all(sides) else sentence_transformers.max_length(place) or 0
+    return min(known, module.config.backbone.max_length)
 
 
 def _count(variables: Mapping[str, Any]) -> int:

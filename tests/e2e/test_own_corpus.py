@@ -104,6 +104,8 @@ def test_documents_alone_become_a_retriever(
     assert page.index(summary["opening"]) < page.index(summary["verdict"][0]) < page.index("<h2>F")
     assert summary["opening"] in printed
     best = Retriever.load(out / "best")
+    if start != "none":
+        assert max(best.encoder.limits.values()) == 48  # as the start's
     assert best.encoder.prompts["query"] == ("" if start == "none" else "ask: ")
     assert cli.main(["search", "--index", str(out / "index"), "river stone", "--k=2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= 2
