@@ -116,6 +116,24 @@ def test_own_documents_start_from_a_retriever() -> None:
     assert found["bm25"].expand == ""
 
 
+@pytest.mark.parametrize(("rounds", "systems"), [(1, ["start", "1"]), (2, ["start", "1", "2"])])
+def test_own_documents_have_rows_for_every_round(rounds: int, systems: list[str]) -> None:
+    found = built(["own_corpus"], (f"ROUNDS = {rounds}",))
+    assert ("retriever_2" in found) == (rounds == 2)
+    summary, choice = found["summary"], found["choice"]
+    assert [name.removeprefix("run_") for name in summary.alone] == systems
+    assert [name.removeprefix("fused_") for name in summary.fused] == systems
+    assert [run.rsplit("_", 1)[1] for run in choice.runs.split(",")] == systems
+    assert [place.rsplit("_", 1)[1] for place in choice.indexes.split(",")] == systems
+    assert len(choice.models.split(",")) == rounds == len(found["leaks"].training.split(","))
+    for name, first in (("metrics", "run"), ("validated", "valid")):
+        rows = {row.removeprefix("stage:") for row in found[name].runs.split(",")}
+        fused = "fused_" if first == "run" else "valid_fused_"
+        assert rows == {f"{first}_bm25"} | {
+            f"{p}{n}" for n in systems for p in (f"{first}_", fused)
+        }
+
+
 def test_the_claim_spends_the_same_on_every_system() -> None:
     config.register([recipe.Recipe, grid.Grid])
     config.apply(config.Settings(files=["recipes/claim_qac.gin"]))
