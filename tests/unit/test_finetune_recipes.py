@@ -99,7 +99,7 @@ def test_budgets(budget: str) -> None:
 
 def test_own_documents_start_from_a_retriever() -> None:
     """Its tokenizer, prompts and weights; nothing trains on passages that are kept aside."""
-    found = built(["own_corpus"], ("START = models/mine", "QAC = True"))
+    found = built(["own_corpus"], ("START = models/mine", "QAC = True", "ROUNDS = 2"))
     assert "base" not in found and found["encoder"].init == "models/mine"
     assert built(["own_corpus"], ("START = models/mine",))["trained_1"].init == "models/mine"
     assert found["trained_1"].init == "stage:encoder"
