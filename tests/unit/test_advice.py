@@ -30,8 +30,10 @@ HEARD: dict[str, tuple[str, ...]] = {
     "evaluation/votes.py": ("votes",),
     "formats/bad_lines.py": ("prepare", "tokenize", "generate"),
     "formats/readers/named.py": ("prepare", "bm25", "embed"),
+    "hub/reading.py": ("tokenize",),
     "inference/loading_back.py": ("export",),
     "objectives/finetune.py": ("tokenize",),  # it says: tokenize with --teacher
+    "objectives/towers.py": ("tokenize",),  # it names qac tokenize
     "pipeline/engine.py": ("prepare", "extract", "tokenize"),
     "queries/collecting.py": ("collect",),
     "retrieval/index.py": ("search", "mine", "generate"),
@@ -42,7 +44,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "training/settings.py": ("pretrain", "finetune"),
 }
 # Messages that name another verb together with its flag.
-OF_OTHERS = re.compile(r"qac (?:search|label|prepare|run)[^;,]*? --\w+|train one without --scores")
+OF_OTHERS = re.compile(r"qac (?:search|label|prepare|run|split)[^;,]*? --\w+|train one without --scores")
 
 
 class Message(NamedTuple):
