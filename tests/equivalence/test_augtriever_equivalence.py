@@ -97,7 +97,7 @@ def alone(kind: str) -> tuple[Any, list[float]]:
 
 
 CASES: list[Any] = [
-    ("in_batch", (8, 1, 1), {}),
+    pytest.param("in_batch", (8, 1, 1), {}, marks=pytest.mark.slow),
     pytest.param("moco", (8, 1, 1), {}, marks=pytest.mark.slow),
     pytest.param("moco", (2, 2, 2), {"chunk": 4}, marks=pytest.mark.slow),
     pytest.param("in_batch", (2, 2, 1), {"chunk": 8}, marks=pytest.mark.slow),

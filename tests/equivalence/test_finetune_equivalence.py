@@ -49,7 +49,8 @@ def make_batch() -> dict[str, np.ndarray]:
     return batch
 
 
-@pytest.mark.parametrize("rows", [pytest.param(0, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("rows", [0, 4])
+@pytest.mark.slow
 def test_chunked_is_direct(rows: int) -> None:
     """With dropout on: the second pass replays the keys."""
     with jax.enable_x64(True):

@@ -84,7 +84,10 @@ def _on_one_device(name: str) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [*(("bert_scan", shape) for shape in MESHES), ("dual_encoder", MESHES[-1])],
+    [
+        *(("bert_scan", shape) for shape in MESHES),
+        pytest.param("dual_encoder", MESHES[-1], marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_sharded_is_single_device(name: str, shape: tuple[int, int, int]) -> None:

@@ -139,6 +139,7 @@ def one_step(name: str, shape: tuple[int, int, int], chunk: int) -> Any:
         pytest.param("localized", (8, 1, 1), 0, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_eight_devices_are_one(name: str, shape: tuple[int, int, int], chunk: int) -> None:
     alone, spread = one_step(name, (1, 1, 1), 0), one_step(name, shape, chunk)
     assert abs(alone[0] - spread[0]) <= 2e-5 * alone[0]

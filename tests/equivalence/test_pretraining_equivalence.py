@@ -96,7 +96,8 @@ def ready(name: str, dtype: str = "float64") -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("condenser", marks=pytest.mark.slow), "cotmae", "retromae"]
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) for n in ("condenser", "retromae")] + ["cotmae"],
 )
 def test_parts_of_a_batch_add_up(name: str) -> None:
     with jax.enable_x64(True):
@@ -113,6 +114,7 @@ def test_parts_of_a_batch_add_up(name: str) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing_with_dropout() -> None:
     with jax.enable_x64(True):
         objective, variables, batch = ready("cocondenser")
@@ -155,6 +157,7 @@ def test_contexts_keep_their_short_shape_unless_padded() -> None:
 
 
 @pytest.mark.parametrize("late_mlm", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
 def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
     objective = dataclasses.replace(
         objectives()["cocondenser"], pooling="mean", normalize=True, late_mlm=late_mlm
@@ -169,6 +172,7 @@ def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
 
 
 @pytest.mark.parametrize("encoder_mlm", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
 def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> None:
     objective, variables, batch = ready("cotmae", "float32")
     objective = dataclasses.replace(objective, pooling="mean", encoder_mlm=encoder_mlm)

@@ -232,6 +232,7 @@ def test_every_row_sees_its_own_sample_and_never_itself(rate: float, sets: int) 
     np.testing.assert_array_equal(again, found[2:4])
 
 
+@pytest.mark.slow
 def test_steps_lower_both_losses() -> None:
     objective = RetroMae(Bert(BERT, Runtime(dropout="hash")), vocabulary=VOCABULARY)
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))["params"]

@@ -44,7 +44,9 @@ HEARD: dict[str, tuple[str, ...]] = {
     "training/settings.py": ("pretrain", "finetune"),
 }
 # Messages that name another verb together with its flag.
-OF_OTHERS = re.compile(r"qac (?:search|label|prepare|run|split)[^;,]*? --\w+|train one without --scores")
+OF_OTHERS = re.compile(
+    r"qac (?:search|label|prepare|run|split)[^;,]*? --\w+|train one without --scores"
+)
 
 
 class Message(NamedTuple):

@@ -98,6 +98,7 @@ def test_keys_have_no_gradient_and_state_stands_still_in_validation(moco: Any) -
     assert "state" not in aux
 
 
+@pytest.mark.slow
 def test_texts_of_other_devices_learn_nothing_where_their_gradient_is_off() -> None:
     queries, passages = vectors(1, BATCH), vectors(2, BATCH, 2)
     on = InBatch(MODEL, temperature=1.0)

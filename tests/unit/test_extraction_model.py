@@ -44,7 +44,7 @@ def alone(generator: Generator, document: str, span: list[int]) -> np.ndarray:
     tokenizer, module = generator.tokenizer, generator.module
     ids = jnp.array([tokenizer.backend.encode(document).ids])
     target = jnp.array([span])
-    logits = module.apply(
+    logits = jax.jit(module.apply)(
         {"params": generator.runner.params},
         ids,
         jnp.array([ids.shape[1]]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -52,11 +53,13 @@ def batch_of() -> dict[str, Any]:
 
 def test_the_loss_is_the_divergence_of_every_query(variables: Any) -> None:
     batch = batch_of()
-    loss, aux = OBJECTIVE.loss(variables, OBJECTIVE.prepare(batch, KEY), KEY, train=False)
+    measure = jax.jit(lambda v, b: OBJECTIVE.loss(v, OBJECTIVE.prepare(b, KEY), KEY, train=False))
+    loss, aux = measure(variables, batch)
 
     def vectors(name: str, side: str) -> np.ndarray:
         ids, lengths = batch[name], batch[f"{name}_length"]
-        found = [OBJECTIVE.model.apply(variables, ids[g], lengths[g], side=side) for g in range(G)]
+        apply = jax.jit(functools.partial(OBJECTIVE.model.apply, side=side))
+        found = [apply(variables, ids[g], lengths[g]) for g in range(G)]
         return np.array(found, np.float64)
 
     queries, passages = vectors("query", "query"), vectors("passages", "passage")

@@ -127,6 +127,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Train:
     )
 
 
+@pytest.mark.slow
 def test_training_starts_with_them(stage: Train, tmp_path: Path):
     artifact = execute(stage, tmp_path / "trained")
     found = parameters.load(artifact)[1]["params"]["shared"]["embedding"]
