@@ -1,8 +1,8 @@
 """Chooses the effort of an approximate index for a target recall, measured on a sample.
 
 Recall grows with the leaves searched and with the candidates reordered. For each number of
-candidates the search is for the fewest sufficient leaves; of these points the fastest is taken.
-One half of the sample is used for choosing, the other half to measure the recall of the choice.
+candidates the search is for the fewest sufficient leaves, on one half of the sample. Of these
+points the fastest is taken whose recall on the other half reaches the target too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def tune(
     searcher: Scann, queries: np.ndarray, truth: np.ndarray, target: float, own: np.ndarray | None
 ) -> Tuned:
-    """Chooses among efforts by the first half of the queries.
+    """Chooses among efforts by the first half of the queries, and confirms by the second.
 
     `truth` [queries, k]: the rows of exact search. `own`: the row of each query, where the queries
     are vectors of the index (None: they are not).
@@ -86,8 +86,8 @@ def tune(
 
     def lower_bound(reorder: int, leaves: int) -> float:
         recalls = shares(choosing, Effort(leaves, reorder))
-        # A margin of one standard error, since this is a sample.
-        return float(recalls.mean() - recalls.std() / len(recalls) ** 0.5)
+        # A margin of two standard errors: this is a sample, and the best of many is chosen on it.
+        return float(recalls.mean() - 2 * recalls.std() / len(recalls) ** 0.5)
 
     most = largest_effort(searcher.presets, len(searcher), k)
     enough: list[Effort] = []
@@ -103,10 +103,15 @@ def tune(
     for _ in range(_TIMINGS):
         for effort in candidates:
             shares(choosing, effort)
-    best = max(candidates, key=lambda effort: measured[effort].queries_per_second)
+    held_out: dict[Effort, float] = {}
+    for effort in sorted(candidates, key=lambda e: -measured[e].queries_per_second):
+        held_out[effort] = float(shares(rest, effort).mean())
+        if held_out[effort] >= target:
+            break
+    best = max(held_out, key=lambda effort: held_out[effort])
     return Tuned(
         chosen=measured[best],
-        held_out_recall=float(shares(rest, best).mean()),
+        held_out_recall=held_out[best],
         target=target,
         k=k,
         queries=len(queries),

@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, np
     centres = rng.normal(size=(80, WIDTH))
     array = toy.clustered(rng, ROWS, WIDTH, centres)
     toy.write_vectors(folder / "vectors", array)
-    toy.write_vectors(folder / "queries", toy.clustered(rng, 300, WIDTH, centres))
+    toy.write_vectors(folder / "queries", toy.clustered(rng, 1000, WIDTH, centres))
     build(folder / "vectors", folder / "index", target_recall=TARGET, queries=folder / "queries")
     return folder, array, centres
 
