@@ -5,17 +5,14 @@ Heavy imports happen inside the verbs, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import errno
 import importlib
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from qac_jax import __version__, flags, processes, progress, verbs
+from qac_jax import __version__, flags, processes, recipes, verbs
 from qac_jax.errors import Interrupted, UserError, nearest
 
 
@@ -31,8 +28,7 @@ BENCHMARKS = {
 }
 # Verbs that are not stages.
 _OTHERS = {
-    "run": "a recipe (or grid) → its artefacts; finished stages are skipped",
-    "plan": "a recipe → its cost: steps, tokens, FLOPs, memory, hours",
+    **recipes.SUMMARIES,
     "inspect": "an artefact → its kind, its origin, its first items",
     "doctor": "checks that every part of this installation works",
     "bench": "measures speed against a peer library in the same run",
@@ -47,7 +43,6 @@ _OF_EVALUATE = {
     "--labels": "relate",
     "--votes": "votes",
 }
-_WIDE = 160
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -100,8 +95,8 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"qac_jax {__version__}")
         return 0
     others: dict[str, Callable[[list[str]], int]] = {
-        "run": _run,
-        "plan": _plan,
+        "run": recipes.run,
+        "plan": recipes.plan,
         "inspect": _inspect,
         "doctor": _doctor,
         "bench": _bench,
@@ -172,7 +167,9 @@ def _stage(verb: str, arguments: list[str]) -> int:
     )
     stage = config.build(cls)
     if options.dry_run:
-        _show_plan([{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json)
+        recipes.show_plan(
+            [{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json
+        )
         return 0
     if not options.out:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
@@ -204,229 +201,6 @@ def _search(arguments: list[str]) -> int:
     parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
     search.add_flags(parser)
     return search.answer(parser.parse_all(arguments))
-
-
-def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
-    """Reads the files of a recipe or grid and the command line's bindings into gin."""
-    from qac_jax import config
-    from qac_jax.pipeline import grid, recipe
-
-    config.register([recipe.Recipe, grid.Grid])
-    macros = {"DATA_DIR": options.data_dir} if options.data_dir else {}
-    if options.seed is not None:
-        macros["SEED"] = options.seed
-    search_paths = flags.flat(options.gin_search_paths)
-    config.apply(config.Settings(files, search_paths, bindings, macros=macros))
-
-
-def _build_recipe(
-    options: argparse.Namespace, bindings: list[str], files: Sequence[str] = ()
-) -> Any:
-    """The recipe that the command line describes."""
-    from qac_jax import config
-    from qac_jax.pipeline import recipe
-
-    files = files or [options.recipe]
-    _apply(options, [*files, *flags.flat(options.gin_file)], bindings)
-    built = config.build(recipe.Recipe)
-    return dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
-
-
-def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, list[Any]]:
-    """The grid in the file and its cells; (None, []) if the file describes a recipe.
-
-    Bindings of the grid itself go to its file, all others to every cell.
-    """
-    from qac_jax import config
-    from qac_jax.pipeline import grid
-
-    own = [binding for binding in bindings if binding.startswith(("grid.Grid.", "Grid."))]
-    _apply(options, [options.recipe], own)
-    if not config.binds(grid.Grid):
-        return None, []
-    described = config.build(grid.Grid)
-    rest = [binding for binding in bindings if binding not in own]
-
-    def build(files: Sequence[str], overlays: Sequence[str], seed: int) -> Any:
-        cell = argparse.Namespace(**{**vars(options), "seed": seed})
-        return _build_recipe(cell, [*overlays, *rest], files)
-
-    if options.seed is not None:
-        described = dataclasses.replace(described, seeds=(options.seed,))
-    return described, grid.cells(described, build)
-
-
-def _recipe_parser(verb: str) -> flags.Parser:
-    parser = flags.parser(
-        verb,
-        _OTHERS[verb],
-        f"qac {verb} demo" + (" --out out/demo" if verb == "run" else ""),
-    )
-    parser.add_argument("recipe", metavar="RECIPE", help="recipe or grid: its name, or a gin file")
-    flags.add_common(parser)
-    parser.add_argument(
-        "--data_dir", metavar="D", help="data folder: the recipe's macro %%DATA_DIR"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed: the recipe's macro %%SEED")
-    return parser
-
-
-def _recipe_options(
-    parser: flags.Parser, arguments: list[str], bindings: list[str]
-) -> argparse.Namespace:
-    """The options of a recipe; a flag that is one of its macros (--start X) becomes a binding."""
-    options, unknown = parser.parse_known_args(arguments)
-    if not unknown:
-        return options
-    from qac_jax import config
-    from qac_jax.pipeline import grid, recipe
-
-    config.register([recipe.Recipe, grid.Grid])
-    files = [options.recipe, *flags.flat(options.gin_file)]
-    macros = config.macros(files, flags.flat(options.gin_search_paths))
-    arguments, more = flags.split_macros(arguments, macros)
-    bindings += more
-    return parser.parse_all(arguments, [name.lower() for name in macros])
-
-
-def _run(arguments: list[str]) -> int:
-    whole = ["run", *arguments]
-    arguments, bindings = flags.split_gin(arguments)
-    parser = _recipe_parser("run")
-    parser.add_argument(
-        "--from",
-        dest="start",
-        metavar="STAGE",
-        default="",
-        help="run this stage and all that depend on it again",
-    )
-    parser.add_argument("--only", metavar="STAGE", default="", help="run only this stage again")
-    options = _recipe_options(parser, arguments, bindings)
-    from qac_jax import config
-    from qac_jax.pipeline import recipe
-
-    described, cells = _build_grid(options, bindings)
-    if described is not None:
-        return _run_grid(described, cells, options, recipe.command_line(whole))
-    built = _build_recipe(options, bindings)
-    if options.dry_run:
-        _show_plan(recipe.plan(built), options.json)
-        return 0
-    if not options.out:
-        raise UserError("run needs a folder to write to; pass --out DIR")
-    finished = recipe.run(
-        built,
-        options.out,
-        start=options.start,
-        only=options.only,
-        documentation=config.text(),
-        command=recipe.command_line([w for w in whole]),
-    )
-    rows: list[dict[str, Any]] = [
-        {
-            "stage": n,
-            "kind": a.kind,
-            "count": a.count,
-            "identity": a.identity,
-            "folder": str(a.path),
-        }
-        for n, a in finished.items()
-    ]
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        for row in rows:
-            print(
-                f"{row['stage']:<16} {row['kind']:<12} {row['count']:>10,}  "
-                f"{row['identity'][:12]}  {row['folder']}"
-            )
-        last = next(reversed(finished))  # its result, such as a table of metrics
-        if text := recipe.ordered(built)[last].summary(finished[last]):
-            print(f"\n{text}")
-    return 0
-
-
-def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace, command: str) -> int:
-    from qac_jax.pipeline import grid
-    from qac_jax.report import grids
-
-    if options.dry_run:
-        return _show_grid(described, cells, options.json)
-    if not options.out:
-        raise UserError("run needs a folder to write to; pass --out DIR")
-    if options.start or options.only:
-        raise UserError(
-            "--from and --only are for recipes; remove the folder of a grid's stage to redo it"
-        )
-    summary = grid.run(described, cells, options.out, command=command)
-    print(json.dumps(summary) if options.json else grids.markdown(summary, described.title), end="")
-    return 0
-
-
-def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
-    from qac_jax.pipeline import grid
-
-    plan = grid.plan(cells)
-    if as_json:
-        print(json.dumps(plan, indent=1))
-        return 0
-    print(f"{described.title or 'grid'}: {len(cells)} cells, {plan['distinct_stages']} stages\n")
-    for row in plan["cells"]:
-        new = ", ".join(row["new"]) or "nothing new"
-        print(f"{row['cell']:<32} {_short(new)}")
-    print("\nthe first cell:")
-    _show_plan(plan["first_cell"], False)
-    return 0
-
-
-def _plan(arguments: list[str]) -> int:
-    arguments, bindings = flags.split_gin(arguments)
-    options = _recipe_options(_recipe_parser("plan"), arguments, bindings)
-    from qac_jax.pipeline import recipe
-
-    described, cells = _build_grid(options, bindings)
-    if described is not None:
-        return _show_grid(described, cells, options.json)
-    _show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
-    return 0
-
-
-def _show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"stages": plans}, indent=1))
-        return
-    for plan in plans:
-        origin = ", ".join(plan["inputs"].values())
-        print(
-            f"{plan['stage']} ({plan['verb']} -> {plan['kind']})"
-            + (f"  from {origin}" if origin else "")
-        )
-        for name in plan["set"]:
-            print(f"    {name} = {_short(json.dumps(plan['fields'][name], ensure_ascii=False))}")
-        for name, value in plan["plan"].items():
-            if name == "devices":
-                print("\n".join(f"  * {line}" for line in _device_table(value)))
-            elif value is not None and not (name == "hours" and "devices" in plan["plan"]):
-                print(f"  * {name}: {_readable(value)}")
-
-
-def _device_table(devices: dict[str, Any]) -> list[str]:
-    """Hours and memory of training on known devices."""
-    from qac_jax.training import estimate
-
-    return estimate.table(devices)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
-
-
-def _readable(value: Any) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return progress.human(value) if abs(value) >= 10_000 else f"{value:.4g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_readable(part)}" for name, part in value.items())
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def _inspect(arguments: list[str]) -> int:
@@ -490,7 +264,7 @@ def _bench(arguments: list[str]) -> int:
     print(
         json.dumps(figures)
         if options.json
-        else "\n".join(f"{k}: {_readable(v)}" for k, v in figures.items())
+        else "\n".join(f"{k}: {recipes.readable(v)}" for k, v in figures.items())
     )
     return 0
 
