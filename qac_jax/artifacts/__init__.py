@@ -3,6 +3,7 @@
 from qac_jax.artifacts.reading import (
     CLAIM,
     COMMIT,
+    FORMAT,
     JOURNAL,
     LOCK,
     PART,
@@ -12,12 +13,13 @@ from qac_jax.artifacts.reading import (
     load,
     peek,
 )
-from qac_jax.artifacts.writing import Writer, create, remove, tidy
+from qac_jax.artifacts.writing import Writer, create, locked, remove, rewrite, tidy
 
 
 __all__ = [
     "CLAIM",
     "COMMIT",
+    "FORMAT",
     "JOURNAL",
     "LOCK",
     "PART",
@@ -27,7 +29,9 @@ __all__ = [
     "create",
     "identity_of",
     "load",
+    "locked",
     "peek",
     "remove",
+    "rewrite",
     "tidy",
 ]
