@@ -79,7 +79,7 @@ def _contexts(record: Mapping[str, Any], origin: str) -> Iterator[dict[str, Any]
         if not isinstance(record["outputs"], Mapping):
             raise BadRecord("'outputs' is not an object {origin: text}")
         for name, texts in record["outputs"].items():
-            yield from _as_contexts(texts, _AUGQ.get(name, name), f"outputs.{name}")
+            yield from _as_contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
     else:
         key = next((key for key in _TEXTS if key in record), None)
         if key is None:

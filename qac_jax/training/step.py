@@ -167,7 +167,9 @@ class Engine:
         microbatch that the rows of devices cannot share equally is sharded as a whole instead.
         """
         rows = self.mesh.shape["data"]
-        ways, lead, rest = rows, "data", ("fsdp",)
+        ways = rows
+        lead: str | None = "data"
+        rest: tuple[str, ...] = ("fsdp",)
         if self.microbatch % rows:
             ways, lead, rest = 1, None, meshes.BATCH_AXES
         count = size // self.microbatch

@@ -188,6 +188,7 @@ def test_tensorflow_stays_out(made):
 def test_reordering_takes_more_than_k(made, monkeypatch):
     folder, array, _ = made
     searcher = Index.load(folder / "index").searcher
+    assert isinstance(searcher, Scann)
     asked = {}
 
     class Part:
