@@ -17,7 +17,7 @@ from typing import Any
 
 import gin
 
-from qac_jax import fields
+from qac_jax import fields, gin_guard
 from qac_jax.errors import UserError, nearest
 
 
@@ -27,7 +27,7 @@ assert importlib.util
 _CHECKOUT = Path(__file__).parent.parent
 # A word, a path or a name such as shipped:minilm: no valid gin by itself.
 _BARE = re.compile(r"[A-Za-z_/~][\w.:/~+-]*|\.{1,2}/[\w.:/~+-]*")
-_IN_CALL = "\n  In call to configurable"
+_IN_CALL, _IN_FILE = "\n  In call to configurable", "\n  In "
 _MACRO, _REQUIRED = "gin.macro", "%gin.REQUIRED"
 _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
 
@@ -41,6 +41,7 @@ class Settings:
     bindings: Sequence[str] = ()
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     macros: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    modules: Sequence[str] = ()  # packages beside ours that the files may name
 
 
 def register(classes: Iterable[type]) -> None:
@@ -64,6 +65,7 @@ def apply(settings: Settings) -> None:
 
 def _read(settings: Settings) -> None:
     gin.clear_config()
+    gin_guard.allow(settings.modules)
     _search_only(_search_paths(tuple(settings.search_paths)))
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
@@ -88,9 +90,11 @@ def quoted(binding: str) -> str:
     return binding
 
 
-def macros(files: Sequence[str], search_paths: Sequence[str] = ()) -> list[str]:
+def macros(
+    files: Sequence[str], search_paths: Sequence[str] = (), modules: Sequence[str] = ()
+) -> list[str]:
     """The macros that gin files give a value to."""
-    apply(Settings(files, search_paths))
+    apply(Settings(files, search_paths, modules=modules))
     return sorted({scope for scope, name in gin.config._CONFIG if name == _MACRO})
 
 
@@ -190,8 +194,9 @@ def _guarded(call: Any, label: str) -> Any:
     try:
         return call()
     except UserError as error:
-        # Gin adds the names of the classes that it was building.
-        raise UserError(str(error).split(_IN_CALL)[0]) from error
+        # Gin adds the place, or the names of the classes that it was building.
+        ours = str(error).split(_IN_CALL)[0].split(_IN_FILE)[0]
+        raise UserError(ours + _place(str(error))) from error
     except Exception as error:
         sentence = _explain(error)
         if sentence is None:

@@ -22,6 +22,8 @@ from qac_jax.errors import UserError, nearest
 
 REQUIRED = "<required>"
 
+Function = typing.TypeVar("Function", bound=Callable[..., Any])
+
 
 def option(
     default: Any = REQUIRED,
@@ -73,6 +75,16 @@ def parts_made_by(maker: Callable[[type], Any]) -> Iterator[None]:
         yield
     finally:
         _maker = before
+
+
+def for_gin(function: Function) -> Function:
+    """Marks a function that gin files may call: it only turns values into a value."""
+    function.__for_gin__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_for_gin(function: Any) -> bool:
+    return callable(function) and getattr(function, "__for_gin__", False) is True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,12 @@ import argparse
 import ast
 import dataclasses
 import difflib
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from qac_jax import fields
+from qac_jax.artifacts import durable, verifying
 from qac_jax.errors import UserError
 
 
@@ -64,11 +66,43 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="folders to search for gin files",
     )
+    parser.add_argument(
+        "--gin_modules",
+        metavar="M",
+        action="append",
+        nargs="+",
+        default=[],
+        help="packages beside qac_jax that gin files may import, because you trust both",
+    )
+    add_safety(parser)
     parser.add_argument("--dry_run", action="store_true", help="print the plan without running it")
     parser.add_argument("--json", action="store_true", help="print results as JSON")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace an artefact made with other settings"
     )
+
+
+class _Without(argparse.Action):
+    """Sets a variable of the environment to 0, for this process and its workers."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: str, help: str):
+        super().__init__(option_strings, dest, nargs=0, const=const, help=help)
+
+    def __call__(self, *_: Any) -> None:
+        os.environ[self.const] = "0"
+
+
+def add_safety(parser: argparse.ArgumentParser) -> None:
+    """Flags that trade safety against time."""
+    for flag, variable, text in (
+        (
+            "--no_verify",
+            verifying.VARIABLE,
+            "do not compare inputs with their hashes at first use",
+        ),
+        ("--no_fsync", durable.VARIABLE, "do not wait for the disk: a power cut may lose results"),
+    ):
+        parser.add_argument(flag, action=_Without, dest=flag[2:], const=variable, help=text)
 
 
 def split_gin(arguments: list[str]) -> tuple[list[str], list[str]]:

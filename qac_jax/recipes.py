@@ -31,8 +31,8 @@ def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str
     macros = {"DATA_DIR": options.data_dir} if options.data_dir else {}
     if options.seed is not None:
         macros["SEED"] = options.seed
-    search_paths = flags.flat(options.gin_search_paths)
-    config.apply(config.Settings(files, search_paths, bindings, macros=macros))
+    paths, modules = flags.flat(options.gin_search_paths), flags.flat(options.gin_modules)
+    config.apply(config.Settings(files, paths, bindings, macros=macros, modules=modules))
 
 
 def _build_recipe(
@@ -99,7 +99,8 @@ def _recipe_options(
 
     config.register([recipe.Recipe, grid.Grid])
     files = [options.recipe, *flags.flat(options.gin_file)]
-    macros = config.macros(files, flags.flat(options.gin_search_paths))
+    paths, modules = flags.flat(options.gin_search_paths), flags.flat(options.gin_modules)
+    macros = config.macros(files, paths, modules)
     arguments, more = flags.split_macros(arguments, macros)
     bindings += more
     return parser.parse_all(arguments, [name.lower() for name in macros])

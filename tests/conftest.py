@@ -16,6 +16,8 @@ if "xla_force_host_platform_device_count" not in _FLAGS:
 # Most of the suite's time is LLVM's, which gets the same program either way. For the whole
 # process: what is compiled with and without is not equal to the last bit.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("QAC_GIN_MODULES", "toy_stages")
+os.environ.setdefault("QAC_FSYNC", "0")  # for speed; test_kept_and_whole.py sets it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

@@ -37,6 +37,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import flax.linen as nn
 import jax.numpy as jnp
 
+from qac_jax import fields
 from qac_jax.errors import UserError
 from qac_jax.models import flops as formulas
 from qac_jax.models import memory
@@ -352,11 +353,13 @@ class Backbone(nn.Module):
 # architecture; a scope may choose another one (teacher/backbone.chosen.config = …).
 
 
+@fields.for_gin
 def chosen(config: BackboneConfig) -> BackboneConfig:
     """The configuration that a gin file of gin_configs/models has chosen."""
     return config
 
 
+@fields.for_gin
 def network(config: BackboneConfig, runtime: Runtime) -> Backbone:
     """The network of a configuration."""
     return config.build(runtime)

@@ -49,6 +49,7 @@ class Recipe:
 _NOT_GIVEN: Any = object()
 
 
+@fields.for_gin
 def choose(
     of: Any = "", options: Mapping[Any, Any] | None = None, otherwise: Any = _NOT_GIVEN
 ) -> Any:
@@ -75,6 +76,12 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
         declared |= group
     if not declared:
         raise UserError("the recipe names no stages; bind Recipe.stages = {'NAME': @…Stage()}")
+    for name in (*declared, *recipe.published):
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise UserError(
+                f"the recipe names {name!r}, which cannot be the name of a folder or file inside "
+                "of --out; change it"
+            )
     for name, stage in declared.items():
         if not isinstance(stage, Stage):
             raise UserError(
