@@ -21,6 +21,14 @@ def user_cache() -> Path:
     return Path(base) / "qac_jax"
 
 
+def make_private(folder: str) -> None:
+    """Makes a folder of the cache; what is in the cache itself only its owner may read."""
+    os.makedirs(user_cache(), mode=0o700, exist_ok=True)
+    if os.stat(user_cache()).st_mode & 0o077:
+        os.chmod(user_cache(), 0o700)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+
+
 def sha256_once(path: str) -> str:
     """The sha256 of a file; that of a large one is cached by path, size and modification time."""
     try:
@@ -55,6 +63,6 @@ def _remembered(signature: str) -> str | None:
 
 def _remember(signature: str, sha256: str) -> None:
     with contextlib.suppress(OSError):
-        _file().parent.mkdir(parents=True, exist_ok=True)
+        make_private(os.fspath(_file().parent))
         with _file().open("a") as file:
             file.write(json.dumps({"file": signature, "sha256": sha256}) + "\n")

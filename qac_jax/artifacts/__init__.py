@@ -1,9 +1,9 @@
 """Artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts")."""
 
+from qac_jax.artifacts.durable import link
 from qac_jax.artifacts.reading import (
     CLAIM,
     COMMIT,
-    FORMAT,
     JOURNAL,
     LOCK,
     PART,
@@ -13,13 +13,12 @@ from qac_jax.artifacts.reading import (
     load,
     peek,
 )
-from qac_jax.artifacts.writing import Writer, create, locked, remove, rewrite, tidy
+from qac_jax.artifacts.writing import Writer, create, remove, tidy
 
 
 __all__ = [
     "CLAIM",
     "COMMIT",
-    "FORMAT",
     "JOURNAL",
     "LOCK",
     "PART",
@@ -28,10 +27,9 @@ __all__ = [
     "Writer",
     "create",
     "identity_of",
+    "link",
     "load",
-    "locked",
     "peek",
     "remove",
-    "rewrite",
     "tidy",
 ]

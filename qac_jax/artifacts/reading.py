@@ -10,6 +10,8 @@ from typing import Any
 
 from etils import epath
 
+from qac_jax.artifacts import verifying
+from qac_jax.artifacts.verifying import damaged, hash_file
 from qac_jax.errors import UserError
 
 
@@ -22,8 +24,25 @@ SCRATCH = ".scratch"
 
 FORMAT = "qac_jax"
 BLOCK = 1 << 20
+# The hash of the rest of a record.
+SEAL = "record_sha256"
 
 Json = dict[str, Any]
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "kind": str,
+    "schema": int,
+    "count": int,
+    "identity": str,
+    "stage": str,
+    "key": str,
+    "fields": dict,
+    "inputs": dict,
+    "seed": (int, type(None)),
+    "info": dict,
+    "contents": dict,
+    "files": dict,
+}
 
 
 class Artifact:
@@ -64,10 +83,7 @@ class Artifact:
         """Reads every byte again and compares it with the hashes taken while writing."""
         for name, entry in self.files.items():
             if entry["sha256"] and hash_file(self.path / name) != entry["sha256"]:
-                raise UserError(
-                    f"{self.path / name} is damaged: its bytes are not those that were written; "
-                    f"remove the folder and make it again"
-                )
+                raise damaged(self.path / name)
 
 
 def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
@@ -82,10 +98,9 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
         raise UserError(_why_not_whole(path, wanted))
     try:
         record = json.loads(commit.read_text())
-        if record["format"] != FORMAT:
-            raise KeyError("format")
+        _check_record(record)
         artifact = Artifact(path, record)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{commit} cannot be read ({type(error).__name__}: {error}); it is damaged or not "
             f"ours: remove the folder and make it again"
@@ -101,6 +116,7 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
                 f"{path} is damaged: {name} is {state} instead of {entry['size']} bytes; "
                 f"remove the folder and make it again"
             )
+    verifying.check(path, artifact.files)
     return artifact
 
 
@@ -109,10 +125,11 @@ def peek(path: epath.PathLike) -> Json | None:
     for name in (COMMIT, CLAIM):
         file = epath.Path(path) / name
         if file.exists():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(file.read_text())
                 if isinstance(record, dict) and record.get("format") == FORMAT:
-                    return {**record, "finished": name == COMMIT}
+                    if isinstance(record.get("kind"), str) and isinstance(record.get("key"), str):
+                        return {**record, "finished": name == COMMIT}
     return None
 
 
@@ -141,9 +158,43 @@ def _why_not_whole(path: epath.Path, wanted: str) -> str:
     return f"{path} is not a folder of ours (no {COMMIT} in it); expected {wanted}"
 
 
-def hash_file(path: epath.Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def sealed(record: Json) -> Json:
+    """The record with a hash of itself, so that damage in it is noticed too."""
+    return {**record, SEAL: _seal(record)}
+
+
+def is_entry(name: Any, entry: Any) -> bool:
+    """Whether this describes a file inside of the folder."""
+    if not (isinstance(name, str) and isinstance(entry, dict)):
+        return False
+    inside = bool(name) and "\0" not in name and not name.startswith("/")
+    size, sha256 = entry.get("size"), entry.get("sha256")
+    return (
+        inside
+        and ".." not in name.split("/")
+        and isinstance(size, int)
+        and size >= 0
+        and isinstance(sha256, str)
+    )
+
+
+def _seal(record: Json) -> str:
+    content = {name: value for name, value in record.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _check_record(record: Any) -> None:
+    """Raises ValueError, TypeError or KeyError for a record that was not written like this."""
+    if record["format"] != FORMAT:
+        raise KeyError("format")
+    for name, expected in _TYPES.items():
+        if not isinstance(record[name], expected) or isinstance(record[name], bool):
+            raise TypeError(f"{name} is a {type(record[name]).__name__}")
+    if record["count"] < 0:
+        raise ValueError(f"count is {record['count']}")
+    for name, entry in record["files"].items():
+        if not is_entry(name, entry):
+            raise ValueError(f"{name!r} does not describe a file of the folder")
+    # Artefacts of earlier versions have no seal.
+    if record.get(SEAL, "") and record[SEAL] != _seal(record):
+        raise ValueError("it was changed after it was written")

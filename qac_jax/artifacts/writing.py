@@ -3,7 +3,12 @@
 A folder becomes an artefact when `artifact.json` appears in it, and that file is written last.
 Until then it carries `.unfinished.json` (who is writing it, under which key) and `.journal.jsonl`
 (one line for every file or folder that is complete), so that a killed run can be resumed:
-files in the journal are kept, all others are deleted.
+files in the journal are kept, all others are deleted. A folder that is being cleared says so in
+`.unfinished.json` before the first file goes, so that it is ours to the end. Nothing is deleted
+through a link: a folder with links that are not ours is refused.
+
+Files are on the disk (fsync) before the journal names them, and the folders before the commit;
+QAC_FSYNC=0 (`--no_fsync`) leaves this out, for scratch disks.
 
 Identity is a hash of the content alone: kind, schema and the files' hashes. Settings, times and
 logs (`volatile` files) are recorded but do not enter it.
@@ -26,6 +31,7 @@ from etils import epath
 
 import qac_jax
 from qac_jax import processes
+from qac_jax.artifacts import durable, verifying
 from qac_jax.artifacts.reading import (
     BLOCK,
     CLAIM,
@@ -38,9 +44,18 @@ from qac_jax.artifacts.reading import (
     Json,
     hash_file,
     identity_of,
+    is_entry,
     peek,
+    sealed,
 )
 from qac_jax.errors import DataError, UserError
+
+
+# In the claim of a folder that is being emptied.
+CLEARING = "clearing"
+# Names that a run may leave before it has claimed a folder, or after.
+_TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
+_NOBODY: Json = {"format": FORMAT, "kind": "", "key": ""}
 
 
 @contextlib.contextmanager
@@ -76,7 +91,7 @@ def create(
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder to write to")
     path.mkdir(parents=True, exist_ok=True)
-    with locked(path):
+    with _locked(path):
         _make_room(path, record, replace)
         writer = Writer(path, record)
         try:
@@ -97,6 +112,7 @@ class Writer:
         self._record = record
         self._contents: dict[str, str] = {}
         self._files: dict[str, Json] = {}
+        self._written: set[str] = set()  # by this process, which took the hashes on the way
         for unit in _read_journal(path / JOURNAL):
             for entry in unit:
                 self._files[entry.pop("name")] = entry
@@ -126,6 +142,7 @@ class Writer:
     ) -> None:
         """Publishes the complete `part(name)` under its name and notes it in the journal."""
         part = self.part(name)
+        durable.file(part)
         entry: Json = {"size": part.stat().length, "sha256": sha256 or hash_file(part)}
         if facts:
             entry["facts"] = dict(facts)
@@ -155,7 +172,6 @@ class Writer:
                 text.flush()
                 text.detach()
             buffer.flush()
-            _sync(raw)
         self.keep(name, sha256=hashing.digest.hexdigest(), facts=facts)
 
     @contextlib.contextmanager
@@ -186,6 +202,7 @@ class Writer:
         files = sorted(_walk(target)) if target.is_dir() else [target]
         entries: dict[str, Json] = {}
         for file in files:
+            durable.file(file)
             # A size that may still change under a log's writer would make the folder look damaged.
             entry: Json = {"size": file.stat().length, "sha256": hash_file(file)}
             if volatile:
@@ -214,7 +231,7 @@ class Writer:
         files = {name: dict(self._files[name]) for name in sorted(self._files)}
         for entry in files.values():
             entry.pop("facts", None)
-        record = {
+        record: Json = {
             **self._record,
             "count": self.count,
             "identity": identity_of(
@@ -225,24 +242,18 @@ class Writer:
             "files": files,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        for stray in _walk(self.path):
-            name = str(stray.relative_to(self.path))
-            if name.endswith(PART) and name not in files:
-                stray.unlink()
-        _write_atomically(self.path / COMMIT, json.dumps(record, indent=1, default=_plain))
+        _remove_parts(self.path, files)
+        durable.folders(self.path, files)
+        record = sealed(json.loads(json.dumps(record, default=_plain)))
+        _write_atomically(self.path / COMMIT, json.dumps(record, indent=1))
+        verifying.remember(self.path, files, self._written & files.keys())
         tidy(self.path)
 
     def _note(self, entries: Mapping[str, Json]) -> None:
         self._files.update(entries)
+        self._written.update(entries)
         with (self.path / JOURNAL).open("a") as journal:
             journal.write(_line([{"name": name, **entry} for name, entry in entries.items()]))
-
-
-def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
-    """Replaces the commit of a folder whose versions follow one another; take `locked` before."""
-    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    whole = json.dumps({**record, "written": written}, indent=1, default=_plain)
-    _write_atomically(epath.Path(path) / COMMIT, whole)
 
 
 def tidy(path: epath.PathLike) -> None:
@@ -257,38 +268,43 @@ def tidy(path: epath.PathLike) -> None:
 def remove(path: epath.PathLike) -> None:
     """Removes a folder of ours, finished or not; refuses anything else."""
     path = epath.Path(path)
-    if path.exists() and peek(path) is None and any(path.iterdir()):
+    if path.exists() and peek(path) is None and any(p.name not in _TRACES for p in path.iterdir()):
         raise UserError(f"{path} is not a folder of ours, so it is not removed; remove it yourself")
     if path.exists():
-        # The commit goes first: a removal that is cut short leaves no artefact behind.
-        (path / COMMIT).unlink(missing_ok=True)
+        # A removal that is cut short leaves no artefact behind, but a folder that is ours.
+        _refuse_links(path)
+        _claim(path, {**(peek(path) or _NOBODY), CLEARING: True})
+        _clear(path, keep=())
         path.rmtree()
 
 
 def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
     """Empties the folder, except for the finished files of the same unfinished run."""
     existing = peek(path)
-    contents = [p for p in path.iterdir() if p.name != LOCK]
+    contents = [p for p in path.iterdir() if p.name not in _TRACES]
     if existing is None and contents:
         raise UserError(
             f"{path} is not empty and not a folder of ours (it holds {contents[0].name}); "
             f"choose another --out or empty it"
         )
+    _refuse_links(path)
     if existing is not None:
         same = existing["key"] == record["key"] and existing["kind"] == record["kind"]
+        if same and not existing["finished"] and not existing.get(CLEARING):
+            _clear(path, keep=_kept_files(path))
+            _claim(path, record)
+            return
         # A run that failed before it wrote anything leaves nothing to keep, nor does one that
         # stopped at bad data: these were mended, or are read in another way.
-        bare = all(p.name in (LOCK, CLAIM, JOURNAL) for p in contents)
-        if existing["finished"] or not same:
-            if not (replace or bare or existing.get("bad_data")):
-                state = "a finished" if existing["finished"] else "an unfinished"
-                raise UserError(
-                    f"{path} holds {state} {existing['kind']} made with other settings; choose "
-                    f"another --out, or pass --overwrite to replace it"
-                )
-            _clear(path, keep=())
-        else:
-            _clear(path, keep=_kept_files(path))
+        going = same and existing.get(CLEARING)
+        if not (replace or going or not contents or existing.get("bad_data")):
+            state = "a finished" if existing["finished"] else "an unfinished"
+            raise UserError(
+                f"{path} holds {state} {existing['kind']} made with other settings; choose "
+                f"another --out, or pass --overwrite to replace it"
+            )
+        _claim(path, {**record, CLEARING: True})
+    _clear(path, keep=())
     _claim(path, record)
 
 
@@ -307,24 +323,54 @@ def _kept_files(path: epath.Path) -> tuple[str, ...]:
 
     units = [unit for unit in _read_journal(path / JOURNAL) if all(map(whole, unit))]
     _write_atomically(path / JOURNAL, "".join(map(_line, units)))
-    return (JOURNAL, CLAIM, *(entry["name"] for unit in units for entry in unit))
+    return (JOURNAL, *(entry["name"] for unit in units for entry in unit))
 
 
 def _clear(path: epath.Path, keep: Sequence[str]) -> None:
-    """Removes all files but `keep` and folders that stages own (names with a leading dot)."""
+    """Removes all files but `keep`, the claim, and folders that stages own (with a leading dot)."""
     (path / COMMIT).unlink(missing_ok=True)
-    kept = {LOCK, *keep}
+    kept = {LOCK, CLAIM, *keep}
     for child in list(path.iterdir()):
-        if not keep and child.is_dir():
+        if _is_link(child) or not child.is_dir():
+            if child.name not in kept:
+                child.unlink()
+        elif not keep:
             child.rmtree()
-        elif child.is_dir() and child.name.startswith("."):
+        elif child.name.startswith("."):
             continue  # a stage's own resumable state, such as checkpoints
-        elif child.is_dir():
+        else:
             for file in list(_walk(child)):
                 if str(file.relative_to(path)) not in kept:
                     file.unlink()
-        elif child.name not in kept:
-            child.unlink()
+
+
+def _remove_parts(path: epath.Path, files: Mapping[str, Json]) -> None:
+    """Removes what an interrupted run or a library left half-written beside the result."""
+    for stray in list(_walk(path)):
+        name = str(stray.relative_to(path))
+        if name not in files and name.endswith(PART):
+            stray.unlink()
+    for folder in [child for child in path.iterdir() if child.name.endswith(PART)]:
+        if folder.is_dir() and not any(name.startswith(f"{folder.name}/") for name in files):
+            folder.rmtree()
+
+
+def _refuse_links(path: epath.Path) -> None:
+    """A link leads elsewhere, to files that are not ours to change or to remove."""
+    if "://" in os.fspath(path):
+        return
+    for folder, below, names in os.walk(path):
+        for name in (*below, *names):
+            place = os.path.join(folder, name)
+            if os.path.islink(place) and not name.endswith(PART):
+                raise UserError(
+                    f"{place} is a link to {os.readlink(place)}, which no run has made; remove "
+                    "the link, or choose another --out"
+                )
+
+
+def _is_link(path: epath.Path) -> bool:
+    return "://" not in os.fspath(path) and os.path.islink(path)
 
 
 def _line(unit: Sequence[Json]) -> str:
@@ -336,17 +382,23 @@ def _read_journal(path: epath.Path) -> list[list[Json]]:
     if not path.exists():
         return []
     units = []
-    for line in path.read_text().splitlines():
+    for line in path.read_bytes().decode(errors="replace").splitlines():
         try:
             unit = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break  # the last line of a killed run
-        units.append(unit if isinstance(unit, list) else [unit])
+        if not isinstance(unit, list) or not all(_is_noted(entry) for entry in unit):
+            break
+        units.append(unit)
     return units
 
 
+def _is_noted(entry: Any) -> bool:
+    return isinstance(entry, dict) and is_entry(entry.get("name"), entry)
+
+
 @contextlib.contextmanager
-def locked(path: epath.Path) -> Iterator[None]:
+def _locked(path: epath.Path) -> Iterator[None]:
     """One writer a folder. The kernel frees the lock of a killed process by itself."""
     if "://" in str(path):
         yield  # object stores have no locks; their folders are guarded by the claim alone
@@ -368,7 +420,7 @@ def locked(path: epath.Path) -> Iterator[None]:
 
 def _walk(path: epath.Path) -> Iterator[epath.Path]:
     for child in path.iterdir():
-        if child.is_dir():
+        if child.is_dir() and not _is_link(child):
             yield from _walk(child)
         else:
             yield child
@@ -378,14 +430,9 @@ def _write_atomically(path: epath.Path, text: str) -> None:
     part = path.parent / (path.name + PART)
     with part.open("wb") as file:
         file.write(text.encode())
-        _sync(file)
+    durable.file(part)
     part.replace(path)
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    with contextlib.suppress(AttributeError, io.UnsupportedOperation):
-        os.fsync(file.fileno())
+    durable.folder(path.parent)
 
 
 def _plain(value: Any) -> Any:

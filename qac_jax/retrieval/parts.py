@@ -36,7 +36,7 @@ def build(vectors: Vectors, preset: Preset, identity: str, name: str, out: Write
         scann_index.build(whole, preset, unfinished)
         os.rename(unfinished, built)
     shutil.rmtree(out.path / name, ignore_errors=True)
-    shutil.copytree(built, out.path / name, copy_function=_link)
+    shutil.copytree(built, out.path / name, copy_function=artifacts.link)
     # Threads make k-means differ in the last bits, so the identity is that of the inputs.
     decisive = [identity, dataclasses.asdict(preset), scann_index.version()]
     out.adopt(name, identity=fields.digest(decisive))
@@ -55,7 +55,7 @@ def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:
             shutil.rmtree(out.path / part, ignore_errors=True)
             for file in files:
                 (out.path / file).parent.mkdir(exist_ok=True)
-                _link(base.path / file, out.path / file)
+                artifacts.link(base.path / file, out.path / file)
             out.adopt(part, identity=identity)
         else:
             _link_files(base, {file: file for file in files}, out)
@@ -67,7 +67,7 @@ def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
     for file in (*artifact.files, artifacts.COMMIT):
         target = out.path / name / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        _link(artifact.path / file, target)
+        artifacts.link(artifact.path / file, target)
     out.adopt(name, identity=artifact.identity)
 
 
@@ -76,16 +76,8 @@ def _link_files(source: Artifact, names: Mapping[str, str], out: Writer) -> None
         if name not in out.done:
             part = out.part(name)
             part.unlink(missing_ok=True)
-            _link(source.path / theirs, part)
+            artifacts.link(source.path / theirs, part)
             out.keep(name, sha256=source.files[theirs]["sha256"])
-
-
-def _link(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:
-    """The same bytes under another name."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def check_alike(base: Index, added: Artifact, width: int) -> None:

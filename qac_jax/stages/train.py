@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import fields
-from qac_jax.artifacts import Writer
+from qac_jax.artifacts import Writer, link
 from qac_jax.data.reading import Reading
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import POOLINGS
@@ -100,7 +100,7 @@ class Train(Stage):
         compiled.keep_between_runs()
         mesh = meshes.make_mesh(self.devices.mesh)
         schedule = self.schedule
-        meshes.check_batch(schedule.batch_size, schedule.microbatch)
+        meshes.check_batch(schedule.batch_size, mesh)
         precision = start.precision_here(self.precision)
 
         examples = inputs.artifact("examples")
@@ -126,8 +126,7 @@ class Train(Stage):
         objective = objective.with_reading(kind.lengths, read, kind.settings)
         validation = None
         if (held_out := inputs.get_artifact("validation")) is not None:
-            rows = min(held_out.count, schedule.batch_size)
-            rows -= rows % host[1]  # an equal share of each process
+            rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
             # Shuffled with a fixed seed: passages of one document would be harder in-batch
             # negatives of each other than those of training batches.
             validation = Loader(
@@ -185,11 +184,9 @@ class Train(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.training import estimate
-        from qac_jax.training import mesh as meshes
 
         count = inputs.get("examples", {}).get("count") or 0
         schedule = self.schedule
-        meshes.check_batch(schedule.batch_size, schedule.microbatch)
         steps = schedule.total_steps(count) if count or not schedule.epochs else None
         estimated = estimate.plan(
             self.objective,
@@ -233,7 +230,8 @@ class Train(Stage):
         out.count = report.count_parameters(kept)
         if self.monitoring.keep_every:
             shutil.rmtree(out.path / CHECKPOINTS, ignore_errors=True)
-            shutil.move(_work(out) / CHECKPOINTS, out.path / CHECKPOINTS)
+            # Linked: a run that is killed here still has them to go on from.
+            shutil.copytree(_work(out) / CHECKPOINTS, out.path / CHECKPOINTS, copy_function=link)
             out.adopt(CHECKPOINTS, volatile=True)
 
 

@@ -38,6 +38,7 @@ class Checkpoints:
     ):
         self.folder = epath.Path(os.path.abspath(os.fspath(folder)))
         self.identity = json.loads(json.dumps(identity))  # as it will be read back
+        self._remove_halves()
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
@@ -68,13 +69,22 @@ class Checkpoints:
     def restore(self, abstract: Any, step: int | None = None) -> tuple[Any, Json]:
         """(state, facts) of a step (default: the last); `abstract` has shapes and shardings."""
         step = self.latest() if step is None else step
-        stored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        self._check_identity(stored["meta"]["identity"])
-        target = plain(abstract)
-        restored = self._manager.restore(
-            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
-        )
-        return like(abstract, restored["state"]), stored["meta"]["facts"]
+        try:
+            stored = self._manager.restore(
+                step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+            )
+            self._check_identity(stored["meta"]["identity"])
+            target = plain(abstract)
+            restored = self._manager.restore(
+                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
+            )
+            return like(abstract, restored["state"]), stored["meta"]["facts"]
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            why = str(error).strip().split("\n")[0][:200]
+            raise UserError(
+                f"the checkpoint {self.folder / str(step)} cannot be read ({why}); remove it, and "
+                "the run continues from the one before"
+            ) from error
 
     def keep_only(self, step: int | None) -> None:
         """Removes all checkpoints but that of `step`."""
@@ -89,6 +99,16 @@ class Checkpoints:
     def close(self) -> None:
         self._manager.wait_until_finished()
         self._manager.close()
+
+    def _remove_halves(self) -> None:
+        """A checkpoint whose removal was cut short does not exist: it would be taken for the last
+        one, or for one that need not be saved again."""
+        if jax.process_index() or not self.folder.exists():
+            return
+        for step in self.folder.iterdir():
+            parts = (step / "meta" / "metadata", step / "state")
+            if step.name.isdecimal() and not all(part.exists() for part in parts):
+                step.rmtree()
 
     def _check_identity(self, stored: Mapping[str, Any]) -> None:
         for part in self.identity:

@@ -1,0 +1,83 @@
+"""Kills at the k-th file operation below a folder, as an exception that nothing catches.
+
+What has reached the file system until then is what SIGKILL would leave, since the writers buffer
+nothing beyond the end of their blocks: tests/campaign kills real processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Killed(BaseException):
+    """The process would be dead: no handler may run."""
+
+
+_active: list[_Watch] = []
+
+
+class _Watch:
+    def __init__(self, folder: Path, at: int, stop: str):
+        self.root, self.at, self.stop = str(folder), at, stop
+        self.seen = 0
+        self.dead = False
+
+    def operation(self, path: str) -> None:
+        if self.dead:
+            raise Killed("dead already")
+        self.seen += 1
+        if self.seen == self.at or (self.stop and self.stop in path):
+            self.dead = True
+            raise Killed(f"{path}, operation {self.seen}")
+
+
+def _hook(event: str, arguments: Any) -> None:
+    if not _active:
+        return
+    if event == "open":
+        path, _, flags = arguments
+        if not (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            return
+    elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"):
+        path, inside = arguments[0], arguments[-1]
+        in_folder = event in ("os.remove", "os.rmdir", "os.mkdir")
+        if in_folder and isinstance(inside, int) and inside >= 0:  # as shutil.rmtree does
+            path = os.path.join(os.readlink(f"/proc/self/fd/{inside}"), os.fsdecode(path))
+    else:
+        return
+    if isinstance(path, str | bytes | os.PathLike):
+        text = os.path.abspath(os.fsdecode(path))
+        for watch in list(_active):
+            if text == watch.root or text.startswith(watch.root + "/"):
+                watch.operation(text)
+
+
+_hooked = False
+
+
+def _watching(watch: _Watch, work: Callable[[], Any]) -> None:
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_hook)
+        _hooked = True
+    _active.append(watch)
+    try:
+        work()
+    finally:
+        _active.remove(watch)
+
+
+def operations(work: Callable[[], Any], folder: Path) -> int:
+    """How many operations the work does below the folder."""
+    watch = _Watch(folder, 0, "")
+    _watching(watch, work)
+    return watch.seen
+
+
+def at_operation(at: int, folder: Path, work: Callable[[], Any], *, stop: str = "") -> None:
+    """Does the work until its `at`-th operation, or the first on a path with `stop` in it."""
+    _watching(_Watch(folder, at, stop), work)
