@@ -5,15 +5,14 @@ Heavy imports happen inside the verbs, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import errno
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 
-from qac_jax import __version__, flags, processes, recipes, verbs
-from qac_jax.errors import Interrupted, UserError, nearest
+from qac_jax import __version__, endings, flags, processes, recipes, verbs
+from qac_jax.errors import UserError, nearest
+from qac_jax.pipeline import signals
 
 
 BENCHMARKS = {
@@ -43,47 +42,14 @@ _OF_EVALUATE = {
     "--labels": "relate",
     "--votes": "votes",
 }
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     processes.run_by(arguments)
-    try:
-        return _dispatch(arguments)
-    except UserError as error:
-        return _complain(str(error), error.exit_code)
-    except Interrupted as stop:
-        return _complain(
-            f"{stop}; what is finished is kept, and the same command continues", stop.exit_code
-        )
-    except KeyboardInterrupt:
-        return _complain(
-            "interrupted; what is finished is kept, and the same command continues", 130
-        )
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        where = error.filename or "the output folder"
-        if error.errno in _FULL_DISK:
-            return _complain(
-                f"the disk is full while writing {where}; free space and run the command again",
-                2,
-            )
-        if error.errno in _NO_ACCESS:
-            return _complain(
-                f"no permission for {where} ({error.strerror}); choose another folder",
-                2,
-            )
-        raise
-
-
-def _complain(sentence: str, code: int) -> int:
-    print(f"qac: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
+    with signals.interruptible():
+        return endings.run(lambda: _dispatch(arguments), own_process=argv is None)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -161,6 +127,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
         config.Settings(
             files=flags.flat(options.gin_file),
             search_paths=flags.flat(options.gin_search_paths),
+            modules=flags.flat(options.gin_modules),
             bindings=bindings,
             flags=flags.bindings_of(flags.field_flags(options, cls), cls),
         )
@@ -200,6 +167,7 @@ def _search(arguments: list[str]) -> int:
         return _stage("search", arguments)
     parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
     search.add_flags(parser)
+    flags.add_safety(parser)
     return search.answer(parser.parse_all(arguments))
 
 
@@ -208,6 +176,7 @@ def _inspect(arguments: list[str]) -> int:
 
     parser = flags.parser("inspect", _OTHERS["inspect"], "qac inspect out/passages")
     parser.add_argument("artifact", metavar="ARTEFACT", help="folder of an artefact")
+    flags.add_safety(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--verify", action="store_true", help="read every byte and compare the hashes"

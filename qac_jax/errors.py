@@ -21,8 +21,11 @@ class DataError(UserError):
         super().__init__(f"{place}: {message}")
 
 
-class Interrupted(Exception):
-    """A stage was interrupted (SIGINT, SIGTERM); finished files are kept."""
+class Interrupted(BaseException):
+    """A stage was interrupted (SIGINT, SIGTERM); finished files are kept.
+
+    Like KeyboardInterrupt, it is not among what `except Exception` takes for a failure.
+    """
 
     def __init__(self, signal_number: int):
         self.signal_number = signal_number

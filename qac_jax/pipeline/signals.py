@@ -13,14 +13,26 @@ from typing import Any
 from qac_jax.errors import Interrupted
 
 
+# The signals since the outermost block began. A library may swallow what is raised while it is
+# imported, so the next block looks here.
+_received: list[int] = []
+_depth = 0
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """SIGINT and SIGTERM end the block with `Interrupted`, so that files are closed in order."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    global _depth
+    if _depth == 0:
+        _received.clear()
+    elif _received:
+        raise Interrupted(_received[-1])
 
     def stop(number: int, _: object) -> None:
+        _received.append(number)
         raise Interrupted(number)
 
     def again(ignored: Any) -> None:
@@ -34,9 +46,11 @@ def interruptible() -> Iterator[None]:
 
     hook, sys.unraisablehook = sys.unraisablehook, again
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    _depth += 1
     try:
         yield
     finally:
+        _depth -= 1
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
