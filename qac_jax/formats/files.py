@@ -28,6 +28,12 @@ _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 # Text packs to about a quarter: what compressed files weigh when work is shared out.
 _UNPACKED = 4
 _BOM = b"\xef\xbb\xbf"
+# The longest line that is read, in bytes: few packed bytes may stand for gigabytes in one line.
+LONGEST_LINE = "QAC_LONGEST_LINE"
+_LONGEST_LINE = 64 << 20
+# A file that is read whole may be longer by this factor.
+_WHOLE = 4
+_BLOCK = 1 << 20
 
 
 class Piece(NamedTuple):
@@ -120,10 +126,29 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         raise _damaged(path, error) from error
 
 
+def longest_line() -> int:
+    """The bytes that a line may have: 64 MB, or what QAC_LONGEST_LINE says."""
+    text = os.environ.get(LONGEST_LINE, "") or str(_LONGEST_LINE)
+    if not text.isdigit() or not int(text):
+        raise UserError(f"{LONGEST_LINE}={text!r} is not a number of bytes; unset it, or give one")
+    return int(text)
+
+
+def too_long(path: str, limit: int, line: int | None = None, what: str = "a line") -> DataError:
+    return DataError(
+        f"{what} of more than {limit:,} bytes; cut it, or allow more with {LONGEST_LINE}=BYTES",
+        file=path,
+        line=line,
+    )
+
+
 def whole_text(path: str) -> str:
     """The whole of a small file; broken UTF-8 is a DataError with its line."""
+    limit = _WHOLE * longest_line()
     with open_bytes(path) as file:
-        raw = file.read()
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise too_long(path, limit, what="a file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -147,21 +172,47 @@ def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
 
 def raw_lines(piece: Piece) -> Iterator[tuple[bytes, int, int]]:
     """(bytes, number from the piece's beginning, offset) of the lines that begin in it."""
+    limit = longest_line()
     with open_bytes(piece.file) as file:
         position, number = piece.start, 0
         if piece.start:
             # One byte back: when it ends a line, the piece begins with a whole one.
             file.seek(piece.start - 1)
-            skipped = file.readline()
+            skipped = file.readline(limit + 1)
+            if len(skipped) > limit:
+                raise too_long(piece.file, limit)
             position += len(skipped) - 1
             number = 1 if len(skipped) > 1 else 0
         while piece.stop is None or position < piece.stop:
-            raw = file.readline()
+            raw = file.readline(limit + 1)
             if not raw:
                 return
             number += 1
+            if len(raw) > limit:
+                raise too_long(piece.file, limit, number if not piece.start else None)
             start, position = position, position + len(raw)
             yield (raw[len(_BOM) :] if start == 0 and raw.startswith(_BOM) else raw), number, start
+
+
+def bare_lines(file: IO[bytes], path: str) -> Iterator[bytes]:
+    """All lines without their newline, faster than one by one."""
+    limit = longest_line()
+    held: list[bytes] = []
+    length = number = 0
+    while block := file.read(_BLOCK):
+        first, *lines = block.split(b"\n")
+        held.append(first)
+        length += len(first)
+        if length > limit:
+            raise too_long(path, limit, number + 1)
+        if lines:
+            *whole, last = lines
+            yield b"".join(held)
+            yield from whole
+            number += 1 + len(whole)
+            held, length = [last], len(last)
+    if length:
+        yield b"".join(held)
 
 
 def line_before(path: str, offset: int) -> bytes:

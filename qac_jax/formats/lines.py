@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,9 +103,24 @@ def quoted_columns(text: str, names: Sequence[str]) -> list[str]:
     return columns("\t".join(field.replace("\t", " ") for field in fields), names)
 
 
+def _no_number(text: str) -> float:
+    raise BadRecord(f"{text} is not a number in JSON; write null where there is none")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise BadRecord(f"the number {text[:40]} is too large")
+    return number
+
+
+# NaN, Infinity and 1e999 could not be written again.
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+
+
 def json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = _DECODER.decode(text)
     except ValueError as error:
         raise BadRecord(f"invalid JSON: {error}") from None
     except RecursionError:

@@ -24,7 +24,7 @@ import numpy as np
 
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.files import open_bytes
+from qac_jax.formats.files import bare_lines, open_bytes
 from qac_jax.formats.identities import IdSet
 
 
@@ -195,10 +195,10 @@ def _lines(path: str, bad: BadLines | None = None) -> Iterator[tuple[int, bytes,
     width, sign = 0, 1
     pick = itemgetter(0, 0, 0, 0)
     with open_bytes(path) as file:
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(bare_lines(file, path), 1):
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
-            fields = raw.rstrip(b"\r\n").split(b"\t") if b"\t" in raw else raw.split()
+            fields = raw.rstrip(b"\r").split(b"\t") if b"\t" in raw else raw.split()
             if len(fields) != (width or 6):
                 if not raw.strip():
                     continue

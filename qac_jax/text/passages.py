@@ -24,6 +24,9 @@ _RESERVED = ("_id", "doc", "position", "title", "text")
 # What a document says of places in its text; a passage keeps what it contains.
 _LOCAL = ("anchors", "phrases", "links")
 
+# Characters that are looked at for each token of a piece.
+_SMALL_WINDOW, _WINDOW = 8, 64
+
 
 class Cutter:
     """Cuts documents; counts what it leaves out.
@@ -176,7 +179,9 @@ def _pieces(tokenizer: Tokenizer, text: str, place: Span, limit: int) -> Iterato
     """A stretch of text in pieces of at most `limit` tokens, cut between words if it can be."""
     start, stop = place
     while start < stop:
-        end = _fitting(tokenizer, text[start:stop], limit) + start
+        # No more of the text than is looked at: copies of the rest would cost its length squared.
+        rest = text[start : min(stop, start + _WINDOW * limit + 1)]
+        end = start + _fitting(tokenizer, rest, limit)
         part = text[start:end]
         yield start, start + len(part.rstrip())
         start = end
@@ -184,11 +189,25 @@ def _pieces(tokenizer: Tokenizer, text: str, place: Span, limit: int) -> Iterato
             start += 1
 
 
+def _beginning(tokenizer: Tokenizer, text: str, limit: int) -> tuple[str, list[tuple[int, int]]]:
+    """A beginning of the text with more than `limit` tokens, if it has them, and their places.
+
+    A token stands for at least one character nearly always; a window bounds the work. A smaller one
+    does where its end cannot change the first tokens: there is white space between, or as much.
+    """
+    window = text[: _SMALL_WINDOW * limit]
+    offsets = tokenizer.offsets(window)
+    if len(window) < len(text):
+        rest = window[offsets[limit][1] :] if len(offsets) > limit else ""
+        if not (len(offsets) > 2 * limit or any(map(str.isspace, rest))):
+            window = text[: _WINDOW * limit]
+            offsets = tokenizer.offsets(window)
+    return window, offsets
+
+
 def _fitting(tokenizer: Tokenizer, text: str, limit: int) -> int:
     """Length in characters of a beginning of the text that has at most `limit` tokens."""
-    # A token stands for at least one character nearly always; a window bounds the work.
-    window = text[: 64 * limit]
-    offsets = tokenizer.offsets(window)
+    window, offsets = _beginning(tokenizer, text, limit)
     if len(offsets) <= limit:
         if len(window) == len(text):
             return len(text)

@@ -22,7 +22,7 @@ from qac_jax.formats.documents import (
     check,
     default_count,
 )
-from qac_jax.formats.files import expand, open_bytes, share_out
+from qac_jax.formats.files import expand, longest_line, open_bytes, share_out, too_long
 from qac_jax.formats.readers import wikitext
 
 
@@ -105,9 +105,11 @@ class _Dump:
         self._page: _Page | None = None
         self._ready: list[_Page] = []
         self._text: list[str] | None = None
+        self._file, self._length, self._limit = "", 0, longest_line()
         self._key = ""
 
     def pages(self, path: str) -> Iterator[_Page]:
+        self._file = path
         try:
             with open_bytes(path) as file:
                 while block := file.read(_BLOCK):
@@ -131,11 +133,14 @@ class _Dump:
         elif name == "redirect" and self._page:
             self._page.redirect = True
         elif name in _WANTED:
-            self._text, self._key = [], attributes.get("key", "")
+            self._text, self._length, self._key = [], 0, attributes.get("key", "")
 
     def _data(self, data: str) -> None:
         if self._text is not None:
             self._text.append(data)
+            self._length += len(data)
+            if self._length > self._limit:
+                raise too_long(self._file, self._limit, self._parser.CurrentLineNumber, "a text")
 
     def _end(self, name: str) -> None:
         self._path.pop()
