@@ -4,6 +4,7 @@ from qac_jax.artifacts.durable import link
 from qac_jax.artifacts.reading import (
     CLAIM,
     COMMIT,
+    FORMAT,
     JOURNAL,
     LOCK,
     PART,
@@ -13,12 +14,13 @@ from qac_jax.artifacts.reading import (
     load,
     peek,
 )
-from qac_jax.artifacts.writing import Writer, create, remove, tidy
+from qac_jax.artifacts.writing import Writer, create, locked, remove, rewrite, tidy
 
 
 __all__ = [
     "CLAIM",
     "COMMIT",
+    "FORMAT",
     "JOURNAL",
     "LOCK",
     "PART",
@@ -29,7 +31,9 @@ __all__ = [
     "identity_of",
     "link",
     "load",
+    "locked",
     "peek",
     "remove",
+    "rewrite",
     "tidy",
 ]

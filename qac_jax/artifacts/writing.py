@@ -91,7 +91,7 @@ def create(
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder to write to")
     path.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
+    with locked(path):
         _make_room(path, record, replace)
         writer = Writer(path, record)
         try:
@@ -256,6 +256,13 @@ class Writer:
             journal.write(_line([{"name": name, **entry} for name, entry in entries.items()]))
 
 
+def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
+    """Replaces the commit of a folder whose versions follow one another; take `locked` before."""
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    whole = json.dumps({**record, "written": written}, indent=1, default=_plain)
+    _write_atomically(epath.Path(path) / COMMIT, whole)
+
+
 def tidy(path: epath.PathLike) -> None:
     """Removes temporary files, which an interrupted commit leaves behind."""
     path = epath.Path(path)
@@ -398,7 +405,7 @@ def _is_noted(entry: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: epath.Path) -> Iterator[None]:
+def locked(path: epath.Path) -> Iterator[None]:
     """One writer a folder. The kernel frees the lock of a killed process by itself."""
     if "://" in str(path):
         yield  # object stores have no locks; their folders are guarded by the claim alone

@@ -63,6 +63,12 @@ def any_text(record: Record, name: str, rng: np.random.Generator, first: int = 0
     return texts[int(rng.random() * count)]
 
 
+def text_of_epoch(record: Record, name: str, rng: np.random.Generator) -> np.ndarray:
+    """One of the texts of a list, another one every epoch: they were drawn for that."""
+    texts = record[name]
+    return texts[getattr(rng, "epoch", 0) % len(texts)]
+
+
 def window(available: int, wanted: int, rng: ExampleRng, shuffle: bool) -> Sequence[int]:
     """The numbers of this epoch's negatives: the next window of the example's own permutation."""
     if wanted == 0:

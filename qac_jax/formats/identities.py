@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from qac_jax.errors import UserError
+
 
 def id_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
@@ -29,6 +31,23 @@ def repeated(hashes: np.ndarray) -> np.ndarray:
     values = hashes[order]
     again = np.flatnonzero(values[1:] == values[:-1]) + 1
     return np.sort(order[again])
+
+
+def repeated_id(name: str, where: str) -> UserError:
+    """What every index says of an id that occurs twice."""
+    return UserError(
+        f"the id {name!r} is {where}; ids of passages must differ: leave it out, or replace the "
+        "passage by an update"
+    )
+
+
+def check_once(ids: Iterable[str]) -> None:
+    """Raises UserError for an id that occurs twice."""
+    seen: set[str] = set()
+    for name in ids:
+        if name in seen:
+            raise repeated_id(name, "given twice")
+        seen.add(name)
 
 
 class IdIndex:

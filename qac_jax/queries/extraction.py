@@ -15,6 +15,7 @@ The released code cannot extract (its loader never draws spans), so this follows
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -81,10 +82,11 @@ class SpanSampling:
                 f"{self.longest} words; make it longer"
             )
 
-    def candidates(self, name: str, text: str, seed: int = 0) -> DocumentSpans:
-        """The spans of a document, from (seed, name) alone."""
+    def candidates(self, name: str, text: str, seed: int = 0, draw: int = 0) -> DocumentSpans:
+        """The spans of a document, from (seed, name, draw) alone."""
         words = text.split()
-        rng = np.random.default_rng(_number(seed, name))
+        number = _number(seed, name)
+        rng = np.random.default_rng([number, draw] if draw else number)
         first, last = crops.window(len(words), self.context_words, rng)
         words = words[first:last]
         if len(words) < self.shortest:
@@ -101,7 +103,8 @@ class Extraction:
 
     method: str
     sampling: SpanSampling = SpanSampling()
-    keep: int = 1  # the top spans of a passage
+    keep: int = 1  # the top spans of a passage, of each draw
+    draws: int = 1  # times that spans are drawn
     title: structure.TitleRule = structure.TitleRule()
     origin: str = ""
     part: str = "all"
@@ -130,17 +133,25 @@ class Extraction:
                 some = keywords.queries(passage, self.keep, rng)
                 yield [self._context(text, None) for text in some]
             return
-        drawn = [self.sampling.candidates(p["_id"], p["text"], self.seed) for p in passages]
+        by_draw = [self._spans(passages, salience, draw) for draw in range(self.draws)]
+        for of_passage in zip(*by_draw, strict=True):
+            yield list(itertools.chain.from_iterable(of_passage))
+
+    def _spans(
+        self, passages: Sequence[Record], salience: Salience | None, draw: int
+    ) -> list[list[Record]]:
+        """The spans kept of each passage, of one draw."""
+        drawn = [self.sampling.candidates(p["_id"], p["text"], self.seed, draw) for p in passages]
         if self.method == RANDOM:
-            for document in drawn:
-                some = list(dict.fromkeys(document.spans))[: self.keep]
-                yield [self._context(text, None) for text in some]
-            return
+            some = [list(dict.fromkeys(document.spans))[: self.keep] for document in drawn]
+            return [[self._context(text, None) for text in texts] for texts in some]
         assert salience is not None
         scores = salience([d.text for d in drawn], [d.spans for d in drawn])
-        for document, of_spans in zip(drawn, scores, strict=True):
-            ranked = best(document.spans, of_spans, self.keep)
-            yield [self._context(text, score) for text, score in ranked]
+        ranked = [
+            best(document.spans, of_spans, self.keep)
+            for document, of_spans in zip(drawn, scores, strict=True)
+        ]
+        return [[self._context(text, score) for text, score in texts] for texts in ranked]
 
     def _context(self, text: str, score: float | None) -> Record:
         return {"text": text, "origin": self.origin or ORIGINS[self.method], "score": score}

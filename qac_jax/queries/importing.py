@@ -4,7 +4,8 @@ A line is JSON, with a passage's id under one of several names and
 
 - "queries" or "query": a text or a list of texts (doc2query, the released QAC code);
 - "contexts": a list of {"text", "origin", "score"}, qac_jax's own format;
-- "outputs": {origin: text or list of texts} (AugTriever's AugQ);
+- "outputs": {origin: text or list of texts} (AugTriever's AugQ, whose own names of origins become
+  those of our strategies: T03B-topic is tqgen_topic);
 
 or "question" with "answers": [{"passage_id", …}, …] (PAQ); or two columns, id and query. A passage
 may have several lines.
@@ -22,6 +23,14 @@ from qac_jax.formats.lines import columns, json_object, string
 
 
 _IDS = ("_id", "id", "docid", "doc_id", "pid", "passage_id", "text_id")
+# What AugQ calls the outputs of T0-3B's four prompts and of doc2query's text2query.
+_AUGQ = {
+    "T03B-topic": "tqgen_topic",
+    "T03B-title": "tqgen_title",
+    "T03B-absum": "tqgen_absum",
+    "T03B-exsum": "tqgen_exsum",
+    "D2Q-t2q": "qgen_d2q",
+}
 _TEXTS = ("queries", "query", "predicted_queries", "questions", "question")
 
 
@@ -70,7 +79,7 @@ def _contexts(record: Mapping[str, Any], origin: str) -> Iterator[dict[str, Any]
         if not isinstance(record["outputs"], Mapping):
             raise BadRecord("'outputs' is not an object {origin: text}")
         for name, texts in record["outputs"].items():
-            yield from _as_contexts(texts, name, f"outputs.{name}")
+            yield from _as_contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
     else:
         key = next((key for key in _TEXTS if key in record), None)
         if key is None:

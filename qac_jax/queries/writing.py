@@ -174,11 +174,11 @@ class Spool:
         count = 0
         with progress.Bar("import", unit="lines") as bar:
             for line in read_contexts(path, bad, origin):
-                (place,) = passages.positions([line.id])
+                name, place = _passage(line.id, passages)
                 if place is None:
                     bad.add(f"passage {line.id!r} is not among the passages", line.place)
                     continue
-                entry = json.dumps([line.id, line.contexts], ensure_ascii=False)
+                entry = json.dumps([name, line.contexts], ensure_ascii=False)
                 self._waiting[place // self._size].append(entry)
                 count += len(line.contexts)
                 bar.advance()
@@ -211,6 +211,16 @@ class Spool:
 
     def _path(self, number: int) -> str:
         return os.path.join(self._folder, f"import-{number:05d}.jsonl")
+
+
+def _passage(name: str, passages: Records) -> tuple[str, int | None]:
+    """The id and place of a passage, which may be called by its document if that has no other."""
+    (place,) = passages.positions([name])
+    if place is None:
+        first, second = passages.positions([f"{name}#0", f"{name}#1"])
+        if first is not None and second is None:
+            return f"{name}#0", first
+    return name, place
 
 
 def summed(shards: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:

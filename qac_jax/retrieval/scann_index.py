@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from qac_jax.retrieval.exact import check_width
 BRUTE_FORCE, HASHED = 20_000, 100_000
 REORDERINGS = ("float32", "bfloat16", "int8")
 
+# Candidates whose scores are computed exactly, as a multiple of k: always more than k, since the
+# quantised scores may rank a true neighbour just behind the last of the top k.
+SLACK, _USUAL_SLACK = 1.25, 5
 # Without tuning at least this number of leaves is searched.
 _FEW_LEAVES = 30
 # Queries of one batch of the parallel search; threads are worth it above this number.
@@ -66,7 +70,7 @@ def preset_for(rows: int, **changes: Any) -> Preset:
 
 def usual_effort(presets: Sequence[Preset], k: int = 100) -> Effort:
     """The default without tuning: recall matters more than speed."""
-    most = largest_effort(presets, 5 * k, k)
+    most = largest_effort(presets, _USUAL_SLACK * k, k)
     return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
 
 
@@ -119,7 +123,7 @@ class Scann:
     ):
         scann = _scann()
         self.presets = presets
-        self.effort = effort or usual_effort(presets)
+        self.effort = effort  # None: not tuned
         self.width = width
         self._starts = [0, *np.cumsum(rows).tolist()]
         self._parts = []
@@ -147,7 +151,8 @@ class Scann:
         """As `Exact.search`: scores and rows of the approximate top k, row -1 for none."""
         check_width(queries, self.width)
         queries = np.ascontiguousarray(queries, np.float32)
-        effort = effort or self.effort
+        effort = effort or self.effort or usual_effort(self.presets, max(k, 100))
+        candidates = max(effort.reorder, math.ceil(SLACK * k))
         scores = np.full((len(queries), k * len(self._parts)), -np.inf, np.float32)
         rows = np.full(scores.shape, -1, np.int64)
         if not len(queries):
@@ -156,7 +161,7 @@ class Scann:
             count = self._starts[number + 1] - self._starts[number]
             settings: dict[str, int] = {"final_num_neighbors": min(k, count)}
             if preset.hashed:
-                settings["pre_reorder_num_neighbors"] = min(max(effort.reorder, k), count)
+                settings["pre_reorder_num_neighbors"] = min(candidates, count)
             if preset.leaves:
                 settings["leaves_to_search"] = min(effort.leaves, preset.leaves)
             if len(queries) > _BATCH:

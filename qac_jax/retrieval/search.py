@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -36,6 +36,17 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
     if artifact.kind == hybrid.KIND:
         return hybrid.Hybrid(artifact, encoder=encoder)
     return index.Index(artifact, encoder=encoder)
+
+
+def approximation(artifact: Artifact) -> dict[str, Any] | None:
+    """What is known of an approximate index's recall: k and recall, measured on held-out queries.
+
+    None: the index is exact. {}: its recall was not measured.
+    """
+    if artifact.info.get("method") != index.SCANN:
+        return None
+    tuning = artifact.info.get("tuning")
+    return {"k": tuning["k"], "recall": tuning["held_out_recall"]} if tuning else {}
 
 
 class ExactSearch(Searchable):

@@ -16,12 +16,12 @@ import numpy as np
 
 from qac_jax import progress
 from qac_jax.retrieval.exact import Exact
-from qac_jax.retrieval.scann_index import Effort, Scann, largest_effort
+from qac_jax.retrieval.scann_index import SLACK, Effort, Scann, largest_effort
 from qac_jax.retrieval.vectors import Vectors
 
 
 # Candidates that are tried, as multiples of k.
-_MULTIPLES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
+_MULTIPLES = (SLACK, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
 _TIMINGS = 3
 # Twice the leaves without this much more recall: the candidates are too few, not the leaves.
 _GAIN = 0.0003

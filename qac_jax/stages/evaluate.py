@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qac_jax import progress
+from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation.settings import Judging
@@ -82,6 +82,9 @@ class Evaluate(Stage):
         judge, measures = self._judge(inputs), self._measures()
         judged = []
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
+        approximate = _approximate(paths)
+        for line in _recalls(approximate):
+            progress.say(line)
         for name, path in paths.items():
             run = run_files.read_run(path, self.rules.depth or None)
             deepest, short = judging.too_shallow(run, measures)
@@ -102,6 +105,7 @@ class Evaluate(Stage):
             "protocol": self.rules.protocol if self.qrels else "answers",
             "level": rules.level if self.qrels else None,
             "over": rules.over if self.qrels else "judged",
+            "approximate": approximate,
             "comparisons": [dataclasses.asdict(comparison) for comparison in compared],
         }
         results.store(out, judged, facts)
@@ -117,7 +121,7 @@ class Evaluate(Stage):
         if facts["comparisons"]:
             compared = tables.comparisons([Comparison(**c) for c in facts["comparisons"]])
             text += f"\n\n{compared}"
-        return text
+        return "\n".join([text, *_recalls(facts.get("approximate", {}))])
 
     def _measures(self) -> Sequence[str]:
         from qac_jax.evaluation import answers
@@ -134,3 +138,24 @@ class Evaluate(Stage):
         return judging.by_answers(
             self.queries, inputs.artifact("passages"), self.answers, self._measures()
         )
+
+
+def _approximate(paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Run -> what is known of its index's recall, for runs of approximate indexes."""
+    infos = {}
+    for name, path in paths.items():
+        folder = os.path.dirname(path)
+        if os.path.exists(os.path.join(folder, artifacts.COMMIT)):
+            infos[name] = artifacts.load(folder).info.get("approximate")
+    return {name: info for name, info in infos.items() if info is not None}
+
+
+def _recalls(approximate: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence for each run of an approximate index."""
+    return [
+        f"{name}: approximate search, recall@{info['k']} {info['recall']:.4f}"
+        if info
+        else f"{name}: approximate search, recall not measured (qac index --target_recall measures "
+        "it; --method exact has none to lose)"
+        for name, info in approximate.items()
+    ]

@@ -74,6 +74,9 @@ class Extract(Stage):
         choices=PARTS,
     )
     keep: int = option(1, "top spans kept for each passage")
+    draws: int = option(
+        1, "times that spans are drawn and the top ones kept; an epoch of training uses one draw"
+    )
     origin: str = option(
         "", "origin recorded with the texts (default: qext_bm25 …, doc_title, doc_anchor)"
     )
@@ -100,10 +103,10 @@ class Extract(Stage):
             raise UserError(f"--method {self.method} {wanted}")
         if self.statistics and self.method != "bm25":
             raise UserError("--statistics are for --method bm25; leave them out")
-        if self.keep < 1 or self.shard_passages < 0:
+        if self.keep < 1 or self.draws < 1 or self.shard_passages < 0:
             raise UserError(
-                f"keep={self.keep}, shard_passages={self.shard_passages}; expected 1 or more, and "
-                "0 or more"
+                f"keep={self.keep}, draws={self.draws}, shard_passages={self.shard_passages}; "
+                "expected 1 or more, 1 or more, and 0 or more"
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -137,7 +140,14 @@ class Extract(Stage):
         contexts = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
         statistics = self._statistics(inputs, out, passages, pieces)
         what = Extraction(
-            self.method, self.sampling, self.keep, self.title, self.origin, self.part, self.seed
+            self.method,
+            self.sampling,
+            self.keep,
+            self.draws,
+            self.title,
+            self.origin,
+            self.part,
+            self.seed,
         )
         shards = []
         for number, (start, stop) in enumerate(pieces):

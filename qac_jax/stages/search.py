@@ -39,7 +39,7 @@ class Search(Stage):
 
     VERB: ClassVar[str] = "search"
     KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     EXAMPLE: ClassVar[str] = 'qac search --index out/index "how do plants grow?"'
 
     GROUPS = (one_of("index", "candidates"),)
@@ -89,6 +89,10 @@ class Search(Stage):
             raise UserError("--candidates need their passages' texts; give --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.retrieval.search import approximation
+
+        if "index" in inputs and (known := approximation(inputs.artifact("index"))) is not None:
+            out.info["approximate"] = known
         if not self.reranker:
             with out.open(RUN) as file:
                 out.count = self._search(file, inputs)

@@ -100,7 +100,7 @@ class Train(Stage):
         compiled.keep_between_runs()
         mesh = meshes.make_mesh(self.devices.mesh)
         schedule = self.schedule
-        meshes.check_batch(schedule.batch_size, mesh)
+        meshes.check_batch(schedule.batch_size, schedule.microbatch)
         precision = start.precision_here(self.precision)
 
         examples = inputs.artifact("examples")
@@ -126,7 +126,8 @@ class Train(Stage):
         objective = objective.with_reading(kind.lengths, read, kind.settings)
         validation = None
         if (held_out := inputs.get_artifact("validation")) is not None:
-            rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
+            rows = min(held_out.count, schedule.batch_size)
+            rows -= rows % host[1]  # an equal share of each process
             # Shuffled with a fixed seed: passages of one document would be harder in-batch
             # negatives of each other than those of training batches.
             validation = Loader(
@@ -184,9 +185,11 @@ class Train(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.training import estimate
+        from qac_jax.training import mesh as meshes
 
         count = inputs.get("examples", {}).get("count") or 0
         schedule = self.schedule
+        meshes.check_batch(schedule.batch_size, schedule.microbatch)
         steps = schedule.total_steps(count) if count or not schedule.epochs else None
         estimated = estimate.plan(
             self.objective,

@@ -196,26 +196,47 @@ def batch_ways(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
-def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
-    """Raises UserError for a batch that cannot be sharded evenly."""
-    ways = batch_ways(mesh)
-    if size < 1 or size % ways:
+def check_batch(size: int, microbatch: int = 0) -> None:
+    """Raises UserError for a batch that cannot be computed, whatever the number of devices."""
+    if size < 1:
+        raise UserError(f"batch_size={size} is not a batch; expected at least 1")
+    if 0 < microbatch < size and size % microbatch:
         raise UserError(
-            f"{what}={size} is not divisible by the {ways} devices of the mesh axes data x fsdp "
-            f"({mesh.shape['data']} x {mesh.shape['fsdp']}); choose a multiple of {ways}, or "
-            "change the mesh"
+            f"microbatch={microbatch} does not divide batch_size={size}; choose a divisor of it"
         )
 
 
-def largest_batch(mesh: Mesh, count: int) -> int:
-    """The largest batch of at most `count` examples that can be sharded evenly."""
-    ways = batch_ways(mesh)
-    if count < ways:
-        raise UserError(
-            f"{count} examples cannot be spread over the {ways} devices of the mesh; give more "
-            "examples or fewer devices"
-        )
-    return count - count % ways
+def filled(size: int, mesh: Mesh) -> int:
+    """The rows of an array that holds `size` examples in equal shards: some may be left over."""
+    _, parts = my_part(mesh)
+    ways = batch_ways(mesh) // parts
+    return parts * ways * -(-size // (parts * ways))
+
+
+def filled_spec(spec: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the arrays that `place` makes, from those of whole batches."""
+    return {
+        name: jax.ShapeDtypeStruct((filled(x.shape[0], mesh), *x.shape[1:]), x.dtype)
+        for name, x in spec.items()
+    }
+
+
+def examples_of(batch: Mapping[str, jax.Array], size: int, mesh: Mesh) -> dict[str, jax.Array]:
+    """The examples of a placed batch, without the rows that fill it up (inside of jit).
+
+    What follows is computed on exactly these rows, so no figure depends on the number of devices;
+    the compiler cuts them into unequal shards.
+    """
+    _, parts = my_part(mesh)
+
+    def one(x: jax.Array) -> jax.Array:
+        if x.shape[0] == size:
+            return x
+        rows = x.reshape(parts, x.shape[0] // parts, *x.shape[1:])[:, : size // parts]
+        rows = rows.reshape(size, *x.shape[1:])
+        return jax.lax.with_sharding_constraint(rows, batch_sharding(mesh))
+
+    return {name: one(x) for name, x in batch.items()}
 
 
 def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
@@ -247,11 +268,15 @@ def whole_spec(
 
 
 def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Global arrays over all devices, from this process's rows of a batch."""
+    """Global arrays over all devices, from this process's rows of a batch.
+
+    Where these cannot be shared equally by the devices, empty rows follow (see `examples_of`).
+    """
     sharding = batch_sharding(mesh)
+    _, count = my_part(mesh)
+    batch = {name: _filled_up(array, mesh, count) for name, array in batch.items()}
     if jax.process_count() == 1:
         return {name: jax.device_put(array, sharding) for name, array in batch.items()}
-    _, count = my_part(mesh)
     return {
         name: jax.make_array_from_process_local_data(
             sharding, array, (array.shape[0] * count, *array.shape[1:])
@@ -265,6 +290,11 @@ def to_host(tree: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def _filled_up(array: np.ndarray, mesh: Mesh, parts: int) -> np.ndarray:
+    missing = filled(len(array) * parts, mesh) // parts - len(array)
+    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
 def _rows_are_contiguous(mesh: Mesh) -> bool:

@@ -13,7 +13,7 @@ from qac_jax.cli import main
 
 GIN = Path(__file__).parents[2] / "gin_configs"
 RECIPES = ["wiki_inbatch", "cc_moco", "wiki_moco", "cc_inbatch"]
-ADDED = {"generated", "own_generator"}  # included by others, or put on top
+ADDED = {"generated", "own_generator", "augq"}  # included by others, or put on top
 STRATEGIES = sorted(p.stem for p in (GIN / "overlays/strategies").glob("*.gin"))
 EXPECTED = set(
     "random_crop qext_self qext_bm25 qext_plm doc_title doc_anchor tqgen_topic tqgen_title "
@@ -39,7 +39,9 @@ def check(stages: dict[str, dict[str, Any]], recipe: str, strategy: str) -> None
     objective, optimizer = fields["objective"], fields["optimizer"]
     plus = strategy == "hybrid_tqgen_plus"
     assert fields["steps"] == (200_000 if plus else 100_000)
-    assert fields["batch_size"] == (2048 if plus else 1024)
+    # The paper: on CC 2,048 for QGen, TQGen and hybrid strategies, 1,024 otherwise.
+    written = strategy.startswith(("tqgen", "qgen", "hybrid"))
+    assert fields["batch_size"] == (2048 if plus or written and "cc" in recipe else 1024)
     assert objective["temperature"] == 0.05 and objective["model"]["config"]["pooling"] == "mean"
     assert optimizer["learning_rate"] == 5e-5 and optimizer["warmup_steps"] == 10_000
     assert optimizer["weight_decay"] == 0
@@ -55,7 +57,7 @@ def check(stages: dict[str, dict[str, Any]], recipe: str, strategy: str) -> None
     contexts = stages["pairs"]["fields"]["contexts"]
     assert bool(contexts) == bool(asked)
     cut = stages["documents"]["fields"]["cut"]
-    assert cut == ("lines" if recipe.startswith("wiki") else "none")
+    assert cut == ("lines" if recipe.startswith("wiki") and strategy != "paq" else "none")
 
 
 def test_every_strategy_of_the_paper_is_there() -> None:
@@ -83,6 +85,15 @@ def test_the_share_of_crops_is_one_binding(capsys: Any, share: float) -> None:
     generated = stages["generated"]["fields"]
     assert list(generated["prompts"]) == ["topic"] and generated["top_p"] == 0.9
     assert generated["prompts"]["topic"]["after"].endswith("main topic of the above text?")
+
+
+@pytest.mark.parametrize("strategy", ["tqgen_topic", "qgen_d2q", "hybrid_all"])
+def test_published_queries_take_the_place_of_generated_ones(capsys: Any, strategy: str) -> None:
+    given = [*overlay(f"strategies/{strategy}"), *overlay("strategies/augq")]
+    stages = plan(capsys, "cc_moco", *given)
+    generated = stages["generated"]["fields"]
+    assert generated["imported"] == stages["documents"]["fields"]["documents"] == "data:augq.jsonl"
+    assert not generated["generator"]
 
 
 def test_as_released(capsys: Any) -> None:

@@ -65,7 +65,8 @@ def test_as_released(capsys):
 def test_numbers_of_queries(capsys, count):
     stages = planned(capsys, RECIPES[count % 2], f"QUERIES={count}")
     assert stages["encoder"]["fields"]["settings"] == {"queries": count}
-    assert stages["queries"]["fields"]["samples"] == count
+    generated = stages["queries"]["fields"]
+    assert generated["samples"] == 20 and not generated["drop_repeats"]  # once for all counts
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -75,12 +76,16 @@ def test_other_contexts(capsys, recipe):
     assert fields["kind"] == stages["pairs"]["fields"]["task"] == "mixed"
     weights = fields["settings"]["probabilities"]
     assert weights["query"] == pytest.approx(sum(weights.values()) / 2, abs=1e-3)
-    assert fields["settings"]["queries"] == stages["queries"]["fields"]["samples"] == 10
-    stages = planned(capsys, recipe, "passage_pairs")
+    assert fields["settings"]["queries"] == 10
+    overlay, baseline = {
+        "cotmae": ("passage_pairs", "passage_passage"),
+        "cocondenser": ("two_spans", "two_spans"),
+    }[recipe]
+    stages = planned(capsys, recipe, overlay)
     fields = stages["encoder"]["fields"]
-    assert fields["kind"] == stages["pairs"]["fields"]["task"] == "passage_passage"
+    assert fields["kind"] == stages["pairs"]["fields"]["task"] == baseline
     assert fields["lengths"]["context"] == 144 and "queries" not in stages
-    for kind, settings in (("mixed", {"probabilities": weights}), ("passage_passage", {})):
+    for kind, settings in (("mixed", {"probabilities": weights}), (baseline, {})):
         settle(kind, Form(), settings=settings)  # what the loader will be asked for
 
 

@@ -197,7 +197,7 @@ def test_starts_from_an_artefact_and_from_a_folder(
         ((), "set by nothing; give one of --steps"),
         (("--steps", 2, "--epochs", 1), "set by steps=2 and epochs=1.0; give one"),
         (("--epochs", 0.01), "0 examples are fewer than one batch of 16"),
-        (("--steps", 1, "--batch_size", 12), "batch_size=12 is not divisible by the 8 devices"),
+        (("--steps", 1, "--microbatch", 5), "microbatch=5 does not divide batch_size=16"),
         (("--steps", 1, "--mesh", "3,1,1"), "mesh=3x1x1 does not fit 8 device"),
         (("--steps", 1, "--rules", "fdsp"), "did you mean 'fsdp'"),
         (("--steps", 1, "--precision", "bf16"), "did you mean 'bfloat16'|is not one of"),

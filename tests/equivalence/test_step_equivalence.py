@@ -35,6 +35,7 @@ def one_step(
     dtype: str,
     steps: int = 1,
     rules: str = "default",
+    size: int = SIZE,
     **options: Any,
 ) -> tuple[float, Any, Any]:
     """(loss, gradients, parameters) of the last of some steps as numpy."""
@@ -51,9 +52,9 @@ def one_step(
             **options,
         )
         state = engine.create()
-        compiled = engine.compile_step(toy.batch(SIZE))
+        compiled = engine.compile_step(toy.batch(size))
         for number in range(steps):
-            state, metrics = compiled(state, meshes.place(toy.batch(SIZE, number), mesh))
+            state, metrics = compiled(state, meshes.place(toy.batch(size, number), mesh))
         gradients = state.opt_state[0].trace
         return float(metrics["loss"]), jax.device_get(gradients), jax.device_get(state.params)
 
@@ -115,6 +116,23 @@ def test_accumulation_is_the_direct_step(
     # Lengths and counts of masked tokens differ by microbatch: means of means would not agree.
     found = one_step(MLM, shape, dtype, steps=2, microbatch=microbatch)
     assert_same(found, single["mlm", dtype], dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size", "microbatch"),
+    [
+        ("contrastive", (8, 1, 1), 9, 0),
+        pytest.param("mlm", (2, 4, 1), 9, 3, marks=pytest.mark.slow),
+        pytest.param("mlm", (2, 2, 2), 9, 0, marks=pytest.mark.slow),
+        pytest.param("mlm", (8, 1, 1), 24, 12, marks=pytest.mark.slow),
+        pytest.param("contrastive", (2, 2, 2), 3, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_any_batch_on_any_mesh(name: str, shape: Any, size: int, microbatch: int) -> None:
+    objective = {"mlm": MLM, "contrastive": CONTRASTIVE}[name]
+    one = one_step(objective, (1, 1, 1), "float64", size=size)
+    found = one_step(objective, shape, "float64", size=size, microbatch=microbatch)
+    assert_same(found, one, "float64")
 
 
 @pytest.mark.parametrize(

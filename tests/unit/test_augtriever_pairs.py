@@ -78,3 +78,13 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     ):
         with pytest.raises(UserError, match=message):
             settle("augtriever", FORM, settings={"strategies": {"qext_self": 1.0}, **settings})
+
+
+def test_epochs_take_turns_with_draws_of_spans() -> None:
+    spans = [np.array([20_000 + i], np.int32) for i in range(3)]
+    source = {**record(), "qext_plm": spans}
+    limits = {"passage": 600, "context": 600}
+    recipe = settle("augtriever", FORM, lengths=limits, settings={"strategies": {"qext_plm": 1.0}})
+    rng = ExampleRng()
+    found = [recipe.example(source, rng.seek(0, epoch, 5))["context"][1] for epoch in range(5)]
+    assert found == [20_000, 20_001, 20_002, 20_000, 20_001]

@@ -156,3 +156,15 @@ def test_anchors_are_told_once() -> None:
 def test_what_does_not_fit_is_refused(make, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_every_draw_has_spans_of_its_own() -> None:
+    passage = {"_id": "p", "text": documents()[0], "title": ""}
+    salience = Bm25Salience(Statistics.of(documents()))
+
+    def spans(draws: int) -> list[str]:
+        (found,) = Extraction("bm25", draws=draws).contexts([passage], salience)
+        return [context["text"] for context in found]
+
+    assert spans(4)[:1] == spans(1)
+    assert len(spans(4)) == 4 and len(set(spans(4))) > 1

@@ -117,7 +117,7 @@ def test_all_forms(tmp_path: Path) -> None:
         ("a", [("one", "imported", None), ("two", "imported", None)]),
         ("7", [("three", "imported", None)]),
         ("b", [("four", "llm", -0.5), ("five", "imported", None)]),
-        ("c", [("six", "T03B-topic", None), ("seven", "D2Q", None)]),
+        ("c", [("six", "tqgen_topic", None), ("seven", "D2Q", None)]),
         ("a", [("eight", "imported", None)]),
         ("d", [("nine", "imported", None)]),
     ]

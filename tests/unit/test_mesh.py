@@ -126,18 +126,27 @@ def test_rows_of_a_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "size", "message"),
+    ("microbatch", "size", "message"),
     [
-        ({}, 12, "batch_size=12 is not divisible by the 8 devices"),
-        ({"microbatch": 12}, 32, "microbatch=12 does not divide batch_size=32"),
-        ({"microbatch": 4}, 16, "microbatch=4 is not divisible by the 8 devices"),
+        (0, 0, "batch_size=0 is not a batch"),
+        (12, 32, "microbatch=12 does not divide batch_size=32"),
     ],
 )
-def test_batches_that_do_not_fit(options: dict[str, int], size: int, message: str) -> None:
-    rules = meshes.rules_named("default")
-    engine = Engine(toy.ToyMlm(), optax.sgd(0.1), meshes.make_mesh((8, 1, 1)), rules, **options)
+def test_batches_that_cannot_be_computed(microbatch: int, size: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        engine.check(size)
+        meshes.check_batch(size, microbatch)
+
+
+@pytest.mark.parametrize(("size", "rows"), [(16, 16), (75, 80), (3, 8)])
+def test_rows_fill_up_a_batch(size: int, rows: int) -> None:
+    mesh = meshes.make_mesh((4, 2, 1))
+    assert meshes.filled(size, mesh) == rows
+    batch = toy.batch(size)
+    placed = meshes.place(batch, mesh)
+    assert {x.shape[0] for x in placed.values()} == {rows}
+    found = jax.jit(lambda b: meshes.examples_of(b, size, mesh))(placed)
+    for name, array in batch.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_microbatch_is_the_chunk_of_what_does_not_split() -> None:

@@ -78,11 +78,18 @@ def test_pair_on_natural_questions() -> None:
     found = stages("pair_nq")
     for name in ("pretrained", "pair"):
         assert found[name].objective.negatives_group == 512
+        optimizer = found[name].optimizer
+        assert (optimizer.name, optimizer.weight_decay, optimizer.learning_rate) == (
+            "adamw",
+            0,
+            3e-5,
+        )
     assert (found["pretrained"].schedule.batch_size, found["pair"].schedule.batch_size) == (
         4096,
         512,
     )
-    assert found["labels"].rule.count == 1 and found["labels"].answers
+    assert found["labels"].rule.count == 4 and found["labels"].answers
+    assert (found["teacher"].schedule.batch_size, found["dpr"].optimizer.name) == (64, "adamw")
     assert found["metrics"].queries and not found["metrics"].qrels
 
 
@@ -96,6 +103,7 @@ def test_the_released_switches() -> None:
             assert found[stage].optimizer.schedule_name == "paddle_jump"
             assert found[stage].optimizer.name == optimizer
         assert found["labels"].rule.positives == found["judged_labels"].rule.positives == "best"
+        assert found["labels"].rule.count == (1 if name == "pair_nq" else 4)
         assert found["teacher"].objective.adversarial_step == 0.01
         changed = different(stages(name), found)
         assert "dpr" not in changed
@@ -119,7 +127,7 @@ def test_overlays_touch_what_they_say(name: str) -> None:
                 "without_pseudo_labels": {"labels", "judged_labels"},
                 "passage_centric_finetuning": {"pair"},
                 "without_shared_parameters": {"pretrained", "pair"},
-                "without_pretraining": {"pretrained", "pair"},
+                "without_pretraining": {"pretrained", "pair", "labels"},
             }[stem]
         assert set(found) == set(expected), stem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -182,3 +183,19 @@ def test_tensorflow_stays_out(made):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_reordering_takes_more_than_k(made, monkeypatch):
+    folder, array, _ = made
+    searcher = Index.load(folder / "index").searcher
+    assert isinstance(searcher, Scann)
+    asked = {}
+
+    class Part:
+        def search_batched(self, queries, **settings):
+            asked.update(settings)
+            return np.zeros((1, K), np.int64), np.zeros((1, K), np.float32)
+
+    monkeypatch.setattr(searcher, "_parts", [Part()])
+    searcher.search(array[:1], K, Effort(1, 1))
+    assert asked["pre_reorder_num_neighbors"] == math.ceil(1.25 * K)

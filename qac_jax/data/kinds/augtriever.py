@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.data.building import Building, Stored
-from qac_jax.data.drawing import any_text, check_weights, pair, pick
+from qac_jax.data.drawing import any_text, check_weights, pair, pick, text_of_epoch
 from qac_jax.data.form import Form
 from qac_jax.data.kind import LENGTH, DocumentKind, Example, Feature, Lengths, Record, Settings
 from qac_jax.errors import UserError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Strategies without stored texts: another crop, and spans from which the encoder in training
 # chooses one.
 RANDOM_CROP, QEXT_SELF = "random_crop", "qext_self"
+EXTRACTED = "qext_"  # begins the names of strategies whose texts were drawn for several epochs
 
 
 def augtriever(
@@ -49,7 +50,8 @@ def augtriever(
     The document is always cropped (5 to 50 % of at most `context_words` words) and each word is
     deleted with the probability `delete`; no words of the query are deleted (the released code).
     "random_crop" is another crop of the same words; every other strategy takes one of the record's
-    texts of that name whole, those in `phrases` up to `max_phrases` of them joined by `separator`.
+    texts of that name whole (of extracted spans the epoch's draw), those in `phrases` up to
+    `max_phrases` of them joined by `separator`.
     For the share `random_crop_share` of the examples the strategy is always "random_crop".
     Where a document lacks a text of the strategy, phrases fall back to its title, and the others
     to a crop: the released code drops such examples, so the length of an epoch would be unknown.
@@ -76,6 +78,8 @@ def augtriever(
         query = ids[ends[first + start] : ends[first + stop]]
     elif name in phrases:
         query = _joined(record[name], max_phrases, separator, rng)
+    elif name.startswith(EXTRACTED):
+        query = text_of_epoch(record, name, rng)
     else:
         query = any_text(record, name, rng)
     example = pair(document, query, rng, form, lengths)

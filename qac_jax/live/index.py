@@ -1,0 +1,271 @@
+"""A living index: a folder to which passages are added, and from which they are deleted.
+
+live = LiveIndex.create("out/live", settings_for("out/retriever"))
+live.add([{"_id": "d7", "title": "Bees", "text": "They make honey.", "year": 2021}])
+live.search(["Who makes honey?"], k=10, where={"year": (">=", 2020)}, hybrid=0.3)
+live.delete(["d7"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError
+from qac_jax.inference.encoder import Encoder
+from qac_jax.live import manifest, merging, segment
+from qac_jax.live.filters import Where
+from qac_jax.live.manifest import KIND, Listed, Manifest, Settings
+from qac_jax.live.passages import (
+    Passage,
+    check_known,
+    check_new,
+    check_vectors,
+    numbered,
+    records_of,
+)
+from qac_jax.live.postings import Postings
+from qac_jax.live.segment import Rows, Segment
+from qac_jax.live.snapshot import Snapshot
+from qac_jax.retrieval.hits import Hit
+from qac_jax.retrieval.index import place_of_encoder
+from qac_jax.retrieval.texts import passage_text
+
+
+# A reader that meets a change looks again, at most this often.
+_TRIES = 10
+
+
+class LiveIndex:
+    """The newest version of a folder, as far as this object has seen it (`refresh`)."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, encoder: str | Encoder = ""):
+        """`encoder`: the encoder itself, or where its folder is if it was moved."""
+        self.folder = Path(folder)
+        self._moved = encoder if isinstance(encoder, str) else ""
+        if not isinstance(encoder, str):
+            self.encoder = encoder
+        self._opened: dict[str, Segment] = {}
+        self.snapshot = self._newest()
+
+    @classmethod
+    def create(
+        cls, folder: str | os.PathLike[str], settings: Settings, *, encoder: str | Encoder = ""
+    ) -> LiveIndex:
+        """An index without passages, in a new or empty folder."""
+        place = Path(folder)
+        if place.exists() and any(path.name != artifacts.LOCK for path in place.iterdir()):
+            raise UserError(f"{place} exists and is not empty; choose another folder")
+        settings.analyzer()  # refuses an unknown language
+        place.mkdir(parents=True, exist_ok=True)
+        manifest.commit(place, Manifest(1, (), 0, 0), {}, settings)
+        return cls(place, encoder=encoder)
+
+    @functools.cached_property
+    def encoder(self) -> Encoder:
+        """The encoder that made the vectors, with the same options."""
+        artifact = artifacts.load(self.folder, KIND)
+        place = place_of_encoder(artifact, self._moved)
+        return Encoder.remembered(self.settings.encoder, place)
+
+    @property
+    def settings(self) -> Settings:
+        return self.snapshot.settings
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
+    def refresh(self) -> Snapshot:
+        """Sees what others have changed; returns the newest version."""
+        self.snapshot = self._newest()
+        return self.snapshot
+
+    def _newest(self) -> Snapshot:
+        for attempt in range(_TRIES):
+            try:
+                artifact = artifacts.load(self.folder, KIND)
+                version = Manifest.of(artifact)
+                known = getattr(self, "snapshot", None)
+                if known is not None and known.version == version.version:
+                    return known
+                opened = {
+                    entry.name: self._opened.get(entry.name) or Segment(self.folder / entry.name)
+                    for entry in version.segments
+                }
+                made = Snapshot(
+                    self.folder, version, list(opened.values()), manifest.settings_of(artifact)
+                )
+            except (FileNotFoundError, UserError):
+                # A change has replaced the manifest and removed files that the old one names.
+                if attempt == _TRIES - 1 or not self._changed_since(locals().get("version")):
+                    raise
+                continue
+            self._opened = opened
+            return made
+        raise AssertionError
+
+    def _changed_since(self, version: Manifest | None) -> bool:
+        record = artifacts.peek(self.folder)
+        known = record and record.get("kind") == KIND and record["info"]["manifest"]["version"]
+        return bool(known) and (version is None or known != version.version)
+
+    def search(
+        self,
+        questions: Sequence[str],
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        hybrid: float | None = None,
+    ) -> list[list[Hit]]:
+        """The top k passages for each question. `hybrid`: BM25's weight, 0 to 1."""
+        if hybrid is not None and not 0 <= hybrid <= 1:
+            raise UserError(f"hybrid={hybrid}; expected 0 (vectors alone) to 1 (BM25 alone)")
+        snapshot, vectors = self.snapshot, None
+        weight = self.settings.fusion.weight if hybrid is None else hybrid
+        if weight < 1:
+            vectors = self.encoder.encode(list(questions), "query")
+        found = snapshot.find(questions, vectors, k, where=where, weight=weight)
+        return [snapshot.hits(each) for each in found]
+
+    def add(
+        self,
+        passages: Iterable[Passage],
+        vectors: np.ndarray | None = None,
+        *,
+        replace: bool = False,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[str]:
+        """Adds passages as one change, and returns their ids; those without "_id" get a number.
+
+        Ids that the index has are refused, or with `replace` these passages are replaced.
+        `vectors`: those of the passages, where they are known.
+        """
+        records = records_of(passages)
+        given = [record["_id"] for record in records if "_id" in record]
+        if not replace:
+            check_new(given, self.refresh(), self.folder)
+        if not records:
+            return []
+        if vectors is None:
+            texts = [self.encoder.passage_text(record) for record in records]
+            vectors = self.encoder.encode(texts, "passage", advance=advance)
+        check_vectors(vectors, len(records), self.settings.dimension)
+        words = Postings.of(map(passage_text, records), self.settings.analyzer())
+        with self._changing() as base:
+            if not replace:
+                check_new(given, base, self.folder)
+            named, added = numbered(records, base)
+            before = base.manifest.segments
+            if replace:
+                before = self._deleted(base, base.rows_of(given))
+            entry = self._write(
+                Rows(
+                    lambda: iter(named),
+                    len(named),
+                    vectors.shape[1],
+                    lambda: iter([vectors]),
+                    words,
+                )
+            )
+            self._commit((*before, entry), base, added)
+        self._merge_small()
+        return [record["_id"] for record in named]
+
+    def update(self, passages: Iterable[Passage]) -> list[str]:
+        """Replaces the passages with these ids, which the index must have."""
+        records = records_of(passages)
+        for number, record in enumerate(records):
+            if "_id" not in record:
+                raise UserError(f"passage {number} has no _id; say which one it replaces")
+        check_known([record["_id"] for record in records], self.refresh(), self.folder)
+        return self.add(records, replace=True)
+
+    def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> list[str]:
+        """Deletes passages as one change; returns the ids that were there."""
+        names = list(dict.fromkeys(map(str, ids)))
+        with self._changing() as base:
+            if not missing_ok:
+                check_known(names, base, self.folder)
+            rows = base.rows_of(names)
+            if (rows >= 0).any():
+                self._commit(self._deleted(base, rows), base)
+        return [name for name, row in zip(names, rows, strict=True) if row >= 0]
+
+    def compact(self, *, full: bool = False) -> None:
+        """Merges segments and leaves out what was deleted; large segments with few deletions stay
+        as they are, unless `full`."""
+        self._merge(lambda entries: merging.runs(entries, full=full))
+
+    def _merge_small(self) -> None:
+        while self._merge(merging.newest):
+            pass
+
+    def _merge(self, choose: Callable[[Sequence[Listed]], list[range]]) -> bool:
+        with self._changing() as base:
+            entries, runs = list(base.manifest.segments), choose(base.manifest.segments)
+            for run in reversed(runs):
+                parts = [base.segments[number] for number in run]
+                rows = merging.merged(parts, [base.alive[number] for number in run])
+                entries[run.start : run.stop] = [self._write(rows)] if rows.count else []
+            if runs:
+                self._commit(tuple(entries), base)
+        return bool(runs)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Snapshot]:
+        """One change at a time, of the newest version."""
+        with artifacts.locked(self.folder):
+            base = self.refresh()
+            manifest.sweep(self.folder, base.manifest)
+            self._written = 0
+            try:
+                yield base
+            except BaseException:
+                # The next change may use the names of this one for other segments.
+                self._opened = {part.name: part for part in self.snapshot.segments}
+                raise
+
+    def _next(self) -> int:
+        self._written += 1
+        return self.snapshot.manifest.changes + self._written
+
+    def _write(self, rows: Rows) -> Listed:
+        name = f"segment-{self._next():06d}"
+        segment.write(self.folder / name, rows)
+        self._opened[name] = Segment(self.folder / name)
+        return Listed(name, rows.count)
+
+    def _deleted(self, base: Snapshot, rows: np.ndarray) -> tuple[Listed, ...]:
+        """The segments without these rows (-1: none)."""
+        entries = []
+        for number, entry in enumerate(base.manifest.segments):
+            start, stop = base.starts[number : number + 2]
+            mine = rows[(rows >= start) & (rows < stop)] - start
+            if len(mine):
+                alive = base.alive[number].copy()
+                alive[mine] = False
+                name = manifest.tombstones_name(entry.name, self._next())
+                manifest.write_tombstones(self.folder / name, alive)
+                entry = dataclasses.replace(entry, deleted=int((~alive).sum()), tombstones=name)
+            if entry.deleted < entry.rows:
+                entries.append(entry)
+        return tuple(entries)
+
+    def _commit(self, entries: tuple[Listed, ...], base: Snapshot, added: int = -1) -> None:
+        before = base.manifest
+        made = Manifest(
+            version=before.version + 1,
+            segments=entries,
+            added=before.added if added < 0 else added,
+            changes=before.changes + self._written,
+        )
+        manifest.commit(self.folder, made, self._opened, self.settings)
+        self.refresh()
+        manifest.sweep(self.folder, made)

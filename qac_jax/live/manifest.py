@@ -1,0 +1,151 @@
+"""The manifest of a living index: its `artifact.json`, replaced as a whole by each change.
+
+It names the segments and, of each, the file of its deleted rows. A change writes new files, then
+the manifest: killed before that, it leaves the old index and files that the next change removes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qac_jax
+from qac_jax import artifacts, fields
+from qac_jax.artifacts import Artifact
+from qac_jax.live import segment as segments
+from qac_jax.live.segment import Segment
+from qac_jax.retrieval.bm25 import Analyzer, Scoring
+from qac_jax.retrieval.settings import Fusion
+
+
+KIND = "live"
+SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a living index keeps for all of its life."""
+
+    encoder: dict[str, Any]  # as an artefact of vectors stores it
+    dimension: int
+    cosine: bool  # whether the scores of vectors are cosines
+    fusion: Fusion = Fusion()
+    scoring: Scoring = Scoring()
+    stemmer: str = "english"
+    stop_words: bool = True
+
+    def analyzer(self) -> Analyzer:
+        return Analyzer(self.stemmer, self.stop_words)
+
+    @classmethod
+    def of(cls, known: dict[str, Any]) -> Settings:
+        parts = {"fusion": Fusion(**known["fusion"]), "scoring": Scoring(**known["scoring"])}
+        return cls(**{**known, **parts})
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A segment of one version: its deleted rows are in `tombstones`."""
+
+    name: str
+    rows: int
+    deleted: int = 0
+    tombstones: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """One version of the index."""
+
+    version: int
+    segments: tuple[Listed, ...]
+    added: int  # passages ever added: names those without an id
+    changes: int  # folders and files ever written: names the next one
+
+    @property
+    def count(self) -> int:
+        return sum(entry.rows - entry.deleted for entry in self.segments)
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Manifest:
+        known = artifact.info["manifest"]
+        listed = tuple(Listed(**entry) for entry in known["segments"])
+        return cls(known["version"], listed, known["added"], known["changes"])
+
+
+def commit(
+    folder: Path, manifest: Manifest, opened: dict[str, Segment], settings: Settings
+) -> None:
+    """Makes a version the index: everything it names must be on the disk."""
+    files: dict[str, Any] = {}
+    for entry in manifest.segments:
+        files |= opened[entry.name].files
+        if entry.tombstones:
+            size = (folder / entry.tombstones).stat().st_size
+            files[entry.tombstones] = {"size": size, "sha256": ""}
+    known = dataclasses.asdict(manifest)
+    info = {**dataclasses.asdict(settings), "manifest": known}
+    described = info.pop("encoder")
+    contents = {entry.name: opened[entry.name].identity for entry in manifest.segments}
+    for entry in manifest.segments:
+        if entry.tombstones:
+            contents[entry.tombstones] = fields.digest(np.load(folder / entry.tombstones).tolist())
+    artifacts.rewrite(
+        folder,
+        {
+            "format": artifacts.FORMAT,
+            "kind": KIND,
+            "schema": SCHEMA,
+            "stage": "",
+            "key": "",
+            "fields": {},
+            "inputs": {},
+            "seed": None,
+            "code": qac_jax.__version__,
+            "count": manifest.count,
+            "identity": artifacts.identity_of(KIND, SCHEMA, files, contents),
+            "info": {"encoder": described, "texts": [], **info},
+            "contents": contents,
+            "files": files,
+        },
+    )
+    segments.sync(folder)
+
+
+def settings_of(artifact: Artifact) -> Settings:
+    names = [field.name for field in dataclasses.fields(Settings)]
+    return Settings.of({name: artifact.info[name] for name in names})
+
+
+def tombstones_name(name: str, number: int) -> str:
+    return f"{name}.deleted-{number:06d}.npy"
+
+
+def write_tombstones(path: Path, alive: np.ndarray) -> None:
+    np.save(path, np.flatnonzero(~alive).astype(np.int32))
+    segments.sync(path)
+
+
+def alive(folder: Path, entry: Listed) -> np.ndarray:
+    """bool [rows]: which rows of a segment are not deleted."""
+    mask = np.ones(entry.rows, bool)
+    if entry.tombstones:
+        mask[np.load(folder / entry.tombstones)] = False
+    return mask
+
+
+def sweep(folder: Path, manifest: Manifest) -> None:
+    """Removes the files of earlier versions and of changes that were not finished.
+
+    Who has an earlier version open keeps it: files that are open stay readable.
+    """
+    named = {entry.name for entry in manifest.segments}
+    named |= {entry.tombstones for entry in manifest.segments}
+    for path in folder.glob("segment-*"):
+        if path.name not in named:
+            shutil.rmtree(path) if path.is_dir() else os.unlink(path)

@@ -1,0 +1,198 @@
+"""One version of a living index, opened: it stays as it is, whatever happens to the folder."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qac_jax.live import filters, manifest, nearest
+from qac_jax.live.filters import Where
+from qac_jax.live.manifest import Manifest, Settings
+from qac_jax.live.segment import Segment
+from qac_jax.live.words import Words
+from qac_jax.retrieval import fusion
+from qac_jax.retrieval.hits import Hit
+
+
+# Filters whose rows are kept.
+_KEPT = 16
+DENSE, BM25 = "dense", "bm25"
+
+
+class Found(NamedTuple):
+    """The ranking of one question, best first."""
+
+    rows: np.ndarray
+    scores: np.ndarray
+    parts: np.ndarray | None  # [2, rows]: the scores of vectors and of BM25, where both are fused
+
+
+class Snapshot:
+    """Rows are numbered across the segments, in the order in which passages were added."""
+
+    def __init__(
+        self, folder: Path, version: Manifest, segments: Sequence[Segment], settings: Settings
+    ):
+        self.manifest, self.segments, self.settings = version, segments, settings
+        self.alive = [manifest.alive(folder, entry) for entry in version.segments]
+        self.starts = np.cumsum([0, *(len(segment) for segment in segments)])
+        for segment in segments:
+            segment.open()
+        self.analyzer = settings.analyzer()
+        self._masks: dict[str, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.manifest.count
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+    @functools.cached_property
+    def words(self) -> Words:
+        parts = [segment.words for segment in self.segments]
+        return Words(parts, self.alive, self.analyzer, self.settings.scoring)
+
+    def allowed(self, where: Where | None = None) -> np.ndarray:
+        """bool [rows]: those that are not deleted and fit a filter."""
+        conditions = filters.parsed(where)
+        key = repr(conditions)
+        with self._lock:
+            known = self._masks.get(key)
+        if known is None:
+            masks = [
+                alive & filters.mask(conditions, segment.metadata, len(segment))
+                for segment, alive in zip(self.segments, self.alive, strict=True)
+            ]
+            known = np.concatenate([np.zeros(0, bool), *masks])
+            with self._lock:
+                if len(self._masks) >= _KEPT:
+                    self._masks.clear()
+                self._masks[key] = known
+        return known
+
+    def find(
+        self,
+        questions: Sequence[str],
+        vectors: np.ndarray | None,
+        k: int,
+        *,
+        where: Where | None = None,
+        weight: float | None = None,
+    ) -> list[Found]:
+        """The top k of each question. `weight`: of BM25 (None: as in the settings).
+
+        `vectors` of the questions are not needed where the weight is 1.
+        """
+        allowed = self.allowed(where)
+        k = min(k, int(allowed.sum()))
+        weight = self.settings.fusion.weight if weight is None else weight
+        if weight == 1:
+            return [Found(*self.by_words(question, k, allowed)[:2], None) for question in questions]
+        assert vectors is not None
+        if weight == 0:
+            scores, rows = self.by_vectors(vectors, k, allowed)
+            return [Found(r[r >= 0], s[r >= 0], None) for s, r in zip(scores, rows, strict=True)]
+        first = min(self.settings.fusion.depth, int(allowed.sum()))
+        near = zip(*self.by_vectors(vectors, max(k, first), allowed), strict=True)
+        return [
+            self._fused(*each, k, first, weight, allowed)
+            for each in zip(questions, vectors, near, strict=True)
+        ]
+
+    def _fused(
+        self,
+        question: str,
+        vector: np.ndarray,
+        near: tuple[np.ndarray, np.ndarray],
+        k: int,
+        first: int,
+        weight: float,
+        allowed: np.ndarray,
+    ) -> Found:
+        """As a hybrid index does it (`retrieval/hybrid.py`): every candidate has both scores, and
+        the first `first` of each ranking give the scale."""
+        lexical_rows, lexical, every = self.by_words(question, max(k, first), allowed)
+        there = near[1] >= 0
+        gains, near_rows = near[0][there], near[1][there]
+        rows = np.unique(np.concatenate([near_rows, lexical_rows]))
+        dense = self.vectors(rows) @ vector
+        dense[np.searchsorted(rows, near_rows)] = gains
+        scores = np.stack([dense, every[rows]]).astype(np.float64)
+        how = self.settings.fusion.normalization
+        by_words = np.zeros(first, np.float32)  # 0: none of the query's words
+        by_words[: len(lexical[:first])] = lexical[:first]
+        lowest = fusion.COSINE if self.settings.cosine else None
+        scales = (
+            fusion.scale(gains[:first], how, lowest),
+            fusion.scale(by_words, how, fusion.BM25),
+        )
+        offsets, units = np.array(scales).T[..., None]
+        fused = fusion.mixed((scores - offsets) / units, weight)
+        best = np.argsort(-fused, kind="stable")[:k]
+        return Found(rows[best], fused[best], scores[:, best])
+
+    def by_words(
+        self, question: str, k: int, allowed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, scores) of the top k by BM25, and the scores of all rows."""
+        every = self.words.scores(question)
+        rows = np.flatnonzero((every > 0) & allowed)
+        best = rows[nearest.top(every[rows], k)]
+        return best, every[best], every
+
+    def by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> nearest.Found:
+        """(scores, rows) [queries, k] of the top k by the product of vectors; row -1 for none."""
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        scores = [np.full((len(vectors), k), -np.inf, np.float32)]
+        rows = [np.full((len(vectors), k), -1, np.int64)]
+        for segment, start in zip(self.segments, self.starts.tolist(), strict=False):
+            mask = allowed[start : start + len(segment)]
+            gains, places = nearest.search(segment, vectors, k, mask)
+            scores.insert(-1, gains)
+            rows.insert(-1, np.where(places >= 0, places + start, -1))
+        every, numbers = np.concatenate(scores, 1), np.concatenate(rows, 1)
+        best = np.argsort(-every, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(every, best, 1), np.take_along_axis(numbers, best, 1)
+
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        """float32: the vectors of some rows."""
+        found = np.empty((len(rows), self.settings.dimension), np.float32)
+        owners = np.searchsorted(self.starts, rows, side="right") - 1
+        for number in np.unique(owners).tolist():
+            mine = owners == number
+            found[mine] = self.segments[number].vectors[rows[mine] - self.starts[number]]
+        return found
+
+    def record(self, row: int) -> dict[str, Any]:
+        """The passage of a row."""
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return self.segments[number].records[row - int(self.starts[number])]
+
+    def rows_of(self, names: Sequence[str]) -> np.ndarray:
+        """int64: the row of each id, -1 where the index does not have it."""
+        found = np.full(len(names), -1, np.int64)
+        for segment, alive, start in zip(self.segments, self.alive, self.starts, strict=False):
+            rows = segment.rows_of(names)
+            there = (rows >= 0) & alive[rows]
+            found[there] = rows[there] + start
+        return found
+
+    def hits(self, found: Found) -> list[Hit]:
+        """With their texts."""
+        hits = []
+        for place, row in enumerate(found.rows.tolist()):
+            record = self.record(row)
+            parts: dict[str, float] = {}
+            if found.parts is not None:
+                parts = dict(zip((DENSE, BM25), found.parts[:, place].tolist(), strict=True))
+            known = {"id": record.pop("_id"), "score": float(found.scores[place]), "scores": parts}
+            title, text = record.pop("title", "") or "", record.pop("text", "") or ""
+            hits.append(Hit(**known, title=title, text=text, metadata=record))
+        return hits

@@ -1,0 +1,286 @@
+"""A living index: what is added, replaced and deleted is what a fresh index would have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_live as toy
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError
+from qac_jax.live import merging, nearest, segment
+from qac_jax.live.index import LiveIndex
+from qac_jax.live.manifest import Listed
+from qac_jax.live.postings import Postings
+from qac_jax.live.words import Words
+from qac_jax.retrieval import bm25, ids
+from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
+
+
+QUESTIONS = ["copper lamp river", "winter whisper", "anchor anchor stone n7", "zebra"]
+
+
+def answers(index: LiveIndex, **settings: Any) -> list[list[tuple[str, float]]]:
+    found = index.search(QUESTIONS, 8, **settings)
+    return [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in found]
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
+    """Passages 20 to 59 and, added again in another form, 10 to 19, after several changes."""
+    index = toy.live(tmp_path_factory.mktemp("live") / "index", toy.records(40))
+    index.add(toy.records(20, 40))
+    index.delete([f"d{n}" for n in range(10)])
+    index.update(toy.records(10, 10))
+    return index
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
+    """The same passages in the same order, added at once."""
+    passages = [*toy.records(40, 20), *toy.records(10, 10)]
+    return toy.live(tmp_path_factory.mktemp("live") / "index", passages)
+
+
+@pytest.mark.parametrize("weight", [0, 0.3, 1])
+def test_a_grown_index_is_a_fresh_one(grown: LiveIndex, fresh: LiveIndex, weight: float) -> None:
+    assert len(grown) == len(fresh) == 50 and len(grown.snapshot.segments) > 1
+    assert answers(grown, hybrid=weight) == answers(fresh, hybrid=weight)
+    some = {"lang": "de", "year": (">", 2004)}
+    filtered = answers(grown, hybrid=weight, where=some)
+    assert filtered == answers(fresh, hybrid=weight, where=some)
+    assert 0 < len(filtered[0]) <= 8
+
+
+@pytest.mark.parametrize("variant", bm25.VARIANTS)
+def test_scores_of_words_equal_those_of_a_fresh_bm25_index(tmp_path: Path, variant: str) -> None:
+    """Bit for bit, with passages deleted in every segment."""
+    rng = np.random.default_rng(0)
+    analyzer, scoring = Analyzer("english"), Scoring(0.9, 0.4, variant)
+    texts = [record["text"] for record in toy.records(90)]
+    parts = [texts[:40], texts[40:41], texts[41:]]
+    alive = [rng.random(len(part)) < 0.7 for part in parts]
+    pairs = zip(texts, np.concatenate(alive), strict=True)
+    kept = [text for text, there in pairs if there]
+    with artifacts.create(tmp_path / "bm25", kind=bm25.KIND) as out:
+        ids.write(out, map(str, range(len(kept))))
+        out.count = bm25.write(out, kept, analyzer, scoring)
+    postings = [Postings.of(part, analyzer) for part in parts]
+    words = Words(postings, alive, analyzer, scoring)
+    merged = Postings.merged(postings, alive)
+    again = Words([merged], [np.ones(len(kept), bool)], analyzer, scoring)
+    known = Bm25(artifacts.load(tmp_path / "bm25"))
+    for question in QUESTIONS:
+        (expected,) = known.scores_of([question], [np.arange(len(kept))])
+        np.testing.assert_array_equal(words.scores(question)[np.concatenate(alive)], expected)
+        np.testing.assert_array_equal(again.scores(question), expected)
+        assert not words.scores(question)[~np.concatenate(alive)].any()
+
+
+def test_a_compacted_index_answers_the_same(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index", toy.records(30))
+    index.add(toy.records(5, 30))
+    index.delete(["d3", "d31"])
+    before = answers(index), answers(index, hybrid=1), answers(index, where={"lang": "fr"})
+    index.compact()
+    assert [entry.rows for entry in index.snapshot.manifest.segments] == [33]
+    assert not any(entry.deleted for entry in index.snapshot.manifest.segments)
+    after = answers(index), answers(index, hybrid=1), answers(index, where={"lang": "fr"})
+    assert after == before
+    artifacts.load(index.folder).verify()
+    left = {path.name for path in index.folder.iterdir()}
+    assert left == {"artifact.json", ".lock", index.snapshot.segments[0].name}
+
+
+def test_readers_keep_the_version_that_they_opened(tmp_path: Path) -> None:
+    writer = toy.live(tmp_path / "index", toy.records(30))
+    reader = LiveIndex(tmp_path / "index", encoder=toy.stub())
+    before = answers(reader)
+    writer.delete([f"d{n}" for n in range(20)])
+    writer.add(toy.records(3, 50))
+    writer.compact()
+    assert answers(reader) == before and len(reader) == 30
+    reader.refresh()
+    assert answers(reader) == answers(writer) != before and len(reader) == 13
+
+
+def test_small_segments_are_merged_and_keep_their_order(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index")
+    for record in toy.records(10):
+        index.add([record])
+    assert [entry.rows for entry in index.snapshot.manifest.segments] == [8, 1, 1]
+    assert [index.snapshot.record(row)["_id"] for row in range(10)] == [f"d{n}" for n in range(10)]
+
+
+def test_what_is_merged() -> None:
+    sizes = [30_000, 900, 70, 60, 50, 1]
+    entries = [Listed(f"s{n}", size) for n, size in enumerate(sizes)]
+    assert merging.newest(entries) == []
+    assert merging.newest([*entries, *[Listed("x", 1)] * 7]) == [range(5, 13)]
+    sized = [Listed("x", size) for size in (*[8] * 6, 9, *[1] * 7)]
+    assert merging.newest(sized) == [] and merging.newest([Listed("y", 8), *sized]) == [range(15)]
+    assert merging.runs(entries) == [range(1, 6)]
+    assert merging.runs(entries, full=True) == [range(0, 6)]
+    assert merging.runs(entries[:1]) == [] == merging.runs(entries[:1], full=True)
+    assert merging.runs([Listed("s", 30_000, 9_000, "t")]) == [range(0, 1)]
+    assert merging.runs([Listed("s", 30_000, 900, "t"), Listed("t", 5)]) == []
+
+
+def test_ids(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index")
+    assert index.add(["Bees make honey.", {"text": "Granite.", "id": 7}, "A violin."]) == [
+        "0", "7", "2",
+    ]  # fmt: skip
+    assert index.add(["Copper.", {"_id": "4", "text": "Lamp."}, "Bees."]) == ["3", "4", "5"]
+    assert index.add(["Stone.", "Harbour."]) == ["6", "8"]
+    assert index.delete(["7", "7"]) == ["7"]
+    index.add([{"_id": "7", "text": "Granite again."}])
+    assert index.search(["granite"], 1, hybrid=1)[0][0].text == "Granite again."
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index", toy.records(3))
+    version = index.snapshot.version
+    new: Any
+    for new, message in (
+        ([{"_id": "d1", "text": "x"}], "'d1' is in .*index already; ids of passages must differ"),
+        ([{"_id": "n", "text": "x"}] * 2, "'n' is given twice; ids of passages must differ"),
+        ([{"text": 3}], "neither a text nor a record"),
+        ([{"text": " "}], "passage 0 has no text"),
+        ([{"_id": "a\nb", "text": "x"}], "is not a valid id"),
+        ([{"_id": 1.5, "text": "x"}], "is not a valid id"),
+        ([{"text": "x", "n": float("nan")}], "cannot be written as JSON"),
+        ([{"text": "\ud800"}], "cannot be written as JSON"),
+        ([{"text": "x", "n": object()}], "cannot be written as JSON"),
+    ):
+        with pytest.raises(UserError, match=message):
+            index.add(new)
+    with pytest.raises(UserError, match="'zz' is not in"):
+        index.delete(["d1", "zz"])
+    with pytest.raises(UserError, match="'zz' is not in"):
+        index.update([{"_id": "zz", "text": "x"}])
+    with pytest.raises(UserError, match="has no _id"):
+        index.update(["x"])
+    with pytest.raises(UserError, match="vectors of the shape"):
+        index.add(["x"], np.zeros((2, 16), np.float32))
+    with pytest.raises(UserError, match="hybrid=1.5"):
+        index.search(["x"], hybrid=1.5)
+    with pytest.raises(UserError, match="exists and is not empty"):
+        toy.live(tmp_path / "index")
+    assert index.snapshot.version == version and len(index) == 3
+    assert index.delete(["d1", "zz"], missing_ok=True) == ["d1"]
+
+
+def test_an_empty_index(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index")
+    for weight in (0, 0.5, 1):
+        assert index.search(["x"], hybrid=weight) == [[]]
+    index.add(["x"])
+    index.delete(["0"])
+    assert index.search(["x"]) == [[]] and len(index) == 0 and not index.snapshot.segments
+    index.compact()
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index", toy.records(3))
+    with artifacts.locked(index.folder), pytest.raises(UserError, match="is being written by"):
+        index.delete(["d1"])
+
+
+WAYS: dict[str, Callable[[LiveIndex], Any]] = {
+    "add": lambda index: index.add(toy.records(3, 50)),
+    "replace": lambda index: index.update([{"_id": f"d{n}", "text": "new"} for n in (0, 12)]),
+    "delete": lambda index: index.delete(["d0", "d12"]),
+    "compact": lambda index: index.compact(),
+}
+
+
+def killed(place: Path, monkeypatch: pytest.MonkeyPatch, way: str, step: int) -> None:
+    """Stopped at calls that make something durable or visible, or remove it."""
+    base = toy.live(place / "base", toy.records(10))
+    base.add(toy.records(4, 10))
+    old, kinds = content(place / "base"), set()
+    for moment in range(0, 1000, step):
+        folder = place / f"{moment}"
+        shutil.copytree(place / "base", folder)
+        index = LiveIndex(folder, encoder=toy.stub())
+        with monkeypatch.context() as patched:
+            stop_at(moment, patched)
+            try:
+                WAYS[way](index)
+                stopped = False
+            except KeyboardInterrupt:
+                stopped = True
+        found = content(folder)
+        if not stopped:
+            break
+        kinds.add(found)
+        # The object that was stopped and one that is opened later can both go on.
+        for again in (LiveIndex(folder, encoder=toy.stub()), index):
+            again.refresh()
+            assert again.add([f"one more {id(again)}"])
+    assert kinds <= {old, found} and moment > 4
+    if way != "compact":  # which changes nothing that can be seen
+        assert old in kinds and old != found
+
+
+def test_killed_at_some_moments_it_is_the_old_or_the_new_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, monkeypatch, "replace", 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_killed_at_any_moment_it_is_the_old_or_the_new_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    killed(tmp_path, monkeypatch, way, 1)
+
+
+def stop_at(moment: int, patched: pytest.MonkeyPatch) -> None:
+    count = 0
+    for name in ("fsync", "rename", "replace", "unlink"):
+        whole = getattr(os, name)
+
+        def stopping(*words: Any, _whole: Any = whole, **named: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > moment:
+                raise KeyboardInterrupt
+            return _whole(*words, **named)
+
+        patched.setattr(os, name, stopping)
+
+
+def content(folder: Path) -> Any:
+    index = LiveIndex(folder, encoder=toy.stub())
+    artifacts.load(folder).verify()
+    hits = index.search(QUESTIONS[:1], 100)[0]
+    return tuple(sorted((hit.id, hit.text, round(hit.score, 5)) for hit in hits))
+
+
+def test_a_large_segment_is_searched_by_scann(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below 20,000 rows ScaNN scores all rows, so that its answers are exact here."""
+    exact = toy.live(tmp_path / "exact", toy.records(300))
+    real = segment.write
+    monkeypatch.setattr(segment, "write", lambda *words: real(*words, large=100))
+    index = toy.live(tmp_path / "scann", toy.records(300))
+    assert index.snapshot.segments[0].scann is not None
+    for few in (5_000, 0):
+        monkeypatch.setattr(nearest, "_FEW", few)
+        for where in (None, {"lang": "en"}, {"year": 2003, "lang": "de"}):
+            got, expected = (answers(i, hybrid=0, where=where) for i in (index, exact))
+            assert [[n for n, _ in hits] for hits in got] == [[n for n, _ in h] for h in expected]
+    for each in (index, exact):
+        each.delete([f"d{n}" for n in range(0, 300, 4)])
+        each.add(toy.records(10, 400))
+    assert [h[0] for h in answers(index)] == [h[0] for h in answers(exact)]

@@ -1,0 +1,129 @@
+"""AugQ's and PAQ's published files, in tiny copies of their exact layouts, and The Pile's parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from qac_jax.formats.records import Records
+from qac_jax.pipeline import stage
+from qac_jax.queries.filtering import Filter
+from qac_jax.stages.generate import Generate
+from qac_jax.stages.prepare import Prepare
+from qac_jax.text.preparing import Cutting
+
+
+# memray/AugTriever-AugQ-CC: id, text, title, meta, outputs; a document may lack an output.
+AUGQ: list[dict[str, Any]] = [
+    {
+        "id": "a1",
+        "text": "Copper conducts heat.\nIt is soft.",
+        "title": "Copper",
+        "meta": {"pile_set_name": "Pile-CC"},
+        "outputs": {
+            "T03B-topic": "copper",
+            "T03B-title": "A soft metal",
+            "T03B-absum": "Copper is soft.",
+            "T03B-exsum": "It is soft.",
+            "D2Q-t2q": "what does copper conduct",
+            "D2Q-a2t": "Copper",
+            "D2Q-r2t": "Heat",
+        },
+    },
+    {
+        "id": "a2",
+        "text": "Iron rusts.",
+        "title": None,
+        "meta": {"pile_set_name": "Pile-CC"},
+        "outputs": {"T03B-topic": "iron", "T03B-title": "", "D2Q-t2q": None},
+    },
+]
+# PAQ_passages.tsv is as DPR's Wikipedia; PAQ.metadata.jsonl has a line a question.
+PASSAGES = 'id\ttext\ttitle\n1\t"Paris is a ""city""."\tParis\n2\tIt lies on the Seine.\tParis\n'
+METADATA: list[dict[str, Any]] = [
+    {
+        "question": "what is paris",
+        "subsets": ["L1"],
+        "answer": ["a city"],
+        "passage_score": "-0.2",
+        "answers": [
+            {"text": "a city", "passage_id": "1", "offset": 9, "extractor": "L"},
+            {"text": "city", "passage_id": "1", "offset": 12, "extractor": "NE"},
+        ],
+    },
+    {
+        "question": "where is paris",
+        "subsets": ["NE"],
+        "answer": ["the seine"],
+        "passage_score": "-0.9",
+        "answers": [{"text": "the Seine", "passage_id": "2", "offset": 11, "extractor": "NE"}],
+    },
+]
+
+
+def lines(path: Path, records: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def prepared(folder: Path, documents: str, **settings: Any) -> Any:
+    made = Prepare(documents=documents, shards=1, cutting=Cutting(cut="none"), **settings)
+    return stage.execute(made, folder / "passages")
+
+
+def imported(folder: Path, queries: str, origin: str) -> dict[str, dict[str, list[str]]]:
+    """Passage -> origin -> texts."""
+    made = stage.execute(
+        Generate(
+            passages=str(folder / "passages"),
+            imported=queries,
+            origin=origin,
+            filter=Filter(drop_repeats=False),
+        ),
+        folder / "contexts",
+    )
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in Records(made):
+        of = found.setdefault(record["_id"], {})
+        for context in record["contexts"]:
+            of.setdefault(context["origin"], []).append(context["text"])
+    return found
+
+
+def test_augq(tmp_path: Path) -> None:
+    path = lines(tmp_path / "augq.jsonl", AUGQ)
+    passages = list(Records(prepared(tmp_path, path, format="jsonl")))
+    assert [p["text"] for p in passages] == [record["text"] for record in AUGQ]
+    first, second = imported(tmp_path, path, "tqgen_").values()
+    assert first == {
+        "tqgen_topic": ["copper"],
+        "tqgen_title": ["A soft metal"],
+        "tqgen_absum": ["Copper is soft."],
+        "tqgen_exsum": ["It is soft."],
+        "qgen_d2q": ["what does copper conduct"],
+        "D2Q-a2t": ["Copper"],
+        "D2Q-r2t": ["Heat"],
+    }
+    assert second == {"tqgen_topic": ["iron"]}
+
+
+def test_paq(tmp_path: Path) -> None:
+    (tmp_path / "PAQ_passages.tsv").write_text(PASSAGES)
+    prepared(tmp_path, str(tmp_path / "PAQ_passages.tsv"), format="dpr")
+    path = lines(tmp_path / "PAQ.metadata.jsonl", METADATA)
+    assert imported(tmp_path, path, "paq") == {
+        "1": {"paq": ["what is paris"]},
+        "2": {"paq": ["where is paris"]},
+    }
+
+
+def test_one_part_of_the_pile(tmp_path: Path) -> None:
+    records = [
+        {"text": "Kept.", "meta": {"pile_set_name": "Pile-CC"}},
+        {"text": "Another part.", "meta": {"pile_set_name": "Github"}},
+    ]
+    path = lines(tmp_path / "00.jsonl", records)
+    made = prepared(tmp_path, path, format="jsonl", options="source=Pile-CC")
+    assert [p["text"] for p in Records(made)] == ["Kept."]
+    assert made.info["left_out"] == {"documents of other sources": 1}
