@@ -29,6 +29,7 @@ BENCHMARKS = {
 _OTHERS = {
     **recipes.SUMMARIES,
     "inspect": "an artefact → its kind, its origin, its first items",
+    "compact": "a living index → the same with few segments, without what was deleted",
     "doctor": "checks that every part of this installation works",
     "bench": "measures speed against a peer library in the same run",
 }
@@ -67,9 +68,12 @@ def _dispatch(arguments: list[str]) -> int:
         "doctor": _doctor,
         "bench": _bench,
         "search": _search,
+        "compact": _compact,
     }
     if verb in others:
         return others[verb](rest)
+    if verb == "index" and _has(rest, "--add", "--delete", "--replace"):
+        return _change_index(rest)
     if verb == "evaluate":
         verb = _evaluating(rest)
     if verb in verbs.stages():
@@ -159,11 +163,35 @@ def _stage(verb: str, arguments: list[str]) -> int:
     return 0
 
 
+def _has(arguments: Sequence[str], *names: str) -> bool:
+    return any(word.split("=")[0] in names for word in arguments)
+
+
+def _change_index(arguments: list[str]) -> int:
+    """Adds to a living index, or deletes from it."""
+    from qac_jax.live import command
+
+    parser = flags.parser("index", command.ABOUT, command.EXAMPLE)
+    command.add_flags(parser)
+    return command.change(parser.parse_all(arguments))
+
+
+def _compact(arguments: list[str]) -> int:
+    parser = flags.parser("compact", _OTHERS["compact"], "qac compact out/live")
+    parser.add_argument("folder", metavar="FOLDER", help="living index")
+    parser.add_argument("--full", action="store_true", help="merge large segments too")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_all(arguments)
+    from qac_jax.live import command
+
+    return command.compact(options.folder, options.full, options.json)
+
+
 def _search(arguments: list[str]) -> int:
     """Answers a question on the screen; with --out it is a stage like the others."""
     from qac_jax.stages import search
 
-    if any(word.split("=")[0] in ("--out", "--dry_run") for word in arguments):
+    if _has(arguments, "--out", "--dry_run"):
         return _stage("search", arguments)
     parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
     search.add_flags(parser)

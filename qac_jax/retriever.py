@@ -6,7 +6,8 @@
     retriever.index(["Bees make honey.", "Granite is a hard stone."])
     retriever.search("Who makes honey?", k=1)
 
-It runs the stages `embed`, `index`, `search` and `export`.
+It runs the stages `embed`, `index`, `search` and `export`. From the first `add`, `update`, `delete`
+or filter on, its index is a living one (`live/index.py`).
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
-from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
+from qac_jax.inference.reranker import Reranker
+from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
+from qac_jax.live import convert, filters, manifest
+from qac_jax.live.index import LiveIndex
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval import hybrid
+from qac_jax.retrieval import hybrid, reranking
 from qac_jax.retrieval import index as index_files
 from qac_jax.retrieval import texts as text_files
 from qac_jax.retrieval.hits import Hit
+from qac_jax.retrieval.settings import Fusion
 from qac_jax.stages import embed, export, index
 
 
@@ -45,6 +50,9 @@ __all__ = ["Hit", "Passage", "Retriever"]
 Place = str | os.PathLike[str]
 # A text, or a record such as {"_id": "d7", "title": "Bees", "text": "Bees make honey."}.
 Passage = str | Mapping[str, Any]
+
+# Hits that a cross-encoder reads for a question.
+_RERANKED = 100
 
 # The parts of a folder that `save` writes.
 _MODEL, _TEXTS, _VECTORS, _INDEX = "model", "texts", "vectors", "index"
@@ -70,7 +78,7 @@ class Retriever:
         self,
         encoder: Encoder,
         place: Path,
-        searched: index_files.Index | hybrid.Hybrid | None = None,
+        searched: index_files.Index | hybrid.Hybrid | LiveIndex | None = None,
         *,
         bars: bool | None = None,
     ):
@@ -79,6 +87,7 @@ class Retriever:
         self._place = place
         self._index = searched
         self._bars = sys.stderr.isatty() if bars is None else bars
+        self._rerankers: dict[str, Reranker] = {}
         self._remove: weakref.finalize | None = None  # deletes its temporary index
 
     @classmethod
@@ -92,7 +101,8 @@ class Retriever:
         progress_bars: bool | None = None,
     ) -> Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
-        a name at the Hub ("owner/name@revision"), an index (dense or hybrid), or what `save` wrote.
+        a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), or what
+        `save` wrote. What is added to a living index, or deleted from it, changes its folder.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean" …) and
         max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
@@ -105,7 +115,8 @@ class Retriever:
             if (place / _INDEX / artifacts.COMMIT).exists():
                 model, place = model or place / _MODEL, place / _INDEX
             record = artifacts.peek(place)
-            if record is None or record["kind"] not in (index_files.KIND, hybrid.KIND):
+            kinds = (index_files.KIND, hybrid.KIND, manifest.KIND)
+            if record is None or record["kind"] not in kinds:
                 place = names.folder(place)
                 return cls(Encoder.load(place, options), place, bars=bars)
             if options != AS_IN_FOLDER:
@@ -114,8 +125,12 @@ class Retriever:
                     "out pooling and max_length"
                 )
             artifact, moved = artifacts.load(place), os.fspath(model)
-            hybrids = artifact.kind == hybrid.KIND
-            loaded = (hybrid.Hybrid if hybrids else index_files.Index)(artifact, encoder=moved)
+            loaded: Any
+            if artifact.kind == manifest.KIND:
+                loaded = LiveIndex(place, encoder=moved)
+            else:
+                hybrids = artifact.kind == hybrid.KIND
+                loaded = (hybrid.Hybrid if hybrids else index_files.Index)(artifact, encoder=moved)
             known = Path(index_files.place_of_encoder(artifact, moved))
             return cls(loaded.encoder, known, loaded, bars=bars)
 
@@ -169,12 +184,39 @@ class Retriever:
 
     @overload
     def search(  # type: ignore[overload-overlap]  # str is a Sequence[str]
-        self, question: str, k: int = ...
+        self,
+        question: str,
+        k: int = ...,
+        *,
+        where: filters.Where | None = ...,
+        hybrid: float | None = ...,
+        rerank: str | Reranker = ...,
     ) -> list[Hit]: ...
     @overload
-    def search(self, question: Sequence[str], k: int = ...) -> list[list[Hit]]: ...
-    def search(self, question: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
-        """The best k passages for a question, best first; for several questions, a list of each."""
+    def search(
+        self,
+        question: Sequence[str],
+        k: int = ...,
+        *,
+        where: filters.Where | None = ...,
+        hybrid: float | None = ...,
+        rerank: str | Reranker = ...,
+    ) -> list[list[Hit]]: ...
+    def search(
+        self,
+        question: str | Sequence[str],
+        k: int = 10,
+        *,
+        where: filters.Where | None = None,
+        hybrid: float | None = None,
+        rerank: str | Reranker = "",
+    ) -> list[Hit] | list[list[Hit]]:
+        """The best k passages for a question, best first; for several questions, a list of each.
+
+        where: a filter of metadata, such as {"lang": "en", "year": (">=", 2020)}. hybrid: the
+        weight of BM25's score, 0 to 1 (None: that of the index). rerank: a cross-encoder, or its
+        folder or name, that reranks the top 100.
+        """
         if self._index is None:
             raise UserError(
                 "the retriever has no passages to search; give it some with .index(texts), or "
@@ -182,10 +224,61 @@ class Retriever:
             )
         if k < 1:
             raise UserError(f"k={k}; expected at least one passage")
+        questions = [question] if isinstance(question, str) else list(question)
+        first = max(k, _RERANKED) if rerank else k
         with _progress_shown(self._bars):
-            if isinstance(question, str):
-                return self._index.ask([question], k)[0]
-            return self._index.ask(list(question), k)
+            if where is not None or hybrid is not None or isinstance(self._index, LiveIndex):
+                answers = self._living().search(questions, first, where=where, hybrid=hybrid)
+            else:
+                answers = self._index.ask(questions, first)
+            if rerank:
+                model = self._reranker(rerank)
+                pairs = zip(questions, answers, strict=True)
+                answers = [reranking.hits(text, hits, model)[:k] for text, hits in pairs]
+        return answers[0] if isinstance(question, str) else answers
+
+    def add(self, passages: Iterable[Passage], *, replace: bool = False) -> list[str]:
+        """Adds passages, as of `index`; returns their ids. Ids that are there already are refused,
+        or with `replace` these passages are replaced."""
+        with _progress_shown(self._bars):
+            return self._living().add(passages, replace=replace)
+
+    def update(self, passages: Iterable[Passage]) -> list[str]:
+        """Replaces the passages with these ids, which must be there."""
+        with _progress_shown(self._bars):
+            return self._living().update(passages)
+
+    def delete(self, ids: Iterable[str]) -> list[str]:
+        """Deletes passages by their ids, which must be there."""
+        with _progress_shown(self._bars):
+            return self._living().delete(ids)
+
+    def _living(self) -> LiveIndex:
+        """The index as one that can change: a copy in a temporary folder, until it is saved."""
+        if isinstance(self._index, LiveIndex):
+            return self._index
+        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
+        remove = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        if self._index is None:
+            self._write_model(root / _MODEL)
+            settings = convert.settings_for(root / _MODEL, self.encoder, fusion=Fusion(weight=0.0))
+            made = LiveIndex.create(root / _INDEX, settings, encoder=self.encoder)
+        else:
+            source = self._index.artifact
+            made = convert.living(
+                source, root / _INDEX, encoder=self.encoder, moved=str(self._place)
+            )
+        if self._remove is not None:
+            self._remove()
+        self._index, self._remove = made, remove
+        return made
+
+    def _reranker(self, model: str | Reranker) -> Reranker:
+        if not isinstance(model, str):
+            return model
+        if model not in self._rerankers:
+            self._rerankers[model] = Reranker.load(model, RerankerOptions(max_length=0))
+        return self._rerankers[model]
 
     def save(self, folder: Place, *, name: str = "", license: str = "") -> None:
         """Writes a folder that `load` takes: the model alone as a sentence-transformers folder
@@ -200,8 +293,11 @@ class Retriever:
             target.mkdir(parents=True, exist_ok=True)
             part = target / f".{_INDEX}.part"
             self._export(target / _MODEL, name or target.name, license)
-            self._save_texts(target / _TEXTS)
-            shutil.copytree(self._index.artifact.path, part)
+            if isinstance(self._index, LiveIndex):
+                self._index.copy(part)
+            else:
+                self._save_texts(self._index.artifact, target / _TEXTS)
+                shutil.copytree(self._index.artifact.path, part)
             # Last, so that a folder with an index is complete.
             part.rename(target / _INDEX)
 
@@ -297,11 +393,10 @@ class Retriever:
             )
             execute(stage, folder)
 
-    def _save_texts(self, folder: Path) -> None:
+    def _save_texts(self, searched: artifacts.Artifact, folder: Path) -> None:
         """The texts of the passages in one artefact, where the index looks for them."""
-        assert self._index is not None
-        known = self._index.artifact.info["texts"]
-        texts = text_files.find(known[0], self._index.artifact.path) if len(known) == 1 else None
+        known = searched.info["texts"]
+        texts = text_files.find(known[0], searched.path) if len(known) == 1 else None
         if texts is None:
             raise UserError(
                 "the passages' texts are not in one place that is still there; make the index "

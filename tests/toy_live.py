@@ -13,7 +13,7 @@ from toy_retrieval import WORDS
 
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
-from qac_jax.live.manifest import Settings
+from qac_jax.live.manifest import LiveSettings
 from qac_jax.retrieval.texts import passage_text
 
 
@@ -55,7 +55,7 @@ def stub() -> Encoder:
     return cast(Encoder, StubEncoder())
 
 
-SETTINGS = Settings({"path": "stub", "options": {}}, WIDTH, cosine=True)
+SETTINGS = LiveSettings({"path": "stub", "options": {}}, WIDTH, cosine=True)
 
 
 def records(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def records(count: int, start: int = 0) -> list[dict[str, Any]]:
 
 def live(folder: Path, passages: Sequence[Mapping[str, Any]] = (), **changes: Any) -> LiveIndex:
     """A new index that has some passages."""
-    settings = Settings(**{**vars(SETTINGS), **changes})
+    settings = LiveSettings(**{**vars(SETTINGS), **changes})
     made = LiveIndex.create(folder, settings, encoder=stub())
     if passages:
         made.add(passages)

@@ -36,7 +36,7 @@ def repeated(hashes: np.ndarray) -> np.ndarray:
 def repeated_id(name: str, where: str) -> UserError:
     """What every index says of an id that occurs twice."""
     return UserError(
-        f"the id {name!r} is {where}; ids of passages must differ: leave it out, or replace the "
+        f"the id {name!r} {where}; ids of passages must differ: leave it out, or replace the "
         "passage by an update"
     )
 
@@ -46,7 +46,7 @@ def check_once(ids: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in ids:
         if name in seen:
-            raise repeated_id(name, "given twice")
+            raise repeated_id(name, "is given twice")
         seen.add(name)
 
 

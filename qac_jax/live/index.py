@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from qac_jax.errors import UserError
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live import manifest, merging, segment
 from qac_jax.live.filters import Where
-from qac_jax.live.manifest import KIND, Listed, Manifest, Settings
+from qac_jax.live.manifest import KIND, Listed, LiveSettings, Manifest
 from qac_jax.live.passages import (
     Passage,
     check_known,
@@ -57,7 +58,7 @@ class LiveIndex:
 
     @classmethod
     def create(
-        cls, folder: str | os.PathLike[str], settings: Settings, *, encoder: str | Encoder = ""
+        cls, folder: str | os.PathLike[str], settings: LiveSettings, *, encoder: str | Encoder = ""
     ) -> LiveIndex:
         """An index without passages, in a new or empty folder."""
         place = Path(folder)
@@ -65,6 +66,10 @@ class LiveIndex:
             raise UserError(f"{place} exists and is not empty; choose another folder")
         settings.analyzer()  # refuses an unknown language
         place.mkdir(parents=True, exist_ok=True)
+        known = settings.encoder
+        if os.path.isdir(known["path"]):  # both folders may be moved together
+            relative = os.path.relpath(known["path"], os.path.abspath(place))
+            settings = dataclasses.replace(settings, encoder={**known, "relative": relative})
         manifest.commit(place, Manifest(1, (), 0, 0), {}, settings)
         return cls(place, encoder=encoder)
 
@@ -76,7 +81,7 @@ class LiveIndex:
         return Encoder.remembered(self.settings.encoder, place)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> LiveSettings:
         return self.snapshot.settings
 
     def __len__(self) -> int:
@@ -115,6 +120,13 @@ class LiveIndex:
         record = artifacts.peek(self.folder)
         known = record and record.get("kind") == KIND and record["info"]["manifest"]["version"]
         return bool(known) and (version is None or known != version.version)
+
+    def copy(self, folder: str | os.PathLike[str]) -> None:
+        """A copy of the newest version, which is a living index of its own."""
+        with artifacts.locked(self.folder):
+            self.refresh()
+            ignored = shutil.ignore_patterns(artifacts.LOCK)
+            shutil.copytree(self.folder, folder, ignore=ignored)
 
     def search(
         self,

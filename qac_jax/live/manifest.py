@@ -28,7 +28,7 @@ SCHEMA = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class LiveSettings:
     """What a living index keeps for all of its life."""
 
     encoder: dict[str, Any]  # as an artefact of vectors stores it
@@ -43,7 +43,7 @@ class Settings:
         return Analyzer(self.stemmer, self.stop_words)
 
     @classmethod
-    def of(cls, known: dict[str, Any]) -> Settings:
+    def of(cls, known: dict[str, Any]) -> LiveSettings:
         parts = {"fusion": Fusion(**known["fusion"]), "scoring": Scoring(**known["scoring"])}
         return cls(**{**known, **parts})
 
@@ -79,7 +79,7 @@ class Manifest:
 
 
 def commit(
-    folder: Path, manifest: Manifest, opened: dict[str, Segment], settings: Settings
+    folder: Path, manifest: Manifest, opened: dict[str, Segment], settings: LiveSettings
 ) -> None:
     """Makes a version the index: everything it names must be on the disk."""
     files: dict[str, Any] = {}
@@ -117,9 +117,9 @@ def commit(
     segments.sync(folder)
 
 
-def settings_of(artifact: Artifact) -> Settings:
-    names = [field.name for field in dataclasses.fields(Settings)]
-    return Settings.of({name: artifact.info[name] for name in names})
+def settings_of(artifact: Artifact) -> LiveSettings:
+    names = [field.name for field in dataclasses.fields(LiveSettings)]
+    return LiveSettings.of({name: artifact.info[name] for name in names})
 
 
 def tombstones_name(name: str, number: int) -> str:

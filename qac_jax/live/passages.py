@@ -90,7 +90,7 @@ def check_new(names: Sequence[str], base: Snapshot, place: object) -> None:
     """Raises UserError for an id that the index has."""
     for name, row in zip(names, base.rows_of(names), strict=True):
         if row >= 0:
-            raise identities.repeated_id(name, f"in {place} already")
+            raise identities.repeated_id(name, f"is in {place} already")
 
 
 def check_known(names: Sequence[str], base: Snapshot, place: object) -> None:

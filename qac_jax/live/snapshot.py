@@ -12,7 +12,7 @@ import numpy as np
 
 from qac_jax.live import filters, manifest, nearest
 from qac_jax.live.filters import Where
-from qac_jax.live.manifest import Manifest, Settings
+from qac_jax.live.manifest import LiveSettings, Manifest
 from qac_jax.live.segment import Segment
 from qac_jax.live.words import Words
 from qac_jax.retrieval import fusion
@@ -36,7 +36,7 @@ class Snapshot:
     """Rows are numbered across the segments, in the order in which passages were added."""
 
     def __init__(
-        self, folder: Path, version: Manifest, segments: Sequence[Segment], settings: Settings
+        self, folder: Path, version: Manifest, segments: Sequence[Segment], settings: LiveSettings
     ):
         self.manifest, self.segments, self.settings = version, segments, settings
         self.alive = [manifest.alive(folder, entry) for entry in version.segments]

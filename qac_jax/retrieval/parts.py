@@ -16,7 +16,7 @@ from etils import epath
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.formats.identities import IdSet
+from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.retrieval import scann_index, texts
 from qac_jax.retrieval.ids import Ids
 from qac_jax.retrieval.index import Index
@@ -92,10 +92,7 @@ def check_alike(base: Index, added: Artifact, width: int) -> None:
     known = IdSet(base.ids)
     for name in Ids(added):
         if name in known:
-            raise UserError(
-                f"passage {name!r} of {added.path} is in {base.artifact.path} already; "
-                "leave it out of the new passages"
-            )
+            raise repeated_id(name, f"of {added.path} is in {base.artifact.path} already")
 
 
 def encoder_of(added: Artifact) -> dict[str, Any]:

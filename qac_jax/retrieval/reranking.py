@@ -121,7 +121,7 @@ def _followed(ranking: Ranking, rest: Sequence[str]) -> Ranking:
     return runs.ranked((*ranking.ids, *rest), [*ranking.scores.tolist(), *below])
 
 
-def hits(question: str, candidates: Sequence[Hit], model: str) -> list[Hit]:
+def hits(question: str, candidates: Sequence[Hit], model: str | Reranker) -> list[Hit]:
     """Hits for a question in the cross-encoder's order, with its log-odds as scores."""
     if not candidates:
         return []
@@ -131,7 +131,9 @@ def hits(question: str, candidates: Sequence[Hit], model: str) -> list[Hit]:
             "them back or build the index again"
         )
     read = [texts.passage_text(dataclasses.asdict(hit)) for hit in candidates]
-    reranker = Reranker.load(model, RerankerOptions(max_length=0))
+    reranker = model
+    if isinstance(reranker, str):
+        reranker = Reranker.load(reranker, RerankerOptions(max_length=0))
     reads_scores = reranker.module.reads_scores
     standing = shares([hit.score for hit in candidates]) if reads_scores else None
     odds = reranker.score([question] * len(candidates), read, standing)

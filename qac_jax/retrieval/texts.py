@@ -19,6 +19,7 @@ from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.files import Piece, expand, plain_name, text_lines
 from qac_jax.formats.files import find as find_file
+from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import write_records
@@ -55,12 +56,20 @@ def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
 def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact:
     """Writes records as an artefact inside the folder of another one."""
     with artifacts.create(folder, kind=KIND, replace=True) as writer:
-        write_records(writer, records)
+        write_records(writer, _once(records))
         if not writer.count:
             raise UserError("there are no texts in the input; check the path and its format")
     # The lock has the process's number, which would make the folder differ from run to run.
     (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
     return artifacts.load(folder)
+
+
+def _once(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    known = IdSet()
+    for record in records:
+        if not known.add(str(record["_id"])):
+            raise repeated_id(record["_id"], "is given twice")
+        yield record
 
 
 def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:

@@ -163,7 +163,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "question", nargs="*", metavar="QUESTION", help="question to answer on screen"
     )
     parser.add_argument(
-        "--index", metavar="DIR", required=True, help="index: dense, BM25 or hybrid"
+        "--index", metavar="DIR", required=True, help="index: dense, BM25, hybrid or living"
     )
     parser.add_argument("--queries", metavar="FILE", help="queries, instead of a question")
     parser.add_argument("--run", metavar="FILE", help="write the TREC run to this file")
@@ -182,6 +182,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         default="",
         help="cross-encoder that reranks the top 100",
+    )
+    parser.add_argument(
+        "--where",
+        metavar="JSON",
+        default="",
+        help='of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}',
+    )
+    parser.add_argument(
+        "--hybrid", type=float, metavar="W", help="of a living index: weight of BM25's score"
     )
     parser.add_argument("--json", action="store_true", help="print hits as JSON")
 
@@ -217,13 +226,14 @@ def answer(options: argparse.Namespace) -> int:
 
 
 def _ask(options: argparse.Namespace, question: str) -> int:
+    from qac_jax.live import command
     from qac_jax.retrieval import search
 
     k = 10 if options.k is None else options.k
     if k < 1:
         raise UserError(f"k={k}; expected at least one passage")
-    index = search.open_index(options.index, options.encoder)
-    hits = index.ask([question], max(k, _READ_AGAIN) if options.reranker else k)[0]
+    first = max(k, _READ_AGAIN) if options.reranker else k
+    hits, missing = command.hits(options, question, first)
     if options.reranker:
         from qac_jax.retrieval import reranking
 
@@ -236,6 +246,6 @@ def _ask(options: argparse.Namespace, question: str) -> int:
         print(json.dumps(records, ensure_ascii=False))
     else:
         print(search.shown(question, hits))
-    for place in index.texts.missing:
+    for place in missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")
     return 0

@@ -1,0 +1,182 @@
+"""A living index with the passages of another artefact: an index of any kind, vectors, passages.
+
+Vectors are taken over where the artefact has them; else the texts are encoded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from qac_jax import progress
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.formats.records import Records
+from qac_jax.inference import encoder as encoders
+from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
+from qac_jax.live.index import LiveIndex
+from qac_jax.live.manifest import LiveSettings
+from qac_jax.live.passages import Record
+from qac_jax.retrieval import hybrid, index, parts, texts, vectors
+from qac_jax.retrieval.bm25 import Scoring
+from qac_jax.retrieval.hits import Texts
+from qac_jax.retrieval.hybrid import Hybrid
+from qac_jax.retrieval.index import Index
+from qac_jax.retrieval.settings import Fusion
+from qac_jax.retrieval.vectors import Vectors
+
+
+KINDS = (index.KIND, hybrid.KIND, vectors.KIND)
+# Passages that are read and added together.
+_TOGETHER = 1 << 14
+_SCANN_VECTORS = "dataset.npy"
+
+
+def settings_for(
+    place: str | os.PathLike[str], encoder: Encoder, *, fusion: Fusion | None = None
+) -> LiveSettings:
+    """Of a new index with the encoder of a folder (or of its name)."""
+    known = encoders.memory(place, AS_IN_FOLDER, BY_DEVICE, {})
+    cosine = encoder.module.config.normalize
+    return LiveSettings(known, encoder.width, cosine, fusion or Fusion())
+
+
+def settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSettings:
+    """As those of an index or of vectors: same encoder, same weight, same words."""
+    known = {**artifact.info["encoder"], "path": os.path.abspath(place)}
+    known.pop("relative", None)
+    if artifact.kind == vectors.KIND:
+        known = {**known, "identity": parts.encoder_of(artifact)["identity"]}
+    # The answers of a dense index stay those of its vectors, unless a weight is given.
+    fusion, scoring, words = Fusion(weight=0.0), Scoring(), {}
+    if artifact.kind == hybrid.KIND:
+        opened = Hybrid(artifact)
+        fusion, lexical = opened.settings, opened.parts.bm25.description
+        scoring = Scoring(lexical["k1"], lexical["b"], lexical["variant"])
+        words = {name: lexical[name] for name in ("stemmer", "stop_words")}
+    cosine = encoder.module.config.normalize
+    return LiveSettings(known, encoder.width, cosine, fusion, scoring, **words)
+
+
+def place_of(artifact: Artifact, moved: str = "") -> str:
+    """Where the encoder of an index or of vectors is."""
+    return index.place_of_encoder(artifact, moved)
+
+
+def living(
+    source: Artifact,
+    folder: str | os.PathLike[str],
+    *,
+    encoder: Encoder | None = None,
+    moved: str = "",
+) -> LiveIndex:
+    """A new living index with all passages of an index or of vectors."""
+    place = place_of(source, moved)
+    encoder = encoder or Encoder.remembered(source.info["encoder"], place)
+    made = LiveIndex.create(folder, settings_of(source, encoder, place), encoder=encoder)
+    add(made, source)
+    return made
+
+
+def add(
+    live: LiveIndex, source: Artifact | str, *, format: str = "auto", replace: bool = False
+) -> int:
+    """Adds an artefact's passages, or those of a corpus; returns their number.
+
+    One change for every 16,384 passages: interrupted, it has added the first of these.
+    """
+    count = 0
+    total = source.count if isinstance(source, Artifact) else None
+    with progress.Bar("index", total=total, unit="passages") as bar:
+        for records, known in _read(live, source, format):
+            live.add(records, known, replace=replace)
+            count += len(records)
+            bar.advance(len(records))
+    if count > _TOGETHER:
+        live.compact()
+    return count
+
+
+def _read(
+    live: LiveIndex, source: Artifact | str, format: str
+) -> Iterator[tuple[list[Record], np.ndarray | None]]:
+    """Records and their vectors, where these are known."""
+    if isinstance(source, str):
+        for records in _groups(texts.read_passages(source, format)):
+            yield records, None
+        return
+    if source.kind == texts.KIND:
+        for records in _groups(iter(Records(source))):
+            yield records, None
+        return
+    if source.kind not in KINDS:
+        raise UserError(
+            f"{source.path} is of kind {source.kind!r}; give passages, vectors, an index or a file"
+        )
+    _check_encoder(live, source)
+    known = _vectors_of(source)
+    if known is not None and known.width != live.settings.dimension:
+        raise UserError(
+            f"{source.path} has vectors of {known.width} dimensions and {live.folder} of "
+            f"{live.settings.dimension}; embed the passages with the encoder of the latter"
+        )
+    start = 0
+    for records in _groups(_records_of(source)):
+        stop = start + len(records)
+        yield records, None if known is None else known.read(start, stop).astype(np.float32)
+        start = stop
+
+
+def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
+    group: list[Record] = []
+    for record in records:
+        group.append(record)
+        if len(group) == _TOGETHER:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _records_of(source: Artifact) -> Iterator[Record]:
+    known = source.info["texts"]
+    locations = [{**known, "rows": source.count}] if isinstance(known, dict) else known
+    passages = Texts(locations, source.path)
+    for row in range(source.count):
+        record = passages.record(row)
+        if record is None:
+            raise UserError(
+                f"the texts of {source.path} are not at {passages.missing[0]} any more; put them "
+                "back or make it again"
+            )
+        yield record
+
+
+def _vectors_of(source: Artifact) -> Vectors | None:
+    """None where ScaNN keeps them in another precision only."""
+    if source.kind == vectors.KIND:
+        return Vectors.of(source)
+    dense = Index.load(source.path / hybrid.DENSE) if source.kind == hybrid.KIND else Index(source)
+    if dense.description["method"] == index.EXACT:
+        return dense.vectors
+    folders = [Path(os.fspath(dense.artifact.path)) / name for name in dense.description["parts"]]
+    files = [folder / _SCANN_VECTORS for folder in folders]
+    return Vectors([str(file) for file in files]) if all(map(Path.exists, files)) else None
+
+
+def _check_encoder(live: LiveIndex, source: Artifact) -> None:
+    ours, theirs = live.settings.encoder, source.info["encoder"]
+    if source.kind == vectors.KIND:
+        if source.info["side"] != "passage":
+            raise UserError(f"{source.path} holds vectors of queries; give vectors of passages")
+        theirs = parts.encoder_of(source)
+    both = [known.get("identity") for known in (ours, theirs)]
+    if all(both) and both[0] != both[1]:
+        raise UserError(
+            f"{source.path} was made with another encoder than {live.folder}; embed its passages "
+            "with the same one"
+        )
