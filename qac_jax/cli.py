@@ -64,6 +64,7 @@ def _dispatch(arguments: list[str]) -> int:
     others: dict[str, Callable[[list[str]], int]] = {
         "run": recipes.run,
         "plan": recipes.plan,
+        "recipes": recipes.list_all,
         "inspect": _inspect,
         "doctor": _doctor,
         "bench": _bench,

@@ -17,14 +17,12 @@ from typing import Any
 
 import gin
 
-from qac_jax import fields, gin_guard
+from qac_jax import fields, gin_files, gin_guard
 from qac_jax.errors import UserError, nearest
 
 
 assert importlib.util
 
-# Gin files are searched for in the working folder, the checkout and its gin_configs.
-_CHECKOUT = Path(__file__).parent.parent
 # A word, a path or a name such as shipped:minilm: no valid gin by itself.
 _BARE = re.compile(r"[A-Za-z_/~][\w.:/~+-]*|\.{1,2}/[\w.:/~+-]*")
 _IN_CALL, _IN_FILE = "\n  In call to configurable", "\n  In "
@@ -150,14 +148,16 @@ def text() -> str:
 
 @functools.cache
 def _search_paths(extra: tuple[str, ...]) -> tuple[str, ...]:
-    return (*extra, str(_CHECKOUT), str(_CHECKOUT / "gin_configs"))
+    """The user's folders, and gin_configs by name and by what is in it."""
+    folder = gin_files.folder()
+    return (*extra, str(folder.parent), str(folder))
 
 
 def _resolve(file: str, search_paths: Sequence[str]) -> str:
     """The file itself, or the one of this name on a search path."""
     places = [Path(file), *(Path(p) / file for p in _search_paths(tuple(search_paths)))]
     if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
-        places.append(_CHECKOUT / "gin_configs" / "recipes" / f"{file}.gin")
+        places.append(gin_files.folder() / "recipes" / f"{file}.gin")
     for place in places:
         if place.is_file():
             try:

@@ -1,4 +1,4 @@
-"""The verbs about recipes: `qac run`, `qac plan`.
+"""The verbs about recipes: `qac run`, `qac plan`, `qac recipes`.
 
 Heavy imports happen inside the functions, so that `--help` answers at once.
 """
@@ -11,15 +11,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from qac_jax import flags, progress
+from qac_jax import flags, gin_files, progress
 from qac_jax.errors import UserError
 
 
 SUMMARIES = {
     "run": "a recipe (or grid) → its artefacts; finished stages are skipped",
     "plan": "a recipe → its cost: steps, tokens, FLOPs, memory, hours",
+    "recipes": "the recipes that come with the package, and what each needs",
 }
-_WIDE = 160
+_LINE, _WIDE = 100, 160
 
 
 def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
@@ -206,6 +207,34 @@ def plan(arguments: list[str]) -> int:
         return _show_grid(described, cells, options.json)
     show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
     return 0
+
+
+def list_all(arguments: list[str]) -> int:
+    """`qac recipes`: a line for each recipe, or all that the header of one says."""
+    parser = flags.parser("recipes", SUMMARIES["recipes"], "qac recipes own_corpus")
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all about this one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_all(arguments)
+    headers = [gin_files.recipe(options.recipe)] if options.recipe else gin_files.recipes()
+    if options.json:
+        print(json.dumps([dataclasses.asdict(header) for header in headers], indent=1))
+        return 0
+    if options.recipe:
+        print(headers[0].text)
+        return 0
+    for header in headers:
+        print(f"{header.name:<24} {_title(header.summary)}" + (" [grid]" if header.grid else ""))
+        needs = [header.needs or "nothing"]
+        needs += [f"--gin.{name}" for name in header.required if name not in header.needs]
+        print(f"{'':<24} needs {_short(', '.join(needs))}")
+    print("\nqac recipes NAME shows all about one, qac plan NAME its cost; qac run NAME runs it")
+    return 0
+
+
+def _title(summary: str) -> str:
+    """What stands before the colon of a long sentence."""
+    title, colon, _ = summary.partition(": ")
+    return title if colon and len(summary) > _LINE and len(title) > _LINE // 4 else summary
 
 
 def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
