@@ -138,6 +138,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
         )
     )
     stage = config.build(cls)
+    recipes.refuse(config.unused())
     if options.dry_run:
         recipes.show_plan(
             [{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json

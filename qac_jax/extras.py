@@ -65,7 +65,7 @@ def _brought(package: str, extra: str) -> set[Brought]:
         ours, version = name.replace("-", "_") == PACKAGE, _version(name)
         if not ours:
             brought.add(Brought(name, wanted.strip(), version))
-        if within and version:
+        if within and (ours or version):
             brought |= {one for e in within.split(",") for one in _brought(name, e.strip())}
     return brought
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax import flags, gin_files, progress
@@ -23,7 +23,12 @@ SUMMARIES = {
 _LINE, _WIDE = 100, 160
 
 
-def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
+def _apply(
+    options: argparse.Namespace,
+    files: Sequence[str],
+    bindings: list[str],
+    overlays: Sequence[str] = (),
+) -> None:
     """Reads the files of a recipe or grid and the command line's bindings into gin."""
     from qac_jax import config
     from qac_jax.pipeline import grid, recipe
@@ -33,7 +38,9 @@ def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str
     if options.seed is not None:
         macros["SEED"] = options.seed
     paths, modules = flags.flat(options.gin_search_paths), flags.flat(options.gin_modules)
-    config.apply(config.Settings(files, paths, bindings, macros=macros, modules=modules))
+    config.apply(
+        config.Settings(files, paths, bindings, macros=macros, modules=modules, overlays=overlays)
+    )
 
 
 def _build_recipe(
@@ -43,8 +50,7 @@ def _build_recipe(
     from qac_jax import config
     from qac_jax.pipeline import recipe
 
-    files = files or [options.recipe]
-    _apply(options, [*files, *flags.flat(options.gin_file)], bindings)
+    _apply(options, files or [options.recipe], bindings, flags.flat(options.gin_file))
     built = config.build(recipe.Recipe)
     return dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
 
@@ -63,14 +69,27 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
         return None, []
     described = config.build(grid.Grid)
     rest = [binding for binding in bindings if binding not in own]
+    unused: list[dict[str, str]] = []
 
     def build(files: Sequence[str], overlays: Sequence[str], seed: int) -> Any:
         cell = argparse.Namespace(**{**vars(options), "seed": seed})
-        return _build_recipe(cell, [*overlays, *rest], files)
+        built = _build_recipe(cell, [*overlays, *rest], files)
+        unused.append(config.unused())
+        return built
 
     if options.seed is not None:
         described = dataclasses.replace(described, seeds=(options.seed,))
-    return described, grid.cells(described, build)
+    cells = grid.cells(described, build)
+    # What one system has no use for, another may have.
+    in_all = set.intersection(*map(set, unused))
+    refuse({label: why for label, why in unused[0].items() if label in in_all})
+    return described, cells
+
+
+def refuse(unused: Mapping[str, str]) -> None:
+    """Raises for the first setting that changed nothing."""
+    if unused:
+        raise UserError(next(iter(unused.values())))
 
 
 def _recipe_parser(verb: str) -> flags.Parser:
@@ -127,6 +146,7 @@ def run(arguments: list[str]) -> int:
     if described is not None:
         return _run_grid(described, cells, options, recipe.command_line(whole))
     built = _build_recipe(options, bindings)
+    refuse(config.unused())
     if options.dry_run:
         show_plan(recipe.plan(built), options.json)
         return 0
@@ -200,12 +220,15 @@ def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
 def plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     options = _recipe_options(_recipe_parser("plan"), arguments, bindings)
+    from qac_jax import config
     from qac_jax.pipeline import recipe
 
     described, cells = _build_grid(options, bindings)
     if described is not None:
         return _show_grid(described, cells, options.json)
-    show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
+    built = _build_recipe(options, bindings)
+    refuse(config.unused())
+    show_plan(recipe.plan(built), options.json)
     return 0
 
 
