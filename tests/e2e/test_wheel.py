@@ -125,9 +125,9 @@ def test_the_whole_road_from_an_empty_folder(qac: Path, tmp_path: Path) -> None:
         "pretrain --gin_file objectives/cotmae.gin --gin_file models/bert_tiny.gin --examples "
         "out/pairs --steps 2 --batch_size 8 --microbatch 0 --out out/encoder"
     )
-    run("embed --encoder out/encoder --passages out/passages --out out/vectors")
+    run("embed --encoder out/encoder --pooling cls --passages out/passages --out out/vectors")
     run("index --vectors out/vectors --method scann --out out/index")
-    assert "1." in run("search --index out/index lamps")
+    assert "  1  " in run("search --index out/index lamps")
     run("search --index out/index --queries mine/queries.jsonl --out out/run")
     run("evaluate --runs out/run --qrels mine/qrels/test.tsv --out out/metrics")
     run("report --folder out --out out/page")
