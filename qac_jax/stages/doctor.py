@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 from qac_jax import extras
 from qac_jax.hub import hub_cache, offline
@@ -66,7 +67,11 @@ def run(as_json: bool) -> int:
         }
         usable = [one._asdict() for one in known if not one.lacks]
         others = [one._asdict() for one in known if one.lacks]
-        listed = {"cache": str(hub_cache.folder()), "names": usable, "unusable": others}
+        listed: dict[str, Any] = {
+            "cache": str(hub_cache.folder()),
+            "names": usable,
+            "unusable": others,
+        }
         listed |= {"extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()}}
         print(json.dumps({"checks": checks, "broken": broken, **listed}, indent=1))
     else:
