@@ -1,8 +1,9 @@
 """PAIR's Figure 4: is a positive passage nearer to its query than to what ranks beside it?
 
 For each query the passages of its ranking that are not judged relevant, at ranks 1 to 100, are the
-negatives p⁻; p⁺ is its positive. The passage-centric loss trains s(p⁺, q) to be above
-s(p⁺, p⁻).
+negatives p⁻; p⁺ is its positive. Where there are answers instead of judgements (Natural
+Questions), passages with an answer are relevant, and p⁺ is the first of them. The passage-centric
+loss trains s(p⁺, q) to be above s(p⁺, p⁻).
 
     similarity = compare(query_vectors, positive_vectors, negative_vectors, ranks, depth=100)
 """
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.evaluation import answers
+from qac_jax.formats.queries import Query
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run
 
@@ -121,6 +124,32 @@ def of_run(
         [list(wrong.values()) for _, _, wrong in chosen],
         depth,
     )
+
+
+def by_answers(
+    run: Run, questions: Iterable[Query], passages: Records, *, depth: int, at_most: int = 0
+) -> dict[str, dict[str, int]]:
+    """Judgements of a run where there are only answers: a passage with one of them is relevant.
+
+    Of the first `at_most` questions with both kinds of passages (0: all): reading texts is slow.
+    """
+    judged: dict[str, dict[str, int]] = {}
+    for question in questions:
+        if question.id not in run or not question.answers:
+            continue
+        ids = run[question.id].ids[:depth]
+        holds = answers.matcher(question.answers)
+        places = passages.positions(ids)
+        right = {
+            name: 1
+            for name, place in zip(ids, places, strict=True)
+            if place is not None and holds(passages[place]["text"])
+        }
+        if right and len(right) < len(ids):
+            judged[question.id] = right
+            if len(judged) == at_most:
+                break
+    return judged
 
 
 def names_of(folders: Sequence[str]) -> list[str]:

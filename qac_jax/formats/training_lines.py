@@ -1,4 +1,4 @@
-"""Training files that hold their texts: Tevatron's JSON lines and RocketQA's tables."""
+"""Training files that hold their texts: Tevatron's, RocketQA's, DPR's."""
 
 from __future__ import annotations
 

@@ -46,8 +46,9 @@ class Grid:
     A system's parts may be lists themselves, so that macros of the grid's file stand for several.
     crossed: more systems, products of factors; `[{"topic": […]}, {"": […], "half": […]}]` are the
     systems topic and topic_half, each with the parts of both factors.
-    metrics is the recipe's stage of kind "metrics"; `rows` and `baselines` map its runs to names in
-    the table: runs of every system, and runs of none. The first measure is tested. heatmap:
+    metrics is the recipe's stage of kind "metrics" (or several, joined by commas, whose runs differ
+    in name); `rows` and `baselines` map its runs to names in the table: runs of every system, and
+    runs of none. The first measure is tested. heatmap:
     rows are collections, and a picture shows nDCG@10 of systems by them.
     """
 
@@ -128,11 +129,12 @@ def cells(grid: Grid, build: Build) -> list[Cell]:
             bindings = [part for part in overlays if not part.endswith(".gin")]
             built = build([grid.recipe, *files], bindings, seed)
             stages = recipe.ordered(built)
-            if grid.metrics not in stages:
-                raise UserError(
-                    f"{grid.recipe} has no stage {grid.metrics!r} with the figures of a cell; "
-                    f"{nearest(grid.metrics, stages)}"
-                )
+            for name in grid.metrics.split(","):
+                if name not in stages:
+                    raise UserError(
+                        f"{grid.recipe} has no stage {name!r} with the figures of a cell; "
+                        f"{nearest(name, stages)}"
+                    )
             all_cells.append(Cell(system, seed, stages, _places(stages), built.data_dir))
     return all_cells
 
@@ -240,8 +242,11 @@ def _summarized(
 
     figures: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in done:
-        runs, _ = results.read(finished[cell.places[grid.metrics]])
-        by_run = {result.name: result for result in runs}
+        by_run = {
+            result.name: result
+            for name in grid.metrics.split(",")
+            for result in results.read(finished[cell.places[name]])[0]
+        }
         if absent := [run for run in grid.rows if run not in by_run]:
             raise UserError(
                 f"stage {grid.metrics} of {cell.name} judged no run {absent[0]!r}; "

@@ -40,7 +40,11 @@ class Similarities(Stage):
     )
     passages: Ref = input("passages that were searched", kinds=("passages",))
     queries: Ref = input("queries of the runs", kinds=(FILE,))
-    qrels: Ref = input("relevance judgements of the queries", kinds=(FILE,))
+    qrels: Ref = input(
+        "relevance judgements of the queries (without: passages with an answer are relevant)",
+        kinds=(FILE,),
+        default="",
+    )
     depth: int = option(100, "top k passages of each ranking to compare with")
     at_most: int = option(1000, "at most N queries (0: all)")
     inference: Inference = part(Inference)
@@ -65,16 +69,20 @@ class Similarities(Stage):
                 f"{len(folders)} encoders and {len(files)} runs; give one run each, or one for all"
             )
         files = files * len(folders) if len(files) == 1 else files
-        texts = {query.id: query.text for query in read_queries(inputs.text("queries"))}
-        judged = by_query(read_judgements(inputs.text("qrels")))
+        asked = list(read_queries(inputs.text("queries")))
+        texts = {query.id: query.text for query in asked}
+        judged = by_query(read_judgements(inputs.text("qrels"))) if self.qrels else None
         passages = Records(inputs.artifact("passages"))
         similarities: dict[str, similarity.Similarity] = {}
         for name, folder, file in zip(similarity.names_of(folders), folders, files, strict=True):
+            run = runs.read_run(file, self.depth)
             similarities[name] = similarity.of_run(
                 Encoder.load(folder, inference=self.inference),
-                runs.read_run(file, self.depth),
+                run,
                 texts,
-                judged,
+                similarity.by_answers(run, asked, passages, depth=self.depth, at_most=self.at_most)
+                if judged is None
+                else judged,
                 passages,
                 depth=self.depth,
                 at_most=self.at_most,

@@ -16,7 +16,7 @@ from qac_jax.pipeline.stage import Stage
 # What the paper varies, as gin files and bindings.
 OVERLAYS = {
     "without_passage_centric": ["ALPHA = 0.0"],
-    "without_pseudo_labels": ["LABELLED_QUERIES = %TRAIN_QUERIES", "SCORED = ''"],
+    "without_pseudo_labels": ["LABELLED_QUERIES = %JUDGED_QUERIES", "SCORED = ''"],
     "passage_centric_finetuning": ["FINETUNING_ALPHA = %ALPHA"],
     "without_shared_parameters": ["TIED = False"],
     "without_pretraining": ["overlays/pair/without_pretraining.gin"],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from typing import Any
 
 import numpy as np
 import pytest
 
 from qac_jax.evaluation import similarity
 from qac_jax.evaluation.similarity import names_of
+from qac_jax.formats.queries import Query
+from qac_jax.formats.runs import Ranking
 from qac_jax.report import analyses
 
 
@@ -53,3 +56,26 @@ def test_encoders_are_called_by_what_tells_them_apart() -> None:
     grid = ["g/complete/seed_0/pair", "g/without/seed_0/pair"]
     assert names_of(grid) == ["complete", "without"]
     assert names_of(["out/pair"]) == ["pair"]
+
+
+def test_answers_stand_for_judgements() -> None:
+    texts = {"a": "The river Seine.", "b": "A bridge.", "c": "Along the seine", "d": "a hill"}
+
+    class Passages:
+        def positions(self, names):
+            return [list(texts).index(name) for name in names]
+
+        def __getitem__(self, place):
+            return {"text": list(texts.values())[place]}
+
+    passages: Any = Passages()
+    ranking = Ranking(("b", "c", "a", "d"), np.zeros(4))
+    questions = [
+        Query("q1", "which river", ("Seine",)),
+        Query("q2", "which hill", ("none",)),  # no passage with an answer: no positive
+        Query("q3", "not in the run", ("Seine",)),
+    ]
+    run = {"q1": ranking, "q2": ranking}
+    found = similarity.by_answers(run, questions, passages, depth=3)
+    assert found == {"q1": {"c": 1, "a": 1}} and next(iter(found["q1"])) == "c"
+    assert not similarity.by_answers(run, questions, passages, depth=1)
