@@ -75,7 +75,7 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     measures, seeds = summary["measures"], summary["seeds"]
     first = measures[0]
     header = ["system", "run", *measures, *(f"{first}, seed {seed}" for seed in seeds)]
-    lines = [f"# {title}", ""] if title else []
+    lines = [f"# {tables.unmarked(title)}", ""] if title else []
     lines += [
         tables.markdown(
             header,
@@ -93,7 +93,8 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     ]
     families = dict.fromkeys(compared["family"] for compared in summary["comparisons"])
     for family in families:
-        lines += ["", f"## {family}: differences in {first}, paired over queries", ""]
+        name = tables.unmarked(family)
+        lines += ["", f"## {name}: differences in {first}, paired over queries", ""]
         lines += [
             tables.markdown(
                 [

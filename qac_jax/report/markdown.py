@@ -31,7 +31,7 @@ def markdown(content: Content) -> str:
         parts += [f"## {evaluation.name}", tables.markdown(header, rows), legend(evaluation)]
         if chosen := [c for c in evaluation.comparisons if _is_of_the_best(c, evaluation)]:
             parts.append(tables.markdown(COMPARED, compared(chosen)))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return tables.unmarked("\n\n".join(part for part in parts if part)) + "\n"
 
 
 def metrics(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:

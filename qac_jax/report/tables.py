@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from qac_jax.evaluation.benchmarks import QUESTIONS, Suite
@@ -9,6 +10,8 @@ from qac_jax.evaluation.significance import Comparison
 
 
 ABSENT = "–"
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -25,11 +28,16 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def unmarked(text: str) -> str:
+    """Text in which nothing is HTML: names of folders and texts of others may try to be."""
+    return _TAG.sub("&lt;", text)
+
+
 def markdown(
     header: Sequence[str], rows: Sequence[Sequence[object]], *, aligned: bool = False
 ) -> str:
     """As Markdown; aligned: with columns as wide as they must be."""
-    lines = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    lines = [[unmarked(str(c)).replace("|", "\\|") for c in line] for line in (header, *rows)]
     widths = [max(map(len, column)) if aligned else 0 for column in zip(*lines, strict=True)]
     shown = [
         "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
