@@ -32,6 +32,7 @@ _FULL_SAYS = (
     "os error 122",
     "requested and 0 written",  # numpy, when a file cannot grow
 )
+_STORES = ("gs://", "s3://")
 _CONTINUES = "what is finished is kept, and the same command continues"
 _LONGEST = 1000  # characters of a sentence
 
@@ -107,6 +108,10 @@ def _circumstance(error: Exception) -> str | None:
             f"there is not enough memory ({error or 'for the next object'}); use a smaller batch, "
             "shorter texts or fewer workers"
         )
+    theirs = type(error).__module__.startswith(("tensorflow", "etils", "fsspec"))
+    if theirs and any(store in str(error)[:10_000] for store in _STORES):
+        why = str(error).strip().split("\n")[0]
+        return f"a store cannot be read or written ({why}); check its address and your rights"
     if not isinstance(error, OSError):
         return None
     where = error.filename or "the output folder"

@@ -13,6 +13,7 @@ from qac_jax.artifacts.reading import (
     identity_of,
     load,
     peek,
+    place,
 )
 from qac_jax.artifacts.writing import Writer, create, locked, remove, rewrite, tidy
 
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "locked",
     "peek",
+    "place",
     "remove",
     "rewrite",
     "tidy",

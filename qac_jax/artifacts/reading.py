@@ -86,9 +86,20 @@ class Artifact:
                 raise damaged(self.path / name)
 
 
+def place(path: epath.PathLike) -> epath.Path:
+    """A path, or an address in a store of a kind that is known."""
+    try:
+        return epath.Path(path)
+    except KeyError as scheme:
+        raise UserError(
+            f"{path} cannot be used: {str(scheme)[1:-1]} is not a store that is known; give a "
+            "folder, or an address that begins with gs://"
+        ) from None
+
+
 def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
     """Opens a finished artefact; raises if it is missing, unfinished, damaged or another kind."""
-    path = epath.Path(path)
+    path = place(path)
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
     wanted = " or ".join(kinds) if kinds else "artefact"
     commit = path / COMMIT
@@ -122,8 +133,9 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
 
 def peek(path: epath.PathLike) -> Json | None:
     """The record of a finished or unfinished artefact; None for other folders."""
+    folder = place(path)
     for name in (COMMIT, CLAIM):
-        file = epath.Path(path) / name
+        file = folder / name
         if file.exists():
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(file.read_text())

@@ -17,6 +17,7 @@ logs (`volatile` files) are recorded but do not enter it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
@@ -90,7 +91,12 @@ def create(
     }
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder to write to")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(f"{path} cannot be made ({error}); choose another --out") from error
     with locked(path):
         _make_room(path, record, replace)
         writer = Writer(path, record)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from qac_jax.errors import UserError
+
 
 MAIN = "main"
 
@@ -58,6 +60,19 @@ def origin(path: Path) -> tuple[str, str] | None:
     if snapshots != "snapshots" or not is_commit(commit) or not repository.startswith("models--"):
         return None
     return repository.removeprefix("models--").replace("--", "/"), commit
+
+
+def refuse_foreign_link(file: Path) -> None:
+    """A file that is copied into a result must be the folder's own, or a snapshot's blob: a link
+    could bring in what its maker only knows the name of."""
+    target, folder = file.resolve(), file.parent.resolve()
+    blobs = folder.parent.parent / "blobs"
+    own = [folder, *([blobs] if origin(folder) is not None else [])]
+    if file.is_symlink() and not any(target.is_relative_to(place) for place in own):
+        raise UserError(
+            f"{file} is a link to {target}, outside of the model's folder, so it is not copied; "
+            "put the file itself there"
+        )
 
 
 def _repository(name: str, kind: str) -> Path:

@@ -26,6 +26,7 @@ from qac_jax.hub import (
     dpr,
     head_files,
     hf_config,
+    hub_cache,
     name_maps,
     names,
     parameters,
@@ -228,6 +229,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 def _copy(files: list[Path] | None, folder: Path) -> None:
     for file in files or ():
+        hub_cache.refuse_foreign_link(file)
         shutil.copyfile(file, folder / file.name)
 
 

@@ -257,13 +257,13 @@ def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
     """The artefact that the text names, if its kind is expected; otherwise a path."""
     wanted = tuple(kind for kind in kinds if kind != FILE)
     if not wanted or ("," in text and FILE in kinds):
-        return epath.Path(text)
+        return artifacts.place(text)
     if FILE not in kinds and MODEL not in kinds:
         return artifacts.load(text, wanted)
     record = artifacts.peek(text) if os.path.isdir(text) or "://" in text else None
     # A folder of ours that is only read as files, such as questions in BEIR's layout.
     if record is None or (FILE in kinds and record["kind"] not in wanted):
-        return epath.Path(text)
+        return artifacts.place(text)
     return artifacts.load(text, wanted)
 
 
@@ -302,7 +302,7 @@ def identity(text: str) -> str:
             )
             hint = f"; did you mean {close[0]}:?" if close and _SCHEME.match(text) else ""
             raise UserError(f"{text} does not exist; give an existing file or folder{hint}")
-    path = epath.Path(text)
+    path = artifacts.place(text)
     if not path.exists():
         raise UserError(f"{text} does not exist; give an existing file or folder")
     if (path / artifacts.COMMIT).exists():
