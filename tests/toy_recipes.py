@@ -14,6 +14,7 @@ GIN = Path(__file__).parents[1] / "gin_configs"
 # Macros without a default.
 NEEDED = {
     "augtriever_adaptation": "ENCODER = 'out/encoder'",
+    "augtriever_evaluation": "ENCODER = 'out/encoder'",
     "augtriever_finetuning": "ENCODER = 'out/encoder'",
     "msmarco_beir": "ENCODER = 'out/encoder'",
     "usefulness_cell": "INIT = 'out/base'",

@@ -48,8 +48,9 @@ class Grid:
     systems topic and topic_half, each with the parts of both factors.
     metrics is the recipe's stage of kind "metrics" (or several, joined by commas, whose runs differ
     in name); `rows` and `baselines` map its runs to names in the table: runs of every system, and
-    runs of none. The first measure is tested. heatmap:
-    rows are collections, and a picture shows nDCG@10 of systems by them.
+    runs of none. partial: a system need not have every row (each is judged on its own collection).
+    The first measure is tested. heatmap: rows are collections, and a picture shows nDCG@10 of
+    systems by them.
     """
 
     recipe: str = ""
@@ -57,6 +58,7 @@ class Grid:
     crossed: Sequence[Sequence[Mapping[str, Sequence[Any]]]] = ()
     seeds: Sequence[int] = (0,)
     metrics: str = "metrics"
+    partial: bool = False
     rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     measures: Sequence[str] = ("mrr@10",)
@@ -247,7 +249,8 @@ def _summarized(
             for name in grid.metrics.split(",")
             for result in results.read(finished[cell.places[name]])[0]
         }
-        if absent := [run for run in grid.rows if run not in by_run]:
+        absent = [run for run in grid.rows if run not in by_run]
+        if absent and (not grid.partial or len(absent) == len(grid.rows)):
             raise UserError(
                 f"stage {grid.metrics} of {cell.name} judged no run {absent[0]!r}; "
                 f"{nearest(absent[0], by_run)}"

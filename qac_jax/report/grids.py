@@ -47,7 +47,9 @@ def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[
         for run, label in layout.baselines.items()
     ]
     rows += [
-        _row(system, label, {seed: runs[run] for seed, runs in seeds.items()}, layout)
+        _row(
+            system, label, {seed: runs[run] for seed, runs in seeds.items() if run in runs}, layout
+        )
         for run, label in layout.rows.items()
         for system, seeds in figures.items()
     ]
@@ -147,6 +149,7 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
         families[label] = {
             system: {seed: runs[run] for seed, runs in seeds.items()}
             for system, seeds in figures.items()
+            if all(run in runs for runs in seeds.values())
         }
     for system, seeds in figures.items():
         members = {

@@ -170,6 +170,19 @@ def test_a_run_that_nobody_judged(tmp_path: Path) -> None:
         run(toy(rows={"dens": "retriever"}), tmp_path / "out")
 
 
+def test_systems_with_rows_of_their_own(tmp_path: Path) -> None:
+    summary = run(toy(rows={"dense": "mine", "other": "theirs"}, partial=True), tmp_path / "out")
+    rows = [(row["system"], row["run"]) for row in summary["rows"]]
+    assert rows == [("", "BM25"), ("plain", "mine"), ("double", "mine")]
+    with pytest.raises(UserError, match="judged no run 'other'"):
+        run(toy(rows={"other": "theirs"}, partial=True), tmp_path / "second")
+
+
+def test_several_stages_with_metrics(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no stage 'dl19'"):
+        grid.cells(toy(metrics="metrics,dl19"), build)
+
+
 def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
     with pytest.raises(UserError, match="not a folder of this grid"):
