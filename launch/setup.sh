@@ -1,5 +1,6 @@
 # Sourced by the launch scripts: makes .venv if absent, installs exactly launch/constraints.txt,
-# and puts its programs on PATH. A second call finds the stamp and does nothing.
+# and puts its programs on PATH. A second call finds the stamp and does nothing. QAC_WITH_DEV=1 adds
+# what the tests use, QAC_WITH_BENCH=1 the peers of benchmarks.
 set -euo pipefail
 
 QAC_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -60,6 +61,9 @@ _install() {
 
 [ -x "$QAC_VENV/bin/python" ] || _make_venv
 _install base "$QAC_ROOT/launch/constraints.txt"
+if [ "${QAC_WITH_DEV:-}" = 1 ]; then
+    _install dev "$QAC_ROOT/launch/constraints-dev.txt"
+fi
 if [ "${QAC_WITH_BENCH:-}" = 1 ]; then
     _install bench "$QAC_ROOT/launch/constraints-bench.txt"
 fi

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs into .venv if needed and runs the fast tests; arguments go to pytest.
+QAC_WITH_DEV=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$QAC_ROOT"
 # Two processes: most of the time goes into compiling, which uses one core.

@@ -64,6 +64,7 @@ def _dispatch(arguments: list[str]) -> int:
     others: dict[str, Callable[[list[str]], int]] = {
         "run": recipes.run,
         "plan": recipes.plan,
+        "recipes": recipes.list_all,
         "inspect": _inspect,
         "doctor": _doctor,
         "bench": _bench,
@@ -137,6 +138,7 @@ def _stage(verb: str, arguments: list[str]) -> int:
         )
     )
     stage = config.build(cls)
+    recipes.refuse(config.unused())
     if options.dry_run:
         recipes.show_plan(
             [{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json

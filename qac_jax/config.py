@@ -6,6 +6,7 @@ errors become one sentence with the nearest valid name.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib.util  # gin 0.5 uses it without importing it
@@ -17,24 +18,33 @@ from typing import Any
 
 import gin
 
-from qac_jax import fields, gin_guard
+from qac_jax import fields, gin_files, gin_guard, gin_usage
 from qac_jax.errors import UserError, nearest
 
 
 assert importlib.util
 
-# Gin files are searched for in the working folder, the checkout and its gin_configs.
-_CHECKOUT = Path(__file__).parent.parent
-# A word, a path or a name such as shipped:minilm: no valid gin by itself.
-_BARE = re.compile(r"[A-Za-z_/~][\w.:/~+-]*|\.{1,2}/[\w.:/~+-]*")
+_FLAG = "--gin."
+# What begins as a value of gin's; all else that Python cannot read is a bare text.
+_OF_GIN = ("@", "%", "[", "{", "(", "'", '"')
+# A class that is named, and not made: the brackets are missing.
+_UNMADE = re.compile(r"@[\w./]+")
 _IN_CALL, _IN_FILE = "\n  In call to configurable", "\n  In "
-_MACRO, _REQUIRED = "gin.macro", "%gin.REQUIRED"
+_REQUIRED = "%gin.REQUIRED"
 _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
+
+
+# What each overlay and each binding of the command line set; the macros of all other files.
+_set_by: dict[str, list[gin_usage.Bound]] = {}
+_of_files: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The configuration of a command line: files, `--gin.…` bindings, flags and macros."""
+    """The configuration of a command line: files, `--gin.…` bindings, flags and macros.
+
+    Overlays are files that are read after the others, and whose settings must be used.
+    """
 
     files: Sequence[str] = ()
     search_paths: Sequence[str] = ()
@@ -42,6 +52,7 @@ class Settings:
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     macros: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     modules: Sequence[str] = ()  # packages beside ours that the files may name
+    overlays: Sequence[str] = ()
 
 
 def register(classes: Iterable[type]) -> None:
@@ -66,28 +77,67 @@ def apply(settings: Settings) -> None:
 def _read(settings: Settings) -> None:
     gin.clear_config()
     gin_guard.allow(settings.modules)
+    _set_by.clear()
     _search_only(_search_paths(tuple(settings.search_paths)))
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
     for file in settings.files:
         resolved = _resolve(file, settings.search_paths)
         _guarded(functools.partial(gin.parse_config_file, resolved), file)
+    _of_files.clear()
+    _of_files.update(scope for scope, name in gin.config._CONFIG if name == gin_usage.MACRO)
+    for file in settings.overlays:
+        resolved = _resolve(file, settings.search_paths)
+        with gin_usage.noted(_set_by.setdefault(file, [])):
+            _guarded(functools.partial(gin.parse_config_file, resolved), file)
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
     for binding in settings.bindings:
         if "=" not in binding:
             raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
-        _guarded(functools.partial(gin.parse_config, quoted(binding)), f"--gin.{binding}")
+        name = f"{_FLAG}{binding.partition('=')[0].strip()}"
+        with gin_usage.noted(_set_by.setdefault(name, [])):
+            _guarded(functools.partial(gin.parse_config, quoted(binding)), f"{_FLAG}{binding}")
     for name, value in settings.flags.items():
         _guarded(functools.partial(gin.bind_parameter, name, value), f"--{name.rsplit('.', 1)[-1]}")
 
 
 def quoted(binding: str) -> str:
-    """NAME=VALUE with quotes around a bare word, which shells take away from a user's quotes."""
-    name, _, value = binding.partition("=")
-    if _BARE.fullmatch(value.strip()) and value.strip() not in ("True", "False", "None"):
-        return f"{name}={value.strip()!r}"
+    """NAME=VALUE with quotes around a bare text, which shells take away from a user's quotes."""
+    name, _, value = (part.strip() for part in binding.partition("="))
+    if _UNMADE.fullmatch(value):
+        raise UserError(
+            f"--gin.{name}={value} names {value[1:]} without making one; write "
+            f"--gin.{name}='{value}()', with brackets and quotes"
+        )
+    if not value or value.startswith(_OF_GIN):
+        return binding
+    try:
+        ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return f"{name}={value!r}"
     return binding
+
+
+def unused() -> dict[str, str]:
+    """Overlays and bindings that changed nothing in what was built since, and why.
+
+    What ships may say more than one recipe needs, so it must change something; of a user's own
+    every setting must.
+    """
+    reasons = {}
+    for label, bound in _set_by.items():
+        lacks = [(one, why) for one in bound if (why := gin_usage.lacks(one, _of_files))]
+        of_file = not label.startswith(_FLAG)
+        if lacks and (len(lacks) == len(bound) or not (of_file and _ships(label))):
+            one, why = lacks[0]
+            reasons[label] = f"{label}{f': {one}' if of_file else ''} changes nothing: {why}"
+    return reasons
+
+
+def _ships(file: str) -> bool:
+    folder = gin_files.folder().resolve()
+    return Path(_resolve(file, ())).resolve().is_relative_to(folder)
 
 
 def macros(
@@ -95,7 +145,7 @@ def macros(
 ) -> list[str]:
     """The macros that gin files give a value to."""
     apply(Settings(files, search_paths, modules=modules))
-    return sorted({scope for scope, name in gin.config._CONFIG if name == _MACRO})
+    return sorted({scope for scope, name in gin.config._CONFIG if name == gin_usage.MACRO})
 
 
 def build(cls: type, *, check: bool = True) -> Any:
@@ -133,7 +183,11 @@ def _search_only(paths: Sequence[str]) -> None:
 
 def _required_macros() -> list[str]:
     """The macros that a file declares as `%gin.REQUIRED` and that nothing has set."""
-    macros = {scope: bound for (scope, name), bound in gin.config._CONFIG.items() if name == _MACRO}
+    macros = {
+        scope: bound
+        for (scope, name), bound in gin.config._CONFIG.items()
+        if name == gin_usage.MACRO
+    }
     return sorted(name for name, bound in macros.items() if repr(bound.get("value")) == _REQUIRED)
 
 
@@ -150,14 +204,16 @@ def text() -> str:
 
 @functools.cache
 def _search_paths(extra: tuple[str, ...]) -> tuple[str, ...]:
-    return (*extra, str(_CHECKOUT), str(_CHECKOUT / "gin_configs"))
+    """The user's folders, and gin_configs by name and by what is in it."""
+    folder = gin_files.folder()
+    return (*extra, str(folder.parent), str(folder))
 
 
 def _resolve(file: str, search_paths: Sequence[str]) -> str:
     """The file itself, or the one of this name on a search path."""
     places = [Path(file), *(Path(p) / file for p in _search_paths(tuple(search_paths)))]
     if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
-        places.append(_CHECKOUT / "gin_configs" / "recipes" / f"{file}.gin")
+        places.append(gin_files.folder() / "recipes" / f"{file}.gin")
     for place in places:
         if place.is_file():
             try:

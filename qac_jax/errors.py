@@ -6,6 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 
+# Names that a sentence lists.
+_MOST = 30
+
+
 class UserError(Exception):
     """What is wrong with which value; what was expected; what to do. Exit code 2."""
 
@@ -39,4 +43,6 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
-    return "valid names: " + ", ".join(names) if names else "there are no valid names"
+    shown = difflib.get_close_matches(name, names, n=_MOST, cutoff=0.0)
+    more = f" and {len(names) - len(shown)} others" if len(names) > len(shown) else ""
+    return f"valid names: {', '.join(sorted(shown))}{more}" if names else "there are no valid names"

@@ -1,4 +1,4 @@
-"""The verbs about recipes: `qac run`, `qac plan`.
+"""The verbs about recipes: `qac run`, `qac plan`, `qac recipes`.
 
 Heavy imports happen inside the functions, so that `--help` answers at once.
 """
@@ -8,21 +8,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax import flags, progress
+from qac_jax import flags, gin_files, progress
 from qac_jax.errors import UserError
 
 
 SUMMARIES = {
     "run": "a recipe (or grid) → its artefacts; finished stages are skipped",
     "plan": "a recipe → its cost: steps, tokens, FLOPs, memory, hours",
+    "recipes": "the recipes that come with the package, and what each needs",
 }
-_WIDE = 160
+_LINE, _WIDE = 100, 160
 
 
-def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str]) -> None:
+def _apply(
+    options: argparse.Namespace,
+    files: Sequence[str],
+    bindings: list[str],
+    overlays: Sequence[str] = (),
+) -> None:
     """Reads the files of a recipe or grid and the command line's bindings into gin."""
     from qac_jax import config
     from qac_jax.pipeline import grid, recipe
@@ -32,7 +38,9 @@ def _apply(options: argparse.Namespace, files: Sequence[str], bindings: list[str
     if options.seed is not None:
         macros["SEED"] = options.seed
     paths, modules = flags.flat(options.gin_search_paths), flags.flat(options.gin_modules)
-    config.apply(config.Settings(files, paths, bindings, macros=macros, modules=modules))
+    config.apply(
+        config.Settings(files, paths, bindings, macros=macros, modules=modules, overlays=overlays)
+    )
 
 
 def _build_recipe(
@@ -42,8 +50,7 @@ def _build_recipe(
     from qac_jax import config
     from qac_jax.pipeline import recipe
 
-    files = files or [options.recipe]
-    _apply(options, [*files, *flags.flat(options.gin_file)], bindings)
+    _apply(options, files or [options.recipe], bindings, flags.flat(options.gin_file))
     built = config.build(recipe.Recipe)
     return dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
 
@@ -62,14 +69,27 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
         return None, []
     described = config.build(grid.Grid)
     rest = [binding for binding in bindings if binding not in own]
+    unused: list[dict[str, str]] = []
 
     def build(files: Sequence[str], overlays: Sequence[str], seed: int) -> Any:
         cell = argparse.Namespace(**{**vars(options), "seed": seed})
-        return _build_recipe(cell, [*overlays, *rest], files)
+        built = _build_recipe(cell, [*overlays, *rest], files)
+        unused.append(config.unused())
+        return built
 
     if options.seed is not None:
         described = dataclasses.replace(described, seeds=(options.seed,))
-    return described, grid.cells(described, build)
+    cells = grid.cells(described, build)
+    # What one system has no use for, another may have.
+    in_all = set.intersection(*map(set, unused))
+    refuse({label: why for label, why in unused[0].items() if label in in_all})
+    return described, cells
+
+
+def refuse(unused: Mapping[str, str]) -> None:
+    """Raises for the first setting that changed nothing."""
+    if unused:
+        raise UserError(next(iter(unused.values())))
 
 
 def _recipe_parser(verb: str) -> flags.Parser:
@@ -126,6 +146,7 @@ def run(arguments: list[str]) -> int:
     if described is not None:
         return _run_grid(described, cells, options, recipe.command_line(whole))
     built = _build_recipe(options, bindings)
+    refuse(config.unused())
     if options.dry_run:
         show_plan(recipe.plan(built), options.json)
         return 0
@@ -199,13 +220,44 @@ def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
 def plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     options = _recipe_options(_recipe_parser("plan"), arguments, bindings)
+    from qac_jax import config
     from qac_jax.pipeline import recipe
 
     described, cells = _build_grid(options, bindings)
     if described is not None:
         return _show_grid(described, cells, options.json)
-    show_plan(recipe.plan(_build_recipe(options, bindings)), options.json)
+    built = _build_recipe(options, bindings)
+    refuse(config.unused())
+    show_plan(recipe.plan(built), options.json)
     return 0
+
+
+def list_all(arguments: list[str]) -> int:
+    """`qac recipes`: a line for each recipe, or all that the header of one says."""
+    parser = flags.parser("recipes", SUMMARIES["recipes"], "qac recipes own_corpus")
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all about this one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_all(arguments)
+    headers = [gin_files.recipe(options.recipe)] if options.recipe else gin_files.recipes()
+    if options.json:
+        print(json.dumps([dataclasses.asdict(header) for header in headers], indent=1))
+        return 0
+    if options.recipe:
+        print(headers[0].text)
+        return 0
+    for header in headers:
+        print(f"{header.name:<24} {_title(header.summary)}" + (" [grid]" if header.grid else ""))
+        needs = [header.needs or "nothing"]
+        needs += [f"--gin.{name}" for name in header.required if name not in header.needs]
+        print(f"{'':<24} needs {_short(', '.join(needs))}")
+    print("\nqac recipes NAME shows all about one, qac plan NAME its cost; qac run NAME runs it")
+    return 0
+
+
+def _title(summary: str) -> str:
+    """What stands before the colon of a long sentence."""
+    title, colon, _ = summary.partition(": ")
+    return title if colon and len(summary) > _LINE and len(title) > _LINE // 4 else summary
 
 
 def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:

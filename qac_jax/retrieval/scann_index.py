@@ -86,7 +86,7 @@ def version() -> str:
 
 def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -> None:
     """Builds one part and writes it into an empty folder that may be moved afterwards."""
-    scann = _scann()
+    scann = library()
     width = vectors.shape[1]
     builder = scann.builder(np.ascontiguousarray(vectors, np.float32), 100, "dot_product")
     sample = min(len(vectors), preset.training_rows)
@@ -121,7 +121,7 @@ class Scann:
         presets: Sequence[Preset],
         effort: Effort | None = None,
     ):
-        scann = _scann()
+        scann = library()
         self.presets = presets
         self.effort = effort  # None: not tuned
         self.width = width
@@ -192,7 +192,7 @@ def _reordering(name: str) -> Any:
     return getattr(ReorderType, name.upper())
 
 
-def _scann() -> Any:
+def library() -> Any:
     """ScaNN's searchers in C++, which work without TensorFlow.
 
     Its package imports TensorFlow where it is installed, for graph operators that are not used

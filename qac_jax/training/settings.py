@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
+from qac_jax import gin_files
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 
@@ -14,18 +14,10 @@ SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
 # Tables of sharding rules (mesh.py).
 RULES = ("default", "fsdp", "tensor", "replicated")
 
-_GIN = Path(__file__).parents[2] / "gin_configs"
-
-
-def gin_files(folder: str) -> tuple[str, ...]:
-    """The names of the gin files of a folder of gin_configs, where it is beside the package."""
-    return tuple(sorted(path.stem for path in (_GIN / folder).glob("*.gin")))
-
-
 # What `--help` of training lists of the settings that gin binds.
 OF_OBJECTIVE = {
-    "objectives/NAME.gin": gin_files("objectives"),
-    "models/NAME.gin": gin_files("models"),
+    "objectives/NAME.gin": gin_files.names("objectives"),
+    "models/NAME.gin": gin_files.names("models"),
 }
 OF_OPTIMIZER = {
     "optimizers.Optimizer.name": OPTIMIZERS,

@@ -1,0 +1,151 @@
+"""The wheel that is built from the source distribution, in an environment that has nothing else
+than the base dependencies, in an empty folder.
+
+Nothing is downloaded: the dependencies are links to the packages that are installed here. Only
+those are linked that the wheel's own metadata asks for, so that a forgotten one is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import toy_retrieval as toy
+from packaging.requirements import Requirement
+
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("qac_jax", "gin_configs", "docs", "launch")
+LARGEST = 1.5e9  # bytes of the base dependencies
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source distribution, as a package index would have it."""
+    folder = tmp_path_factory.mktemp("build")
+    source = folder / "source"
+    for name in SOURCES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for file in ROOT.iterdir():
+        if file.is_file() and not file.name.startswith("."):
+            shutil.copy(file, source)
+    program = "from setuptools import build_meta as b; b.build_sdist('..')"
+    _run([sys.executable, "-c", program], source)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"gin_configs/recipes/own_corpus.gin", "launch/setup.sh", "LICENSE"} <= names
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", ".", str(sdist)]
+    _run([sys.executable, "-m", "pip", "-q", *build], folder)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def qac(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`qac` of a virtual environment with the wheel and links to its base dependencies."""
+    folder = tmp_path_factory.mktemp("venv")
+    _run([sys.executable, "-m", "venv", "--without-pip", "."], folder)
+    python = folder / "bin" / "python"
+    install = ["install", "--no-deps", "--no-index", str(wheel)]
+    _run([sys.executable, "-m", "pip", "-q", "--python", str(python), *install], folder)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (described,) = metadata.distributions(name="qac_jax", path=[str(site)])
+    links = folder / "links"
+    links.mkdir()
+    for distribution in base_of(described.requires or []).values():
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (links / top).exists():
+                (links / top).symlink_to(str(distribution.locate_file(top)))
+    (site / "links.pth").write_text(f"{links}\n")
+    return folder / "bin" / "qac"
+
+
+def base_of(requires: list[str]) -> dict[str, metadata.Distribution]:
+    """The distributions here that these requirements ask for, without any extra of ours."""
+    found: dict[str, metadata.Distribution] = {}
+    seen = set()
+    pending = [Requirement(text) for text in requires]
+    while pending:
+        one = pending.pop()
+        name = re.sub(r"[-_.]+", "-", one.name).lower()
+        extras = {"", *one.extras}
+        wanted = one.marker is None or any(one.marker.evaluate({"extra": e}) for e in {""})
+        if not wanted or (name, *sorted(extras)) in seen:
+            continue
+        seen.add((name, *sorted(extras)))
+        found[name] = metadata.distribution(one.name)
+        for text in found[name].requires or ():
+            needed = Requirement(text)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras):
+                needed.marker = None
+                pending.append(needed)
+    return found
+
+
+def test_base_dependencies_are_small(wheel: Path) -> None:
+    requires = re.findall(r"^Requires-Dist: (.+)$", _metadata(wheel), re.M)
+    sizes = {}
+    for name, distribution in base_of(requires).items():
+        paths = [Path(str(distribution.locate_file(f))) for f in distribution.files or ()]
+        sizes[name] = sum(path.stat().st_size for path in paths if path.is_file())
+    assert sum(sizes.values()) < LARGEST, sorted(sizes.items(), key=lambda item: -item[1])[:9]
+    assert not {"tensorflow", "seqio", "torch", "apache-beam"} & sizes.keys()
+
+
+def test_the_whole_road_from_an_empty_folder(qac: Path, tmp_path: Path) -> None:
+    python = str(qac.parent / "python")
+    assert "False" in _run(
+        [python, "-c", "import importlib.util as u; print(u.find_spec('tensorflow') is not None)"],
+        tmp_path,
+    )
+    where = _run([python, "-c", "import qac_jax; print(qac_jax.__file__)"], tmp_path)
+    assert where.startswith(str(qac.parents[1]))
+    toy.write_collection(tmp_path / "mine", 24, 8)
+
+    def run(command: str) -> str:
+        return _run([str(qac), *command.split()], tmp_path)
+
+    assert "\nown_corpus " in run("recipes")
+    assert "Commonly overridden" in run("recipes own_corpus")
+    assert "conclude" in run("run own_corpus --data_dir mine --start none --budget tiny --dry_run")
+    run("prepare --format beir --documents mine --out out/passages")
+    run("generate --passages out/passages --generator shipped:qgen --samples 1 --out out/contexts")
+    run("tokenize --passages out/passages --contexts out/contexts --out out/pairs")
+    run(
+        "pretrain --gin_file objectives/cotmae.gin --gin_file models/bert_tiny.gin --examples "
+        "out/pairs --steps 2 --batch_size 8 --microbatch 0 --out out/encoder"
+    )
+    run("embed --encoder out/encoder --pooling cls --passages out/passages --out out/vectors")
+    run("index --vectors out/vectors --method scann --out out/index")
+    assert "  1  " in run("search --index out/index lamps")
+    run("search --index out/index --queries mine/queries.jsonl --out out/run")
+    run("evaluate --runs out/run --qrels mine/qrels/test.tsv --out out/metrics")
+    run("report --folder out --out out/page")
+    assert (tmp_path / "out" / "page" / "report.html").is_file()
+
+
+def _metadata(wheel: Path) -> str:
+    import zipfile
+
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode()
+
+
+def _run(words: list[str], folder: Path) -> str:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "QAC_"))}
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, env={**kept, "JAX_PLATFORMS": "cpu"}
+    )
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
+    return done.stdout
