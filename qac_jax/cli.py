@@ -118,7 +118,7 @@ def _load(target: str) -> type:
 
 def _stage(verb: str, arguments: list[str]) -> int:
     from qac_jax import config
-    from qac_jax.pipeline import inputs, recipe
+    from qac_jax.pipeline import inputs, readiness, recipe
     from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
@@ -140,9 +140,8 @@ def _stage(verb: str, arguments: list[str]) -> int:
     stage = config.build(cls)
     recipes.refuse(config.unused())
     if options.dry_run:
-        recipes.show_plan(
-            [{"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}], options.json
-        )
+        planned = {"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}
+        recipes.show_plan([planned | {"missing": readiness.missing(stage)}], options.json)
         return 0
     if not options.out:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")

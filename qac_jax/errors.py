@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
-# Names that a sentence lists.
-_MOST = 30
+# Names that a sentence lists, and characters of a value in it.
+_MOST, _LONG = 30, 200
+# Where an object lies, as Python shows functions and what has no text of its own.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class UserError(Exception):
@@ -46,3 +49,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     shown = difflib.get_close_matches(name, names, n=_MOST, cutoff=0.0)
     more = f" and {len(names) - len(shown)} others" if len(names) > len(shown) else ""
     return f"valid names: {', '.join(sorted(shown))}{more}" if names else "there are no valid names"
+
+
+def shown(value: object) -> str:
+    """A value as a sentence may show it: short, the same in every process."""
+    text = _ADDRESS.sub("", repr(value))
+    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError, nearest, shown
 
 
 REQUIRED = "<required>"
@@ -195,21 +195,25 @@ def check(instance: Any, name: str = "") -> None:
         label = f"{name}.{field.name}"
         # A bare object() is gin's REQUIRED sentinel, which rooms must not import.
         if value == REQUIRED and isinstance(value, str) or type(value) is object:
-            raise UserError(
-                f"{label} is not set{_hint(field)}; pass --{flag(field)} or bind {label} in gin"
-            )
+            passed = f"pass --{flag(field)} or " if converter(hints.get(field.name)) else ""
+            raise UserError(f"{label} is not set{_hint(field)}; {passed}bind {label} in gin")
         if field.name in ("parent", "name") and _is_module(instance):
             continue  # Linen's own bookkeeping fields
+        if isinstance(value, type) and dataclasses.is_dataclass(value):
+            name = f"{value.__module__.rsplit('.', 1)[-1]}.{value.__qualname__}"
+            raise UserError(
+                f"{label} is the class {name} itself; write @{name}(), with brackets, to make one"
+            )
         if not _fits(value, hints.get(field.name, Any)):
             raise UserError(
-                f"{label} = {value!r} is {_article(type(value).__name__)}; "
+                f"{label} = {shown(value)} is {_article(type(value).__name__)}; "
                 f"expected {_type_name(hints[field.name])}"
             )
         if valid := choices(field):
             for item in value if isinstance(value, list | tuple) else (value,):
                 if item not in valid:
                     raise UserError(
-                        f"{label} = {item!r} is not one of {', '.join(map(str, valid))}; "
+                        f"{label} = {shown(item)} is not one of {', '.join(map(str, valid))}; "
                         + nearest(str(item), map(str, valid))
                     )
         for child_label, child in _children(value, label):
@@ -241,8 +245,8 @@ def describe(value: Any) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):
         return _qualified(value)
     raise UserError(
-        f"{value!r} ({type(value).__name__}) cannot be part of a configuration; expected numbers, "
-        f"strings, sequences, mappings, dataclasses, arrays or named functions"
+        f"{shown(value)} ({type(value).__name__}) cannot be part of a configuration; expected "
+        f"numbers, strings, sequences, mappings, dataclasses, arrays or named functions"
     )
 
 

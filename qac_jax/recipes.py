@@ -272,11 +272,15 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
         )
         for name in one["set"]:
             print(f"    {name} = {_short(json.dumps(one['fields'][name], ensure_ascii=False))}")
+        for reason in one.get("missing", ()):
+            print(f"  ! not there: {reason}")
         for name, value in one["plan"].items():
             if name == "devices":
                 print("\n".join(f"  * {line}" for line in _device_table(value)))
             elif value is not None and not (name == "hours" and "devices" in one["plan"]):
                 print(f"  * {name}: {readable(value)}")
+    if absent := sum(len(one.get("missing", ())) for one in plans):
+        print(f"\nit would not start: {absent} inputs are not there (marked with !)")
 
 
 def _device_table(devices: dict[str, Any]) -> list[str]:

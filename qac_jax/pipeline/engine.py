@@ -9,6 +9,7 @@ results must be JSON.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from qac_jax import extras
 from qac_jax.errors import DataError, UserError
 
 
@@ -110,6 +112,14 @@ def _unwrapped(answer: tuple[str, Any]) -> Any:
     return value
 
 
+def check_installed(runner: str) -> None:
+    """Raises where Apache Beam is missing."""
+    if importlib.util.find_spec("apache_beam") is None:
+        raise UserError(
+            f"--runner {runner} needs Apache Beam; {extras.remedy('beam')}, or leave --runner out"
+        )
+
+
 def _run_beam(
     function: Callable[[Job], Result],
     jobs: Sequence[Job],
@@ -117,14 +127,10 @@ def _run_beam(
     options: str,
     scratch: str,
 ) -> Iterator[Result]:
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError as error:
-        raise UserError(
-            f"--runner {runner} needs Apache Beam; pip install 'qac_jax[beam]', "
-            f"or leave --runner out"
-        ) from error
+    check_installed(runner)
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
     flags = [f"--runner={runner}", *options.split()]
     numbered = list(enumerate(jobs))
     with beam.Pipeline(options=PipelineOptions(flags, save_main_session=False)) as pipeline:

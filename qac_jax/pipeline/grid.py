@@ -23,8 +23,8 @@ from etils import epath
 
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import Interrupted, UserError, nearest
-from qac_jax.pipeline import inputs, recipe
+from qac_jax.errors import Interrupted, UserError, nearest, shown
+from qac_jax.pipeline import inputs, readiness, recipe
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.recipe import Recipe
@@ -103,7 +103,7 @@ def _flat(parts: Any, system: str) -> Iterator[str]:
     if isinstance(parts, str):
         if not parts.endswith(".gin") and "=" not in parts:
             raise UserError(
-                f"{parts!r} of the system {system} is neither a gin file nor a binding; "
+                f"{shown(parts)} of the system {system} is neither a gin file nor a binding; "
                 "write 'FILE.gin' or 'NAME = VALUE'"
             )
         yield parts
@@ -111,7 +111,9 @@ def _flat(parts: Any, system: str) -> Iterator[str]:
         for part in parts:
             yield from _flat(part, system)
     else:
-        raise UserError(f"the system {system} has the part {parts!r}; expected strings and lists")
+        raise UserError(
+            f"the system {system} has the part {shown(parts)}; expected strings and lists"
+        )
 
 
 def cells(grid: Grid, build: Build) -> list[Cell]:
@@ -150,6 +152,7 @@ def run(
     finished: dict[str, Artifact] = {}
     clock = _Clock(todo)
     for cell in todo:
+        readiness.check(cell.stages, cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
     for number, cell in enumerate(todo, start=1):
         label = f"[cell {number}/{len(todo)}] {cell.name}"

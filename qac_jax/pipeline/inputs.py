@@ -292,7 +292,7 @@ def identity(text: str) -> str:
             return fields.digest([identity(part.strip()) for part in text.split(",")])
         if matches := sorted(glob.glob(text)):
             return fields.digest([identity(match) for match in matches])
-        if _named(text):
+        if is_named(text):
             commit = names.data_commit(text)
             return f"{text.partition('@')[0]}@{commit}" if commit else text
         if "://" not in text:
@@ -345,7 +345,7 @@ def _listing(path: str) -> list[str]:
     return entries
 
 
-def _named(text: str) -> bool:
+def is_named(text: str) -> bool:
     """Whether it is the name of a data set that some format reads."""
     return any(registry.named(text) for registry in (DOCUMENTS, QUERIES, JUDGEMENTS))
 

@@ -18,8 +18,8 @@ from etils import epath
 
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import Interrupted, UserError, nearest
-from qac_jax.pipeline import inputs
+from qac_jax.errors import Interrupted, UserError, nearest, shown
+from qac_jax.pipeline import inputs, readiness
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE, located, place
 from qac_jax.pipeline.stage import Stage
@@ -62,7 +62,7 @@ def choose(
         return options[of]
     if otherwise is not _NOT_GIVEN:
         return otherwise
-    raise UserError(f"{of!r} is not one of the choices; {nearest(str(of), map(str, options))}")
+    raise UserError(f"{shown(of)} is not one of the choices; {nearest(str(of), map(str, options))}")
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:
@@ -85,8 +85,8 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
     for name, stage in declared.items():
         if not isinstance(stage, Stage):
             raise UserError(
-                f"Recipe.stages[{name!r}] = {stage!r} is not a stage; "
-                f"bind it to a stage such as @{name}/prepare.Prepare()"
+                f"Recipe.stages[{name!r}] = {shown(stage)} is not a stage; "
+                f"bind it to a stage such as @{name}/prepare.Prepare(), with brackets"
             )
         fields.check(stage, name)
         for field, target in inputs.references(stage).items():
@@ -95,6 +95,9 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
                     f"{name}.{field} = '{STAGE}{target}', but the recipe has no stage "
                     f"{target!r}; {nearest(target, declared)}"
                 )
+    made = {name: stage.KIND for name, stage in declared.items()}
+    for name, stage in declared.items():
+        readiness.check_kinds(name, stage, made)
     graph = {
         name: list(dict.fromkeys(inputs.references(stage).values()))
         for name, stage in declared.items()
@@ -126,6 +129,10 @@ def run(
             raise UserError(f"the recipe has no stage {name!r}; {nearest(name, stages)}")
     _refuse_foreign(root, stages)
     forced = _with_dependants(stages, start) if start else set()
+    todo = {only} if only else forced or set(stages)
+    readiness.check(stages, [name for name in stages if name in todo], recipe.data_dir)
+    for stage in stages.values():
+        stage.check()
     inputs.look_up(stages)
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
@@ -171,6 +178,7 @@ def plan(recipe: Recipe) -> list[dict[str, Any]]:
         references = inputs.references(stage)
         plans_before = {field: plans[target]["plan"] for field, target in references.items()}
         plans[name] = {"stage": name, "inputs": references, **plan_of(stage, plans_before)}
+        plans[name]["missing"] = readiness.missing(stage, recipe.data_dir)
     return list(plans.values())
 
 

@@ -39,6 +39,11 @@ class Workers:
     )
     runner_options: str = option("", "flags of the Beam runner", affects_result=False)
 
+    def check_installed(self) -> None:
+        """Raises where what the runner needs is missing."""
+        if self.runner != engine.LOCAL:
+            engine.check_installed(self.runner)
+
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:

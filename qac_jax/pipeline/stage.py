@@ -33,6 +33,7 @@ from qac_jax.pipeline.inputs import (
     one_of,
     together,
 )
+from qac_jax.pipeline.sharding import Workers
 from qac_jax.pipeline.signals import interruptible
 from qac_jax.processes import Place
 
@@ -85,6 +86,9 @@ class Stage:
                 raise UserError(f"{self.VERB} needs --{name} ({field.metadata['help']}); give it")
         for group in self.GROUPS:
             group.check(self)
+        for name, cls in fields.parts(type(self)).items():
+            if issubclass(cls, Workers):
+                getattr(self, name).check_installed()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         """Reads `inputs` (artefacts opened, others as paths) and fills `out`."""

@@ -1,0 +1,110 @@
+"""What would stop a stage at its start, said before the first stage of a recipe runs.
+
+Nothing is read but what artefacts say about themselves, and nothing is downloaded: names at the Hub
+are looked up by `inputs.look_up`.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from qac_jax import artifacts
+from qac_jax.errors import UserError
+from qac_jax.hub import hub_cache, names, shipped
+from qac_jax.pipeline import inputs
+from qac_jax.pipeline.inputs import DATA, FILE, MODEL, STAGE, TOKENIZER
+from qac_jax.text import tokenizers
+
+
+# Data sets by name, and the package that fetches them where it is no dependency of ours.
+_LIBRARIES = {"hf": "datasets", "ir_datasets": "ir_datasets"}
+
+
+def check_kinds(name: str, stage: Any, made: Mapping[str, str]) -> None:
+    """Raises where a stage takes what another makes for something else; `made`: name -> kind."""
+    for field, part, kinds in _parts(stage):
+        target, slash, _ = part.removeprefix(STAGE).partition("/")
+        if not part.startswith(STAGE) or slash or {FILE, TOKENIZER} & set(kinds):
+            continue
+        if made[target] not in kinds:
+            raise UserError(
+                f"{name}.{field} = {part!r}, which makes {made[target]}; expected "
+                f"{' or '.join(kinds)}, so name another stage"
+            )
+
+
+def missing(stage: Any, data_dir: str = "") -> list[str]:
+    """Every input that is not there, in a few words each; what other stages make is not asked."""
+    reasons = []
+    for field, part, kinds in _parts(stage):
+        if part.startswith(STAGE):
+            continue
+        if part.startswith(DATA) and not data_dir:
+            reasons.append(f"{field} = {part} (--data_dir is not given)")
+            continue
+        where = inputs.place(part, field, {}, data_dir)
+        if why := _lacks(where, kinds):
+            reasons.append(f"{field} = {where} ({why})")
+    return reasons
+
+
+def check(stages: Mapping[str, Any], only: Collection[str], data_dir: str) -> None:
+    """Raises before a recipe runs if one of these stages could not start."""
+    reasons = [f"{name}.{why}" for name in only for why in missing(stages[name], data_dir)]
+    if reasons:
+        more = f", and {len(reasons) - 3} others" if len(reasons) > 3 else ""
+        raise UserError(
+            f"nothing was run, since inputs are not there: {'; '.join(reasons[:3])}{more}; "
+            "give what exists"
+        )
+
+
+def _parts(stage: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Every part of every input: field, text, kinds."""
+    for name, field in inputs.set_inputs(stage).items():
+        kinds, value = field.metadata["kinds"], getattr(stage, name)
+        whole = FILE in kinds and os.path.exists(value)  # a comma may be part of its name
+        for part in [value] if whole else inputs.split(stage, name):
+            yield name, part, kinds
+
+
+def _lacks(text: str, kinds: Sequence[str]) -> str:
+    """Why an input cannot be used, "" where nothing speaks against it."""
+    if text.startswith(shipped.SCHEME):
+        try:
+            shipped.folder(text.removeprefix(shipped.SCHEME))
+        except UserError as error:
+            return str(error)
+        return ""
+    if "://" in text or (TOKENIZER in kinds and text in tokenizers.shipped()):
+        return ""
+    if os.path.exists(text):
+        return _of_wrong_kind(text, kinds)
+    if {MODEL, TOKENIZER} & set(kinds) and (name := names.parsed(text)) is not None:
+        folder = text.partition("/")[0]
+        local = os.path.isdir(folder) and not text.startswith(names.HUB)
+        return "no such folder" if local and hub_cache.snapshot(*name) is None else ""
+    if FILE in kinds:
+        scheme = text.partition(":")[0]
+        if inputs.is_named(text):
+            library = _LIBRARIES.get(scheme, "")
+            absent = library and importlib.util.find_spec(library) is None
+            return (
+                f"needs {library}, which is not installed; pip install {library}" if absent else ""
+            )
+        if glob.glob(text):
+            return ""
+    return "does not exist"
+
+
+def _of_wrong_kind(text: str, kinds: Sequence[str]) -> str:
+    if {FILE, MODEL, TOKENIZER} & set(kinds):
+        return ""
+    record = artifacts.peek(text)
+    if record is None or record["kind"] in kinds:
+        return "" if record else f"not an artefact; expected {' or '.join(kinds)}"
+    return f"of kind {record['kind']}; expected {' or '.join(kinds)}"

@@ -1,0 +1,124 @@
+"""What would stop a stage is said before the first stage of a recipe runs, and in dry runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import toy_stages
+
+from qac_jax import artifacts, cli
+from qac_jax.errors import UserError
+from qac_jax.pipeline import readiness, recipe
+from qac_jax.pipeline import stage as stage_lib
+from qac_jax.pipeline.inputs import FILE, MODEL, TOKENIZER
+from qac_jax.pipeline.recipe import Recipe
+from qac_jax.pipeline.sharding import Workers
+from qac_jax.pipeline.stage import Ref, Stage, input, part
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Many(Stage):
+    """Takes everything."""
+
+    VERB: ClassVar[str] = "many"
+    KIND: ClassVar[str] = "many"
+
+    numbers: Ref = input("numbers", kinds=("numbers",), default="")
+    files: Ref = input("files", kinds=(FILE,), default="")
+    model: Ref = input("a model", kinds=("parameters", MODEL), default="")
+    words: Ref = input("a vocabulary", kinds=(TOKENIZER,), default="")
+    pool: Workers = part(Workers)
+
+
+def lacks(data_dir: str = "", **inputs: Any) -> str:
+    return " | ".join(readiness.missing(Many(**inputs), data_dir))
+
+
+def test_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stage_lib.execute(toy_stages.Numbers(count=2), tmp_path / "n")
+    (tmp_path / "a,b.txt").write_text("x")
+    for given in (
+        {"numbers": "n"},
+        {"numbers": "stage:first"},
+        {"files": "a,b.txt"},
+        {"files": "*.txt"},
+        {"files": "tfds:squad"},
+        {"files": "gs://bucket/x"},
+        {"model": "owner/name@v1"},
+        {"model": "shipped:qgen"},
+        {"words": "wordpiece-16k"},
+    ):
+        assert lacks(**given) == "", given
+    assert lacks(str(tmp_path), numbers="data:n", files="data:") == ""
+
+
+def test_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    stage_lib.execute(toy_stages.Numbers(count=2), tmp_path / "n")
+    stage_lib.execute(toy_stages.Doubled(numbers="n"), tmp_path / "d")
+    assert artifacts.load(tmp_path / "d").kind == "numbers"
+    for given, sentence in (
+        ({"numbers": "m"}, "numbers = m (does not exist)"),
+        ({"numbers": "out"}, "numbers = out (not an artefact; expected numbers)"),
+        ({"files": "n,m"}, "files = m (does not exist)"),
+        ({"files": "data:x"}, "files = data:x (--data_dir is not given)"),
+        ({"model": "out/none"}, "model = out/none (no such folder)"),
+        ({"model": "shipped:qgn"}, "did you mean 'qgen'?"),
+        ({"words": "shipped:nothing"}, "does not come with this version"),
+    ):
+        assert sentence in lacks(**given), given
+    monkeypatch.setattr(readiness.importlib.util, "find_spec", lambda name: None)
+    assert "needs ir_datasets, which is not installed" in lacks(files="ir_datasets:x")
+
+
+def test_nothing_runs_before_everything_is_there(tmp_path: Path) -> None:
+    described = Recipe(
+        stages={
+            "first": toy_stages.Numbers(count=2),
+            "other": toy_stages.Numbers(base="data:number.txt"),
+        }
+    )
+    with pytest.raises(UserError, match=r"nothing was run.*other.base = data:number.txt \(--data"):
+        recipe.run(described, tmp_path / "out")
+    described = dataclasses.replace(described, data_dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"other.base = .*number.txt \(does not exist\)"):
+        recipe.run(described, tmp_path / "out")
+    assert not (tmp_path / "out" / "first").exists()
+    assert [one["missing"] for one in recipe.plan(described)][1]
+    recipe.run(described, tmp_path / "out", only="first")
+    assert (tmp_path / "out" / "first").exists()
+    (tmp_path / "number.txt").write_text("3")
+    assert len(recipe.run(described, tmp_path / "out")) == 2
+
+
+def test_stages_take_what_others_make() -> None:
+    stages = {"first": toy_stages.Numbers(count=2), "many": Many(model="stage:first")}
+    with pytest.raises(
+        UserError,
+        match="many.model = 'stage:first', which makes numbers; expected parameters or model",
+    ):
+        recipe.ordered(Recipe(stages=stages))
+    for given in ({"files": "stage:first"}, {"model": "stage:first/best"}):
+        assert recipe.ordered(Recipe(stages={**stages, "many": Many(**given)}))
+
+
+def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = {"many": Many.make(runner="DirectRunner")}
+    monkeypatch.setattr("qac_jax.pipeline.engine.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'qac_jax\[beam\]', or leave --runner out"):
+        recipe.plan(Recipe(stages=stages))
+
+
+def test_a_verb_says_it_in_its_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run"]) == 0
+    page = capsys.readouterr().out
+    assert "! not there: passages = /nowhere/at/all (does not exist)" in page
+    assert "it would not start: 1 inputs are not there" in page
+    assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["missing"]
