@@ -273,7 +273,7 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
         for name in one["set"]:
             print(f"    {name} = {_short(json.dumps(one['fields'][name], ensure_ascii=False))}")
         for reason in one.get("missing", ()):
-            print(f"  ! not there: {reason}")
+            print(f"  ! {reason}")
         for name, value in one["plan"].items():
             if name == "devices":
                 print("\n".join(f"  * {line}" for line in _device_table(value)))

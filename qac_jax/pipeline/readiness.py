@@ -20,6 +20,7 @@ from qac_jax.pipeline.inputs import DATA, FILE, MODEL, STAGE, TOKENIZER
 from qac_jax.text import tokenizers
 
 
+_SAY_WHERE = "say where it is with --data_dir DIR"
 # Data sets by name, and the package that fetches them where it is no dependency of ours.
 _LIBRARIES = {"hf": "datasets", "ir_datasets": "ir_datasets"}
 
@@ -38,17 +39,17 @@ def check_kinds(name: str, stage: Any, made: Mapping[str, str]) -> None:
 
 
 def missing(stage: Any, data_dir: str = "") -> list[str]:
-    """Every input that is not there, in a few words each; what other stages make is not asked."""
+    """Every input that is not there, and why; what other stages make is not asked."""
     reasons = []
     for field, part, kinds in _parts(stage):
         if part.startswith(STAGE):
             continue
         if part.startswith(DATA) and not data_dir:
-            reasons.append(f"{field} = {part} (--data_dir is not given)")
+            reasons.append(f"{field}: {part} lies in the recipe's data folder; {_SAY_WHERE}")
             continue
         where = inputs.place(part, field, {}, data_dir)
         if why := _lacks(where, kinds):
-            reasons.append(f"{field} = {where} ({why})")
+            reasons.append(f"{field}: {where} {why}")
     return reasons
 
 
@@ -56,11 +57,8 @@ def check(stages: Mapping[str, Any], only: Collection[str], data_dir: str) -> No
     """Raises before a recipe runs if one of these stages could not start."""
     reasons = [f"{name}.{why}" for name in only for why in missing(stages[name], data_dir)]
     if reasons:
-        more = f", and {len(reasons) - 3} others" if len(reasons) > 3 else ""
-        raise UserError(
-            f"nothing was run, since inputs are not there: {'; '.join(reasons[:3])}{more}; "
-            "give what exists"
-        )
+        more = f" ({len(reasons) - 1} other inputs are not there either)" if reasons[1:] else ""
+        raise UserError(f"nothing was run, since {reasons[0]}{more}")
 
 
 def _parts(stage: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
@@ -78,7 +76,7 @@ def _lacks(text: str, kinds: Sequence[str]) -> str:
         try:
             shipped.folder(text.removeprefix(shipped.SCHEME))
         except UserError as error:
-            return str(error)
+            return f"cannot be had: {error}"
         return ""
     if "://" in text or (TOKENIZER in kinds and text in tokenizers.shipped()):
         return ""
@@ -87,7 +85,7 @@ def _lacks(text: str, kinds: Sequence[str]) -> str:
     if {MODEL, TOKENIZER} & set(kinds) and (name := names.parsed(text)) is not None:
         folder = text.partition("/")[0]
         local = os.path.isdir(folder) and not text.startswith(names.HUB)
-        return "no such folder" if local and hub_cache.snapshot(*name) is None else ""
+        return "does not exist" if local and hub_cache.snapshot(*name) is None else ""
     if FILE in kinds:
         scheme = text.partition(":")[0]
         if inputs.is_named(text):
@@ -106,5 +104,5 @@ def _of_wrong_kind(text: str, kinds: Sequence[str]) -> str:
         return ""
     record = artifacts.peek(text)
     if record is None or record["kind"] in kinds:
-        return "" if record else f"not an artefact; expected {' or '.join(kinds)}"
-    return f"of kind {record['kind']}; expected {' or '.join(kinds)}"
+        return "" if record else f"is not an artefact; expected {' or '.join(kinds)}"
+    return f"is of kind {record['kind']}; expected {' or '.join(kinds)}"

@@ -97,7 +97,7 @@ def flags_of(verb: str) -> frozenset[str]:
     if verb in STAGES:
         flags.add_field_flags(parser, STAGES[verb].load())
     known = {name for action in parser._actions for name in action.option_strings}
-    by_hand = {"run": "cli.py", "search": "stages/search.py"}  # search: on the screen
+    by_hand = {"run": "recipes.py", "search": "stages/search.py"}  # search: on the screen
     if verb in by_hand:
         known |= set(re.findall(r'"(--\w+)"', (ROOT / by_hand[verb]).read_text()))
     return frozenset(known)
@@ -111,7 +111,7 @@ def heard_by(message: Message) -> tuple[str, ...]:
         return tuple(verb.name for verb in STAGES.values() if verb.module == module)
     if message.file in HEARD:
         return HEARD[message.file]
-    if message.file in ("cli.py", "flags.py", "config.py") or folder == "pipeline":
+    if message.file in ("cli.py", "flags.py", "config.py", "recipes.py") or folder == "pipeline":
         return ("run",)
     return tuple(STAGES)
 
