@@ -85,7 +85,7 @@ def test_nothing_runs_before_everything_is_there(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(
-        UserError, match="nothing was run, since other.base: data:number.txt lies in"
+        UserError, match="nothing was run, since other.base: data:number.txt lies"
     ):
         recipe.run(described, tmp_path / "out")
     described = dataclasses.replace(described, data_dir=str(tmp_path))
