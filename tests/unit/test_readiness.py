@@ -84,9 +84,7 @@ def test_nothing_runs_before_everything_is_there(tmp_path: Path) -> None:
             "other": toy_stages.Numbers(base="data:number.txt"),
         }
     )
-    with pytest.raises(
-        UserError, match="nothing was run, since other.base: data:number.txt lies"
-    ):
+    with pytest.raises(UserError, match="nothing was run, since other.base: data:number.txt lies"):
         recipe.run(described, tmp_path / "out")
     described = dataclasses.replace(described, data_dir=str(tmp_path))
     with pytest.raises(UserError, match="other.base: .*number.txt does not exist"):
