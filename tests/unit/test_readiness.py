@@ -105,7 +105,7 @@ def test_stages_take_what_others_make() -> None:
     ):
         recipe.ordered(Recipe(stages=stages))
     for given in ({"files": "stage:first"}, {"model": "stage:first/best"}):
-        assert recipe.ordered(Recipe(stages={**stages, "many": Many(**given)}))
+        assert recipe.ordered(Recipe(stages={**stages, "many": Many.make(**given)}))
 
 
 def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
