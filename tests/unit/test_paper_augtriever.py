@@ -1,0 +1,155 @@
+"""AugTriever's recipes against the paper (Meng et al., 2022): its own numbers.
+
+What the paper leaves open and the released code says is marked "code".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import toy_recipes
+
+from qac_jax.evaluation import benchmarks
+from qac_jax.objectives.augtriever import InBatch, MoCo
+from qac_jax.pipeline import grid
+
+
+# Table 1: the strategies of each corpus.
+SINGLE = ("random_crop", "doc_title", "qext_plm", "tqgen_topic", "tqgen_absum", "tqgen_exsum")
+HYBRIDS = ("hybrid_all", "hybrid_tqgen", "hybrid_tqgen_plus")
+STRATEGIES = {
+    "cc": (*SINGLE, "qgen_d2q", *HYBRIDS),
+    "wiki": (*SINGLE, "qgen_d2q", "doc_anchor", "qext_self", "qext_bm25", "paq"),
+}
+# On CC with texts of a generator; 1,024 otherwise.
+LARGE = ("qgen_d2q", "tqgen_topic", "tqgen_absum", "tqgen_exsum", *HYBRIDS)
+
+
+def built(corpus: str, strategy: str, loss: str) -> dict[str, Any]:
+    overlay = f"overlays/strategies/{strategy}.gin"
+    return toy_recipes.stages(f"augtriever_{corpus}", overlay, f"LOSS = '{loss}'")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "strategy"),
+    [
+        *(("cc", strategy) for strategy in STRATEGIES["cc"]),
+        *(pytest.param("wiki", s, marks=pytest.mark.slow) for s in STRATEGIES["wiki"]),
+    ],
+)
+def test_training(corpus: str, strategy: str) -> None:
+    """Experimental settings: 100k steps (Hybrid-TQGen+ 200k), 5e-5, 10k steps of warm-up."""
+    for loss in ("inbatch", "moco"):
+        train = built(corpus, strategy, loss)["encoder"]
+        plus = strategy == "hybrid_tqgen_plus"
+        assert train.schedule.steps == (200_000 if plus else 100_000)
+        large = corpus == "cc" and strategy in LARGE
+        assert train.schedule.batch_size == (2048 if large else 1024)
+        assert train.optimizer.learning_rate == 5e-5
+        assert (train.optimizer.warmup_steps, train.optimizer.schedule_name) == (10_000, "linear")
+        objective = train.objective
+        assert objective.temperature == 0.05
+        model = objective.model.config
+        assert (model.tied, model.pooling, model.backbone.num_layers) == (True, "mean", 12)
+        assert not model.normalize
+        share = train.reading.settings["random_crop_share"]
+        if loss == "inbatch":
+            assert isinstance(objective, InBatch) and share == 0  # pseudo-queries alone
+        else:
+            assert isinstance(objective, MoCo)
+            assert (objective.queue_size, objective.momentum) == (16_384, 0.9995)
+            assert share == (0 if strategy.startswith("hybrid") else 0.5)  # half crops
+
+
+def test_documents_and_crops() -> None:
+    """Windows of 256 words, crops of 5 to 50 %, a tenth of the document's words deleted (code)."""
+    settings = built("cc", "random_crop", "inbatch")["encoder"].reading.settings
+    assert (settings["context_words"], settings["delete"]) == (256, 0.1)
+
+
+def test_hybrids() -> None:
+    """Hybrid-TQGen: a fifth each; Hybrid-All: crops 20 %, QExt-PLM 10 %, titles and TQGen 70 %."""
+    of = built("cc", "hybrid_tqgen", "moco")["encoder"].reading.settings["strategies"]
+    assert set(of.values()) == {0.2} and len(of) == 5 and "random_crop" in of
+    every = built("cc", "hybrid_all", "moco")["encoder"].reading.settings["strategies"]
+    assert (every["random_crop"], every["qext_plm"]) == (0.2, 0.1)
+    rest = sum(share for name, share in every.items() if name.startswith(("tqgen", "doc_title")))
+    assert rest == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("method", ["plm", "bm25"])
+def test_extracted_spans(method: str) -> None:
+    """16 random spans of 4 to 16 words, drawn again every time: an epoch has its own draw."""
+    extract = built("wiki", f"qext_{method}", "inbatch")["extracted"]
+    sampling = extract.sampling
+    assert (sampling.spans, sampling.shortest, sampling.longest) == (16, 4, 16)
+    assert extract.keep == 1 and extract.draws >= 4
+
+
+def test_generated_queries() -> None:
+    """Section 3.2: T0-3B, four prompts after the text, top-p 0.9, one text each."""
+    generate = built("cc", "hybrid_tqgen", "moco")["generated"]
+    asked = {name: prompt.after.strip() for name, prompt in generate.prompts.items()}
+    assert asked == {
+        "topic": "What is the main topic of the above text?",
+        "title": "Please write a title of the text above.",
+        "absum": "Please write a short summary of the text above.",
+        "exsum": "Please use a sentence in the above text to summarize its content.",
+    }
+    decoding = generate.decoding
+    assert (decoding.samples, decoding.top_p, decoding.top_k) == (1, 0.9, 0)
+    assert not generate.filter.drop_repeats
+
+
+def test_corpora() -> None:
+    """Wikipedia by paragraphs; Pile-CC; PAQ's questions for PAQ's passages."""
+    assert built("wiki", "random_crop", "moco")["documents"].format == "wikipedia"
+    pile = built("cc", "random_crop", "moco")["documents"]
+    assert pile.options == "source=Pile-CC" and pile.cutting.cut == "none"
+    paq = built("wiki", "paq", "moco")
+    assert paq["documents"].format == "dpr" and "PAQ" in paq["generated"].imported
+
+
+def test_table_1() -> None:
+    """BEIR's 14 sets and MS MARCO by nDCG@10; QA4 and SQ&EQ by R@20, over DPR's passages."""
+    found = built("cc", "random_crop", "moco")
+    assert len(benchmarks.BEIR14) == 14 and len(benchmarks.BEIR11) == 11
+    assert len(benchmarks.FORUMS) == 12
+    assert found["wikipedia"].format == "dpr" and found["index"].method == "exact"
+    assert (found["beir"].options.max_length, found["vectors"].options.max_length) == (512, 512)
+    sets = found["table"].metrics.replace("stage:", "").split(",")
+    assert sets == ["beir", "nq", "triviaqa", "webq", "curatedtrec", "squad", "entityquestions"]
+    assert found["curatedtrec"].answers == "regex"
+    assert found["nq_run"].k == 100
+    baselines = toy_recipes.cells("augtriever_baselines")
+    assert set(baselines) == {"bm25", "contriever", "spider", "spar"}
+
+
+def test_table_2() -> None:
+    """Domain adaptation: topics of the target by InBatch, 5k steps, 1e-5, batches of 1,024."""
+    found = toy_recipes.stages("augtriever_adaptation")
+    train = found["encoder"]
+    assert isinstance(train.objective, InBatch)
+    assert (train.schedule.steps, train.schedule.batch_size) == (5000, 1024)
+    assert train.optimizer.learning_rate == 1e-5
+    assert train.reading.settings["strategies"] == {"tqgen_topic": 1.0}
+    targets = grid.systems(toy_recipes.grid_of("augtriever_adaptation_grid"))
+    forums = {name for name in targets if name.startswith("cqadupstack_")}
+    assert {name.removeprefix("cqadupstack_") for name in forums} == set(benchmarks.FORUMS)
+    others = set(benchmarks.BEIR14) - {benchmarks.CQADUPSTACK} | {benchmarks.MSMARCO}
+    assert targets.keys() - forums == others
+
+
+def test_table_3() -> None:
+    """Fine-tuning on MS MARCO: InBatch, 20k steps, 1e-5, batches of 1,024, one random negative;
+    evaluated on all sets of Table 1."""
+    found = toy_recipes.stages("augtriever_finetuning")
+    train = found["retriever"]
+    assert isinstance(train.objective, InBatch)
+    assert (train.schedule.steps, train.schedule.batch_size) == (20_000, 1024)
+    assert train.optimizer.learning_rate == 1e-5
+    assert train.reading.settings["n_passages"] == 2
+    assert found["triples"].kept_negatives.random_negatives and not found["triples"].negatives
+    assert found["vectors"].encoder == found["beir"].encoder == "stage:retriever"
+    assert "stage:squad" in found["table"].metrics and "stage:beir" in found["table"].metrics

@@ -1,0 +1,142 @@
+"""PAIR's recipes against the paper (Ren et al., 2021) and RocketQA, whose settings it takes over.
+
+What the paper leaves open and the released code says is marked "code".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import toy_recipes
+
+from qac_jax.objectives.cross_encoder import Pointwise
+from qac_jax.objectives.pair import Pair
+
+
+RECIPES = ("pair_msmarco", "pair_nq")
+GPUS = 8
+# Table 3 and Table 5.
+ABLATIONS = {
+    "without_passage_centric",
+    "without_pseudo_labels",
+    "passage_centric_finetuning",
+    "without_shared_parameters",
+    "without_pretraining",
+}
+THRESHOLDS = ((0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4))
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, dict[str, Any]]:
+    return {name: toy_recipes.stages(name) for name in RECIPES}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_training_stages(built: Any, name: str) -> None:
+    """Section 3.4: pre-training with both losses, fine-tuning with the query-centric one."""
+    found = built[name]
+    pretrained, pair = found["pretrained"], found["pair"]
+    assert isinstance(pretrained.objective, Pair) and isinstance(pair.objective, Pair)
+    assert (pretrained.objective.alpha, pair.objective.alpha) == (0.1, 0.0)
+    assert pair.init == "stage:pretrained"
+    for train in (pretrained, pair):
+        assert train.optimizer.learning_rate == 3e-5
+        assert (train.optimizer.schedule_name, train.optimizer.warmup_ratio) == ("linear", 0.1)
+        assert train.reading.lengths == {"query": 32, "passages": 128}
+        assert train.schedule.epochs == 10  # code
+        assert train.objective.model.config.tied
+        assert train.objective.model.config.pooling == "cls"
+    # On unlabelled queries alone, then on labelled ones.
+    assert found["labels"].queries == "stage:unlabelled/queries.jsonl"
+    assert "unlabelled" not in found["judged_labels"].queries
+
+
+def test_batches_and_optimizers(built: Any) -> None:
+    """Experimental settings: LAMB on MS MARCO, Adam otherwise; 512 examples on each GPU."""
+    msmarco, nq = (built[name] for name in RECIPES)
+    for stage in ("pretrained", "pair"):
+        assert msmarco[stage].schedule.batch_size == GPUS * 512
+        assert msmarco[stage].optimizer.name == "lamb"
+        assert msmarco[stage].objective.negatives_group == 0  # cross-batch negatives
+        optimizer = nq[stage].optimizer
+        assert (optimizer.name, optimizer.weight_decay) == ("adamw", 0.0)
+        assert nq[stage].objective.negatives_group == 512  # in-batch ones
+    assert nq["pretrained"].schedule.batch_size == GPUS * 512
+    assert nq["pair"].schedule.batch_size == 512  # code: one GPU
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_pseudo_labels(built: Any, name: str) -> None:
+    """Section 3.3: thresholds 0.9 and 0.1; negatives 1:4; more positives of labelled queries."""
+    for stage in ("labels", "judged_labels"):
+        rule = built[name][stage].rule
+        assert (rule.positive, rule.negative) == THRESHOLDS[0]
+        assert rule.count == 4 and rule.extend
+        assert built[name][stage].exclude  # dev and test questions
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_unlabelled_queries(built: Any, name: str) -> None:
+    """1.8 million of Yahoo! Answers, SQuAD, TriviaQA, HotpotQA and ORCAS."""
+    sample = built[name]["unlabelled"]
+    assert sample.count == 1_800_000
+    sources = sample.queries.lower()
+    for source in ("yahoo", "squad", "triviaqa", "hotpotqa", "orcas"):
+        assert source in sources
+    assert "stage:unlabelled/queries.jsonl" in built[name]["candidates"].queries
+
+
+def test_the_teacher(built: Any) -> None:
+    """RocketQA's cross-encoder: ERNIE-large, 64 pairs on each of four GPUs (NQ: one), 2 epochs,
+    1e-5, 160 tokens, negatives of the top 1,000 (NQ: 100), 1:4 (NQ: 1:1)."""
+    for name, batch, depth, negatives in (("pair_msmarco", 256, 1000, 4), ("pair_nq", 64, 100, 1)):
+        found = built[name]
+        teacher = found["teacher"]
+        assert isinstance(teacher.objective, Pointwise)
+        model = teacher.objective.model.config
+        assert (model.num_layers, model.hidden_size, model.num_heads) == (24, 1024, 16)
+        assert (teacher.schedule.batch_size, teacher.schedule.epochs) == (batch, 2)
+        assert teacher.optimizer.learning_rate == 1e-5
+        assert (teacher.optimizer.weight_decay, teacher.optimizer.warmup_ratio) == (0.01, 0.0)
+        assert teacher.reading.lengths == {"pair": 160}
+        run = found["train_run" if name == "pair_msmarco" else "candidates"]
+        assert run.k == depth
+        assert found["teacher_examples"].kept_negatives.negatives_per_query == negatives
+
+
+def test_tables_1_and_2(built: Any) -> None:
+    """RocketQA's passages with titles; 58,812 questions of DPR's training file; R@5, R@20, R@100
+    by answers on NQ, MRR@10, R@50, R@1000 on MS MARCO."""
+    msmarco, nq = (built[name] for name in RECIPES)
+    assert msmarco["passages"].format == "msmarco_passages" and nq["passages"].format == "dpr"
+    assert {"mrr@10", "hit@50", "hit@1000"} <= set(msmarco["metrics"].rules.resolved().measures)
+    assert nq["dpr_examples"].training.endswith("biencoder-nq-train.json")
+    assert nq["judged_labels"].queries == nq["dpr_examples"].training
+    assert nq["metrics"].queries.endswith("nq-test.qa.csv") and not nq["metrics"].qrels
+    assert nq["metrics"].runs == "stage:pair_run,stage:dpr_run,stage:bm25_run"
+    for found in (msmarco, nq):
+        assert found["pair_index"].method == found["dpr_index"].method == "exact"
+
+
+def test_tables_3_and_5() -> None:
+    found = toy_recipes.cells("pair_nq_tables")
+    assert set(found) >= ABLATIONS
+    rules = {
+        (cell["labels"].rule.positive, cell["labels"].rule.negative) for cell in found.values()
+    }
+    assert rules == set(THRESHOLDS)
+    assert found["without_passage_centric"]["pretrained"].objective.alpha == 0
+    assert found["passage_centric_finetuning"]["pair"].objective.alpha == 0.1
+    assert not found["without_shared_parameters"]["pair"].objective.model.config.tied
+    assert not found["without_pseudo_labels"]["labels"].scored
+    assert found["without_pseudo_labels"]["labels"].queries.endswith("biencoder-nq-train.json")
+    alone = found["without_pretraining"]
+    assert "pretrained" not in alone and alone["labels"].queries == alone["candidates"].queries
+
+
+def test_figure_4(built: Any) -> None:
+    """Similarities of a positive to its query and to negatives, on NQ by answers."""
+    figure = built["pair_nq"]["figure_4"]
+    assert (figure.encoders, figure.runs) == ("stage:pair", "stage:pair_run")
+    assert not figure.qrels and figure.queries.endswith("nq-test.qa.csv")

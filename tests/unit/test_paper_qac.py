@@ -1,0 +1,190 @@
+"""Query-as-context pre-training's recipes against the paper (Wu et al., 2023): its own numbers.
+
+What the paper leaves open and the released scripts say is marked "scripts".
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import toy_recipes
+
+from qac_jax.formats.negatives import read_hard_negatives
+from qac_jax.objectives.cocondenser import CoCondenser
+from qac_jax.objectives.condenser import Condenser
+from qac_jax.objectives.cotmae import CotMae
+from qac_jax.objectives.retromae import RetroMae
+
+
+BASES = ("cotmae", "cocondenser")
+# Experimental settings: steps, batch size, learning rate; both 144 tokens, linear, warm-up 0.1,
+# weight decay 0.01.
+PRETRAINING = {"cotmae": (50_000, 16_384, 4e-4), "cocondenser": (120_000, 2048, 1e-4)}
+# Table 3: the numbers of generated queries; the text's choice is 5.
+QUERIES, CHOSEN = (1, 5, 10, 20), 5
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, dict[str, Any]]:
+    return {base: toy_recipes.stages(f"msmarco_qac_{base}") for base in BASES}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_pretraining(built: Any, base: str) -> None:
+    """Experimental settings; the cost of both (appendix)."""
+    encoder = built[base]["encoder"]
+    schedule, optimizer = encoder.schedule, encoder.optimizer
+    assert (schedule.steps, schedule.batch_size, optimizer.learning_rate) == PRETRAINING[base]
+    assert (optimizer.name, optimizer.weight_decay) == ("adamw", 0.01)
+    assert (optimizer.schedule_name, optimizer.warmup_ratio) == ("linear", 0.1)
+    assert encoder.reading.lengths["passage"] == 144
+    assert encoder.reading.kind == "passage_query"
+    assert encoder.reading.settings == {"queries": CHOSEN}
+    model = encoder.objective.model.config
+    assert (model.num_layers, model.hidden_size) == (12, 768)  # BERT-base
+
+
+def test_the_objectives(built: Any) -> None:
+    """Section 3: a passage's query is reconstructed from its vector, or is its positive."""
+    cotmae, cocondenser = (built[base]["encoder"].objective for base in BASES)
+    assert isinstance(cotmae, CotMae) and isinstance(cocondenser, CoCondenser)
+    # Equations 8 to 10: a masked decoder. Masks are CoT-MAE's 30 and 45 %.
+    assert (cotmae.decoder, cotmae.masking.rate, cotmae.decoder_masking.rate) == ("mlm", 0.30, 0.45)
+    assert not cotmae.symmetric
+    assert cocondenser.masking.rate == 0.15 and cocondenser.head_layers == 2
+    assert cocondenser.temperature == cocondenser.mlm_scale == cocondenser.coefficient == 1.0
+    assert cocondenser.late_mlm
+    assert built["cocondenser"]["encoder"].init == "data:condenser"
+    assert built["cotmae"]["encoder"].init == "data:bert-base-uncased"
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_spans_and_queries(built: Any, base: str) -> None:
+    """Section 3: MS MARCO's documents in spans of 144 tokens; top-k 25 and top-p 0.95."""
+    spans, queries = built[base]["spans"], built[base]["queries"]
+    assert spans.format == "msmarco_docs" and spans.cutting.max_tokens == 144
+    assert spans.cutting.short_span_probability == 0.15  # scripts
+    decoding = queries.decoding
+    assert (decoding.method, decoding.top_k, decoding.top_p) == ("sample", 25, 0.95)
+    assert decoding.temperature == 1.0
+    assert queries.prefix == "text2query: " and decoding.max_tokens == 64  # scripts
+    assert decoding.samples == max(QUERIES)
+    assert not queries.filter.drop_repeats and not queries.filter.well_formed
+    assert not queries.filter.round_trip and not queries.filter.drop_copies
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("count", QUERIES)
+def test_table_3(built: Any, base: str, count: int) -> None:
+    """1, 5, 10 and 20 queries: of one generation the first ones."""
+    found = toy_recipes.stages(f"msmarco_qac_{base}", f"QUERIES = {count}")
+    changed = toy_recipes.different(built[base], found)
+    assert found["encoder"].reading.settings == {"queries": count}
+    assert set(changed) == (set() if count == CHOSEN else {"encoder"})
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_table_4(base: str) -> None:
+    """Passage-query mixed with passage-passage, equally often."""
+    encoder = toy_recipes.stages(f"msmarco_qac_{base}", "overlays/mixed.gin")["encoder"]
+    weights = encoder.reading.settings["probabilities"]
+    assert encoder.reading.kind == "mixed" and encoder.reading.lengths["context"] == 144
+    assert weights["query"] == pytest.approx(0.5) and sum(weights.values()) == pytest.approx(
+        1, abs=1e-3
+    )
+
+
+def test_baselines() -> None:
+    """The rows of Table 1 without queries: as their own papers have contexts."""
+    # Gao and Callan, 2022: two random spans of a document.
+    spans = toy_recipes.stages("msmarco_qac_cocondenser", "overlays/two_spans.gin")
+    assert spans["pairs"].task == spans["encoder"].reading.kind == "two_spans"
+    # Wu et al., 2022: sampled, near or overlapping spans, each encoded and decoded.
+    pairs = toy_recipes.stages("msmarco_qac_cotmae", "overlays/passage_pairs.gin")
+    assert pairs["pairs"].task == pairs["encoder"].reading.kind == "passage_passage"
+    assert pairs["encoder"].reading.settings["sorts"] == ["random", "nearby", "overlap"]
+    assert pairs["encoder"].objective.symmetric
+    for base, found in (("cocondenser", spans), ("cotmae", pairs)):
+        assert "queries" not in found
+        schedule = found["encoder"].schedule
+        assert (schedule.steps, schedule.batch_size) == PRETRAINING[base][:2]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_fine_tuning(built: Any, base: str) -> None:
+    """Section 3.2 and the experimental settings: two stages, each from the pre-trained encoder."""
+    found = built[base]
+    for retriever in (found["retriever_1"], found["retriever_2"]):
+        assert retriever.init == "stage:encoder"
+        assert retriever.optimizer.learning_rate == 2e-5
+        assert (retriever.optimizer.weight_decay, retriever.optimizer.warmup_ratio) == (0.01, 0.1)
+        assert retriever.schedule.epochs == 3 and retriever.schedule.batch_size == 64
+        assert retriever.reading.settings["n_passages"] == 16
+        assert retriever.reading.lengths == {"query": 32, "passages": 144}
+    # BM25's negatives, then mined ones combined with them; 128 of the first 200 (scripts).
+    assert "qidpidtriples" in found["triples_1"].negatives
+    assert found["negatives_2"].negatives == "mined+bm25"
+    assert (found["negatives_2"].mining.depth, found["negatives_2"].mining.keep) == (200, 128)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_table_1(built: Any, base: str) -> None:
+    """MRR@10, R@50 and R@1k on MS MARCO, nDCG@10 on TREC DL 2019 and 2020, of both retrievers."""
+    found = built[base]
+    assert {"mrr@10", "hit@50", "hit@1000"} <= set(found["metrics"].rules.resolved().measures)
+    assert found["metrics"].rules.protocol == "msmarco"
+    for year in ("dl19", "dl20"):
+        assert found[year].runs == f"stage:run_1_{year},stage:run_2_{year}"
+        assert found[year].rules.protocol == "trec_dl"
+        assert "ndcg@10" in found[year].rules.resolved().measures
+    for number in (1, 2):
+        assert found[f"index_{number}"].method == "exact"
+        for name in (f"run_{number}", f"run_{number}_dl19", f"run_{number}_dl20"):
+            assert (found[name].index, found[name].k) == (f"stage:index_{number}", 1000)
+    assert "stage:run_bm25" in found["metrics"].runs
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_grids_of_tables_1_3_and_4(base: str) -> None:
+    cells = toy_recipes.cells(f"qac_{base}_tables")
+    assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
+    generators = {str(of["queries"]) for name, of in cells.items() if name != "passages"}
+    assert len(generators) == 1
+
+
+def test_rows_of_table_1_beside_them() -> None:
+    """docT5query, Condenser, RetroMAE."""
+    expanded = toy_recipes.stages("msmarco_doct5query")
+    # Nogueira and Lin, 2019: 40 queries by top-10 sampling.
+    decoding = expanded["queries"].decoding
+    assert (decoding.samples, decoding.top_k) == (40, 10)
+    assert expanded["bm25_expanded"].expand == "stage:queries" and not expanded["bm25"].expand
+    assert "stage:run_expanded" in expanded["metrics"].runs
+    # Gao and Callan, 2021: 8 epochs at 1e-4, blocks of 128 tokens, two layers over the middle one.
+    condenser = toy_recipes.stages("msmarco_condenser")["encoder"]
+    assert isinstance(condenser.objective, Condenser) and condenser.objective.head_layers == 2
+    assert (condenser.schedule.epochs, condenser.schedule.batch_size) == (8, 1024)
+    assert condenser.optimizer.learning_rate == 1e-4
+    assert condenser.reading.lengths == {"tokens": 128}
+    # Liu and Shao, 2022: 8 epochs at 1e-4; masks of 15 to 30 % and 50 to 70 %.
+    retromae = toy_recipes.stages("msmarco_retromae")["encoder"]
+    assert isinstance(retromae.objective, RetroMae) and retromae.objective.enhanced
+    assert (retromae.schedule.epochs, retromae.optimizer.learning_rate) == (8, 1e-4)
+    assert 0.15 <= retromae.objective.masking.rate <= 0.30
+    assert 0.50 <= retromae.objective.decoder_masking.rate <= 0.70
+
+
+def test_table_2() -> None:
+    """BEIR's train_msmarco_v3, which the paper names: batch 75, 350 tokens, 10 epochs, 1,000
+    steps of warm-up, up to 5 negatives of each system at a cross-encoder's margin of 3."""
+    found = toy_recipes.stages("msmarco_beir")
+    retriever = found["retriever"]
+    assert (retriever.schedule.batch_size, retriever.schedule.epochs) == (75, 10)
+    assert retriever.reading.lengths == {"query": 350, "passages": 350}
+    assert retriever.optimizer.warmup_steps == 1000
+    assert retriever.reading.settings["n_passages"] == 2
+    assert found["triples"].negatives.endswith("msmarco-hard-negatives.jsonl.gz")
+    parameters = inspect.signature(read_hard_negatives).parameters
+    assert (parameters["margin"].default, parameters["per_system"].default) == (3.0, 5)
