@@ -31,6 +31,22 @@ settings.load_profile("fixed")
 GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))
 
 
+# Names of tests, one a line; see the file.
+SLOW = Path(__file__).parent / "slow.txt"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests of slow.txt; a name there that no test has is an error."""
+    slow = {n for n in SLOW.read_text().splitlines() if n and not n.startswith("#")}
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
+    unknown = slow - {item.nodeid for item in items}
+    if unknown and config.args == config.getini("testpaths"):
+        raise pytest.UsageError(f"{SLOW.name} names tests that do not exist: {sorted(unknown)}")
+
+
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
     """The folder of golden cases: QAC_GOLDEN_DIR, or the one that is shipped."""
