@@ -51,14 +51,20 @@ class Likelihood:
     def __call__(
         self, documents: Sequence[str], spans: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        options, runner = self.options, self.generator.runner
-        tokenizer, pad = self.generator.tokenizer, self.generator.tokenizer.pad_id
+        tokenizer = self.generator.tokenizer
         form = form_of(tokenizer)
-        room = options.document_tokens - len(form["before"]) - len(form["after"])
-        read = [
-            [*form["before"], *ids[:room], *form["after"]]
-            for ids in tokenizer.encode_batch(list(documents))
-        ]
+        room = self.options.document_tokens - len(form["before"]) - len(form["after"])
+        return self.of(
+            [
+                [*form["before"], *ids[:room], *form["after"]]
+                for ids in tokenizer.encode_batch(list(documents))
+            ],
+            spans,
+        )
+
+    def of(self, read: Sequence[Sequence[int]], spans: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The same for inputs that are ids, special tokens included."""
+        options, runner, tokenizer = self.options, self.generator.runner, self.generator.tokenizer
         tokens = iter(tokenizer.encode_batch([span for of in spans for span in of]))
         targets = [[next(tokens)[: options.span_tokens] for _ in of] for of in spans]
         count = max(map(len, spans), default=0)
@@ -72,10 +78,10 @@ class Likelihood:
         results: list[np.ndarray] = []
 
         def start(batch: Batch) -> tuple[np.ndarray, jax.Array]:
-            ids, lengths = padded(read, batch, pad)
+            ids, lengths = padded(read, batch, tokenizer.pad_id)
             flat = [ids for row in batch.rows for ids in _filled(targets[row], count)]
             every = Batch(np.arange(len(flat)), size * count, width)
-            words, _ = padded(flat, every, pad)
+            words, _ = padded(flat, every, tokenizer.pad_id)
             sizes = np.zeros(size * count, np.int32)
             sizes[: len(flat)] = [len(ids) for ids in flat]
             limits = np.full_like(sizes, longest) if options.likelihood == "released" else sizes

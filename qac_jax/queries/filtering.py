@@ -44,6 +44,12 @@ class Filter:
         "repeated pair of words",
     )
     drop_copies: int = option(0, "drop texts of at least N words copied from the passage (0: keep)")
+    specific: float = option(
+        0.0,
+        "drop texts hardly likelier given their passage than given others: whose tokens' mean "
+        "log-probability under the generator is higher by less than this (0: keep); the best tenth "
+        "stays in any case, the most specific first",
+    )
     round_trip: int = option(
         0, "drop texts for which --index ranks the passage below this rank (0: keep)"
     )
@@ -54,6 +60,11 @@ class Filter:
             raise UserError(
                 f"drop_copies={self.drop_copies} is a number of words, round_trip="
                 f"{self.round_trip} a rank; expected 0 (off) or more"
+            )
+        if not 0.0 <= self.specific < float("inf"):
+            raise UserError(
+                f"specific={self.specific} is not a difference of log-probabilities; expected 0 "
+                "(off) or more, such as 1.0"
             )
         if not 0.0 <= self.min_probability <= 1.0:
             raise UserError(
@@ -95,6 +106,29 @@ def is_question(words: str) -> bool:
     if len(listed) < 3 or len(set(pairs)) < len(pairs) or any(a == b for a, b in pairs):
         return False
     return listed[0] in _ASKING or not _QUESTION_WORDS.isdisjoint(listed)
+
+
+def specific(
+    records: Sequence[Mapping[str, Any]],
+    values: Sequence[Sequence[float]],
+    least: float,
+    dropped: collections.Counter[str],
+) -> list[dict[str, Any]]:
+    """Queries whose specificity is at least `least`, the most specific of a passage first.
+
+    The best tenth is kept in any case: few passages must not be left without a question.
+    "what does the author want?" can be asked of every passage. The generator alone decides: a
+    retriever that did would be measured by questions it chose.
+    """
+    filtered = []
+    best = sorted(itertools.chain.from_iterable(values), reverse=True)
+    least = min(least, best[(len(best) - 1) // 10]) if best else least
+    for record, of in zip(records, values, strict=True):
+        ranked = sorted(zip(of, record["contexts"], strict=True), key=lambda pair: -pair[0])
+        kept = [context for value, context in ranked if value >= least]
+        dropped["not specific"] += len(ranked) - len(kept)
+        filtered.append({**record, "contexts": kept})
+    return filtered
 
 
 def found_again(

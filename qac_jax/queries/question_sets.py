@@ -2,8 +2,8 @@
 
 Judged questions of people are the test and the validation where a folder has them. Otherwise they
 are generated about passages that were kept aside (`splitting`), a question a passage. They are
-filtered by rules only, never by a system that they measure. A training question with the text of a
-test or validation question is removed, and counted.
+filtered by rules and by their generator, never by a system that they measure. A training question
+with the text of a test or validation question is removed, and counted.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def made_by(artifact: Artifact) -> dict[str, Any]:
 
 
 def _first_ones(contexts: Records | None, part: str) -> JudgedQueries:
-    """The first generated question of each passage."""
+    """The first generated question of each passage: the most specific, if they are sorted so."""
     if contexts is None:
         raise UserError(
             f"the folder has no judged questions for {part}; give generated ones, by "

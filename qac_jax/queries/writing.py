@@ -5,10 +5,14 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
+import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from qac_jax import progress
 from qac_jax.errors import UserError
@@ -23,6 +27,10 @@ from qac_jax.queries.prompts import Prompt
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.texts import passage_text
 from qac_jax.text.titles import text_of
+
+
+if TYPE_CHECKING:
+    from qac_jax.inference.likelihood import Likelihood
 
 
 Record = dict[str, Any]
@@ -59,6 +67,13 @@ class Sources(abc.ABC):
     ) -> tuple[list[list[Record]], dict[str, int]]:
         """The contexts of each passage (the first is number `start`), and facts to sum up."""
 
+    def specificity(
+        self, passages: Sequence[Record], records: Sequence[Record]
+    ) -> list[list[float]]:
+        """For each context of each passage, how much likelier it is given this passage than given
+        others: the difference of its tokens' mean log-probabilities."""
+        raise UserError("specific needs the generator; imported queries have none, so leave it out")
+
     def shard(self, start: int, stop: int, report: Report) -> tuple[list[Record], Record]:
         """The records of passages start to stop - 1, and facts about them."""
         taken = [p for p in self.passages.range(start, stop) if self.selection.takes(p)]
@@ -68,6 +83,9 @@ class Sources(abc.ABC):
             {"_id": p["_id"], "contexts": self.selection.filter(contexts, p["text"], dropped)}
             for p, contexts in zip(taken, made, strict=True)
         ]
+        if least := self.selection.filter.specific:
+            values = self.specificity(taken, records)
+            records = filtering.specific(records, values, least, dropped)
         if self.selection.index is not None:
             depth = self.selection.filter.round_trip
             records = filtering.found_again(records, self.selection.index, depth, dropped)
@@ -118,6 +136,31 @@ class Generation(Sources):
         ]
         return contexts, {"tokens": tokens}
 
+    def specificity(
+        self, passages: Sequence[Record], records: Sequence[Record]
+    ) -> list[list[float]]:
+        """Others are the passages a quarter, a half and three quarters of the shard away."""
+        from qac_jax.inference.likelihood import Likelihood
+        from qac_jax.inference.settings import LikelihoodOptions
+
+        longest = max(prompt.max_tokens for prompt in self._prompts.values())
+        options = LikelihoodOptions("mean", self._generator.max_input, longest)
+        likelihood = Likelihood(self._generator, options)
+        read = iter(self._generator.read(list(self._requests(passages))))
+        inputs: dict[str, list[list[int]]] = {origin: [] for origin in self._prompts}
+        asked: dict[str, list[list[str]]] = {origin: [] for origin in self._prompts}
+        for passage, record in zip(passages, records, strict=True):
+            for origin in self._prompts if _has_text(passage) else ():
+                inputs[origin].append(next(read))
+                asked[origin].append(
+                    [c["text"] for c in record["contexts"] if c["origin"] == origin]
+                )
+        values = {
+            origin: _specificity(likelihood, inputs[origin], asked[origin]) for origin in asked
+        }
+        flat = {origin: itertools.chain.from_iterable(of) for origin, of in values.items()}
+        return [[next(flat[c["origin"]]) for c in record["contexts"]] for record in records]
+
     def _requests(self, passages: Sequence[Record]) -> Iterator[Request]:
         for passage in filter(_has_text, passages):
             text = text_of(self._generator.tokenizer, passage, self._title)
@@ -129,6 +172,20 @@ class Generation(Sources):
                     after=prompt.after,
                     max_tokens=prompt.max_tokens,
                 )
+
+
+def _specificity(
+    likelihood: Likelihood, inputs: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]
+) -> list[list[float]]:
+    """Of every input's texts: log-likelihood given the input, less its mean given others."""
+    others = sorted({len(inputs) * part // 4 for part in (1, 2, 3)} - {0})
+    if not others:  # nothing to compare a single passage with
+        return [[math.inf] * len(of) for of in texts]
+    own = likelihood.of(inputs, texts)
+    elsewhere = [likelihood.of([*inputs[n:], *inputs[:n]], texts) for n in others]
+    return [
+        (mine - np.mean(of, axis=0)).tolist() for mine, *of in zip(own, *elsewhere, strict=True)
+    ]
 
 
 def _has_text(passage: Record) -> bool:

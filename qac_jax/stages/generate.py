@@ -32,7 +32,8 @@ _FEW, _MANY, _MILLION = 1024, 8192, 1_000_000
 class Generate(Stage):
     """Generates queries for every passage with a T5, and their mean log-likelihood per token.
 
-    The texts of a passage depend on the model, the settings, the seed and the passage alone.
+    The texts of a passage depend on the model, the settings, the seed and the passage alone;
+    --specific compares them with other passages of the same file.
     """
 
     VERB: ClassVar[str] = "generate"
@@ -116,6 +117,10 @@ class Generate(Stage):
             raise UserError(
                 f"shard_passages={self.shard_passages}, max_input={self.max_input}; expected 0 or "
                 "more, and 8 or more"
+            )
+        if self.imported and self.filter.specific:
+            raise UserError(
+                "--specific needs the generator of the queries; give it, or leave it out"
             )
         self._prompts()
 

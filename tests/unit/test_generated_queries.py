@@ -5,9 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from qac_jax.errors import DataError
@@ -79,6 +83,64 @@ def test_round_trip() -> None:
     found = filtering.found_again(records, index, 2, dropped)
     assert [[c["text"] for c in r["contexts"]] for r in found] == [["good"], []]
     assert dropped == {"not found again": 1}
+
+
+class _Overlap:
+    """A likelihood: how many words of the text the input has; input n is [n]."""
+
+    def __init__(self, words: list[set[str]]):
+        self._words = words
+
+    def of(self, read: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        return [
+            np.array([len(self._words[number] & set(text.split())) for text in of], float)
+            for (number,), of in zip(read, texts, strict=True)
+        ]
+
+
+def test_what_can_be_asked_of_every_passage_is_not_specific() -> None:
+    words = [{"a", "copper"}, {"a", "silk"}, {"a", "salt"}, {"a", "rain"}]
+    asked = [["a", "a copper"], ["silk"], [], ["salt", "copper rain rain"]]
+    values = writing._specificity(cast(Any, _Overlap(words)), [[0], [1], [2], [3]], asked)
+    assert values == [[0.0, 1.0], [1.0], [], [pytest.approx(-1 / 3), pytest.approx(2 / 3)]]
+    assert writing._specificity(cast(Any, _Overlap(words)), [[0]], [["a"]]) == [[math.inf]]
+
+    dropped: collections.Counter[str] = collections.Counter()
+    records = [{"_id": str(n), "contexts": contexts(*texts)} for n, texts in enumerate(asked)]
+    found = filtering.specific(records, [[0.5, 1.0], [0.4], [], [0.1, 0.2]], 0.5, dropped)
+    assert [[c["text"] for c in r["contexts"]] for r in found] == [["a copper", "a"], [], [], []]
+    assert dropped == {"not specific": 3}
+    few = filtering.specific(records[:1], [[0.1, 0.2]], 0.5, dropped)
+    assert [c["text"] for c in few[0]["contexts"]] == ["a copper"]
+
+
+def test_every_prompts_texts_are_compared_with_its_own_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Inputs are numbered as the generator reads them: two prompts for each of three passages."""
+    prompts = {"one": Prompt(before="1"), "two": Prompt(before="2")}
+    generator = SimpleNamespace(
+        tokenizer=None, max_input=64, read=lambda requests: [[n] for n in range(len(requests))]
+    )
+    seen: list[tuple[list[list[int]], list[list[str]]]] = []
+
+    def values(_: Any, inputs: list[list[int]], asked: list[list[str]]) -> list[list[float]]:
+        seen.append((inputs, asked))
+        return [[float(ord(text)) for text in of] for of in asked]
+
+    monkeypatch.setattr(writing, "_specificity", values)
+    monkeypatch.setattr(writing, "text_of", lambda *_: "")
+    made = writing.Generation(
+        cast(Any, None), writing.Selection(), cast(Any, generator), prompts, ""
+    )
+    records = [
+        {"contexts": [{"text": "a", "origin": "two"}, {"text": "b", "origin": "one"}]},
+        {"contexts": []},
+        {"contexts": [{"text": "d", "origin": "one"}, {"text": "e", "origin": "two"}]},
+    ]
+    passages = [{"_id": "p0", "text": "x"}, {"_id": "p1", "text": " "}, {"_id": "p2", "text": "y"}]
+    assert made.specificity(passages, records) == [[97.0, 98.0], [], [100.0, 101.0]]
+    assert seen == [([[0], [2]], [["b"], ["d"]]), ([[1], [3]], [["a"], ["e"]])]
 
 
 def test_scores_decide() -> None:
