@@ -133,7 +133,7 @@ def test_every_prompts_texts_are_compared_with_its_own_inputs(
     made = writing.Generation(
         cast(Any, None), writing.Selection(), cast(Any, generator), prompts, ""
     )
-    records = [
+    records: list[dict[str, Any]] = [
         {"contexts": [{"text": "a", "origin": "two"}, {"text": "b", "origin": "one"}]},
         {"contexts": []},
         {"contexts": [{"text": "d", "origin": "one"}, {"text": "e", "origin": "two"}]},
