@@ -31,6 +31,8 @@ _OF_GIN = ("@", "%", "[", "{", "(", "'", '"')
 _UNMADE = re.compile(r"@[\w./]+")
 _IN_CALL, _IN_FILE = "\n  In call to configurable", "\n  In "
 _REQUIRED = "%gin.REQUIRED"
+_LONGEST_FILE = 1 << 20  # characters of a gin file, which takes gin's parser minutes
+_LONGEST = 200  # characters of a value in a message
 _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
 
 
@@ -217,11 +219,13 @@ def _resolve(file: str, search_paths: Sequence[str]) -> str:
     for place in places:
         if place.is_file():
             try:
-                place.read_text(encoding="utf-8")
+                text = place.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise UserError(
                     f"{place} cannot be read ({error}); expected a gin file in UTF-8"
                 ) from error
+            if len(text) > _LONGEST_FILE:
+                raise UserError(f"{place} has over {_LONGEST_FILE:,} characters; cut it in files")
             return str(place)
     known = [
         str(p.relative_to(root))
@@ -254,7 +258,7 @@ def _guarded(call: Any, label: str) -> Any:
         ours = str(error).split(_IN_CALL)[0].split(_IN_FILE)[0]
         raise UserError(ours + _place(str(error))) from error
     except Exception as error:
-        sentence = _explain(error)
+        sentence = _explain(error) or _of_values(error)
         if sentence is None:
             raise
         raise UserError(f"{label}: {sentence}") from error
@@ -299,6 +303,29 @@ def _explain(error: Exception) -> str | None:
     ):
         return f"{first}{place}"
     return None
+
+
+def _of_values(error: Exception) -> str | None:
+    """An error while gin was building something: with other values it would not have occurred."""
+    if isinstance(error, RecursionError):
+        return "its values are nested too deeply, or refer to themselves"
+    why, *built = str(error).split(_IN_CALL)
+    if not built:
+        return None
+    name = built[0].split("'")[1]
+    bound = {
+        f"{name}.{parameter} = {_short(repr(value))}": None
+        for (_, selector), values in gin.config._CONFIG.items()
+        if selector.rsplit(".", 1)[-1] == name
+        for parameter, value in values.items()
+    }
+    reason = _short(why.strip().split("\n")[0])
+    listed = f"; it is given {', '.join(bound)}" if bound else ""
+    return f"{name} cannot be made ({type(error).__name__}: {reason}){listed}; change these values"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _place(message: str) -> str:

@@ -42,6 +42,7 @@ class Interrupted(BaseException):
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The end of a sentence: the closest valid name, or the list of them."""
+    name = str(name)[:200]  # gin checks no types
     names = sorted(set(valid))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:

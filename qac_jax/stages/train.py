@@ -207,6 +207,8 @@ class Train(Stage):
         from qac_jax.training.optimizers import Optimizer
 
         optimizer = Optimizer() if self.optimizer is None else self.optimizer
+        if not isinstance(optimizer, Optimizer):
+            raise UserError(f"Train.optimizer = {optimizer!r}; expected @optimizers.Optimizer()")
         if rate := self.schedule.learning_rate:
             optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
