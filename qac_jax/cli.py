@@ -30,6 +30,7 @@ _OTHERS = {
     **recipes.SUMMARIES,
     "inspect": "an artefact → its kind, its origin, its first items",
     "compact": "a living index → the same with few segments, without what was deleted",
+    "serve": "an index → an endpoint and a page that answer queries",
     "doctor": "checks that every part of this installation works",
     "bench": "measures speed against a peer library in the same run",
 }
@@ -70,6 +71,7 @@ def _dispatch(arguments: list[str]) -> int:
         "bench": _bench,
         "search": _search,
         "compact": _compact,
+        "serve": _serve,
     }
     if verb in others:
         return others[verb](rest)
@@ -186,6 +188,21 @@ def _compact(arguments: list[str]) -> int:
     from qac_jax.live import command
 
     return command.compact(options.folder, options.full, options.json)
+
+
+def _serve(arguments: list[str]) -> int:
+    from qac_jax import fields
+    from qac_jax.serving import run, settings
+
+    parser = flags.parser("serve", _OTHERS["serve"], "qac serve --index out/live")
+    given = (settings.Serving, settings.Limits, settings.Traffic)
+    for cls in given:
+        flags.add_field_flags(parser, cls)
+    options = parser.parse_all(arguments)
+    made = [fields.make(cls, flags.field_flags(options, cls)) for cls in given]
+    for each in made:
+        fields.check(each)
+    return run.run(*made)
 
 
 def _search(arguments: list[str]) -> int:

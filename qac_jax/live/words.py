@@ -51,6 +51,17 @@ class Words:
             total[rows] += gains
         return total
 
+    def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
+        """The score of a row, word by word: (the question's word, what it gives)."""
+        found: dict[str, float] = {}
+        stems = self.analyzer.words(question) if self.rows else ()
+        for word in stems:
+            rows, gains = self._gains(word)
+            here = np.flatnonzero(rows == row)
+            if len(here):
+                found[word] = found.get(word, 0.0) + float(gains[here[0]])
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
     def _gains(self, word: str) -> Gains:
         with self._lock:
             known = self._known.get(word)

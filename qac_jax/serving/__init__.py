@@ -1,0 +1,1 @@
+"""A living index behind HTTP: an endpoint, embeddings for existing clients, a page."""

@@ -1,0 +1,227 @@
+"""What the server does with an index: searches and vectors in batches, changes one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qac_jax import artifacts, progress
+from qac_jax.errors import UserError
+from qac_jax.inference.reranker import Reranker
+from qac_jax.inference.settings import RerankerOptions
+from qac_jax.live import convert, manifest
+from qac_jax.live.index import LiveIndex
+from qac_jax.live.snapshot import Found, Snapshot
+from qac_jax.retrieval import reranking
+from qac_jax.retrieval.hits import Hit
+from qac_jax.serving import explain
+from qac_jax.serving.problems import Problem
+from qac_jax.serving.requests import SearchRequest
+from qac_jax.serving.settings import Serving
+
+
+# Texts of a forward pass: each number is a program to compile, so the last ones are padding.
+_SIZES = (1, 4, 16, 64)
+# Lengths in tokens that are compiled before the first request.
+_LENGTHS = (8, 16)
+_RERANKED = 100
+_FACETED = 100
+
+
+class EncodeRequest(NamedTuple):
+    """Texts whose vectors are wanted."""
+
+    texts: Sequence[str]
+    side: str = "passage"
+
+
+class ExplainRequest(NamedTuple):
+    """Why a query finds a passage."""
+
+    query: str
+    id: str
+
+
+Request = SearchRequest | EncodeRequest | ExplainRequest
+
+
+class Engine:
+    """An index, its encoder and, where it has one, a cross-encoder."""
+
+    def __init__(self, live: LiveIndex, *, writable: bool = True, reranker: Reranker | None = None):
+        self.live, self.writable, self.reranker = live, writable, reranker
+        self._changing = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+
+    @classmethod
+    def load(cls, settings: Serving) -> Engine:
+        """A living index as it is; of another one a copy, which cannot change."""
+        known = artifacts.peek(settings.index)
+        reranker = None
+        if settings.reranker:
+            reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
+        if known is not None and known["kind"] == manifest.KIND:
+            return cls(LiveIndex(settings.index, encoder=settings.encoder), reranker=reranker)
+        source = artifacts.load(settings.index, (manifest.KIND, *convert.KINDS))
+        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
+        progress.say(f"serve: copying {source.count:,} passages; changes need a living index")
+        live = convert.living(source, root / "live", moved=settings.encoder)
+        made = cls(live, writable=False, reranker=reranker)
+        weakref.finalize(made, shutil.rmtree, root, ignore_errors=True)
+        return made
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest version: also what others have changed in the folder."""
+        status = os.stat(self.live.folder / artifacts.COMMIT)
+        seen = (status.st_ino, status.st_mtime_ns)
+        # While this server changes the index itself, it sees the last version that is finished.
+        if seen != self._seen and self._changing.acquire(blocking=False):
+            try:
+                self.live.refresh()
+                self._seen = seen
+            finally:
+                self._changing.release()
+        return self.live.snapshot
+
+    @property
+    def name(self) -> str:
+        """That of the encoder's folder, or at the Hub: no path."""
+        place = str(self.live.settings.encoder["path"]).rstrip("/")
+        return Path(place).name if os.path.isabs(place) else place
+
+    def tokens(self, request: EncodeRequest) -> int:
+        """How many the texts of a request have, special ones included."""
+        return sum(map(len, self.live.encoder.tokenize(request.texts, request.side)))
+
+    def warm(self) -> None:
+        """Compiles the usual shapes."""
+        self.live.encoder.encode(["warm"], "query")
+        for size in _SIZES[:3]:
+            for length in _LENGTHS:
+                ids = np.zeros((size, length), np.int32)
+                np.asarray(self.live.encoder.apply(ids, np.ones(size, np.int32), "query"))
+        self.answer([SearchRequest("warm")])
+
+    def answer(self, requests: Sequence[Request]) -> list[Any]:
+        """The answers of a batch; an exception for a request that has none."""
+        snapshot = self.snapshot
+        vectors = self._vectors(requests, snapshot)
+        answers: list[Any] = []
+        for request, own in zip(requests, vectors, strict=True):
+            try:
+                answers.append(self._answer(request, own, snapshot))
+            except Exception as error:  # of this request alone
+                answers.append(error)
+        return answers
+
+    def _answer(self, request: Request, vectors: np.ndarray, snapshot: Snapshot) -> Any:
+        if isinstance(request, EncodeRequest):
+            return vectors
+        if isinstance(request, SearchRequest):
+            return self._search(request, vectors, snapshot)
+        (row,) = snapshot.rows_of([request.id])
+        if row < 0:
+            raise Problem(404, "the index has no passage with this id")
+        encoder = self.live.encoder
+        return explain.explained(snapshot, encoder, request.query, vectors[0], int(row))
+
+    def _vectors(self, requests: Sequence[Request], snapshot: Snapshot) -> list[np.ndarray]:
+        """Those of each request's texts, by one call for the texts of each side."""
+        wanted: dict[str, dict[str, int]] = {"query": {}, "passage": {}}
+        keys: list[tuple[str, Sequence[str]]] = []
+        default = snapshot.settings.fusion.weight
+        for request in requests:
+            side, texts = "query", list[str]()
+            if isinstance(request, EncodeRequest):
+                side, texts = request.side, list(request.texts)
+            elif isinstance(request, ExplainRequest):
+                texts = [request.query]
+            elif (default if request.hybrid is None else request.hybrid) < 1:
+                texts = [request.query]
+            keys.append((side, texts))
+            for text in texts:
+                wanted[side].setdefault(text, len(wanted[side]))
+        made = {side: self._encoded(list(texts), side) for side, texts in wanted.items()}
+        return [made[side][[wanted[side][text] for text in texts]] for side, texts in keys]
+
+    def _encoded(self, texts: list[str], side: str) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.live.settings.dimension), np.float32)
+        size = next((size for size in _SIZES if size >= len(texts)), len(texts))
+        padded = texts + texts[:1] * (size - len(texts))
+        return self.live.encoder.encode(padded, side)[: len(texts)]
+
+    def _search(
+        self, request: SearchRequest, vectors: np.ndarray, snapshot: Snapshot
+    ) -> dict[str, Any]:
+        last = request.offset + request.k
+        depth = max(last, _FACETED if request.facets else 0, _RERANKED if request.rerank else 0)
+        (found,) = snapshot.find(
+            [request.query],
+            vectors if len(vectors) else None,
+            depth,
+            where=request.where,
+            weight=request.hybrid,
+        )
+        if request.rerank:
+            if self.reranker is None:
+                raise Problem(422, "this server has no cross-encoder; leave out rerank")
+            hits = reranking.hits(request.query, snapshot.hits(found), self.reranker)
+            hits = hits[request.offset : last]
+        else:
+            page = slice(request.offset, last)
+            parts = None if found.parts is None else found.parts[:, page]
+            hits = snapshot.hits(Found(found.rows[page], found.scores[page], parts))
+        answer: dict[str, Any] = {
+            "query": request.query,
+            "hits": [self._shown(hit, request, snapshot) for hit in hits],
+            "version": snapshot.version,
+            "passages": len(snapshot),
+        }
+        if request.facets:
+            first = found.rows[:_FACETED].tolist()
+            answer["facets"] = explain.facets([snapshot.record(row) for row in first])
+        return answer
+
+    def _shown(self, hit: Hit, request: SearchRequest, snapshot: Snapshot) -> dict[str, Any]:
+        shown = dataclasses.asdict(hit)
+        if not shown["scores"]:
+            del shown["scores"]
+        if request.highlight:
+            words = (snapshot.analyzer, request.query, hit.title, hit.text)
+            shown["highlights"] = explain.highlights(*words)
+        return shown
+
+    def add(self, passages: list[dict[str, Any]], replace: bool) -> dict[str, Any]:
+        """Adds passages: when this returns, they are on the disk."""
+        return self._change(lambda: {"ids": self.live.add(passages, replace=replace)})
+
+    def delete(self, ids: list[str]) -> dict[str, Any]:
+        """Deletes passages; ids that the index does not have are listed."""
+
+        def work() -> dict[str, Any]:
+            deleted = self.live.delete(ids, missing_ok=True)
+            gone = set(deleted)
+            return {"deleted": len(deleted), "missing": [i for i in ids if i not in gone]}
+
+        return self._change(work)
+
+    def _change(self, work: Any) -> dict[str, Any]:
+        with self._changing:
+            try:
+                done = work()
+            except UserError as error:
+                # What the library says names the folder; a client has no business with it.
+                sentence = str(error).replace(str(self.live.folder), "the index")
+                raise Problem(409 if "already" in sentence else 422, sentence) from error
+            return {**done, "version": self.live.snapshot.version, "passages": len(self.live)}

@@ -1,0 +1,86 @@
+"""`qac serve`: an index → an endpoint and a page, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+from qac_jax import progress
+from qac_jax.errors import UserError
+from qac_jax.serving.settings import Limits, Serving, Traffic
+
+
+def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
+    """Serves; returns the exit code."""
+    if not settings.index:
+        raise UserError("there is nothing to serve; give --index FOLDER")
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise UserError(
+            f"{error.name} is not installed; install the extra: pip install 'qac_jax[serve]'"
+        ) from error
+    from qac_jax.serving import app
+    from qac_jax.serving.engine import Engine
+
+    logging.basicConfig(format="serve: %(message)s")
+    bound = _bound(settings)
+    settings.token()  # refused before the index is loaded
+    engine = Engine.load(settings)
+    if settings.warm:
+        progress.say("serve: compiling")
+        engine.warm()
+    config = uvicorn.Config(
+        app.make(engine, settings, limits, traffic),
+        http=_protocol(traffic.read_limit),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=max(1, round(traffic.read_limit)),
+        timeout_graceful_shutdown=max(1, round(traffic.grace)),
+        h11_max_incomplete_event_size=1 << 16,
+    )
+    server = uvicorn.Server(config)
+    address, port = bound.getsockname()[:2]
+    host = f"[{address}]" if ":" in address else address
+    # The line that says where it is comes when it listens.
+    progress.say(f"serve: {len(engine.live):,} passages at http://{host}:{port}")
+    asyncio.run(server.serve(sockets=[bound]))
+    progress.say("serve: stopped")
+    return 0
+
+
+def _bound(settings: Serving) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        bound = socket.socket(family)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((settings.host, settings.port))
+        bound.listen(512)
+        return bound
+    except OSError as error:
+        raise UserError(
+            f"{settings.host}:{settings.port} cannot be listened at ({error.strerror}); choose "
+            "another --host or --port"
+        ) from error
+
+
+def _protocol(seconds: float) -> Any:
+    """uvicorn's h11 with a limit for clients that connect and do not send a whole request."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self._close_if_silent)
+
+        def _close_if_silent(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
+
+    return Protocol

@@ -1,0 +1,97 @@
+"""Settings of `qac serve`, without heavy imports, so that the command line is fast."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+
+
+# Where the token of writers is, if not in a file: a flag would show it to all users of a machine.
+TOKEN = "QAC_SERVE_TOKEN"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a request may ask for; more is refused with 400, 413 or 422."""
+
+    max_k: int = option(1000, "hits of a search, those before the page included")
+    max_queries: int = option(64, "queries of a request")
+    max_texts: int = option(256, "texts or passages of a request")
+    max_text: int = option(100_000, "characters of a text")
+    max_query: int = option(8_000, "characters of a query")
+    max_body: int = option(16 << 20, "bytes of a request")
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """How requests are batched, and how many may wait."""
+
+    max_batch: int = option(32, "queries or texts of a forward pass")
+    wait_ms: float = option(2.0, "milliseconds that a batch waits for more")
+    queue: int = option(256, "requests that may wait; more get 503 and Retry-After")
+    time_limit: float = option(30.0, "seconds of a request, adding excepted; then it gets 504")
+    read_limit: float = option(15.0, "seconds in which a client must send its request")
+    grace: float = option(30.0, "seconds that requests have to finish after SIGTERM")
+
+    def __post_init__(self) -> None:
+        _positive(self, but=("wait_ms",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Serving:
+    """What is served, where, and to whom."""
+
+    index: str = option("", "index: living (others are copied at the start and cannot change)")
+    encoder: str = option("", "encoder of the index, if it was moved")
+    reranker: str = option("", "cross-encoder for requests with rerank")
+    host: str = option("127.0.0.1", "address to listen at (0.0.0.0: all)")
+    port: int = option(8080, "port (0: a free one)")
+    token_file: str = option(
+        "", f"file with the token of those who may write (or the variable {TOKEN}; default: nobody)"
+    )
+    hosts: tuple[str, ...] = option(
+        (), "names by which the server is called (default: this machine's own, or any with --host)"
+    )
+    warm: bool = option(True, "compile the usual shapes before the first request")
+    title: str = option("Search", "title of the page")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise UserError(f"port={self.port}; expected 0 (a free one) to 65535")
+
+    def token(self) -> str:
+        """That of writers; "" where nobody may write."""
+        if not self.token_file:
+            return os.environ.get(TOKEN, "")
+        try:
+            with open(self.token_file, encoding="utf-8") as file:
+                token = file.read().strip()
+        except OSError as error:
+            raise UserError(
+                f"the token file {self.token_file} cannot be read ({error.strerror}); give a file "
+                "with one line"
+            ) from error
+        if len(token) < 16:
+            raise UserError(
+                f"{self.token_file} holds a token of {len(token)} characters; expected 16 or more, "
+                "such as those of `openssl rand -hex 32`"
+            )
+        return token
+
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """Names in the Host header: a page elsewhere cannot reach a local server by its own name
+        (DNS rebinding). Empty: any."""
+        return self.hosts or (LOCAL if self.host in LOCAL else ())
+
+
+def _positive(settings: Limits | Traffic, but: tuple[str, ...] = ()) -> None:
+    for name, value in vars(settings).items():
+        if value < 0 or (value == 0 and name not in but):
+            raise UserError(f"{name}={value}; expected a number above 0")

@@ -1,0 +1,287 @@
+"""The endpoint: what it answers, in which shapes, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+import toy_live as toy
+from toy_serving import TOKEN, WRITER, asked, one
+
+from qac_jax.live.index import LiveIndex
+from qac_jax.serving.engine import Engine
+from qac_jax.serving.settings import Limits, Serving
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return Engine(toy.live(tmp_path_factory.mktemp("serve") / "index", toy.records(60)))
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QAC_SERVE_TOKEN", TOKEN)
+
+
+def search(engine: Engine, **body: Any) -> Any:
+    answer = one(engine, "POST", "/search", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_search_is_that_of_the_index(engine: Engine) -> None:
+    where = {"lang": "de", "year": {">=": 2004}}
+    for weight in (None, 0, 0.5, 1):
+        answer = search(engine, query="copper lamp", k=5, where=where, hybrid=weight)
+        (hits,) = engine.live.search(["copper lamp"], 5, where=where, hybrid=weight)
+        assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in hits]
+        assert answer["hits"][0]["metadata"] == hits[0].metadata
+        assert answer["passages"] == 60 and answer["took_ms"] > 0
+    assert set(search(engine, query="copper lamp")["hits"][0]["scores"]) == {"dense", "bm25"}
+    several = search(engine, queries=["copper", "lamp"], k=3)
+    assert [len(each["hits"]) for each in several["answers"]] == [3, 3]
+    by_address = one(engine, "GET", "/search", params={"q": "copper", "k": 3, "hybrid": 1})
+    assert by_address.json()["hits"] == search(engine, query="copper", k=3, hybrid=1)["hits"]
+
+
+def test_pages_facets_and_marked_words(engine: Engine) -> None:
+    whole = search(engine, query="copper lamps", k=20, facets=True, highlight=True)
+    second = search(engine, query="copper lamps", k=10, offset=10)
+    assert [h["id"] for h in whole["hits"][10:]] == [h["id"] for h in second["hits"]]
+    assert sum(count for _, count in whole["facets"]["lang"]) == 60
+    assert "tags" in whole["facets"] and len(whole["facets"]["year"]) <= 12
+    pieces = whole["hits"][0]["highlights"]["snippet"]
+    assert {text for text, hit in pieces if hit} <= {"copper", "lamp"}
+    assert any(hit for _, hit in pieces)
+
+
+def test_why_a_hit(engine: Engine) -> None:
+    body = {"query": "copper lamps", "id": "d7"}
+    engine.live.add([{"_id": "why", "text": "A copper lamp shines. Bees hum. Lamps break."}])
+    answer = one(engine, "POST", "/explain", json={**body, "id": "why"}).json()
+    engine.live.delete(["why"])
+    assert [each["word"] for each in answer["words"]] in (["lamp", "copper"], ["copper", "lamp"])
+    assert answer["bm25"] == pytest.approx(sum(w["score"] for w in answer["words"]), abs=1e-4)
+    assert len(answer["sentences"]) == 3 and answer["sentences"][2]["text"] == "Bees hum."
+    assert one(engine, "POST", "/explain", json={**body, "id": "no"}).status_code == 404
+
+
+def test_vectors_in_three_shapes(engine: Engine) -> None:
+    texts = ["copper lamp", "winter"]
+    expected = engine.live.encoder.encode(texts)
+    own = one(engine, "POST", "/encode", json={"texts": texts, "side": "query"}).json()
+    np.testing.assert_allclose(own["vectors"], expected, atol=1e-6)
+    tei = one(engine, "POST", "/embed", json={"inputs": texts, "truncate": True}).json()
+    np.testing.assert_allclose(tei, expected, atol=1e-6)
+    refused = one(engine, "POST", "/embed", json={"inputs": []})
+    assert refused.status_code == 422 and set(refused.json()) == {"error", "error_type"}
+    assert one(engine, "GET", "/info").json()["model_id"] == "stub"
+    assert one(engine, "GET", "/v1/models").json()["data"][0]["id"] == "stub"
+
+
+def test_openais_shape(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "tokens", lambda self, request: 7)
+    expected = engine.live.encoder.encode(["copper"])[0]
+    body: dict[str, Any] = {"input": "copper", "model": "any"}
+    answer = one(engine, "POST", "/v1/embeddings", json=body).json()
+    assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    np.testing.assert_allclose(answer["data"][0]["embedding"], expected, atol=1e-6)
+    body["encoding_format"] = "base64"
+    packed = one(engine, "POST", "/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(packed), "<f4"), expected)
+    for wrong in ({"input": [[1, 2]]}, {"dimensions": 5}, {"input_type": "x"}):
+        answer = one(engine, "POST", "/v1/embeddings", json={**body, **wrong})
+        assert answer.status_code == 422 and answer.json()["error"]["message"]
+
+
+def test_writing_needs_a_token(tmp_path: Path, writers: None) -> None:
+    engine = Engine(toy.live(tmp_path / "index", toy.records(5)))
+    body = {"passages": ["A new lamp.", {"_id": "x", "text": "Copper.", "lang": "en"}]}
+    for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": f"Basic {TOKEN}"}):
+        answer = one(engine, "POST", "/add", json=body, headers=headers)
+        assert answer.status_code == 401 and "WWW-Authenticate" in answer.headers
+    added = one(engine, "POST", "/add", json=body, headers=WRITER).json()
+    assert added["ids"] == ["5", "x"] and added["passages"] == 7
+    again = one(engine, "POST", "/add", json=body, headers=WRITER)
+    assert again.status_code == 409 and "'x' is in the index already" in again.text
+    assert str(tmp_path) not in again.text
+    replaced = one(engine, "POST", "/add", json={**body, "replace": True}, headers=WRITER)
+    assert replaced.json()["passages"] == 8
+    gone = one(engine, "POST", "/delete", json={"ids": ["x", "y"]}, headers=WRITER).json()
+    assert (gone["deleted"], gone["missing"], gone["passages"]) == (1, ["y"], 7)
+    # What others change in the folder is seen too.
+    LiveIndex(tmp_path / "index", encoder=toy.stub()).delete(["d0"])
+    assert search(engine, query="x")["passages"] == 6
+
+
+def test_without_a_token_nobody_writes(engine: Engine, tmp_path: Path) -> None:
+    assert one(engine, "POST", "/add", json={"passages": ["x"]}).status_code == 403
+    engine.writable = False
+    try:
+        settings = Serving(token_file=str(tmp_path / "token"))
+        (tmp_path / "token").write_text(TOKEN)
+        body = {"json": {"ids": ["d1"]}, "headers": WRITER}
+        assert one(engine, "POST", "/delete", settings=settings, **body).status_code == 403
+    finally:
+        engine.writable = True
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        ({}, 422, 'give "query"'),
+        ({"query": "x", "queries": ["x"]}, 422, 'give "query"'),
+        ({"query": 3}, 422, "not a text or a list of texts"),
+        ({"query": " "}, 422, "an empty text"),
+        ({"query": "x" * 9000}, 413, "at most 8000"),
+        ({"queries": ["x"] * 65}, 413, "at most 64"),
+        ({"query": "x", "k": 0}, 422, "a whole number, 1 to 1000"),
+        ({"query": "x", "k": True}, 422, "a whole number"),
+        ({"query": "x", "k": 10, "offset": 991}, 422, '"offset" is 991'),
+        ({"query": "x", "hybrid": 2}, 422, "from 0 to 1"),
+        ({"query": "x", "hybrid": "1"}, 422, "from 0 to 1"),
+        ({"query": "x", "rerank": True}, 422, "no cross-encoder"),
+        ({"query": "x", "rerank": 1}, 422, "not true or false"),
+        ({"query": "x", "where": ["lang"]}, 422, "is not a filter"),
+        ({"query": "x", "where": {"lang": {"=>": 1}}}, 422, "did you mean|valid names"),
+        ({"query": "x", "where": {"n": 10**400}}, 422, "too large"),
+        ({"query": "x", "where": {"n": list(range(1001))}}, 422, "too many conditions"),
+        ({"query": "x", "wher": {}}, 422, "did you mean .?where"),
+    ],
+)
+def test_searches_that_are_refused(engine: Engine, body: Any, status: int, sentence: str) -> None:
+    answer = one(engine, "POST", "/search", json=body)
+    assert answer.status_code == status
+    assert re.search(sentence, answer.json()["error"]["message"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b'{"query": NaN}',
+        b'{"query": "\\ud800"}',
+        b'{"query": "\xff"}',
+        b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"query": "x", "where": ' + b'{"a":' * 200 + b"1" + b"}" * 201,
+        b'{"query": "x", "k": ' + b"9" * 5000 + b"}",
+    ],
+    ids=range(10),
+)
+def test_bodies_that_are_no_objects(engine: Engine, content: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = one(engine, "POST", "/search", content=content, headers=headers)
+    assert answer.status_code == 400 and "send an object" in answer.json()["error"]["message"]
+
+
+def test_other_requests_that_are_refused(engine: Engine) -> None:
+    small = {"limits": Limits(max_body=1000)}
+    kinds = {"Content-Type": "application/json"}
+    large = b'{"query": "' + b"x" * 2000 + b'"}'
+    for request, status in (
+        ({"content": large, "headers": kinds, **small}, 413),
+        ({"content": b"query=x", "headers": {"Content-Type": "text/plain"}}, 415),
+        ({"json": {"query": "x"}, "headers": {"Host": "evil.example"}}, 421),
+    ):
+        assert one(engine, "POST", "/search", **request).status_code == status
+    assert one(engine, "GET", "/none").status_code == 404
+    assert one(engine, "DELETE", "/search").status_code == 405
+    assert one(engine, "GET", "/../../etc/passwd").status_code == 404
+    assert one(engine, "OPTIONS", "/search").headers.get("access-control-allow-origin") is None
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "' OR 1=1 --",
+    "\0",
+    "%s%n",
+    "../" * 9,
+    "🦆\u202e",
+    "((((",
+    "a" * 7999,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_texts_are_texts(engine: Engine, text: str) -> None:
+    where = {text: text}
+    answer = search(engine, query=text, highlight=True, facets=True, where={"lang": ["en", text]})
+    assert answer["query"] == text and answer["hits"]
+    assert search(engine, query=text, where=where)["hits"] == []
+
+
+def test_an_error_says_nothing_of_the_inside(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr(Engine, "answer", fails)
+    answer = one(engine, "POST", "/search", json={"query": "x"})
+    number = answer.json()["error"]["message"].split("number ")[1].split(" ")[0]
+    assert answer.status_code == 500 and "secret" not in answer.text
+    assert number in caplog.text and "/secret/path" in caplog.text
+
+
+def test_health_figures_and_the_description(engine: Engine) -> None:
+    async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        await client.post("/search", json={"query": "copper"})
+        await client.post("/search", json={})
+        return [await client.get(path) for path in ("/health", "/metrics", "/openapi.json")]
+
+    health, figures, api = asked(engine, questions)
+    assert health.json()["status"] == "ok" and health.json()["passages"] == 60
+    lines = figures.text.splitlines()
+    assert 'qac_requests_total{path="/search",status="200"} 1' in lines
+    assert 'qac_requests_total{path="/search",status="422"} 1' in lines
+    assert "qac_passages 60" in lines and 'qac_batch_size_bucket{le="1"} 1' in lines
+    described = api.json()
+    assert {"/search", "/add", "/delete", "/encode", "/health"} <= set(described["paths"])
+    assert described["components"]["schemas"]["Answer"]["properties"]["hits"]
+    assert "Traceback" not in json.dumps(described)
+
+
+def test_headers_of_every_answer(engine: Engine) -> None:
+    for path in ("/", "/search.js", "/search.css", "/health", "/none", "/search"):
+        headers = one(engine, "GET", path).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert "server" not in headers
+
+
+def test_the_page_asks_nobody_else(engine: Engine) -> None:
+    settings = Serving(title="<My & docs>")
+    page = one(engine, "GET", "/", settings=settings)
+    assert "&lt;My &amp; docs&gt;" in page.text and "{{" not in page.text
+    script = one(engine, "GET", "/search.js").text
+    for text in (page.text, script, one(engine, "GET", "/search.css").text):
+        assert "http://" not in text and "https://" not in text.replace("https?:", "")
+        assert "innerHTML" not in text and "eval(" not in text and " style=" not in text
+
+
+def test_requests_at_one_time_are_one_batch(engine: Engine) -> None:
+    calls: list[int] = engine.live.encoder.calls  # type: ignore[attr-defined]
+    calls.clear()
+
+    async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        words = [f"copper {number % 3}" for number in range(12)]
+        tasks = [client.post("/search", json={"query": word, "k": 2}) for word in words]
+        return await asyncio.gather(*tasks)
+
+    answers = asked(engine, questions)
+    assert [answer.status_code for answer in answers] == [200] * 12
+    # Three distinct texts, padded to four; perhaps the first came alone.
+    assert sum(calls) <= 5
+    for number, answer in enumerate(answers):
+        assert answer.json()["hits"] == answers[number % 3].json()["hits"]
