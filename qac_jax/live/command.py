@@ -176,4 +176,4 @@ def _settings(options: argparse.Namespace, sources: Sequence[Artifact | str]) ->
         raise UserError(f"{options.folder} is new; say which encoder it has: --encoder M")
     folder = names.folder(options.encoder)
     encoder = Encoder.load(folder)
-    return convert.settings_for(options.encoder, encoder), encoder
+    return convert.settings_for(folder, encoder), encoder

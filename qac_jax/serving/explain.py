@@ -78,9 +78,10 @@ def facets(records: Sequence[dict[str, Any]], most: int = 12) -> dict[str, list[
             of_field = counts.setdefault(field, {})
             of_field[value] = of_field.get(value, 0) + 1
     found: dict[str, list[list[Any]]] = {}
-    for field, known in counts.items():
-        # A field with a value of its own in every record says nothing about groups.
-        if len(known) <= max(most, len(records) // 2) and max(known.values()) > 1:
+    for field, known in sorted(counts.items(), key=lambda pair: len(pair[1])):
+        # A field that is different in nearly every record says nothing about groups.
+        shared = sum(count for count in known.values() if count > 1)
+        if 2 * shared > sum(known.values()):
             ordered = sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))
             found[field] = [[value, count] for value, count in ordered[:most]]
     return found

@@ -134,7 +134,7 @@ function filtersShown(facets) {
     if (!groups.get(name).some(([known]) => known === value)) groups.get(name).push([value, 0]);
   }
   const wide = window.matchMedia("(min-width: 46rem)").matches;
-  aside.replaceChildren(...[...groups].map(([name, list]) => {
+  const inner = [...groups].map(([name, list]) => {
     const values = state.where[name] || [];
     const details = made("details", {}, made("summary", {}, name), ...list.map(([value, count]) => {
       const box = made("input", { type: "checkbox" });
@@ -148,7 +148,10 @@ function filtersShown(facets) {
     }));
     details.open = values.length > 0 || wide;
     return details;
-  }));
+  });
+  const whole = made("details", {}, made("summary", {}, "Filters"), ...inner);
+  whole.open = chosen.length > 0;
+  aside.replaceChildren(...(wide ? inner : [whole]));
   aside.hidden = !groups.size;
 }
 
