@@ -240,9 +240,7 @@ def _ask(options: argparse.Namespace, question: str) -> int:
         hits = reranking.hits(question, hits, options.reranker)[:k]
     if options.json:
         records = [dataclasses.asdict(hit) for hit in hits]
-        for record in records:
-            if not record["scores"]:
-                del record["scores"]
+        records = [{k: v for k, v in r.items() if k != "scores" or v} for r in records]
         print(json.dumps(records, ensure_ascii=False))
     else:
         print(search.shown(question, hits))
