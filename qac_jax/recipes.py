@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax import flags, gin_files, progress
+from qac_jax import flags, gin_files, papers, progress
 from qac_jax.errors import UserError
 
 
@@ -237,7 +237,16 @@ def list_all(arguments: list[str]) -> int:
     parser = flags.parser("recipes", SUMMARIES["recipes"], "qac recipes own_corpus")
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all about this one")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--paper",
+        metavar="NAME",
+        choices=papers.names(),
+        help=f"every table of a paper and what gives its rows: {', '.join(papers.names())}",
+    )
     options = parser.parse_all(arguments)
+    if options.paper:
+        print(papers.page(options.paper), end="")
+        return 0
     headers = [gin_files.recipe(options.recipe)] if options.recipe else gin_files.recipes()
     if options.json:
         print(json.dumps([dataclasses.asdict(header) for header in headers], indent=1))
