@@ -100,6 +100,29 @@ def contexts(folder: Path, passage_folder: str, seed: int = 2) -> str:
     return _write(folder / "contexts", "contexts", found)
 
 
+def of_strategies(folder: Path, names: Sequence[str]) -> artifacts.Artifact:
+    """Examples of AugTriever whose passages have texts of these strategies."""
+    rng = random.Random(6)
+    found = [
+        {
+            "_id": record["_id"],
+            "contexts": [{"text": words(rng, 3), "origin": name} for name in names],
+        }
+        for record in passages_of(folder)
+    ]
+    given = _write(folder / "of_strategies", "contexts", found)
+    stage = Tokenize.make(
+        passages=str(folder / "passages"),
+        contexts=given,
+        tokenizer=vocabulary(folder),
+        task="augtriever",
+        splitter=str(folder / "punkt.json"),
+        workers=1,
+        shards=2,
+    )
+    return execute(stage, folder / "examples_strategies")
+
+
 def judgements(folder: Path, passage_folder: str, seed: int = 3) -> tuple[str, str]:
     """Queries and one to three relevant passages of each."""
     rng = random.Random(seed)

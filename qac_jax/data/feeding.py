@@ -1,5 +1,5 @@
 """Runs `make(step)` ahead of its consumer: in a thread (grain's where it is installed, or our own)
-or in processes.
+or in processes. (Batches through seqio's own pipeline are made in `seqio_feed.py`.)
 
 All deliver make(start), make(start + 1)… in this order, so it does not matter which one runs.
 """
@@ -13,11 +13,12 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
+from qac_jax.data.reading import FEEDS
 from qac_jax.data.workers import Batch, Make, ProcessFeed
 from qac_jax.errors import UserError, nearest
 
 
-BACKENDS = ("auto", "grain", "plain")
+SEQIO = "seqio"
 # "Endless" for grain, which wants a length.
 _FOREVER = 1 << 60
 
@@ -34,8 +35,8 @@ class Feed(Protocol):
 
 def choose(backend: str) -> str:
     """The backend that "auto" stands for here."""
-    if backend not in BACKENDS:
-        raise UserError(f"backend {backend!r} is not known; {nearest(backend, BACKENDS)}")
+    if backend not in FEEDS:
+        raise UserError(f"backend {backend!r} is not known; {nearest(backend, FEEDS)}")
     installed = importlib.util.find_spec("grain") is not None
     if backend == "grain" and not installed:
         raise UserError("backend 'grain' needs the package grain; pip install grain, or use 'auto'")

@@ -102,16 +102,24 @@ class Loader:
         )
         rows = batch_size // count
         self.batch_size, self.rows, self.featurizers = batch_size, rows, featurizers
+        self.here = number * rows, (number + 1) * rows  # this host's rows of a batch
+        self.seed, self.shuffle = seed, shuffle
         self.epochs, self.step = epochs, 0
         self.make = Batches(
             sources,
             featurizers,
             self.plan,
             seed=seed,
-            rows=(number * rows, (number + 1) * rows),
+            rows=self.here,
             with_valid=remainder == "pad",
         )
-        self._ahead = feeding.Ahead(feeding.choose(backend), prefetch, reading.workers)
+        backend = feeding.choose(reading.feed if backend == "auto" else backend)
+        if backend == feeding.SEQIO and (separate or remainder == "pad" or reading.workers):
+            raise UserError(
+                "feed 'seqio' cannot keep the examples of a document apart, pad the last batch or "
+                "use worker processes; leave separate_documents and workers out, or use 'grain'"
+            )
+        self._ahead = feeding.Ahead(backend, prefetch, reading.workers)
         self._feed: feeding.Feed | None = None
         facts = {
             "parts": [
@@ -163,7 +171,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         if self._feed is None:
-            self._feed = feeding.feed(self.make, self.step, self.steps, self._ahead)
+            self._feed = self._begun()
         try:
             batch = next(self._feed)
         except StopIteration:
@@ -171,6 +179,13 @@ class Loader:
             raise
         self.step += 1
         return batch
+
+    def _begun(self) -> feeding.Feed:
+        if self._ahead.backend != feeding.SEQIO:
+            return feeding.feed(self.make, self.step, self.steps, self._ahead)
+        from qac_jax.data import seqio_feed  # which imports TensorFlow
+
+        return seqio_feed.SeqioFeed(self, self.step, self.steps)
 
     def close(self) -> None:
         """Ends threads and processes; iterating again continues from the same step."""

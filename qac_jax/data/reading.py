@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from qac_jax import extras
 from qac_jax.data.kinds import KINDS
+from qac_jax.errors import UserError
 from qac_jax.fields import option
 
 
 CROPS = ("random", "right")
+# What makes batches: grain or our own thread ("auto": grain where it is installed), or seqio.
+FEEDS = ("auto", "grain", "plain", "seqio")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,3 +36,15 @@ class Reading:
     )
     separate_documents: bool = option(False, "never put two examples of one document into a batch")
     workers: int = option(0, "loader processes (0: a thread)", affects_result=False)
+    feed: str = option(
+        "auto",
+        "what makes the batches, which are the same: our loader with grain's thread or its own, or "
+        "seqio (the extra seqio)",
+        choices=FEEDS,
+        affects_result=False,
+    )
+
+    def check_installed(self) -> None:
+        """Raises where what the feed needs is missing."""
+        if self.feed == "seqio" and importlib.util.find_spec("seqio") is None:
+            raise UserError(f"--feed seqio needs seqio; {extras.remedy('seqio')}, or leave it out")

@@ -1,36 +1,72 @@
-"""seqio: the declared interface of the examples, one Task for each kind.
+"""seqio: the declared interface of the examples. Importing this module registers their tasks.
 
-    register("out/examples")                               # task "qac_passage_query"
+    QAC_EXAMPLES=out/examples python
+    import qac_jax.data.tasks                              # T5X: MIXTURE_OR_TASK_MODULE
     seqio.get_mixture_or_task("qac_passage_query").get_dataset(
         {"passage": 144, "context": 32}, split="train", shuffle=True, seed=0, num_epochs=None)
+
+There is a task for every kind of example (`qac_mlm`, `qac_seq2seq`, …), one for every strategy of
+AugTriever (`qac_augtriever_doc_title`, …), and its mixtures of strategies with their rates
+(`qac_augtriever_hybrid_all`, …). Where their examples lie is asked when they are used: in
+QAC_EXAMPLES, or where `use` said. `register` makes a task or a mixture of given examples at once.
 
 A task yields the loader's examples in the loader's order for the same seed: both use
 `randomness.permute` for the order and call the same pair function. `sequence_length` gives the
 limits. Lists of texts (passages) are padded, with their lengths.
-
-TensorFlow and seqio are imported inside functions only.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
+import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from qac_jax.data.examples import Examples
-from qac_jax.data.featurizer import Featurizer
+from qac_jax.data import seqio_parts
+from qac_jax.data.kinds import KINDS
 from qac_jax.data.loader import Part, make_featurizer
-from qac_jax.data.randomness import ExampleRng, permute
-from qac_jax.data.sampler import Mixed
-from qac_jax.text import tokenizers
+from qac_jax.data.seqio_parts import vocabulary
+from qac_jax.errors import UserError, nearest
 
+
+__all__ = ["EXAMPLES", "MIXTURES", "PREFIX", "STRATEGIES", "register", "use", "vocabulary"]
+
+seqio = seqio_parts.import_quietly("seqio")
 
 PREFIX = "qac_"
+# The folder of the examples of all tasks that `use` gives none.
+EXAMPLES = "QAC_EXAMPLES"
 
-# Records read in one call, because a call from TensorFlow into Python is slow.
-_TOGETHER = 256
+# AugTriever's strategies with one task each.
+STRATEGIES = (
+    *("random_crop", "doc_title", "doc_anchor", "qext_bm25", "qext_plm", "qext_self"),
+    *("tqgen_topic", "tqgen_title", "tqgen_absum", "tqgen_exsum", "qgen_d2q", "paq"),
+)
+# Its mixtures (gin_configs/overlays/strategies): Hybrid-TQGen and Hybrid-All.
+_TQGEN = ("tqgen_topic", "tqgen_title", "tqgen_absum", "tqgen_exsum")
+MIXTURES: dict[str, dict[str, float]] = {
+    "hybrid_tqgen": {"random_crop": 0.2, **dict.fromkeys(_TQGEN, 0.2)},
+    "hybrid_all": {
+        "random_crop": 0.2,
+        "qext_plm": 0.1,
+        "doc_title": 0.14,
+        **dict.fromkeys(_TQGEN, 0.14),
+    },
+}
+
+_places: dict[str, tuple[str, Mapping[str, Any]]] = {}
+
+
+def use(folder: str, *names: str, settings: Mapping[str, Any] | None = None) -> None:
+    """Says where the examples of these tasks lie (of all, if none is named), and their settings."""
+    known = [name for name in seqio.TaskRegistry.names() if name.startswith(PREFIX)]
+    for name in names:
+        if name not in known:
+            raise UserError(f"{name!r} is not a task of ours; {nearest(name, known)}")
+    for name in names or known:
+        _places[name] = folder, settings or {}
 
 
 def register(
@@ -42,8 +78,6 @@ def register(
     name: str = "",
 ) -> str:
     """Registers a Task for an examples artefact, or a Mixture for several; returns its name."""
-    import seqio
-
     if not isinstance(parts, Part | str):
         return _register_mixture(parts, crop, name)
     part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
@@ -53,240 +87,117 @@ def register(
     _forget(name)
     seqio.TaskRegistry.add(
         name,
-        source=_slots_source(source.count),
-        preprocessors=[functools.partial(_pair_up, source=source, part=part, crop=crop)],
-        output_features=_output_features(featurizer, source),
+        source=seqio_parts.slots_source(source.count),
+        preprocessors=[functools.partial(seqio_parts.pair_up, source=source, part=part, crop=crop)],
+        output_features=seqio_parts.output_features(featurizer, source),
         shuffle_buffer_size=None,  # the source shuffles
+        **_judging(featurizer.kind.name),
     )
     return name
 
 
 def _register_mixture(parts: Sequence[Part], crop: str, name: str) -> str:
-    import seqio
-
     name = name or PREFIX + "mixture"
-    tasks = [
-        register(part, crop=crop, name=f"{name}_{number}") for number, part in enumerate(parts)
+    tasks = [  # in the order of their names, by which seqio sorts them
+        register(part, crop=crop, name=f"{name}_{number:03d}") for number, part in enumerate(parts)
     ]
-    counts = [part.opened().count for part in parts]
     _forget(name)
     seqio.MixtureRegistry.add(
         name,
         [(task, part.weight) for task, part in zip(tasks, parts, strict=True)],
-        sample_fn=functools.partial(_interleave, counts=tuple(counts)),
+        sample_fn=seqio_parts.interleave,
     )
     return name
 
 
-def vocabulary(folder: str) -> Any:
-    """The tokeniser of an artefact (or any Hugging Face folder) as a seqio Vocabulary."""
-    return _vocabulary_class()(folder)
+class LateTask(seqio.Task):  # type: ignore[misc]
+    """A task whose examples are looked for when it is used, not when it is registered."""
 
-
-@functools.cache
-def _tensorflow() -> Any:
-    """TensorFlow without the accelerators, whose memory is for JAX."""
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")
-    return tf
-
-
-@functools.cache
-def _vocabulary_class() -> Any:
-    import seqio
-
-    tf = _tensorflow()
-
-    class HuggingFaceVocabulary(seqio.Vocabulary):
-        """Hugging Face's tokeniser: the ids of `tokenizers`, without special tokens."""
-
-        def __init__(self, folder: str):
-            super().__init__()
-            self.folder = folder
-            self.tokenizer = tokenizers.load(folder)
-
-        def __eq__(self, other: object) -> bool:
-            return (
-                isinstance(other, HuggingFaceVocabulary)
-                and self.tokenizer.identity == other.tokenizer.identity
-            )
-
-        def __hash__(self) -> int:
-            return hash(self.tokenizer.identity)
-
-        def _role(self, *roles: str) -> int | None:
-            return next((self.tokenizer.special(r) for r in roles if self.tokenizer.has(r)), None)
-
-        @property
-        def bos_id(self) -> int | None:
-            return self._role("bos", "cls")
-
-        @property
-        def eos_id(self) -> int | None:
-            # Not [SEP]: seqio ends decoding at the first one, and pairs have two.
-            return self._role("eos")
-
-        @property
-        def pad_id(self) -> int:
-            return self.tokenizer.pad_id
-
-        @property
-        def unk_id(self) -> int | None:
-            return self._role("unk")
-
-        @property
-        def _base_vocab_size(self) -> int:
-            return self.tokenizer.vocab_size
-
-        def _encode(self, s: str) -> Sequence[int]:
-            return self.tokenizer.encode(s)
-
-        def _decode(self, ids: Sequence[int]) -> str:
-            return self.tokenizer.decode(ids)
-
-        def _encode_tf(self, s: Any) -> Any:
-            def encode(text: bytes | np.ndarray) -> np.ndarray:
-                plain = np.asarray(text, object).item().decode()  # eagerly, an array without axes
-                return np.array(self.tokenizer.encode(plain), np.int32)
-
-            s = tf.convert_to_tensor(s, tf.string)
-            return tf.ensure_shape(tf.numpy_function(encode, [s], tf.int32), [None])
-
-        def _decode_tf(self, ids: Any) -> Any:
-            def decode(rows: np.ndarray) -> np.ndarray:
-                texts = [self.tokenizer.decode(row) for row in rows.reshape(-1, rows.shape[-1])]
-                return np.array(texts, object).reshape(rows.shape[:-1])
-
-            ids = tf.convert_to_tensor(ids)
-            return tf.ensure_shape(tf.numpy_function(decode, [ids], tf.string), ids.shape[:-1])
-
-    return HuggingFaceVocabulary
-
-
-def _output_features(featurizer: Featurizer, source: Any) -> dict[str, Any]:
-    import seqio
-
-    tf = _tensorflow()
-
-    if isinstance(source, Examples):
-        words = vocabulary(source.tokenizer_folder)
-    else:
-        words = seqio.PassThroughVocabulary(source.info["vocab_size"])
-    features = {}
-    for name, (shape, dtype) in featurizer.spec(1).items():
-        rank = len(shape) - 1
-        if name.endswith("_length") and not rank:
-            continue  # the length of a single text is that of its array
-        features[name] = seqio.Feature(
-            vocabulary=words, add_eos=False, dtype=tf.as_dtype(dtype), rank=rank
+    def __init__(self, name: str, kind: str, settings: Mapping[str, Any]):
+        self.kind, self.settings = kind, dict(settings)
+        super().__init__(
+            name,
+            source=None,
+            output_features=seqio_parts.expected_features(kind, settings),
+            preprocessors=[],
+            shuffle_buffer_size=None,
+            **_judging(kind),
         )
-    return features
 
+    @property
+    def source(self) -> Any:
+        return self._made()[0]
 
-def _slots_source(count: int) -> Any:
-    """A source of positions in the epoch, which seqio shards and repeats before `_pair_up`."""
-    import seqio
+    @property
+    def splits(self) -> Sequence[str]:
+        return ("train",)
 
-    tf = _tensorflow()
+    @property
+    def preprocessors(self) -> Sequence[Any]:
+        return self._made()[1]
 
-    class Slots(seqio.DataSource):
-        @property
-        def supports_arbitrary_sharding(self) -> bool:
-            return True
+    @property
+    def output_features(self) -> Mapping[str, Any]:
+        """Those of the examples, once somebody says where they are; before, without vocabulary."""
+        return self._made()[2] if self._place()[0] else self._output_features
 
-        @property
-        def performs_internal_shuffling(self) -> bool:
-            return True
+    def _place(self) -> tuple[str, Mapping[str, Any]]:
+        return _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))
 
-        def list_shards(self, split: str) -> Sequence[str]:
-            return [split]
-
-        def get_dataset(
-            self,
-            split: str = "train",
-            shuffle: bool = True,
-            seed: int | None = None,
-            shard_info: Any = None,
-            **_: Any,
-        ) -> Any:
-            number, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
-            places = tf.data.Dataset.range(number, count, shards)
-            here = len(range(number, count, shards))
-            facts = {"here": here, "seed": -1 if seed is None else seed, "shuffle": shuffle}
-            return places.map(
-                lambda place: {"place": place, **{k: tf.constant(v) for k, v in facts.items()}}
+    def _made(self) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+        folder, settings = self._place()
+        if not folder:
+            raise UserError(
+                f"{self.name} does not know where its examples are; set {EXAMPLES}=FOLDER, or call "
+                "qac_jax.data.tasks.use(FOLDER)"
             )
-
-    return Slots(splits=["train"], num_input_examples={"train": count})
-
-
-def _pair_up(
-    dataset: Any, sequence_length: Mapping[str, int] | None, *, source: Any, part: Part, crop: str
-) -> Any:
-    """Positions into examples: seqio repeats before this step, so epochs can be counted here."""
-    tf = _tensorflow()
-
-    padded = make_featurizer(source, part.kind, part.settings, crop=crop).lengths
-    # The limit of a list of texts may be in seqio's form, (texts, tokens).
-    limits = {
-        name: int(np.atleast_1d(limit)[-1])
-        for name, limit in (sequence_length or {}).items()
-        if name in padded and limit is not None
-    }
-    featurizer = make_featurizer(source, part.kind, part.settings, limits, crop)
-    spec = featurizer.spec(1)
-
-    def pairs(serial, place, here, seed, shuffle):
-        epoch = serial // here
-        number = 0 if seed[0] < 0 else int(seed[0])
-        index = permute(place, source.count, number, epoch) if shuffle[0] else place
-        rng = ExampleRng()
-        examples = [
-            featurizer.example(record, rng.seek(number, e, i))
-            for record, e, i in zip(source.read(index), epoch.tolist(), index.tolist(), strict=True)
-        ]
-        batch = featurizer.batch(examples)
-        return [batch[name] for name in spec]
-
-    def call(serial: Any, slot: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = [serial, *(slot[k] for k in ("place", "here", "seed", "shuffle"))]
-        arrays = tf.numpy_function(pairs, arguments, [tf.as_dtype(d) for _, d in spec.values()])
-        return {
-            name: tf.ensure_shape(array, (None, *shape[1:]))
-            for (name, (shape, _)), array in zip(spec.items(), arrays, strict=True)
-        }
-
-    def trimmed(example: dict[str, Any]) -> dict[str, Any]:
-        for name, feature in featurizer.features.items():
-            if feature.padded and len(feature.axes) == 1:
-                example[name] = example[name][: example[f"{feature.like or name}_length"]]
-        return {n: v for n, v in example.items() if not n.endswith("_length") or v.shape.rank}
-
-    dataset = dataset.enumerate().batch(_TOGETHER).map(call)
-    return dataset.unbatch().map(trimmed)
+        return _made(folder, self.kind, json.dumps({**self.settings, **settings}, sort_keys=True))
 
 
-def _interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any, *, counts: Any) -> Any:
-    """The loader's order of sources (`sampler.Mixed`)."""
-    tf = _tensorflow()
+@functools.lru_cache(maxsize=64)
+def _made(folder: str, kind: str, settings: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """Source, preprocessors and features of examples that are read as a kind."""
+    part = Part(folder, kind, json.loads(settings))
+    source = part.opened()
+    featurizer = make_featurizer(source, part.kind, part.settings)
+    features = seqio_parts.output_features(featurizer, source)
+    return (
+        seqio_parts.slots_source(source.count),
+        (functools.partial(seqio_parts.pair_up, source=source, part=part, crop=""),),
+        collections.OrderedDict(sorted(features.items())),
+    )
 
-    plan = Mixed(counts, tuple(float(rate) for rate in rates), batch_size=1, seed=int(seed or 0))
-    periods = tf.data.Dataset.range(1 << 40)
 
-    def schedule(number: np.ndarray) -> np.ndarray:
-        return plan.schedule(int(number))
-
-    order = periods.map(
-        lambda number: tf.ensure_shape(tf.numpy_function(schedule, [number], tf.int64), [None])
-    ).unbatch()
-    return tf.data.Dataset.choose_from_datasets(datasets, order, stop_on_empty_dataset=True)
+def _judging(kind: str) -> dict[str, Any]:
+    """What `seqio.Evaluator` compares: the texts of a generator."""
+    if kind != "seq2seq":
+        return {}
+    return {"postprocess_fn": seqio_parts.as_text, "metric_fns": [seqio_parts.agreement]}
 
 
 def _forget(name: str) -> None:
     """Removes a task of the same name from an earlier call."""
-    import seqio
-
     for registry in (seqio.TaskRegistry, seqio.MixtureRegistry):
         if name in registry.names():
             registry.remove(name)
+
+
+def _register_all() -> None:
+    declared: dict[str, tuple[str, dict[str, Any]]] = {kind: (kind, {}) for kind in KINDS}
+    for strategy in STRATEGIES:
+        settings = {"strategies": {strategy: 1.0}}
+        declared[f"augtriever_{strategy}"] = "augtriever", settings
+    for name, (kind, settings) in declared.items():
+        _forget(PREFIX + name)
+        seqio.TaskRegistry.add_provider(PREFIX + name, LateTask(PREFIX + name, kind, settings))
+    for name, rates in MIXTURES.items():
+        name = f"{PREFIX}augtriever_{name}"
+        _forget(name)
+        seqio.MixtureRegistry.add(
+            name,
+            [(f"{PREFIX}augtriever_{strategy}", rate) for strategy, rate in rates.items()],
+            sample_fn=seqio_parts.interleave,
+        )
+
+
+_register_all()

@@ -80,6 +80,7 @@ class Train(Stage):
         from qac_jax.objectives.objective import Objective
 
         super().check()
+        self.reading.check_installed()
         if not isinstance(self.objective, Objective):
             raise UserError(
                 f"Train.objective is a {type(self.objective).__name__}, which is not an objective; "

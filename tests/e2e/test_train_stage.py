@@ -213,6 +213,22 @@ def test_mistakes_get_one_sentence(
     assert said.startswith("qac: ")
 
 
+@pytest.mark.slow
+def test_fed_by_seqio(examples: Path, trained: Path, tmp_path: Path) -> None:
+    """The same parameters to the last bit, also when seqio continues what the loader began."""
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    code, said = finish(launch(examples, whole, "--steps", 6, "--feed", "seqio"))
+    assert code == 0, said
+    assert artifacts.load(whole).identity == artifacts.load(trained).identity
+    begun = launch(examples, half, "--steps", 6)
+    wait_for_step(half, 3, begun)
+    begun.send_signal(signal.SIGTERM)
+    finish(begun)
+    code, said = finish(launch(examples, half, "--steps", 6, "--feed", "seqio"))
+    assert code == 0, said
+    assert artifacts.load(half).identity == artifacts.load(trained).identity
+
+
 def test_dry_run_reads_no_data(tmp_path: Path, capsys: Any) -> None:
     arguments = ["pretrain", "--gin_file", str(GIN), "--examples", "stage:tokenize"]
     flags = ["--steps", "100", "--kind", "mlm", "--dry_run", "--json"]

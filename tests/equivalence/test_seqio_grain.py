@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import tokenizers
 import toy_examples
 from toy_examples import SETTINGS
 
+from qac_jax import gin_files
 from qac_jax.data import tasks
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.loader import Loader, Part
+from qac_jax.errors import UserError
 
 
 with warnings.catch_warnings():
@@ -117,6 +121,159 @@ def test_vocabulary_is_hugging_face(folder: Path) -> None:
     assert words.encode_tf(text).numpy().tolist() == ids
     assert words.decode(ids) == words.decode_tf(np.array(ids)).numpy().decode()
     assert words.vocab_size == reference.get_vocab_size()
+
+
+@pytest.mark.parametrize(
+    "kind, remainder, host",
+    [
+        ("passage_query", "drop", (0, 1)),
+        ("passage_query", "drop", (1, 2)),
+        ("triples", "wrap", (0, 1)),
+        ("cross_encoder", "drop", (0, 1)),
+        ("groups", "drop", (0, 1)),
+    ],
+)
+def test_batches_of_either_feed(
+    folder: Path, kind: str, remainder: str, host: tuple[int, int]
+) -> None:
+    """Over the ends of epochs, and from the middle of one."""
+
+    def loader(feed: str, step: int) -> Loader:
+        made = Loader(
+            str(folder / f"examples_{kind}"),
+            batch_size=8,
+            settings=SETTINGS.get(kind, {}),
+            lengths=limits(kind),
+            seed=3,
+            remainder=remainder,
+            host=host,
+            feed=feed,
+        )
+        made.restore({"step": step, "identity": made.identity})
+        return made
+
+    count = loader("grain", 0).batches_per_epoch
+    for step in (0, 2 * count - 1):
+        with loader("grain", step) as ours, loader("seqio", step) as theirs:
+            assert ours.identity == theirs.identity
+            for one, other in itertools.islice(zip(ours, theirs, strict=True), count + 2):
+                assert one.keys() == other.keys()
+                for name, array in one.items():
+                    np.testing.assert_array_equal(array, other[name], err_msg=name)
+                    assert array.dtype == other[name].dtype, name
+
+
+def test_what_seqio_cannot_feed(folder: Path) -> None:
+    examples = str(folder / "examples_mlm")
+    for more in ({"separate_documents": True}, {"remainder": "pad"}, {"workers": 1}):
+        with pytest.raises(UserError, match="feed 'seqio' cannot keep"):
+            Loader(examples, batch_size=2, feed="seqio", **more)
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks as they are after the import: nobody has said where examples are."""
+    monkeypatch.setattr(tasks, "_places", {})
+    monkeypatch.delenv(tasks.EXAMPLES, raising=False)
+    tasks._register_all()
+
+
+def test_tasks_by_name(folder: Path, places: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in KINDS:
+        assert seqio.get_mixture_or_task(f"qac_{kind}").output_features
+    task = seqio.get_mixture_or_task("qac_passage_query")
+    with pytest.raises(UserError, match="set QAC_EXAMPLES=FOLDER"):
+        task.get_dataset(limits("passage_query"))
+    examples = str(folder / "examples_passage_query")
+    monkeypatch.setenv(tasks.EXAMPLES, examples)
+    late = list(task.get_dataset(limits("passage_query"), seed=1).as_numpy_iterator())
+    named = {name: f.vocabulary for name, f in task.output_features.items()}
+    registered = seqio.get_mixture_or_task(tasks.register(examples))
+    assert {name: f.vocabulary for name, f in registered.output_features.items()} == named
+    now = registered.get_dataset(limits("passage_query"), seed=1).as_numpy_iterator()
+    for one, other in itertools.zip_longest(late, now):
+        assert_same(one, other)
+    with pytest.raises(UserError, match="did you mean 'qac_mlm'"):
+        tasks.use(examples, "qac_mml")
+
+
+def test_strategies_of_augtriever_with_their_rates(folder: Path, places: None) -> None:
+    """As one mixture by name, and as a mixture of the loader."""
+    for name, rates in tasks.MIXTURES.items():
+        overlay = gin_files.folder() / "overlays" / "strategies" / f"{name}.gin"
+        declared = re.search(r"^STRATEGIES = (\{.*?\})", overlay.read_text(), re.M | re.S)
+        assert declared and ast.literal_eval(declared[1]) == rates, name
+    rates = tasks.MIXTURES["hybrid_all"]
+    examples = str(folder / "examples_strategies")
+    toy_examples.of_strategies(folder, tuple(rates))
+    tasks.use(examples)
+    lengths = {"passage": 24, "context": 12}
+    dataset = seqio.get_mixture_or_task("qac_augtriever_hybrid_all").get_dataset(
+        lengths, shuffle=True, seed=3, num_epochs=None
+    )
+    parts = [
+        Part(examples, settings={"strategies": {name: 1.0}}, weight=rate)
+        for name, rate in sorted(rates.items())  # seqio sorts the tasks of a mixture
+    ]
+    with Loader(parts, batch_size=16, lengths=lengths, seed=3) as loader:
+        rows = itertools.islice(example_rows(loader), FIRST)
+        found = itertools.islice(dataset.as_numpy_iterator(), FIRST)
+        for row, example in itertools.zip_longest(rows, found):
+            assert_same(row, example)
+
+
+@pytest.mark.slow
+def test_packed_by_seqio_itself(folder: Path, places: None) -> None:
+    """`seqio.get_dataset` packs a generator's pairs; no token is lost, none is invented."""
+    tasks.use(str(folder / "examples_seq2seq"))
+    lengths = {"inputs": 20, "targets": 9}
+
+    def dataset(pack: bool) -> list[dict[str, Any]]:
+        longer = {name: 4 * length for name, length in lengths.items()} if pack else lengths
+        made = seqio.get_dataset(
+            "qac_seq2seq",
+            longer,
+            dataset_split="train",
+            shuffle=False,
+            num_epochs=1,
+            feature_converter=seqio.EncDecFeatureConverter(pack=pack),
+        )
+        return list(made.as_numpy_iterator())
+
+    packed, whole = dataset(True), dataset(False)
+    assert 0 < len(packed) < len(whole)
+    assert max(int(e["encoder_segment_ids"].max()) for e in packed) > 1
+
+    def pieces(examples: list[dict[str, Any]]) -> list[tuple[int, ...]]:
+        found = []
+        for example in examples:
+            tokens = example["decoder_target_tokens"]
+            segments = example.get("decoder_segment_ids", (tokens != 0).astype(int))
+            found += [
+                tuple(tokens[segments == n].tolist()) for n in range(1, int(segments.max()) + 1)
+            ]
+        return sorted(found)
+
+    assert len(pieces(packed)) == len(whole)
+
+
+@pytest.mark.slow
+def test_judged_by_seqios_evaluator(folder: Path, places: None) -> None:
+    """A model that repeats the targets agrees with them."""
+    tasks.use(str(folder / "examples_seq2seq"))
+    evaluator = seqio.Evaluator(
+        "qac_seq2seq",
+        feature_converter=seqio.EncDecFeatureConverter(pack=False),
+        eval_split="train",
+        sequence_length={"inputs": 20, "targets": 9},
+    )
+
+    def repeats(dataset: Any, *_: Any, **__: Any) -> Any:
+        return [(n, e["decoder_target_tokens"]) for n, e in dataset.as_numpy_iterator()]
+
+    metrics, _ = evaluator.evaluate(compute_metrics=True, step=0, predict_fn=repeats, score_fn=None)
+    found = metrics.result()["qac_seq2seq"]
+    assert found["exact_match"] == found["f1"] == 1.0
 
 
 def limits(kind: str) -> dict[str, int]:
