@@ -53,7 +53,9 @@ class SeqioFeed:
             dataset.skip(self._first).as_numpy_iterator(),
             strict=False,
         )
-        self._examples = (example for number, example in numbered if number % count < used)
+        self._examples: Iterator[Any] = (
+            example for number, example in numbered if number % count < used
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -77,7 +79,8 @@ def _unpadded(example: Mapping[str, np.ndarray], featurizer: Featurizer) -> dict
     """An example as the kind's function makes it: lists of texts without their padding."""
     result: dict[str, Any] = {}
     for name, feature in featurizer.features.items():
-        value, group = example[name], tuple(int(axis) for axis in feature.axes[:-1])
+        value: Any = example[name]
+        group = tuple(int(axis) for axis in feature.axes[:-1])
         if feature.padded and group:
             sizes = example[f"{feature.like or name}_length"].ravel()
             rows = value.reshape(-1, value.shape[-1])

@@ -52,7 +52,9 @@ def _vocabulary_class() -> Any:
     seqio = import_quietly("seqio")
     tf = tensorflow()
 
-    class HuggingFaceVocabulary(seqio.Vocabulary):
+    base: Any = seqio.Vocabulary
+
+    class HuggingFaceVocabulary(base):
         """Hugging Face's tokeniser: the ids of `tokenizers`, without special tokens."""
 
         def __init__(self, folder: str):
@@ -177,7 +179,9 @@ def slots_source(count: int) -> Any:
     seqio = import_quietly("seqio")
     tf = tensorflow()
 
-    class Slots(seqio.DataSource):
+    base: Any = seqio.DataSource
+
+    class Slots(base):
         @property
         def supports_arbitrary_sharding(self) -> bool:
             return True

@@ -33,7 +33,8 @@ from qac_jax.errors import UserError, nearest
 
 __all__ = ["EXAMPLES", "MIXTURES", "PREFIX", "STRATEGIES", "register", "use", "vocabulary"]
 
-seqio = seqio_parts.import_quietly("seqio")
+seqio: Any = seqio_parts.import_quietly("seqio")
+_Task: Any = seqio.Task
 
 PREFIX = "qac_"
 # The folder of the examples of all tasks that `use` gives none.
@@ -110,7 +111,7 @@ def _register_mixture(parts: Sequence[Part], crop: str, name: str) -> str:
     return name
 
 
-class LateTask(seqio.Task):  # type: ignore[misc]
+class LateTask(_Task):
     """A task whose examples are looked for when it is used, not when it is registered."""
 
     def __init__(self, name: str, kind: str, settings: Mapping[str, Any]):
