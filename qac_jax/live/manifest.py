@@ -16,8 +16,7 @@ import numpy as np
 
 import qac_jax
 from qac_jax import artifacts, fields
-from qac_jax.artifacts import Artifact
-from qac_jax.live import segment as segments
+from qac_jax.artifacts import Artifact, durable
 from qac_jax.live.segment import Segment
 from qac_jax.retrieval.bm25 import Analyzer, Scoring
 from qac_jax.retrieval.settings import Fusion
@@ -114,7 +113,6 @@ def commit(
             "files": files,
         },
     )
-    segments.sync(folder)
 
 
 def settings_of(artifact: Artifact) -> LiveSettings:
@@ -128,7 +126,7 @@ def tombstones_name(name: str, number: int) -> str:
 
 def write_tombstones(path: Path, alive: np.ndarray) -> None:
     np.save(path, np.flatnonzero(~alive).astype(np.int32))
-    segments.sync(path)
+    durable.file(path)
 
 
 def alive(folder: Path, entry: Listed) -> np.ndarray:

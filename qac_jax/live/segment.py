@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -75,17 +74,6 @@ def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
             out.adopt(_SCANN)
             out.info["preset"] = dataclasses.asdict(preset)
     (folder / artifacts.LOCK).unlink(missing_ok=True)
-    for written in itertools.chain(folder.rglob("*"), [folder]):
-        sync(written)
-
-
-def sync(path: Path) -> None:
-    """What was written is on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Segment:

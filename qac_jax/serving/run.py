@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.serving.settings import Limits, Serving, Traffic
+
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
@@ -45,7 +51,7 @@ def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
         timeout_graceful_shutdown=max(1, round(traffic.grace)),
         h11_max_incomplete_event_size=1 << 16,
     )
-    server = uvicorn.Server(config)
+    server = _server(config)
     address, port = bound.getsockname()[:2]
     host = f"[{address}]" if ":" in address else address
     # The line that says where it is comes when it listens.
@@ -53,6 +59,23 @@ def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
     asyncio.run(server.serve(sockets=[bound]))
     progress.say("serve: stopped")
     return 0
+
+
+def _server(config: Any) -> Any:
+    """uvicorn's, which ends well at SIGTERM: by itself it raises the signal once more."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            before = {name: signal.signal(name, self.handle_exit) for name in _STOPPING}
+            try:
+                yield
+            finally:
+                for name, handler in before.items():
+                    signal.signal(name, handler)
+
+    return Server(config)
 
 
 def _bound(settings: Serving) -> socket.socket:

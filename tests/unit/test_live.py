@@ -246,6 +246,7 @@ def test_killed_at_any_moment_it_is_the_old_or_the_new_index(
 
 def stop_at(moment: int, patched: pytest.MonkeyPatch) -> None:
     count = 0
+    patched.setenv("QAC_FSYNC", "1")
     for name in ("fsync", "rename", "replace", "unlink"):
         whole = getattr(os, name)
 

@@ -1,0 +1,228 @@
+"""`qac serve` as a process: signals, slow and broken clients, kills while passages are added."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import cli
+from qac_jax.live.index import LiveIndex
+
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+TESTS = Path(__file__).parents[1]
+
+
+class Server:
+    """A process that serves, and requests to it."""
+
+    def __init__(self, folder: Path, *flags: str):
+        self.log = folder.parent / "serve.log"
+        words = ["serve", "--index", folder, "--port", 0, "--no-warm", *flags]
+        environment = {**os.environ, "QAC_SERVE_TOKEN": TOKEN}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "qac_jax.cli", *map(str, words)], stderr=log, env=environment
+            )
+        end = time.monotonic() + 120
+        while not (found := re.search(r"http://127.0.0.1:(\d+)", self.log.read_text())):
+            assert time.monotonic() < end and self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+        self.port = int(found[1])
+        while True:  # it says where it will be just before it is
+            try:
+                assert self.ask("GET", "/health")[0] == 200
+                return
+            except ConnectionError:
+                time.sleep(0.05)
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body)
+        try:
+            connection.request(method, path, content, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
+        return answer.status, json.loads(text) if text.startswith("{") else text
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("serve")
+    encoder = toy.save_encoder(place / "encoder")
+    corpus = toy.write_collection(place / "data") / "corpus.jsonl"
+    words = ["index", place / "live", "--add", corpus, "--encoder", encoder]
+    assert cli.main([str(word) for word in words]) == 0
+    return place / "live"
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    made = Server(folder, "--read_limit", "2", "--max_body", "1000000")
+    yield made
+    made.stop(signal.SIGKILL)
+
+
+def test_a_search(server: Server) -> None:
+    status, answer = server.ask("POST", "/search", {"query": "copper lamp", "k": 3})
+    assert status == 200 and len(answer["hits"]) == 3
+    status, answer = server.ask("POST", "/v1/embeddings", {"input": ["copper"], "model": "x"})
+    assert status == 200 and answer["usage"]["total_tokens"] >= 3
+    assert server.ask("GET", "/")[0] == 200
+
+
+def raw(server: Server, content: bytes, wait: float) -> bytes:
+    """What comes back to these bytes, and then silence."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as connection:
+        connection.sendall(content)
+        parts = []
+        # Closed while we still send, the connection is reset.
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(1 << 16):
+                parts.append(part)
+    return b"".join(parts)
+
+
+HEAD = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def test_broken_slow_and_large_requests(server: Server) -> None:
+    whole = [
+        raw(server, b"", 10),  # nothing, and the server closes
+        raw(server, b"GET / HT", 10),  # half a line
+        raw(server, HEAD + b"Content-Length: 50\r\n\r\n{", 10),  # half a body
+        raw(server, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS", 10),
+        raw(server, b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n", 10),
+        raw(server, HEAD + b"Content-Length: 52428800\r\nConnection: close\r\n\r\n{", 10),
+        raw(server, HEAD + b"Content-Length: -1\r\n\r\n{}", 10),
+    ]
+    assert whole[0] == b"" and b" 408 " in whole[2] and b" 413 " in whole[5]
+    for answer in whole:
+        assert b" 500 " not in answer and b"Traceback" not in answer
+    assert server.ask("POST", "/search", b'{"query": "' + b"x" * 2_000_000 + b'"}')[0] == 413
+    assert server.ask("GET", "/health")[0] == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_many_clients_at_one_time(server: Server) -> None:
+    statuses: list[int] = []
+
+    def client(number: int) -> None:
+        for turn in range(10):
+            query = f"copper lamp {number} {turn}"
+            statuses.append(server.ask("POST", "/search", {"query": query, "k": 5})[0])
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 80
+    assert 'qac_requests_total{path="/search",status="200"}' in server.ask("GET", "/metrics")[1]
+
+
+def test_sigterm_finishes_what_it_took(folder: Path) -> None:
+    server = Server(folder)
+    answers: list[tuple[int, Any]] = []
+    body = {"passages": [f"A new passage, number {n}." for n in range(100)]}
+    thread = threading.Thread(target=lambda: answers.append(server.ask("POST", "/add", body)))
+    thread.start()
+    time.sleep(0.3)
+    assert server.stop() == 0, server.log.read_text()
+    thread.join()
+    assert answers[0][0] == 200
+    ids = answers[0][1]["ids"]
+    assert (LiveIndex(folder).snapshot.rows_of(ids) >= 0).all()
+    assert "stopped" in server.log.read_text()
+
+
+def test_killed_servers_lose_nothing_that_they_acknowledged(folder: Path) -> None:
+    known: list[str] = []
+    for turn in range(3):
+        server = Server(folder)
+        if known:
+            assert (LiveIndex(folder).snapshot.rows_of(known) >= 0).all()
+
+        def client(server: Server = server) -> None:
+            while True:
+                try:
+                    status, answer = server.ask("POST", "/add", {"passages": ["Once more."]})
+                except (OSError, http.client.HTTPException, ValueError):
+                    return
+                if status == 200:
+                    known.extend(answer["ids"])
+
+        thread = threading.Thread(target=client)
+        thread.start()
+        before, end = len(known), time.monotonic() + 60
+        while len(known) < before + 2 and time.monotonic() < end:
+            time.sleep(0.05 + 0.07 * turn)
+        server.stop(signal.SIGKILL)
+        thread.join()
+    assert len(known) > 3
+    assert (LiveIndex(folder).snapshot.rows_of(known) >= 0).all()
+
+
+_WRITER = """
+import os, random, select, signal, sys, time
+import toy_live as toy
+from qac_jax.live.index import LiveIndex
+
+folder = sys.argv[1]
+known, random = ["d0"], random.Random(0)
+for turn in range(100):
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        live = LiveIndex(folder, encoder=toy.stub())
+        while True:
+            for name in live.add(["Once more.", "And again."]):
+                os.write(write, f"{name}\\n".encode())
+    os.close(write)
+    time.sleep(random.uniform(0.05, 0.4))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as pipe:
+        known += [line.strip() for line in pipe.read().splitlines(True) if line.endswith("\\n")]
+    live = LiveIndex(folder, encoder=toy.stub())
+    assert (live.snapshot.rows_of(known) >= 0).all(), turn
+    assert len(live) - len(known) in range(0, 2 * (turn + 1) + 1), (turn, len(live), len(known))
+    assert live.search(["again"], 3, hybrid=0.3)[0]
+print(len(known))
+"""
+
+
+def test_killed_a_hundred_times_while_adding(tmp_path: Path) -> None:
+    import toy_live
+
+    toy_live.live(tmp_path / "live", toy_live.records(1))
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
+    command = [sys.executable, "-c", _WRITER, str(tmp_path / "live")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
