@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import types
 import typing
@@ -218,6 +219,15 @@ def check(instance: Any, name: str = "") -> None:
                     )
         for child_label, child in _children(value, label):
             check(child, child_label)
+
+
+def check_value(value: Any, hint: Any, label: str) -> None:
+    """Raises UserError for a value of another type, or a number that is not finite."""
+    if not _fits(value, hint) or (isinstance(value, float) and not math.isfinite(value)):
+        raise UserError(
+            f"{label} = {shown(value)} is {_article(type(value).__name__)}; expected "
+            f"{_type_name(hint)}"
+        )
 
 
 def describe(value: Any) -> Any:

@@ -101,7 +101,7 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
         for part, given in cls.hf_parts.items()
     }
     tensors = _without_parts(tensors, beginnings, wanted)
-    table = cls.from_hf(raw, **dict.fromkeys(cls.hf_parts, True)).table(encoder, model)
+    table = _described(cls, raw, folder, dict.fromkeys(cls.hf_parts, True)).table(encoder, model)
     _drop_copies(folder, cls, tensors, cls.hf_copies(encoder, model), names(table))
     has = {
         part: cls.hf_has(part, raw, set(tensors), table) if asked is None else asked
@@ -111,7 +111,20 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     tensors = _without_parts(
         tensors, {p: beginnings[p] for p in has if has[p] or wanted[p] is False}, has
     )
-    return Files(raw, cls.from_hf(raw, **has), tensors, encoder, model)
+    return Files(raw, _described(cls, raw, folder, has), tensors, encoder, model)
+
+
+def _described(
+    cls: type[Kind], raw: dict[str, Any], folder: Path, parts: Mapping[str, bool]
+) -> Kind:
+    """The configuration in a config.json, or one sentence about what is wrong in it."""
+    try:
+        return cls.from_hf(raw, **parts)
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"{folder / 'config.json'} does not describe a {cls.display_name} "
+            f"({type(error).__name__}: {str(error)[:200]}); copy the folder again"
+        ) from error
 
 
 def _wanted_parts(cls: type[Architecture], options: Options) -> dict[str, bool | None]:

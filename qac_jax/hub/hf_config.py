@@ -23,7 +23,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(
             f"there is no {path.name} in {path.parent}; expected a model folder"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qac_jax import progress
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, shown
 from qac_jax.hub import backbones, hf_config, name_maps, sentence_modules, weights
 from qac_jax.hub.sentence_modules import DENSE, MODULES, NORMALIZE, POOLING, TRANSFORMER, Part
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
@@ -57,6 +57,8 @@ def max_length(folder: Path) -> int | None:
     for name, key in ((LENGTHS, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / name).is_file():
             limit = hf_config.read_json(folder / name).get(key)
+            if limit is not None and (not isinstance(limit, int | float) or not limit >= 0):
+                raise UserError(f"{folder / name}: {key} = {shown(limit)} is not a length")
             if limit and limit < _NO_LIMIT:
                 return int(limit)
     return None

@@ -12,13 +12,23 @@ import abc
 import dataclasses
 import importlib
 import pkgutil
+import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 import flax.linen as nn
 
+from qac_jax import fields
+from qac_jax.errors import UserError
 from qac_jax.models.layers import Runtime
 from qac_jax.models.tensor_names import Table
+
+
+# Fields that are sizes, and the largest that any of them can have.
+_SIZES = (
+    "vocab_size hidden_size num_layers num_heads intermediate_size max_positions d_model d_kv d_ff"
+).split()
+_LARGEST = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,12 +133,19 @@ class Architecture(abc.ABC):
 
     @classmethod
     def taken(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that config.json says."""
-        return {
+        """The fields that config.json says; those of a wrong type are refused."""
+        hints = typing.get_type_hints(cls)
+        taken = {
             ours: raw[theirs]
             for ours, theirs in cls.hf_fields.items()
             if raw.get(theirs) is not None
         }
+        for ours, value in taken.items():
+            name = cls.hf_fields[ours]
+            fields.check_value(value, hints.get(ours, Any), f"config.json: {name}")
+            if ours in _SIZES and not 0 < value <= _LARGEST:
+                raise UserError(f"config.json: {name} = {value} is not a size of a model")
+        return taken
 
     @classmethod
     def hf_has(cls, part: str, raw: Mapping[str, Any], tensors: set[str], table: Table) -> bool:

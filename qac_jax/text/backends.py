@@ -48,7 +48,7 @@ def lowercases(folder: Path) -> bool:
 def _json(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}); copy the folder again") from error
 
 
@@ -64,7 +64,12 @@ def _read(folder: Path) -> Any:
                 f"copy the folder again or give another tokenizer"
             ) from error
     if (folder / "vocab.txt").exists():
-        pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        try:
+            pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{folder / 'vocab.txt'} is not UTF-8 ({error}); copy the folder again"
+            ) from error
         vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
         return wordpiece(vocab, lowercase=config(folder).get("do_lower_case", True))
     if all((folder / name).exists() for name in _BPE):
@@ -82,7 +87,10 @@ def config(folder: Path) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
-            merged.update(_json(folder / name))
+            content = _json(folder / name)
+            if not isinstance(content, dict):
+                raise UserError(f"{folder / name} holds no JSON object; copy the folder again")
+            merged.update(content)
     return merged
 
 

@@ -28,4 +28,5 @@ def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str
     if title == MARKED:
         return f"{name} TEXT: {passage['text']}"
     role = "sep" if tokenizer.has("sep") else "eos"
+    tokenizer.special(role)  # or one sentence about what it has
     return f"{name}{tokenizer.special_tokens[role]}{passage['text']}"

@@ -1,0 +1,68 @@
+"""Fault 11: model folders that are wrong in one value are refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, sentence_transformers
+from qac_jax.models.bert import BertConfig
+from qac_jax.text import tokenizers
+from qac_jax.text.titles import text_of
+
+
+KEYS = ["hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings",
+        "hidden_dropout_prob", "initializer_range", "type_vocab_size", "hidden_act"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("value", [[], {}, float("nan"), True])
+def test_values_of_a_wrong_type(key, value):
+    with pytest.raises(UserError, match=f"config.json: {key} = "):
+        BertConfig.from_hf({"model_type": "bert", key: value}, pooler=False, mlm_head=False)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 10**12])
+@pytest.mark.parametrize("key", KEYS[:4])
+def test_sizes_that_no_model_has(key, value):
+    with pytest.raises(UserError, match=f"config.json: {key} = {value} is not a size"):
+        BertConfig.from_hf({"model_type": "bert", key: value}, pooler=False, mlm_head=False)
+
+
+def test_what_else_breaks_names_the_file(tmp_path: Path):
+    class Broken:
+        display_name = "BERT"
+
+        @classmethod
+        def from_hf(cls, raw, **parts):
+            return raw["rope"]["type"]
+
+    with pytest.raises(UserError, match=r"config.json does not describe a BERT .KeyError: 'rope'"):
+        backbones._described(Broken, {}, tmp_path, {})  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("value", ["x", [], -1, float("nan")])
+def test_lengths_that_are_none(value, tmp_path: Path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": value}))
+    with pytest.raises(UserError, match="model_max_length = .* is not a length"):
+        sentence_transformers.max_length(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[1]", "[" * 100_000, "3"])
+def test_settings_of_a_tokenizer_that_are_none(content, tmp_path: Path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(UserError, match="copy the folder again"):
+        tokenizers.load(str(tmp_path))
+
+
+def test_vocabularies_that_are_none(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_bytes("[PAD]\n".encode("utf-16"))
+    with pytest.raises(UserError, match="vocab.txt is not UTF-8"):
+        tokenizers.load(str(tmp_path))
+    (tmp_path / "vocab.txt").write_text("a\n")
+    with pytest.raises(UserError, match="has no 'eos' token"):
+        text_of(tokenizers.load(str(tmp_path)), {"title": "t", "text": "x"}, "separate")
