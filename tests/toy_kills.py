@@ -7,6 +7,7 @@ nothing beyond the end of their blocks: tests/campaign kills real processes.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,3 +82,25 @@ def operations(work: Callable[[], Any], folder: Path) -> int:
 def at_operation(at: int, folder: Path, work: Callable[[], Any], *, stop: str = "") -> None:
     """Does the work until its `at`-th operation, or the first on a path with `stop` in it."""
     _watching(_Watch(folder, at, stop), work)
+
+
+def watched(folder: Path, at: int, delay: float = 0.0) -> _Watch:
+    """Watches this process to its end; at the `at`-th operation it is dead, or `delay` later."""
+    global _hooked
+
+    class Killing(_Watch):
+        def operation(self, path: str) -> None:
+            self.seen += 1
+            if self.seen == self.at:
+                if delay:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                else:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    watch = Killing(folder.absolute(), at, "")
+    _active.append(watch)
+    if not _hooked:
+        sys.addaudithook(_hook)
+        _hooked = True
+    return watch
