@@ -146,3 +146,24 @@ def test_a_help_page_has_no_holes() -> None:
     flags.add_field_flags(parser, CLASSES["tokenize"])
     page = " ".join(parser.format_help().split())
     assert "(default random,nearby,overlap)" in page and "%%" not in page
+
+
+@pytest.mark.parametrize("verb", [*verbs.stages(), *cli._OTHERS])
+def test_the_page_of_every_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What users see: it says what the verb does, shows an example, and lists closed options."""
+    with contextlib.suppress(SystemExit):
+        assert cli.main([verb, "--help"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert page.startswith(f"usage: qac {verb}") and "example: qac " in page
+    if verb not in verbs.stages() or verb == "search":  # which has a page of its own
+        return
+    for leaf in fields.flat(verbs.stages()[verb].load()).values():
+        if listed(leaf) and fields.converter(leaf.hint) is not None:
+            assert f"[{', '.join(listed(leaf))}]" in page, leaf.name
+
+
+@pytest.mark.parametrize("name", cli.BENCHMARKS)
+def test_the_page_of_every_benchmark(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", name, "--help"])
+    assert ended.value.code == 0 and f"usage: qac bench {name}" in capsys.readouterr().out
