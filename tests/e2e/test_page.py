@@ -1,0 +1,203 @@
+"""The page of `qac serve` in a headless Chromium; QAC_SHOTS=FOLDER keeps its screenshots."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chromium
+import pytest
+import toy_live as toy
+import uvicorn
+
+from qac_jax.serving import app
+from qac_jax.serving.engine import Engine
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not chromium.PROGRAM, reason="needs Chromium"),
+]
+
+HOSTILE: list[dict[str, Any]] = [
+    {
+        "_id": "<b id=x>",
+        "title": "</h2><script>window.broken = 1</script>hostile",
+        "text": "hostile <img src=x onerror='window.broken = 1'> &lt;b&gt; {{title}} ${1} \u202e",
+        "url": "javascript:window.broken=1",
+        "<i>lang</i>": "<svg onload=window.broken=1>",
+    },
+    {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500, "year": 2001},
+    {"_id": "u", "title": "hostile link", "text": "hostile", "url": "https://example.org/a"},
+]
+SHOWN = "document.querySelectorAll('article').length"
+STATUS = "document.getElementById('status').textContent"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    passages = [{**record, "tags": []} for record in toy.records(60)]
+    live = toy.live(tmp_path_factory.mktemp("page") / "index", [*passages, *HOSTILE])
+    config = uvicorn.Config(app.make(Engine(live)), port=0, log_config=None, ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
+    made = chromium.Browser(tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def clean(
+    request: pytest.FixtureRequest, browser: chromium.Browser, address: str
+) -> Iterator[None]:
+    """After every test: a picture, nothing broken, nobody else asked."""
+    yield
+    if folder := os.environ.get("QAC_SHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        browser.shot(Path(folder) / f"{request.node.name}.png")
+    assert browser.complaints() == []
+    assert browser.value("window.broken") is None
+    assert all(url.startswith((address, "data:")) for url in browser.requested())
+
+
+def searched(browser: chromium.Browser, query: str) -> None:
+    browser.press("/") if browser.value("document.activeElement.id !== 'query'") else None
+    browser.value("document.getElementById('query').select()")
+    browser.type(query)
+    browser.press("Enter")
+    browser.until(f"location.search.includes('q=') && {STATUS}.includes('passages')")
+
+
+def click(browser: chromium.Browser, selector: str) -> None:
+    browser.value(f"document.querySelector({selector!r}).click()")
+
+
+def test_typing_and_marked_words(browser: chromium.Browser, address: str) -> None:
+    browser.open(address)
+    browser.until("document.activeElement.id === 'query'")
+    searched(browser, "copper lamps")
+    assert browser.until(f"{SHOWN} === 10") and "Hits 1 to 10, 63 passages" in browser.value(STATUS)
+    marked = browser.value("[...document.querySelectorAll('mark')].map(m => m.textContent)")
+    assert {text.lower() for text in marked} == {"copper", "lamp"}
+    facts = browser.value("document.querySelector('article dl').innerText")
+    assert "dense" in facts and "bm25" in facts and "lang" in facts
+
+
+def test_pages_and_links(browser: chromium.Browser, address: str) -> None:
+    browser.open(f"{address}?q=copper+lamp")
+    browser.until(f"{SHOWN} === 10")
+    first = browser.value("document.querySelector('article h2').textContent")
+    browser.press("Escape")
+    browser.press("n")
+    browser.until(f"{STATUS}.startsWith('Hits 11 to 20')")
+    assert "offset=10" in browser.value("location.search")
+    assert browser.value("document.querySelector('article h2').textContent") != first
+    browser.open(browser.value("location.href"))
+    browser.until(f"{STATUS}.startsWith('Hits 11 to 20')")
+    click(browser, "#previous")
+    browser.until(f"{STATUS}.startsWith('Hits 1 to 10')")
+    assert browser.value("document.getElementById('previous').disabled")
+
+
+def test_filters(browser: chromium.Browser, address: str) -> None:
+    browser.open(f"{address}?q=copper+lamp")
+    label = "[...document.querySelectorAll('aside label')].find(l => l.innerText.startsWith('de'))"
+    browser.until(f"!!({label})")
+    browser.value(f"{label}.click()")
+    browser.until(f"location.search.includes('where') && {STATUS}.includes('Hits')")
+    facts = "[...document.querySelectorAll('article dl')].map(d => d.innerText)"
+    assert all("de" in text.split() for text in browser.value(facts))
+    assert browser.value(f"{label}.querySelector('input').checked")
+    browser.value(f"{label}.click()")
+    browser.until("!location.search.includes('where')")
+
+
+def test_why_this_hit_by_keyboard(browser: chromium.Browser, address: str) -> None:
+    browser.open(f"{address}?q=copper+lamp")
+    browser.until(f"{SHOWN} === 10")
+    browser.press("j")
+    browser.press("j")
+    assert (
+        browser.value("[...document.querySelectorAll('article')].indexOf(document.activeElement)")
+        == 1
+    )
+    browser.press("w")
+    why = browser.until(
+        "document.querySelector('.why ul') && document.querySelector('.why').innerText"
+    )
+    assert "Words in common" in why and "Nearest sentences" in why
+    browser.press("w")
+    browser.until("!document.querySelector('.why')")
+
+
+def test_side_by_side(browser: chromium.Browser, address: str) -> None:
+    browser.open(f"{address}?q=copper+lamp")
+    browser.until(f"{SHOWN} === 10")
+    click(browser, "input[value=all]")
+    browser.until("document.querySelectorAll('.trio section').length === 3")
+    assert browser.value("document.querySelector('.trio').innerText").count("rank") > 5
+    assert "mode=all" in browser.value("location.search")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "lexical", "dense", "all"])
+def test_hostile_texts_are_texts(browser: chromium.Browser, address: str, mode: str) -> None:
+    browser.open(f"{address}?q=hostile+<script>window.broken=1</script>&mode={mode}")
+    browser.until(f"{SHOWN} >= 3")
+    shown = browser.text()
+    assert "<script>window.broken = 1</script>" in shown and "<img src=x" in shown
+    assert browser.value("document.querySelectorAll('main img, main script, main svg').length") == 0
+    links = browser.value("[...document.querySelectorAll('main a')].map(a => a.href)")
+    assert set(links) <= {"https://example.org/a"} and (links or mode in ("hybrid", "dense"))
+
+
+@pytest.mark.parametrize(("width", "dark"), [(320, False), (320, True), (768, True), (1200, False)])
+def test_every_width(browser: chromium.Browser, address: str, width: int, dark: bool) -> None:
+    for query in ("hostile", "copper+lamp&mode=all"):
+        browser.open(f"{address}?q={query}", width=width, dark=dark)
+        browser.until(f"{SHOWN} >= 3")
+        assert browser.value("document.documentElement.scrollWidth") <= width
+    back = browser.value("getComputedStyle(document.body).backgroundColor")
+    assert (back == "rgb(21, 23, 26)") == dark
+
+
+def test_nothing_is_said_of_an_empty_search(browser: chromium.Browser, address: str) -> None:
+    browser.open(f"{address}?where=[&offset=x&mode=y")
+    browser.until("document.activeElement.id === 'query'")
+    assert browser.value(STATUS) == "" and browser.value(SHOWN) == 0
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("axe_core_python"), reason="needs axe-core")
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("query", ["", "?q=copper+lamp", "?q=copper+lamp&mode=all"])
+def test_accessibility(browser: chromium.Browser, address: str, query: str, dark: bool) -> None:
+    """axe-core finds nothing."""
+    spec = importlib.util.find_spec("axe_core_python")
+    assert spec is not None and spec.origin is not None
+    script = (Path(spec.origin).parent / "axe.min.js").read_text()
+    browser.open(address + query, dark=dark)
+    if query:
+        browser.until(f"{SHOWN} >= 3")
+    if query and "all" not in query:
+        click(browser, ".ask")
+        browser.until("!!document.querySelector('.why ul')")
+    browser.value(f"{script}; 0")
+    found: Any = browser.value(
+        "axe.run().then(r => r.violations.map(v => [v.id, v.impact, v.nodes[0].html]))"
+    )
+    assert found == []
