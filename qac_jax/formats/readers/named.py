@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.documents import Document, Pieces, Shard, check
@@ -74,6 +75,11 @@ def loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
         return load()
     except UserError:
         raise
+    except ModuleNotFoundError as error:
+        remedy = f"; {extras.remedy('seqio')}" if "tensorflow" in str(error) else ""
+        raise UserError(
+            f"{what} {name!r} needs {error.name}, which is not installed{remedy}"
+        ) from error
     except Exception as error:  # each library has errors of its own for names, network and disk
         reason = " ".join(str(error).split())[:200]
         raise UserError(
