@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Piece, total_size
-from qac_jax.formats.identities import IdSet
+from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.formats.samples import Recognise, never
 
@@ -140,13 +140,15 @@ def default_count(files: Sequence[str]) -> int:
 
 
 def read_shard(
-    shard: Shard, bad: BadLines | None = None, drop: Collection[int] = frozenset()
+    shard: Shard, bad: BadLines | None = None, drop: Mapping[int, bool] | None = None
 ) -> Iterator[Document]:
-    """The documents of one part. Those numbered in `drop` are repeated, hence bad records."""
+    """The documents of one part. Those numbered in `drop` are repeated: left out if they are the
+    same record as before (True), otherwise bad records.
+    """
     bad = BadLines() if bad is None else bad
     for number, document in enumerate(DOCUMENTS.get(shard.format).read(shard, bad)):
-        if number in drop:
-            bad.add(f"the id of {_called(document)} was there before", _place(document, shard))
+        if drop and number in drop:
+            _repeated(document, shard, bad, same=drop[number])
         else:
             yield document
 
@@ -165,33 +167,32 @@ def read(
     """
     bad = BadLines(skip_bad) if bad is None else bad
     parts = shards(format, path, options=options)
-    known = IdSet()
+    known, contents = IdSet(), IdSet()
     for shard in parts:
         for document in read_shard(shard, bad):
             repeats = [i for i in ids_of(document) if not known.add(i)]
+            new = contents.add(str(content_hash(document)))
             if repeats:
-                bad.add(f"the id of {_called(document)} was there before", _place(document, shard))
+                _repeated(document, shard, bad, same=not new)
             else:
                 yield document
 
 
-def check(document: Document, *, empty: bool = False) -> Document:
-    """The document itself, or BadRecord: no id, or nothing to read.
-
-    A document that is still to be cut needs a body; a fixed passage may be a title alone, or
-    nothing at all where a format keeps empty ones.
+def accepted(document: Document, bad: BadLines) -> bool:
+    """Whether a document is read. One without text is left out; a passage without text stays,
+    because judgements may name it. Both are counted. BadRecord for one without an id.
     """
     if not document.id.strip():
         raise BadRecord("the id is missing or empty")
-    if document.passages:
-        for passage in document.passages:
-            if not passage.id.strip():
-                raise BadRecord(f"a passage of {document.id!r} has no id")
-            if not (empty or passage.text.strip() or passage.title.strip()):
-                raise BadRecord(f"the text of {passage.id!r} is empty")
-    elif not any(section.text.strip() for section in document.sections):
-        raise BadRecord(f"the text of {document.id!r} is empty")
-    return document
+    for passage in document.passages:
+        if not passage.id.strip():
+            raise BadRecord(f"a passage of {document.id!r} has no id")
+        if not (passage.text.strip() or passage.title.strip()):
+            bad.keep("passages without text")
+    if document.passages or any(section.text.strip() for section in document.sections):
+        return True
+    bad.leave_out("documents without text")
+    return False
 
 
 def ids_of(document: Document) -> list[str]:
@@ -212,6 +213,13 @@ def options_of(text: str, **further: str) -> dict[str, str]:
     return options | {name: value for name, value in further.items() if value}
 
 
+def content_hash(document: Document) -> int:
+    """What a record says, ids included: two of one hash are the same record."""
+    parts = document.passages or document.sections
+    texts = [getattr(part, "title", "") + "\n" + part.text for part in parts]
+    return id_hash("\n".join([*ids_of(document), document.title, *texts]))
+
+
 def _checked(format: str, known: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
     """All options of a format: the given ones, and the defaults of the others."""
     chosen = dict(known)
@@ -222,6 +230,13 @@ def _checked(format: str, known: Mapping[str, str], given: Mapping[str, Any]) ->
         if known[name] in ("true", "false") and chosen[name] not in ("true", "false"):
             raise UserError(f"option {name}={value!r} of {format!r}: expected true or false")
     return chosen
+
+
+def _repeated(document: Document, shard: Shard, bad: BadLines, *, same: bool) -> None:
+    if same:
+        bad.leave_out("repeated documents")
+    else:
+        bad.add(f"the id of {_called(document)} was there before", _place(document, shard))
 
 
 def _called(document: Document) -> str:

@@ -13,6 +13,7 @@ import glob
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
@@ -27,6 +28,8 @@ COMPRESSED = (".gz", ".bz2", ".zst")
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 # Text packs to about a quarter: what compressed files weigh when work is shared out.
 _UNPACKED = 4
+# Of JSON, unless its backslash is itself escaped.
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _BOM = b"\xef\xbb\xbf"
 # The longest line that is read, in bytes: few packed bytes may stand for gigabytes in one line.
 LONGEST_LINE = "QAC_LONGEST_LINE"
@@ -158,7 +161,8 @@ def whole_text(path: str) -> str:
 
 
 def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
-    """The lines that begin in a piece; blank ones are left out, broken UTF-8 is a bad record."""
+    """The lines that begin in a piece; blank ones are left out, broken UTF-8 is a bad record, NUL
+    characters are read as blanks and counted."""
     for raw, number, offset in raw_lines(piece):
         place = Place(piece.file, number, piece.start)
         try:
@@ -166,6 +170,9 @@ def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
         except UnicodeDecodeError as error:
             bad.add(f"not UTF-8: byte 0x{raw[error.start]:02x} at column {error.start + 1}", place)
             continue
+        if "\0" in text or (text.startswith("{") and "\\u0000" in text):
+            text = _ESCAPED_NUL.sub(r"\1 ", text.replace("\0", " "))
+            bad.keep("lines with NUL characters, read as blanks")
         if text.strip("\r\n "):
             yield Line(text.removesuffix("\n").removesuffix("\r"), place, offset)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, Piece, expand, find, text_lines
@@ -53,19 +54,25 @@ def read_judgements(
 ) -> Iterator[Judgement]:
     """All judgements of a file or a data set. Where the known ids are given (sets, or `IdSet` for
     millions), a judgement of a query without text or of a passage that is nowhere is a bad record.
+    The same judgement again is left out and counted; one of another grade is a bad record.
     """
+    own = bad is None
     bad = BadLines(skip_bad) if bad is None else bad
-    known = IdSet()
+    known, graded = IdSet(), IdSet()
     for place, judgement in _parsed(path, bad):
-        query, passage, _ = judgement
+        query, passage, given = judgement
         if queries is not None and query not in queries:
             bad.add(f"query {query!r} has no text among the queries", place)
         elif passages is not None and passage not in passages:
             bad.add(f"passage {passage!r} is not in the corpus", place)
+        elif not graded.add(f"{query}\t{passage}\t{given}"):
+            bad.leave_out("repeated judgements")
         elif not known.add(f"{query}\t{passage}"):
             bad.add(f"passage {passage!r} was judged for query {query!r} before", place)
         else:
             yield judgement
+    if own and (summary := bad.summary()):
+        progress.say(f"{path}: {summary}")
 
 
 def _parsed(path: str | os.PathLike[str], bad: BadLines) -> Iterator[tuple[Place, Judgement]]:

@@ -17,7 +17,7 @@ from qac_jax.formats.documents import (
     Passage,
     Pieces,
     Shard,
-    check,
+    accepted,
     default_count,
 )
 from qac_jax.formats.files import Line, expand, plain_name, share_out, text_lines
@@ -60,24 +60,17 @@ def read_lines(
     shard: Shard,
     bad: BadLines,
     parse: Callable[[Line], Document | None],
-    *,
-    empty: bool = False,
 ) -> Iterator[Document]:
-    """One document a line (None: the line holds none). `empty`: passages without a word are
-    kept, and counted."""
+    """One document a line (None: the line holds none)."""
     for piece in shard.pieces:
         for line in text_lines(piece, bad):
             try:
                 document = parse(line)
-                if document is not None:
-                    check(document, empty=empty)
+                taken = document is not None and accepted(document, bad)
             except BadRecord as error:
                 bad.add(error, line.place)
                 continue
-            if document is not None:
-                for passage in document.passages:
-                    if not (passage.text.strip() or passage.title.strip()):
-                        bad.keep("passages without text")
+            if document is not None and taken:
                 yield document
 
 
@@ -158,8 +151,6 @@ def string(record: Mapping[str, Any], *keys: str, what: str = "") -> str:
 def table_passage(name: str, title: str, text: str, line: Line) -> Document:
     """A passage of a table as MS MARCO's are: `-` stands for a missing title."""
     title = "" if title == NO_TITLE else title.strip()
-    if not text.strip():
-        raise BadRecord(f"the text of {name!r} is empty")
     return Document(name, title, passages=(Passage(name, title, text),), place=line.place)
 
 

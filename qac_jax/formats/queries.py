@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax import progress
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, Piece, expand, find, text_lines
@@ -77,9 +78,14 @@ def read_queries(
     skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Query]:
-    """All queries of a file, folder, pattern or data set. An id that repeats is a bad record."""
+    """All queries of a file, folder, pattern or data set.
+
+    Queries without text and the same query again are left out and counted; another query of an id
+    that was there before is a bad record.
+    """
+    own = bad is None
     bad = BadLines(skip_bad) if bad is None else bad
-    known = IdSet()
+    known, contents = IdSet(), IdSet()
     named = QUERIES.named(path)
     if named:
         format = named[0]
@@ -90,11 +96,15 @@ def read_queries(
             if not query.id.strip():
                 bad.add("the id is missing or empty", place)
             elif not query.text.strip():
-                bad.add(f"the text of query {query.id!r} is empty", place)
+                bad.leave_out("queries without text")
+            elif not contents.add(f"{query.id}\t{query.text}"):
+                bad.leave_out("repeated queries")
             elif not known.add(query.id):
                 bad.add(f"the id of query {query.id!r} was there before", place)
             else:
                 yield query
+    if own and (summary := bad.summary()):
+        progress.say(f"{path}: {summary}")
 
 
 def _files(path: str) -> list[str]:

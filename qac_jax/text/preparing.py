@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from qac_jax import progress
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, Shard, read_shard
 from qac_jax.formats.records import Record, write_lines
-from qac_jax.formats.repeats import ShardIds
+from qac_jax.formats.repeats import Ids, ShardIds
 from qac_jax.text import sentences, tokenizers
 from qac_jax.text.cutting import Cutting
 from qac_jax.text.passages import Cutter
@@ -33,7 +33,7 @@ class PrepareJob:
     tokenizer: str
     splitter: str
     skip_bad: int = 0
-    drop: frozenset[int] = field(default_factory=frozenset)
+    drop: Mapping[int, bool] = field(default_factory=dict)
 
 
 def prepare_shard(job: PrepareJob) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     facts["sentences_by"] = cutter.sentences_by
     facts.update(bad.facts())
     if not job.drop:
-        hashes, owners = ids.arrays()
+        hashes, owners, contents = ids.arrays()
         with open(f"{job.ids}.part", "wb") as file:
-            np.savez(file, hashes=hashes, owners=owners)
+            np.savez(file, hashes=hashes, owners=owners, contents=contents)
         os.replace(f"{job.ids}.part", job.ids)
     return facts
 
@@ -72,14 +72,14 @@ def _cutter(job: PrepareJob) -> Cutter:
     return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter, seed=job.seed)
 
 
-def ids_of(job: PrepareJob) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes of the ids that a finished job met, and whose they are."""
+def ids_of(job: PrepareJob) -> Ids:
+    """The hashes of the ids that a finished job met, whose they are, and what these say."""
     with np.load(job.ids) as ids:
-        return ids["hashes"], ids["owners"]
+        return ids["hashes"], ids["owners"], ids["contents"]
 
 
-def without(job: PrepareJob, drop: frozenset[int]) -> PrepareJob:
-    """The same job, which takes these documents for bad records."""
+def without(job: PrepareJob, drop: Mapping[int, bool]) -> PrepareJob:
+    """The same job, to which these documents are repeated."""
     return dataclasses.replace(job, drop=drop)
 
 

@@ -144,7 +144,7 @@ def test_ids_that_repeat_over_shards(tmp_path, capsys):
 def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     good = '{"_id": "%s", "text": "The mill stopped."}\n'
-    path.write_text(good % "a" + "{broken\n" + good % "b" + '{"_id": "c", "text": " "}\n')
+    path.write_text(good % "a" + "{broken\n" + good % "b" + '{"_id": " ", "text": "x"}\n')
     said = complaint(capsys, "--out", tmp_path / "A", "--input", path, "--workers", 1)
     assert f"{path}:2: " in said
     said = complaint(capsys, "--out", tmp_path / "B", "--input", path, "--skip_bad", 1)

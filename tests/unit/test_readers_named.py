@@ -79,8 +79,8 @@ def test_hugging_face(monkeypatch):
 
 
 def test_records_of_a_named_data_set_can_be_bad(monkeypatch):
-    _huggingface(monkeypatch, [{"id": 1, "text": "a"}, {"id": 2, "text": ""}])
-    with pytest.raises(DataError, match="text of '2' is empty") as error:
+    _huggingface(monkeypatch, [{"id": 1, "text": "a"}, {"id": " ", "text": "b"}])
+    with pytest.raises(DataError, match="the id is missing or empty") as error:
         list(documents.read("hf", "org/name"))
     assert (error.value.file, error.value.line) == ("org/name", 2)
 

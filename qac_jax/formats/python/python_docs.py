@@ -18,7 +18,7 @@ from typing import Any
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import Document, Section, Shard, check
+from qac_jax.formats.documents import Document, Section, Shard, accepted
 from qac_jax.formats.files import Piece
 from qac_jax.formats.python import docstrings
 from qac_jax.formats.python.python_names import Definition, Names, is_public
@@ -74,9 +74,12 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             if document.meta["held_out"] not in wanted[shard.option("held_out")]:
                 continue
             try:
-                yield check(document)
+                taken = accepted(document, bad)
             except BadRecord as error:
                 bad.add(error, Place(_root(piece.file)))
+                continue
+            if taken:
+                yield document
 
 
 def _kinds(option: str) -> list[str]:

@@ -12,7 +12,7 @@ from qac_jax.formats.documents import (
     DocumentFormat,
     Pieces,
     Shard,
-    check,
+    accepted,
     default_count,
 )
 from qac_jax.formats.files import expand, plain_name, share_out, whole_text
@@ -31,13 +31,15 @@ def folder_format(parse: Callable[[str, str], Document], suffixes: Sequence[str]
             name = os.path.relpath(piece.file, base) if base else piece.file
             try:
                 text = whole_text(piece.file).replace("\r\n", "\n")
-                document = check(parse(plain_name(name), text))
+                document = parse(plain_name(name), text)
+                taken = accepted(document, bad)
             except DataError as error:
                 bad.add(error.message, Place(piece.file, error.line))
             except BadRecord as error:
                 bad.add(error, Place(piece.file))
             else:
-                yield document
+                if taken:
+                    yield document
 
     return DocumentFormat(share, read)
 

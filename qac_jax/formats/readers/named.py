@@ -13,7 +13,7 @@ from typing import Any
 from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import Document, Pieces, Shard, check
+from qac_jax.formats.documents import Document, Pieces, Shard, accepted
 from qac_jax.formats.files import Line, Piece
 from qac_jax.formats.readers.documents.jsonl import document_of
 
@@ -33,9 +33,13 @@ def read(shard: Shard, bad: BadLines, fetch: Callable[[int, int], Any]) -> Itera
             for number, record in enumerate(records, start=begin):
                 place = Place(piece.file, number + 1)
                 try:
-                    yield check(document_of(_plain(record), keys, Line("", place, number)))
+                    document = document_of(_plain(record), keys, Line("", place, number))
+                    taken = accepted(document, bad)
                 except BadRecord as error:
                     bad.add(error, place)
+                    continue
+                if taken:
+                    yield document
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
         return None if known is not None and document.id in known else document
 
     # As BEIR's own tools do: a judged collection keeps its size, whatever its passages hold.
-    return read_lines(shard, bad, parse, empty=True)
+    return read_lines(shard, bad, parse)
 
 
 def _document(record: Mapping[str, Any], line: Line) -> Document:
@@ -66,7 +66,7 @@ def _document(record: Mapping[str, Any], line: Line) -> Document:
         Passage(
             string(p, "_id", what="passage id"),
             string(p, "title").strip() or title,
-            string(p, "text", what="passage text"),
+            _text(p, "passage text"),
         )
         for p in given
     )
@@ -78,9 +78,14 @@ def _document(record: Mapping[str, Any], line: Line) -> Document:
 def _passage(record: Mapping[str, Any], line: Line) -> Document:
     name = string(record, "_id", what="id")
     title = string(record, "title").strip()
-    passages = (Passage(name, title, string(record, "text", what="text")),)
+    passages = (Passage(name, title, _text(record, "text")),)
     meta = dict(record.get("metadata") or {}) | _rest(record, "_id", "title", "text", "metadata")
     return Document(name, title, passages=passages, meta=meta, place=line.place)
+
+
+def _text(record: Mapping[str, Any], what: str) -> str:
+    """The text; null is none."""
+    return "" if record.get("text", "") is None else string(record, "text", what=what)
 
 
 def _rest(record: Mapping[str, Any], *used: str) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             if rows and not (passage.title and passage.title == rows[0][1].title):
                 yield _document(rows)
                 rows = []
+            if not (passage.text.strip() or passage.title):
+                bad.keep("passages without text")
             rows.append((line, passage))
         if rows:
             yield _document(rows)
@@ -61,8 +63,6 @@ def _parse(line: Line) -> Passage | None:
     name, text, title = quoted_columns(line.text, _COLUMNS)
     if not name.strip():
         raise BadRecord("the id is missing or empty")
-    if not text.strip():
-        raise BadRecord(f"the text of {name!r} is empty")
     return Passage(name, title.strip(), text)
 
 

@@ -15,7 +15,7 @@ from qac_jax.formats.documents import (
     Pieces,
     Section,
     Shard,
-    check,
+    accepted,
 )
 from qac_jax.formats.files import Piece
 from qac_jax.formats.readers import named
@@ -38,9 +38,13 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
         for number, record in enumerate(records):
             place = Place(piece.file, piece.start + number + 1)
             try:
-                yield check(_document(record, place))
+                document = _document(record, place)
+                taken = accepted(document, bad)
             except BadRecord as error:
                 bad.add(error, place)
+                continue
+            if taken:
+                yield document
 
 
 @functools.lru_cache(maxsize=2)

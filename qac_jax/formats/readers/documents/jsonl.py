@@ -31,7 +31,8 @@ def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) 
         given = record["sections"]
         sections = tuple(_section(p) for p in (given if isinstance(given, list) else [given]))
     else:
-        sections = (Section("", string(record, text, what="text")),)
+        empty = text in record and record[text] is None
+        sections = (Section("", "" if empty else string(record, text, what="text")),)
     meta = record.get("meta", record.get("metadata"))
     meta = dict(meta) if isinstance(meta, dict) else {}
     used = {name, title, text, "meta", "metadata", "source", "outputs"}

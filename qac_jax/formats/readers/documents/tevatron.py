@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces, Shard, check
+from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces, Shard, accepted
 from qac_jax.formats.files import Line, Piece, expand, raw_lines, text_lines
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.lines import json_object, read_lines, share_lines, string
@@ -52,7 +52,8 @@ def _named_passages(shard: Shard, bad: BadLines) -> Iterator[Document]:
             try:
                 record = json_object(line.text)
                 given = [p for group in _GROUPS for p in record.get(group) or []]
-                fresh = [check(_document(p, line)) for p in given]
+                fresh = [_document(p, line) for p in given]
+                fresh = [document for document in fresh if accepted(document, bad)]
             except BadRecord as error:
                 bad.add(error, line.place)
                 continue

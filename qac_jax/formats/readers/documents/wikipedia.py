@@ -19,7 +19,7 @@ from qac_jax.formats.documents import (
     Pieces,
     Section,
     Shard,
-    check,
+    accepted,
     default_count,
 )
 from qac_jax.formats.files import expand, longest_line, open_bytes, share_out, too_long
@@ -48,12 +48,13 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             else:
                 try:
                     document = _document(page, dump.namespaces, place)
+                    taken = document is not None and accepted(document, bad)
                 except BadRecord as error:
                     bad.add(error, place)
                     continue
                 if document is None:
                     bad.leave_out("articles without prose")
-                else:
+                elif taken:
                     yield document
 
 
@@ -81,7 +82,7 @@ def _document(page: _Page, namespaces: Mapping[str, str], place: Place) -> Docum
     )
     if document.id and fields.get("text", "").strip() and not document.sections:
         return None
-    return check(document)
+    return document
 
 
 @dataclass
