@@ -39,6 +39,7 @@ _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file
 # What each overlay and each binding of the command line set; the macros of all other files.
 _set_by: dict[str, list[gin_usage.Bound]] = {}
 _of_files: set[str] = set()
+_shipped: set[str] = set()  # overlays that come with the package
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,7 @@ def _read(settings: Settings) -> None:
     gin.clear_config()
     gin_guard.allow(settings.modules)
     _set_by.clear()
+    _shipped.clear()
     _search_only(_search_paths(tuple(settings.search_paths)))
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
@@ -90,8 +92,17 @@ def _read(settings: Settings) -> None:
     _of_files.update(scope for scope, name in gin.config._CONFIG if name == gin_usage.MACRO)
     for file in settings.overlays:
         resolved = _resolve(file, settings.search_paths)
-        with gin_usage.noted(_set_by.setdefault(file, [])):
+        included: list[gin_usage.Bound] = []
+        own: list[gin_usage.Bound] = []
+        with gin_usage.noted(included):
+            for name in [] if gin_files.ships(resolved) else gin_files.includes(Path(resolved)):
+                path = _resolve(name, settings.search_paths)
+                _guarded(functools.partial(gin.parse_config_file, path), name)
+        with gin_usage.noted(own):
             _guarded(functools.partial(gin.parse_config_file, resolved), file)
+        _set_by[file] = [bound for bound in own if bound not in included]
+        if gin_files.ships(resolved):
+            _shipped.add(file)
     for name, value in settings.macros.items():
         _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
     for binding in settings.bindings:
@@ -127,19 +138,14 @@ def unused() -> dict[str, str]:
     What ships may say more than one recipe needs, so it must change something; of a user's own
     every setting must.
     """
-    reasons = {}
+    reasons, used = {}, gin_usage.Used.now(_of_files)
     for label, bound in _set_by.items():
-        lacks = [(one, why) for one in bound if (why := gin_usage.lacks(one, _of_files))]
+        lacks = [(one, why) for one in bound if (why := used.lacks(one))]
         of_file = not label.startswith(_FLAG)
-        if lacks and (len(lacks) == len(bound) or not (of_file and _ships(label))):
+        if lacks and (len(lacks) == len(bound) or label not in _shipped):
             one, why = lacks[0]
             reasons[label] = f"{label}{f': {one}' if of_file else ''} changes nothing: {why}"
     return reasons
-
-
-def _ships(file: str) -> bool:
-    folder = gin_files.folder().resolve()
-    return Path(_resolve(file, ())).resolve().is_relative_to(folder)
 
 
 def macros(

@@ -46,6 +46,11 @@ def folder() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / FOLDER
 
 
+def ships(path: str) -> bool:
+    """Whether a gin file is one of those that come with the package."""
+    return Path(path).resolve().is_relative_to(folder().resolve())
+
+
 def names(room: str) -> tuple[str, ...]:
     """The gin files of one of its folders, without their ending."""
     return tuple(sorted(path.stem for path in (folder() / room).glob("*.gin")))
@@ -82,6 +87,11 @@ def header(path: Path) -> Header:
     )
 
 
+def includes(path: Path) -> list[str]:
+    """The files that a gin file includes, as it names them."""
+    return _INCLUDE.findall(path.read_text(encoding="utf-8"))
+
+
 def _comment(content: str) -> str:
     lines = []
     for line in content.splitlines():
@@ -95,7 +105,7 @@ def _macros(path: Path) -> dict[str, str]:
     """The macros of a file and of those that it includes; later values replace earlier ones."""
     content = path.read_text(encoding="utf-8")
     macros: dict[str, str] = {}
-    for included in _INCLUDE.findall(content):
+    for included in includes(path):
         if (file := folder() / included).is_file():
             macros |= _macros(file)
     return macros | dict(_MACRO.findall(content))

@@ -52,20 +52,16 @@ def noted(into: list[Bound]) -> Iterator[None]:
             into += [Bound(scope, selector, name) for name in values]
 
 
-def lacks(bound: Bound, known: Iterable[str] = ()) -> str:
-    """Why a setting has no effect, "" where it has one; `known` are further valid macros."""
-    return _Used.now(known).lacks(bound)
-
-
 @dataclasses.dataclass(frozen=True)
-class _Used:
+class Used:
     """What has been asked for since the configuration was read."""
 
     macros: frozenset[str]
     parameters: Mapping[str, Mapping[str, frozenset[str]]]  # selector -> scope -> names
 
     @classmethod
-    def now(cls, known: Iterable[str]) -> _Used:
+    def now(cls, known: Iterable[str] = ()) -> Used:
+        """The present state; `known` are macros that are valid although nothing asks for them."""
         references = gin.config.iterate_references(gin.config._CONFIG)
         referred = {ref.config_key[0] for ref in references if ref.config_key[1] == MACRO}
         parameters: dict[str, dict[str, frozenset[str]]] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import toy_stages
 
-from qac_jax import cli, config
+from qac_jax import cli, config, gin_files
 from qac_jax.config import Settings
 from qac_jax.pipeline import recipe
 
@@ -84,10 +84,21 @@ def test_overlays_of_users_and_those_that_ship(
     (found,) = unused(file, overlays=(str(overlay),))
     assert found.startswith(f"{overlay}: OTHER changes nothing: nothing uses the macro OTHER")
     assert config.build(recipe.Recipe).stages["first"].count == 2
-    monkeypatch.setattr(config, "_ships", lambda file: True)
+    monkeypatch.setattr(gin_files, "ships", lambda path: True)
     assert unused(file, overlays=(str(overlay),)) == []
     overlay.write_text("OTHER = 3\n")
     assert len(unused(file, overlays=(str(overlay),))) == 1
+
+
+def test_what_an_overlay_includes_may_say_more(file: str, tmp_path: Path) -> None:
+    base, overlay = tmp_path / "base.gin", tmp_path / "more.gin"
+    base.write_text("OTHER = 3\nBUDGET = 'none'\n")
+    overlay.write_text(f"include '{base}'\nBUDGET = 'tiny'\n")
+    assert unused(file, overlays=(str(overlay),)) == []
+    assert config.build(recipe.Recipe).stages["first"].count == 2
+    overlay.write_text(f"include '{base}'\nTHIRD = 'tiny'\n")
+    config.apply(Settings([file], overlays=(str(overlay),)))
+    assert "THIRD changes nothing" in next(iter(config.unused().values()))
 
 
 def test_the_command_line_refuses_them(file: str, capsys: pytest.CaptureFixture[str]) -> None:
