@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from qac_jax import progress
+from qac_jax import extras, progress
 from qac_jax.errors import UserError
 from qac_jax.serving.settings import Limits, Serving, Traffic
 
@@ -22,13 +22,10 @@ def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
     """Serves; returns the exit code."""
     if not settings.index:
         raise UserError("there is nothing to serve; give --index FOLDER")
-    try:
-        import starlette  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        raise UserError(
-            f"{error.name} is not installed; install the extra: pip install 'qac_jax[serve]'"
-        ) from error
+    for module in ("starlette", "uvicorn"):
+        extras.load(module, "serve", "qac serve")
+    import uvicorn
+
     from qac_jax.serving import app
     from qac_jax.serving.engine import Engine
 
