@@ -13,6 +13,7 @@ import pytest
 
 from qac_jax import cli, flags, verbs
 from qac_jax.pipeline import recipe
+from qac_jax.serving.settings import Limits, Serving, Traffic
 
 
 ROOT = Path(cli.__file__).parent
@@ -26,12 +27,14 @@ STAGES = verbs.stages()
 HEARD: dict[str, tuple[str, ...]] = {
     "data/kind.py": ("tokenize",),
     "data/kinds/groups.py": ("tokenize",),
+    "data/reading.py": ("pretrain", "finetune"),
     "evaluation/answers.py": ("evaluate", "mine", "label"),
     "evaluation/votes.py": ("votes",),
     "formats/bad_lines.py": ("prepare", "tokenize", "generate"),
     "formats/readers/named.py": ("prepare", "bm25", "embed"),
     "hub/reading.py": ("tokenize",),
     "inference/loading_back.py": ("export",),
+    "live/command.py": ("index",),
     "objectives/finetune.py": ("tokenize",),  # it says: tokenize with --teacher
     "objectives/towers.py": ("tokenize",),  # it names qac tokenize
     "pipeline/engine.py": ("prepare", "extract", "tokenize"),
@@ -40,6 +43,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "retrieval/reranking.py": ("search",),
     "retrieval/run_labels.py": ("label",),
     "retrieval/texts.py": ("bm25", "embed", "prepare"),
+    "serving/run.py": ("serve",),
     "text/sentences.py": ("prepare", "pairs", "tokenize"),
     "training/settings.py": ("pretrain", "finetune"),
 }
@@ -96,8 +100,12 @@ def flags_of(verb: str) -> frozenset[str]:
     flags.add_common(parser)
     if verb in STAGES:
         flags.add_field_flags(parser, STAGES[verb].load())
+    if verb == "serve":
+        for cls in (Serving, Limits, Traffic):
+            flags.add_field_flags(parser, cls)
     known = {name for action in parser._actions for name in action.option_strings}
-    by_hand = {"run": "recipes.py", "search": "stages/search.py"}  # search: on the screen
+    # Flags that are not settings of a stage: of recipes, living indexes, a search on the screen.
+    by_hand = {"run": "recipes.py", "index": "live/command.py", "search": "stages/search.py"}
     if verb in by_hand:
         known |= set(re.findall(r'"(--\w+)"', (ROOT / by_hand[verb]).read_text()))
     return frozenset(known)
@@ -109,6 +117,8 @@ def heard_by(message: Message) -> tuple[str, ...]:
     if folder == "stages":
         module = f"qac_jax.stages.{file.removesuffix('.py')}"
         return tuple(verb.name for verb in STAGES.values() if verb.module == module)
+    if "--where" in message.flags:  # filters of a living index
+        return ("search",)
     if message.file in HEARD:
         return HEARD[message.file]
     if message.file in ("cli.py", "flags.py", "config.py", "recipes.py") or folder == "pipeline":
