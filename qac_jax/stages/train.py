@@ -99,9 +99,9 @@ class Train(Stage):
 
         distributed.start(self.place())
         compiled.keep_between_runs()
-        mesh = meshes.make_mesh(self.devices.mesh)
         schedule = self.schedule
-        meshes.check_batch(schedule.batch_size, schedule.microbatch)
+        mesh = meshes.mesh_for(self.devices.mesh, schedule.batch_size, schedule.microbatch)
+        meshes.check_batch(schedule.batch_size, mesh)
         precision = start.precision_here(self.precision)
 
         examples = inputs.artifact("examples")
@@ -127,8 +127,7 @@ class Train(Stage):
         objective = objective.with_reading(kind.lengths, read, kind.settings)
         validation = None
         if (held_out := inputs.get_artifact("validation")) is not None:
-            rows = min(held_out.count, schedule.batch_size)
-            rows -= rows % host[1]  # an equal share of each process
+            rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
             # Shuffled with a fixed seed: passages of one document would be harder in-batch
             # negatives of each other than those of training batches.
             validation = Loader(
@@ -186,11 +185,9 @@ class Train(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.training import estimate
-        from qac_jax.training import mesh as meshes
 
         count = inputs.get("examples", {}).get("count") or 0
         schedule = self.schedule
-        meshes.check_batch(schedule.batch_size, schedule.microbatch)
         steps = schedule.total_steps(count) if count or not schedule.epochs else None
         estimated = estimate.plan(
             self.objective,

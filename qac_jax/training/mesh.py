@@ -19,6 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from qac_jax import progress
 from qac_jax.errors import UserError, nearest
 
 
@@ -67,6 +68,38 @@ def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
             f"whose product is {devices}, for example -1 for one of them"
         )
     return sizes[0], sizes[1], sizes[2]
+
+
+def shared_by(shape: Sequence[int], devices: int, batch: int, microbatch: int = 0) -> int:
+    """How many of the devices share a batch (and its microbatches) equally: the most that can.
+
+    Only where data is the rest of the devices (-1); with other meshes it is all of them.
+    """
+    data, fsdp, tensor = mesh_sizes(shape, devices)
+    if tuple(shape)[0] == -1:
+        parts = [batch, microbatch] if 0 < microbatch < batch else [batch]
+        fitting = (n for n in range(data, 0, -1) if not any(part % (n * fsdp) for part in parts))
+        data = next(fitting, data)
+    return data * fsdp * tensor
+
+
+def mesh_for(shape: Sequence[int], batch: int, microbatch: int = 0) -> Mesh:
+    """The mesh over as many devices as share a batch equally.
+
+    So any batch size runs on any number of devices, with the same figures; the others are idle.
+    Processes cannot be left out, so with several the mesh has all devices (and `check_batch`
+    refuses what does not fit).
+    """
+    devices = jax.devices()
+    used = len(devices)
+    if jax.process_count() == 1:
+        used = shared_by(shape, len(devices), batch, microbatch)
+    if used < len(devices):
+        progress.say(
+            f"a batch of {batch} examples is shared by {used} of {len(devices)} devices; a "
+            f"multiple of {len(devices)} would use all of them"
+        )
+    return make_mesh(shape, devices[:used])
 
 
 def make_mesh(shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None) -> Mesh:
@@ -196,47 +229,26 @@ def batch_ways(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
-def check_batch(size: int, microbatch: int = 0) -> None:
-    """Raises UserError for a batch that cannot be computed, whatever the number of devices."""
-    if size < 1:
-        raise UserError(f"batch_size={size} is not a batch; expected at least 1")
-    if 0 < microbatch < size and size % microbatch:
+def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
+    """Raises UserError for a batch that cannot be sharded evenly."""
+    ways = batch_ways(mesh)
+    if size < 1 or size % ways:
         raise UserError(
-            f"microbatch={microbatch} does not divide batch_size={size}; choose a divisor of it"
+            f"{what}={size} is not divisible by the {ways} devices of the mesh axes data x fsdp "
+            f"({mesh.shape['data']} x {mesh.shape['fsdp']}); choose a multiple of {ways}, or "
+            "change the mesh"
         )
 
 
-def filled(size: int, mesh: Mesh) -> int:
-    """The rows of an array that holds `size` examples in equal shards: some may be left over."""
-    _, parts = my_part(mesh)
-    ways = batch_ways(mesh) // parts
-    return parts * ways * -(-size // (parts * ways))
-
-
-def filled_spec(spec: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the arrays that `place` makes, from those of whole batches."""
-    return {
-        name: jax.ShapeDtypeStruct((filled(x.shape[0], mesh), *x.shape[1:]), x.dtype)
-        for name, x in spec.items()
-    }
-
-
-def examples_of(batch: Mapping[str, jax.Array], size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """The examples of a placed batch, without the rows that fill it up (inside of jit).
-
-    What follows is computed on exactly these rows, so no figure depends on the number of devices;
-    the compiler cuts them into unequal shards.
-    """
-    _, parts = my_part(mesh)
-
-    def one(x: jax.Array) -> jax.Array:
-        if x.shape[0] == size:
-            return x
-        rows = x.reshape(parts, x.shape[0] // parts, *x.shape[1:])[:, : size // parts]
-        rows = rows.reshape(size, *x.shape[1:])
-        return jax.lax.with_sharding_constraint(rows, batch_sharding(mesh))
-
-    return {name: one(x) for name, x in batch.items()}
+def largest_batch(mesh: Mesh, count: int) -> int:
+    """The largest batch of at most `count` examples that can be sharded evenly."""
+    ways = batch_ways(mesh)
+    if count < ways:
+        raise UserError(
+            f"{count} examples cannot be spread over the {ways} devices of the mesh; give more "
+            "examples or fewer devices"
+        )
+    return count - count % ways
 
 
 def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
@@ -268,15 +280,11 @@ def whole_spec(
 
 
 def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Global arrays over all devices, from this process's rows of a batch.
-
-    Where these cannot be shared equally by the devices, empty rows follow (see `examples_of`).
-    """
+    """Global arrays over all devices, from this process's rows of a batch."""
     sharding = batch_sharding(mesh)
-    _, count = my_part(mesh)
-    batch = {name: _filled_up(array, mesh, count) for name, array in batch.items()}
     if jax.process_count() == 1:
         return {name: jax.device_put(array, sharding) for name, array in batch.items()}
+    _, count = my_part(mesh)
     return {
         name: jax.make_array_from_process_local_data(
             sharding, array, (array.shape[0] * count, *array.shape[1:])
@@ -290,11 +298,6 @@ def to_host(tree: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
-
-
-def _filled_up(array: np.ndarray, mesh: Mesh, parts: int) -> np.ndarray:
-    missing = filled(len(array) * parts, mesh) // parts - len(array)
-    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
 def _rows_are_contiguous(mesh: Mesh) -> bool:

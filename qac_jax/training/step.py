@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from qac_jax.errors import UserError
 from qac_jax.objectives import chunked
 from qac_jax.objectives.objective import Objective, Variables, split_aux
 from qac_jax.training import mesh as meshes
@@ -163,21 +164,15 @@ class Engine:
         """Sums over microbatches, which add up.
 
         Each row of devices along the mesh axis `data` sums its own gradients (a leading axis that
-        vmap shards over `data`); they are reduced once after the loop, not per microbatch. A
-        microbatch that the rows of devices cannot share equally is sharded as a whole instead.
+        vmap shards over `data`); they are reduced once after the loop, not per microbatch.
         """
-        rows = self.mesh.shape["data"]
-        ways = rows
-        lead: str | None = "data"
-        rest: tuple[str, ...] = ("fsdp",)
-        if self.microbatch % rows:
-            ways, lead, rest = 1, None, meshes.BATCH_AXES
+        ways = self.mesh.shape["data"]
         count = size // self.microbatch
 
         def cut(x: jax.Array) -> jax.Array:  # [microbatches, data, rows, …]
             x = chunked.split(x, count)
             x = x.reshape(count, ways, self.microbatch // ways, *x.shape[2:])
-            return self._at(x, PartitionSpec(None, lead, rest))
+            return self._at(x, PartitionSpec(None, "data", "fsdp"))
 
         def own(params: Any, part: Any) -> Any:
             if ways == 1:
@@ -192,7 +187,7 @@ class Engine:
         def keep(sums: Any) -> Any:  # gradients sharded as parameters, after the leading axis
             values, grads = sums
             specs = jax.tree.map(
-                lambda sharding: PartitionSpec(lead, *sharding.spec), self.shardings.params
+                lambda sharding: PartitionSpec("data", *sharding.spec), self.shardings.params
             )
             return values, jax.tree.map(self._at, grads, specs)
 
@@ -217,37 +212,38 @@ class Engine:
 
     def compile_step(self, batch: Any) -> jax.stages.Compiled:
         """The compiled step for batches of these shapes; it consumes (donates) its state."""
-        size = jax.tree.leaves(batch)[0].shape[0]
-        meshes.check_batch(size, self.microbatch)
+        self.check(jax.tree.leaves(batch)[0].shape[0])
         shardings = self.shardings
-
-        def step_of_examples(state: State, batch: Any) -> tuple[State, Metrics]:
-            return self.step(state, meshes.examples_of(batch, size, self.mesh))
-
         step = jax.jit(
-            step_of_examples,
+            self.step,
             in_shardings=(shardings, meshes.batch_sharding(self.mesh)),
             out_shardings=(shardings, meshes.replicated(self.mesh)),
             donate_argnums=0,
         )
         with meshes.use(self.mesh, self.rules):
-            return step.lower(self.abstract, meshes.filled_spec(batch, self.mesh)).compile()
+            return step.lower(self.abstract, batch).compile()
 
     def compile_measure(self, batch: Any) -> jax.stages.Compiled:
         """The compiled validation step for batches of these shapes."""
-        size = jax.tree.leaves(batch)[0].shape[0]
-
-        def measure_of_examples(variables: Variables, batch: Any) -> Metrics:
-            return self.measure(variables, meshes.examples_of(batch, size, self.mesh))
-
+        meshes.check_batch(jax.tree.leaves(batch)[0].shape[0], self.mesh, "validation batch_size")
         measure = jax.jit(
-            measure_of_examples,
+            self.measure,
             in_shardings=(self.shardings.variables, meshes.batch_sharding(self.mesh)),
             out_shardings=meshes.replicated(self.mesh),
         )
         with meshes.use(self.mesh, self.rules):
-            rows = meshes.filled_spec(batch, self.mesh)
-            return measure.lower(self.abstract.variables, rows).compile()
+            return measure.lower(self.abstract.variables, batch).compile()
+
+    def check(self, batch_size: int) -> None:
+        """Raises UserError for batch sizes that do not fit the mesh or the microbatch."""
+        meshes.check_batch(batch_size, self.mesh)
+        if self.microbatch and self.microbatch < batch_size:
+            if batch_size % self.microbatch:
+                raise UserError(
+                    f"microbatch={self.microbatch} does not divide batch_size={batch_size}; "
+                    "choose a divisor of it"
+                )
+            meshes.check_batch(self.microbatch, self.mesh, "microbatch")
 
     def _at(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))

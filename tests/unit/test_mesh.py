@@ -126,30 +126,49 @@ def test_rows_of_a_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("microbatch", "size", "message"),
+    ("options", "size", "message"),
     [
-        (0, 0, "batch_size=0 is not a batch"),
-        (12, 32, "microbatch=12 does not divide batch_size=32"),
+        ({}, 12, "batch_size=12 is not divisible by the 8 devices"),
+        ({"microbatch": 12}, 32, "microbatch=12 does not divide batch_size=32"),
+        ({"microbatch": 4}, 16, "microbatch=4 is not divisible by the 8 devices"),
     ],
 )
-def test_batches_that_cannot_be_computed(microbatch: int, size: int, message: str) -> None:
+def test_batches_that_do_not_fit(options: dict[str, int], size: int, message: str) -> None:
+    rules = meshes.rules_named("default")
+    engine = Engine(toy.ToyMlm(), optax.sgd(0.1), meshes.make_mesh((8, 1, 1)), rules, **options)
     with pytest.raises(UserError, match=message):
-        meshes.check_batch(size, microbatch)
-
-
-@pytest.mark.parametrize(("size", "rows"), [(16, 16), (75, 80), (3, 8)])
-def test_rows_fill_up_a_batch(size: int, rows: int) -> None:
-    mesh = meshes.make_mesh((4, 2, 1))
-    assert meshes.filled(size, mesh) == rows
-    batch = toy.batch(size)
-    placed = meshes.place(batch, mesh)
-    assert {x.shape[0] for x in placed.values()} == {rows}
-    found = jax.jit(lambda b: meshes.examples_of(b, size, mesh))(placed)
-    for name, array in batch.items():
-        np.testing.assert_array_equal(found[name], array)
+        engine.check(size)
 
 
 def test_microbatch_is_the_chunk_of_what_does_not_split() -> None:
     objective: Any = chunk_of(toy.ToyContrastive(), 4)
     assert objective.chunk == 4
     assert chunk_of(toy.ToyMlm(), 4) == toy.ToyMlm()
+
+
+@pytest.mark.parametrize(
+    ("shape", "devices", "batch", "microbatch", "used"),
+    [
+        ((-1, 1, 1), 8, 64, 0, 8),
+        ((-1, 1, 1), 8, 75, 0, 5),  # BEIR's script for MS MARCO
+        ((-1, 1, 1), 16, 75, 0, 15),
+        ((-1, 1, 1), 8, 75, 15, 5),
+        ((-1, 1, 1), 8, 24, 3, 3),
+        ((-1, 1, 1), 4, 7, 0, 1),
+        ((-1, 2, 2), 8, 6, 0, 4),
+        ((-1, 2, 1), 8, 75, 0, 8),  # parameters over two devices: refused by check_batch
+        ((2, 4, 1), 8, 75, 0, 8),
+    ],
+)
+def test_any_batch_has_its_devices(
+    shape: tuple[int, ...], devices: int, batch: int, microbatch: int, used: int
+) -> None:
+    assert meshes.shared_by(shape, devices, batch, microbatch) == used
+
+
+def test_devices_that_are_left_out_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    mesh = meshes.mesh_for((-1, 1, 1), 75)
+    assert mesh.size == 5 and meshes.my_part(mesh) == (0, 1)
+    assert "shared by 5 of 8 devices" in capsys.readouterr().err
+    meshes.check_batch(75, mesh)
+    assert meshes.mesh_for((-1, 1, 1), 16).size == 8
