@@ -10,8 +10,10 @@ import contextlib
 import errno
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -30,8 +32,9 @@ _FULL_SAYS = (
     "os error 28",
     "os error 27",
     "os error 122",
-    "requested and 0 written",  # numpy, when a file cannot grow
 )
+# numpy, when a file cannot grow.
+_CUT_OFF = re.compile(r"(\d+) requested and (\d+) written")
 _STORES = ("gs://", "s3://")
 _CONTINUES = "what is finished is kept, and the same command continues"
 _LONGEST = 1000  # characters of a sentence
@@ -42,7 +45,7 @@ def run(work: Callable[[], int], *, own_process: bool = False) -> int:
 
     `own_process`: nothing else runs in this process, so that it ends at once after a signal.
     """
-    with _plain_output():
+    with _plain_output(), _quiet_threads():
         try:
             return work()
         except UserError as error:
@@ -90,6 +93,7 @@ def is_full_disk(error: BaseException) -> bool:
     return any(
         (isinstance(e, OSError) and e.errno in _FULL)
         or any(says in str(e)[:10_000] for says in _FULL_SAYS)
+        or _CUT_OFF.search(str(e)[:1000]) is not None
         for e in _chain(error)
     )
 
@@ -151,6 +155,21 @@ def _plain_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout = stream
+
+
+@contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """What threads of libraries raise reaches the main thread; a full disk is no bug to print."""
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_value is None or not is_full_disk(failed.exc_value):
+            before(failed)
+
+    before, threading.excepthook = threading.excepthook, hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 class _Plain:

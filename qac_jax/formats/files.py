@@ -101,6 +101,8 @@ def find(folder: str, *names: str) -> str | None:
 
 def compression(path: str) -> str:
     """.gz, .bz2, .zst or nothing, by the first bytes: the name may be wrong."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{path} is not a file; expected one that can be read again")
     with open(path, "rb") as file:
         head = file.read(4)
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")

@@ -290,6 +290,8 @@ def identity(text: str) -> str:
     if not os.path.exists(text):
         if "," in text:
             return fields.digest([identity(part.strip()) for part in text.split(",")])
+        if os.path.islink(text):
+            raise UserError(f"{text} is a link to nothing; give an existing file or folder")
         if matches := sorted(glob.glob(text)):
             return fields.digest([identity(match) for match in matches])
         if is_named(text):
@@ -310,6 +312,10 @@ def identity(text: str) -> str:
     if path.is_dir():
         children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
         return fields.digest([(p.name, _identity_in(os.fspath(p))) for p in children])
+    if "://" not in text and not os.path.isfile(text):
+        raise UserError(
+            f"{text} is neither a file nor a folder; give a file that can be read again"
+        )
     return hashing.sha256_once(text)
 
 

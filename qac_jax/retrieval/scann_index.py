@@ -107,7 +107,15 @@ def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -
     else:
         builder = builder.score_brute_force()
     os.makedirs(folder, exist_ok=True)
-    builder.build().serialize(os.fspath(folder), relative_path=True)
+    try:
+        builder.build().serialize(os.fspath(folder), relative_path=True)
+    except RuntimeError as error:
+        if "I/O error" not in str(error):
+            raise
+        raise UserError(
+            f"ScaNN cannot write its index to {folder} ({error}); check that the disk has space, "
+            "and run the command again"
+        ) from error
 
 
 class Scann:

@@ -203,9 +203,12 @@ def _damage(whole: Path, target: Path, rng: random.Random) -> str:
     shutil.copytree(whole, target)
     record = json.loads((target / artifacts.COMMIT).read_text())
     kept = [n for n, e in record["files"].items() if not e.get("volatile") and e["size"]]
-    name = rng.choice([*kept, artifacts.COMMIT])
+    # A folder without a record is somebody's files, which some verbs read too.
+    kinds = ["cut", "zeroed", "noise", "flipped"]
+    name, kind = rng.choice([*kept, artifacts.COMMIT]), rng.choice(kinds)
+    if name in kept and rng.random() < 0.2:
+        kind = "away"
     raw = bytearray((target / name).read_bytes())
-    kind = rng.choice(["cut", "zeroed", "noise", "flipped", "away"])
     if kind == "cut":
         raw = raw[: rng.randrange(len(raw))]
     elif kind == "zeroed":

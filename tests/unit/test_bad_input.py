@@ -174,6 +174,7 @@ FULL: list[BaseException] = [
     ),
     RuntimeError("fwrite: No space left on device; while flushing"),
     OSError("4096 requested and 0 written"),
+    OSError("7680 requested and 992 written"),
     LibraryError("RESOURCE_EXHAUSTED: write failed: Disk quota exceeded"),
 ]
 
@@ -286,6 +287,23 @@ def test_places_that_cannot_be_written_to(out, tmp_path, capsys):
     assert cli.main(verb) == 2
     said = capsys.readouterr().err
     assert "choose another" in said or "is not a store that is known" in said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "loop", "gone", "device"])
+def test_what_is_no_file_is_refused_at_once(kind, tmp_path, capsys, quick):
+    place = tmp_path / "corpus.jsonl"
+    if kind == "pipe":
+        os.mkfifo(place)  # reading it would wait for ever
+    elif kind == "device":
+        place = Path("/dev/null")
+    else:
+        place.symlink_to(place if kind == "loop" else tmp_path / "nowhere")
+    verb = ["prepare", "--format", "beir", "--input", str(place), "--out", str(tmp_path / "out")]
+    assert cli.main(verb) == 2
+    assert capsys.readouterr().err.count("qac: ") == 1
+    if kind == "pipe":
+        with pytest.raises(UserError, match="is not a file"):
+            files.compression(str(place))
 
 
 def test_a_linked_file_is_not_copied_into_a_result(tmp_path):
