@@ -23,6 +23,7 @@ BENCHMARKS = {
     "rerank": "qac_jax.bench.rerank:Rerank",
     "search": "qac_jax.bench.search:Search",
     "pretrain": "qac_jax.bench.pretrain:Pretrain",
+    "serve": "qac_jax.bench.serve:Serve",
     "train": "qac_jax.bench.train:Train",
 }
 # Verbs that are not stages.

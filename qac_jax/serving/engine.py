@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,15 +24,12 @@ from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import reranking
 from qac_jax.retrieval.hits import Hit
 from qac_jax.serving import explain
+from qac_jax.serving.encoding import QueryEncoder
 from qac_jax.serving.problems import Problem
 from qac_jax.serving.requests import SearchRequest
 from qac_jax.serving.settings import Serving
 
 
-# Texts of a forward pass: each number is a program to compile, so the last ones are padding.
-_SIZES = (1, 4, 16, 64)
-# Lengths in tokens that are compiled before the first request.
-_LENGTHS = (8, 16)
 _RERANKED = 100
 _FACETED = 100
 
@@ -59,6 +56,7 @@ class Engine:
 
     def __init__(self, live: LiveIndex, *, writable: bool = True, reranker: Reranker | None = None):
         self.live, self.writable, self.reranker = live, writable, reranker
+        self.encode: Callable[[Sequence[str], str], np.ndarray] = live.encoder.encode
         self._changing = threading.Lock()
         self._seen: tuple[int, int] | None = None
 
@@ -103,14 +101,12 @@ class Engine:
         """How many the texts of a request have, special ones included."""
         return sum(map(len, self.live.encoder.tokenize(request.texts, request.side)))
 
-    def warm(self) -> None:
-        """Compiles the usual shapes."""
-        self.live.encoder.encode(["warm"], "query")
-        for size in _SIZES[:3]:
-            for length in _LENGTHS:
-                ids = np.zeros((size, length), np.int32)
-                np.asarray(self.live.encoder.apply(ids, np.ones(size, np.int32), "query"))
-        self.answer([SearchRequest("warm")])
+    def compile(self, most: int, *, now: bool = True) -> None:
+        """Encodes queries in few shapes, `most` at a time; compiles these before the first."""
+        queries = QueryEncoder(self.live.encoder, most)
+        self.encode = queries.encode
+        if now:
+            queries.warm()
 
     def answer(self, requests: Sequence[Request]) -> list[Any]:
         """The answers of a batch; an exception for a request that has none."""
@@ -157,9 +153,7 @@ class Engine:
     def _encoded(self, texts: list[str], side: str) -> np.ndarray:
         if not texts:
             return np.zeros((0, self.live.settings.dimension), np.float32)
-        size = next((size for size in _SIZES if size >= len(texts)), len(texts))
-        padded = texts + texts[:1] * (size - len(texts))
-        return self.live.encoder.encode(padded, side)[: len(texts)]
+        return self.encode(texts, side)
 
     def _search(
         self, request: SearchRequest, vectors: np.ndarray, snapshot: Snapshot

@@ -24,18 +24,23 @@ def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
         raise UserError("there is nothing to serve; give --index FOLDER")
     for module in ("starlette", "uvicorn"):
         extras.load(module, "serve", "qac serve")
+    import jax
     import uvicorn
 
     from qac_jax.serving import app
     from qac_jax.serving.engine import Engine
+    from qac_jax.training import compiled
 
+    compiled.keep_between_runs()
+    # Each shape of a query takes about a second, and there are some twenty.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     logging.basicConfig(format="serve: %(message)s")
     bound = _bound(settings)
     settings.token()  # refused before the index is loaded
     engine = Engine.load(settings)
     if settings.warm:
-        progress.say("serve: compiling")
-        engine.warm()
+        progress.say("serve: compiling the shapes of queries (seconds; the first time a minute)")
+    engine.compile(traffic.max_batch, now=settings.warm)
     config = uvicorn.Config(
         app.make(engine, settings, limits, traffic),
         http=_protocol(traffic.read_limit),
