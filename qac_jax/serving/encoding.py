@@ -15,9 +15,9 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.encoder import Encoder
 
 
-_LENGTHS = (16, 32, 64)
+_LENGTHS = (16, 24, 32, 64)
 # The first of these before the server answers, the others while it does.
-_FIRST = 2
+_FIRST = 3
 
 
 class QueryEncoder:

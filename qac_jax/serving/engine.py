@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import tempfile
@@ -112,24 +111,49 @@ class Engine:
         """The answers of a batch; an exception for a request that has none."""
         snapshot = self.snapshot
         vectors = self._vectors(requests, snapshot)
+        found = self._found(requests, vectors, snapshot)
         answers: list[Any] = []
-        for request, own in zip(requests, vectors, strict=True):
+        for number, (request, own) in enumerate(zip(requests, vectors, strict=True)):
             try:
-                answers.append(self._answer(request, own, snapshot))
+                if isinstance(request, EncodeRequest):
+                    answers.append(own)
+                elif isinstance(request, SearchRequest):
+                    answers.append(self._searched(request, found[number], snapshot))
+                else:
+                    answers.append(self._explained(request, own[0], snapshot))
             except Exception as error:  # of this request alone
                 answers.append(error)
         return answers
 
-    def _answer(self, request: Request, vectors: np.ndarray, snapshot: Snapshot) -> Any:
-        if isinstance(request, EncodeRequest):
-            return vectors
-        if isinstance(request, SearchRequest):
-            return self._search(request, vectors, snapshot)
+    def _found(
+        self, requests: Sequence[Request], vectors: Sequence[np.ndarray], snapshot: Snapshot
+    ) -> dict[int, Found]:
+        """The rankings of the searches; those of equal settings by one product of matrices."""
+        groups: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            if isinstance(request, SearchRequest):
+                key = repr((request.where, request.hybrid, _depth(request)))
+                groups.setdefault(key, []).append(number)
+        found: dict[int, Found] = {}
+        for numbers in groups.values():
+            alike = [request for n in numbers if isinstance(request := requests[n], SearchRequest)]
+            rankings = snapshot.find(
+                [request.query for request in alike],
+                np.concatenate([vectors[number] for number in numbers]),
+                _depth(alike[0]),
+                where=alike[0].where,
+                weight=alike[0].hybrid,
+            )
+            found |= dict(zip(numbers, rankings, strict=True))
+        return found
+
+    def _explained(
+        self, request: ExplainRequest, vector: np.ndarray, snapshot: Snapshot
+    ) -> dict[str, Any]:
         (row,) = snapshot.rows_of([request.id])
         if row < 0:
             raise Problem(404, "the index has no passage with this id")
-        encoder = self.live.encoder
-        return explain.explained(snapshot, encoder, request.query, vectors[0], int(row))
+        return explain.explained(snapshot, self.live.encoder, request.query, vector, int(row))
 
     def _vectors(self, requests: Sequence[Request], snapshot: Snapshot) -> list[np.ndarray]:
         """Those of each request's texts, by one call for the texts of each side."""
@@ -155,18 +179,8 @@ class Engine:
             return np.zeros((0, self.live.settings.dimension), np.float32)
         return self.encode(texts, side)
 
-    def _search(
-        self, request: SearchRequest, vectors: np.ndarray, snapshot: Snapshot
-    ) -> dict[str, Any]:
+    def _searched(self, request: SearchRequest, found: Found, snapshot: Snapshot) -> dict[str, Any]:
         last = request.offset + request.k
-        depth = max(last, _FACETED if request.facets else 0, _RERANKED if request.rerank else 0)
-        (found,) = snapshot.find(
-            [request.query],
-            vectors if len(vectors) else None,
-            depth,
-            where=request.where,
-            weight=request.hybrid,
-        )
         if request.rerank:
             if self.reranker is None:
                 raise Problem(422, "this server has no cross-encoder; leave out rerank")
@@ -188,9 +202,10 @@ class Engine:
         return answer
 
     def _shown(self, hit: Hit, request: SearchRequest, snapshot: Snapshot) -> dict[str, Any]:
-        shown = dataclasses.asdict(hit)
-        if not shown["scores"]:
-            del shown["scores"]
+        shown: dict[str, Any] = {"id": hit.id, "score": hit.score, "title": hit.title}
+        shown |= {"text": hit.text, "metadata": dict(hit.metadata)}
+        if hit.scores:
+            shown["scores"] = dict(hit.scores)
         if request.highlight:
             words = (snapshot.analyzer, request.query, hit.title, hit.text)
             shown["highlights"] = explain.highlights(*words)
@@ -219,3 +234,9 @@ class Engine:
                 sentence = str(error).replace(str(self.live.folder), "the index")
                 raise Problem(409 if "already" in sentence else 422, sentence) from error
             return {**done, "version": self.live.snapshot.version, "passages": len(self.live)}
+
+
+def _depth(request: SearchRequest) -> int:
+    """Hits that a search needs."""
+    last = request.offset + request.k
+    return max(last, _FACETED * request.facets, _RERANKED * request.rerank)

@@ -310,7 +310,7 @@ def test_queries_in_few_shapes(tmp_path: Path) -> None:
         patched.setattr(Encoder, "apply", apply)
         found = queries.encode(texts, "query")
         one = queries.encode(texts[:1], "query")
-    assert shapes == [(2 * devices, 32), (devices, 32), (devices, 16)]
+    assert shapes == [(2 * devices, 24), (devices, 16), (devices, 16)]
     np.testing.assert_allclose(found, encoder.encode(texts, "query"), atol=1e-5)
     np.testing.assert_allclose(one, found[:1], atol=1e-5)
     long = ["stone " * 100]
