@@ -1,0 +1,84 @@
+"""The papers' recipes from end to end: tiny files in the real layouts, eight virtual devices.
+
+What they compute is other tests' concern; here every stage takes what the one before it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_papers
+
+from qac_jax.cli import main
+from qac_jax.retrieval import labelling
+
+
+SCHEDULE = ("epochs=0.0", "steps=1", "batch_size=8", "microbatch=0")
+QAC = (
+    *(f"encoder/train.Schedule.{part}" for part in SCHEDULE),
+    *(f"finetuned/train.Schedule.{part}" for part in SCHEDULE),
+    *("GENERATED=2", "QUERIES=2", "N_PASSAGES=2"),
+)
+DPR = tuple(f"dpr/train.Schedule.{part}" for part in SCHEDULE)
+PAIR = (
+    *DPR,
+    *(
+        f"{scope}/train.Schedule.{part}"
+        for scope in ("teacher", "pair_pretrain")
+        for part in SCHEDULE
+    ),
+    *(f"pair_finetune/train.Schedule.{part}" for part in SCHEDULE),
+    "CANDIDATES=8",
+)
+NQ = tuple(f"pair_finetune/nq/train.Schedule.{part}" for part in SCHEDULE)
+GROUPS = tuple(f"pair_{part}/nq/pair.Pair.negatives_group=8" for part in ("pretrain", "finetune"))
+AUG = ("STEPS=1", "BATCH_SIZE=8", "optimizers.Optimizer.warmup_steps=0")
+ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
+    # recipe -> overlays, bindings, stages with figures
+    "msmarco_qac_cotmae": (["passage_pairs"], QAC, ["metrics", "dl19", "dl20"]),
+    "msmarco_qac_cocondenser": ([], QAC, ["metrics", "dl19", "dl20"]),
+    "msmarco_condenser": ([], QAC, ["metrics", "dl19"]),
+    "msmarco_retromae": ([], QAC, ["metrics"]),
+    "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
+    "pair_nq": ([], (*PAIR, *NQ, *GROUPS), ["metrics", "figure_4"]),
+    "pair_msmarco": ([], PAIR, ["metrics"]),
+    "augtriever_cc": (["strategies/hybrid_all"], AUG, ["beir", "table"]),
+    "augtriever_finetuning": ([], (*AUG, "ENCODER=data:bert-base-uncased"), ["beir", "table"]),
+    "msmarco_beir": (
+        [],
+        (
+            "ENCODER=data:bert-base-uncased",
+            AUG[-1],
+            *(f"train.Schedule.{part}" for part in SCHEDULE),
+        ),
+        ["beir"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_papers.write(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ROADS)
+def test_every_stage(
+    name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A random teacher is sure of nothing.
+    monkeypatch.setattr(labelling, "probability", lambda odds: np.linspace(0.99, 0.01, len(odds)))
+    overlays, bindings, figures = ROADS[name]
+    files = [part for overlay in overlays for part in ("--gin_file", f"overlays/{overlay}.gin")]
+    given = [f"--gin.{binding}" for binding in bindings]
+    where = ["--data_dir", os.fspath(data), "--out", os.fspath(tmp_path / "out")]
+    assert main(["run", name, *where, *files, *given]) == 0
+    for stage in figures:
+        made = json.loads((tmp_path / "out" / stage / "artifact.json").read_text())
+        assert made["count"], stage

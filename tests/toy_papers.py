@@ -1,0 +1,151 @@
+"""A data folder for the papers' recipes: tiny files in the real layouts, tiny models."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import toy_generation
+from toy_retrieval import sentence, write_collection
+
+from qac_jax.hub import backbones, huggingface
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.text import tokenizers
+
+
+PASSAGES, TRAIN, TEST = 48, 12, 4
+
+
+def save_bert(folder: Path) -> None:
+    """A BERT of two layers with random weights and the vocabulary that ships."""
+    config = BertConfig(
+        vocab_size=tokenizers.load().vocab_size,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=16,
+        max_positions=512,
+    )
+    module = Bert(config)
+    rng = np.random.default_rng(0)
+    shapes = backbones.new_parameters(module, abstract=True)
+    params = jax.tree.map(lambda x: rng.normal(0.0, 0.05, x.shape).astype(np.float32), shapes)
+    tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
+    huggingface.save(folder, module, {"params": params}, tokenizer=tokenizer)
+
+
+def rows(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def records(path: Path, *found: Any) -> None:
+    rows(path, *map(json.dumps, found))
+
+
+def write(root: Path) -> Path:
+    """The whole folder."""
+    rng = np.random.default_rng(1)
+    texts = [sentence(rng, int(rng.integers(6, 30))) for _ in range(PASSAGES)]
+    asked = [" ".join(text.rstrip(".").split()[:3]) for text in texts]
+    _models(root)
+    _marco(root, texts, asked)
+    _wikipedia(root, texts, asked)
+    _unlabelled(root, asked)
+    for folder in ("msmarco", "beir/scifact", "beir/nfcorpus"):
+        write_collection(root / folder, 24, 8)
+        test = root / folder / "qrels" / "test.tsv"
+        for split in ("train", "dev"):
+            (test.parent / f"{split}.tsv").write_text(test.read_text())
+    pile = [
+        {"text": f"{a} {b}", "meta": {"pile_set_name": "Pile-CC"}}
+        for a, b in zip(texts, texts[1:], strict=False)
+    ]
+    records(
+        root / "pile" / "00.jsonl", *pile, {"text": "code", "meta": {"pile_set_name": "Github"}}
+    )
+    rows(root / "wikibook" / "a.txt", *texts)
+    return root
+
+
+def _models(root: Path) -> None:
+    for name in ("bert-base-uncased", "condenser", "ernie-2.0-base-en", "ernie-2.0-large-en"):
+        save_bert(root / name)
+    for name in (
+        "doc2query-all-with_prefix-t5-base-v1",
+        "doc2query-t5-base-msmarco",
+        "T0_3B",
+        "t5-small-lm-adapt",
+    ):
+        toy_generation.save_generator(root / name)
+
+
+def _marco(root: Path, texts: list[str], asked: list[str]) -> None:
+    marco, last = root / "marco", range(TRAIN, TRAIN + TEST)
+    rows(marco / "para.txt", *(f"{n}\t{text}" for n, text in enumerate(texts)))
+    rows(marco / "para.title.txt", *(f"{n}\tTitle {n}" for n in range(0, PASSAGES, 2)))
+    rows(marco / "train.query.txt", *(f"{n}\t{asked[n]}" for n in range(TRAIN)))
+    rows(marco / "dev.query.txt", *(f"{n}\t{asked[n]}" for n in last))
+    rows(marco / "qrels.train.tsv", *(f"{n}\t0\t{n}\t1" for n in range(TRAIN)))
+    rows(marco / "qrels.dev.tsv", *(f"{n}\t0\t{n}\t1" for n in last))
+    rows(marco / "qrels.train.addition.tsv", "0\t0\t40\t1")
+    triples = "".join(
+        f"{n}\t{n}\t{(n + k) % PASSAGES}\n" for n in range(TRAIN) for k in range(1, 20)
+    )
+    for place in (marco, root):
+        packed = gzip.compress(triples.encode(), mtime=0)
+        (place / "qidpidtriples.train.full.2.tsv.gz").write_bytes(packed)
+    for year in (2019, 2020):
+        queries = (f"{n}\t{asked[n]}" for n in last)
+        rows(root / "trec_dl" / f"msmarco-test{year}-queries.tsv", *queries)
+        judged = (f"{n} 0 {n + k} {3 - k}" for n in last for k in range(3))
+        rows(root / "trec_dl" / f"{year}qrels-pass.txt", *judged)
+    rng = np.random.default_rng(2)
+    bodies = [" ".join(sentence(rng, 30) for _ in range(14)) for _ in range(12)]
+    docs = (f"D{n}\thttp://d/{n}\tTitle {n}\t{body}" for n, body in enumerate(bodies))
+    rows(root / "msmarco-docs.tsv", *docs)
+
+
+def _wikipedia(root: Path, texts: list[str], asked: list[str]) -> None:
+    def passage(n: int) -> dict[str, Any]:
+        return {"title": f"Title {n // 3}", "text": texts[n], "passage_id": str(n + 1)}
+
+    lines = (f"{n + 1}\t{text}\tTitle {n // 3}" for n, text in enumerate(texts))
+    rows(root / "psgs_w100.tsv", "id\ttext\ttitle", *lines)
+    answers = [text.rstrip(".").split()[-1] for text in texts]
+    found = [
+        {
+            "question": asked[n],
+            "answers": [answers[n]],
+            "positive_ctxs": [passage(n)],
+            "negative_ctxs": [],
+            "hard_negative_ctxs": [passage((n + 7) % PASSAGES)],
+        }
+        for n in range(TRAIN)
+    ]
+    (root / "biencoder-nq-train.json").write_text(json.dumps(found, indent=4))
+    last = range(TRAIN, TRAIN + TEST)
+    test = [f"{asked[n]}\t['{answers[n]}']" for n in last]
+    rows(root / "nq-test.qa.csv", *test)
+    rows(root / "nq-dev.qa.csv", f"{asked[30]}\t['{answers[30]}']")
+    for name in ("nq", "trivia", "webq", "curatedtrec", "squad1"):
+        rows(root / "questions" / f"{name}-test.csv", *test)
+    relation = root / "questions" / "entityquestions" / "test" / "P36.test.json"
+    relation.parent.mkdir(parents=True)
+    relation.write_text(json.dumps([{"question": asked[n], "answers": [answers[n]]} for n in last]))
+
+
+def _unlabelled(root: Path, asked: list[str]) -> None:
+    free = asked[TRAIN + TEST :]
+    rows(root / "yahoo_answers.tsv", *(f"{n}\t{text}" for n, text in enumerate(free[:6])))
+    for start, name in enumerate(("squad", "triviaqa", "hotpotqa"), 1):
+        some = free[6 * start : 6 * start + 6]
+        questions = [{"qid": str(n), "question": t, "answers": ["x"]} for n, t in enumerate(some)]
+        header = {"header": {"dataset": name}}
+        records(root / f"{name}.jsonl", header, {"context": "c", "qas": questions})
+    clicks = (f"{n}\t{text}\tD{n}\thttp://d" for n, text in enumerate(free[24:]))
+    rows(root / "orcas.tsv", *clicks)
