@@ -69,10 +69,11 @@ class Sources(abc.ABC):
 
     def specificity(
         self, passages: Sequence[Record], records: Sequence[Record]
-    ) -> list[list[float]]:
+    ) -> list[list[float]] | None:
         """For each context of each passage, how much likelier it is given this passage than given
-        others: the difference of its tokens' mean log-probabilities."""
-        raise UserError("specific needs the generator; imported queries have none, so leave it out")
+        others: the difference of its tokens' mean log-probabilities. None: no generator is known.
+        """
+        return None
 
     def shard(self, start: int, stop: int, report: Report) -> tuple[list[Record], Record]:
         """The records of passages start to stop - 1, and facts about them."""
@@ -85,7 +86,7 @@ class Sources(abc.ABC):
         ]
         if least := self.selection.filter.specific:
             values = self.specificity(taken, records)
-            records = filtering.specific(records, values, least, dropped)
+            records = filtering.specific(records, values, least, dropped) if values else records
         if self.selection.index is not None:
             depth = self.selection.filter.round_trip
             records = filtering.found_again(records, self.selection.index, depth, dropped)

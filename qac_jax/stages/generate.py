@@ -118,10 +118,6 @@ class Generate(Stage):
                 f"shard_passages={self.shard_passages}, max_input={self.max_input}; expected 0 or "
                 "more, and 8 or more"
             )
-        if self.imported and self.filter.specific:
-            raise UserError(
-                "--specific needs the generator of the queries; give it, or leave it out"
-            )
         self._prompts()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -183,6 +179,10 @@ class Generate(Stage):
             judge=filtering.judge(inputs.path("cross_encoder")) if self.cross_encoder else None,
         )
         if self.imported:
+            if self.filter.specific:
+                progress.say(
+                    "generate: specific is not applied, as it needs the queries' generator"
+                )
             spool = writing.Spool(out.scratch("imports"), size)
             spool.fill(inputs.text("imported"), passages, self.origin or "imported", self.skip_bad)
             return writing.Import(passages, selection, spool)
