@@ -18,6 +18,8 @@ from qac_jax.retrieval.bm25 import Analyzer, Scoring
 
 # Words whose scores are kept between queries, by the number of their passages.
 _KEPT = 1 << 23
+# What a word costs that no passage has.
+_ALONE = 256
 
 Gains = tuple[np.ndarray, np.ndarray]  # rows of the index, their scores
 
@@ -68,10 +70,11 @@ class Words:
         if known is None:
             known = self._computed(word)
             with self._lock:
-                if self._size + len(known[0]) > _KEPT:
+                size = len(known[0]) + _ALONE
+                if self._size + size > _KEPT:
                     self._known, self._size = {}, 0
                 self._known[word] = known
-                self._size += len(known[0])
+                self._size += size
         return known
 
     def _computed(self, word: str) -> Gains:

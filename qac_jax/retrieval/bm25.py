@@ -33,6 +33,9 @@ ARRAYS = ("data", "indices", "indptr")  # bm25s's sparse matrix, one column for 
 # From this number of rows on, a query takes long enough for threads to be worth it.
 _MANY_ROWS = 20_000
 
+# Words whose stems are kept in memory: a server meets new ones for ever.
+_STEMS = 1 << 17
+
 VARIANTS = ("lucene", "robertson", "atire")
 
 # Words of one letter count: bm25s's own pattern ignores them, Lucene does not.
@@ -86,6 +89,8 @@ class Analyzer:
                 continue
             stem = stem_of.get(word)
             if stem is None:
+                if len(stem_of) >= _STEMS:
+                    stem_of.clear()
                 stem = stem_of[word] = self._stem(word)
             stems.append(stem)
         return stems

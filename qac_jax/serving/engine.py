@@ -22,7 +22,7 @@ from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import reranking
 from qac_jax.retrieval.hits import Hit
-from qac_jax.serving import explain
+from qac_jax.serving import explain, problems
 from qac_jax.serving.encoding import QueryEncoder
 from qac_jax.serving.problems import Problem
 from qac_jax.serving.requests import SearchRequest
@@ -230,6 +230,8 @@ class Engine:
             try:
                 done = work()
             except UserError as error:
+                if "being written" in str(error):  # by another process
+                    raise problems.busy() from error
                 # What the library says names the folder; a client has no business with it.
                 sentence = str(error).replace(str(self.live.folder), "the index")
                 raise Problem(409 if "already" in sentence else 422, sentence) from error

@@ -11,10 +11,12 @@ from typing import Any
 
 import httpx2
 import numpy as np
+import psutil
 import pytest
 import toy_live as toy
 from toy_serving import TOKEN, WRITER, asked, one
 
+from qac_jax import artifacts
 from qac_jax.live.index import LiveIndex
 from qac_jax.serving.engine import Engine
 from qac_jax.serving.settings import Limits, Serving
@@ -310,10 +312,50 @@ def test_queries_in_few_shapes(tmp_path: Path) -> None:
         patched.setattr(Encoder, "apply", apply)
         found = queries.encode(texts, "query")
         one = queries.encode(texts[:1], "query")
-    assert shapes == [(2 * devices, 24), (devices, 16), (devices, 16)]
+    assert shapes == [(2 * devices, 24), (devices, 24), (devices, 16)]
     np.testing.assert_allclose(found, encoder.encode(texts, "query"), atol=1e-5)
     np.testing.assert_allclose(one, found[:1], atol=1e-5)
     long = ["stone " * 100]
     np.testing.assert_array_equal(queries.encode(long, "query"), encoder.encode(long, "query"))
     np.testing.assert_array_equal(queries.encode(texts, "passage"), encoder.encode(texts))
-    queries.warm()
+
+
+def test_a_folder_that_another_process_writes_is_busy(tmp_path: Path, writers: None) -> None:
+    engine = Engine(toy.live(tmp_path / "index", toy.records(3)))
+    with artifacts.locked(engine.live.folder):
+        answer = one(engine, "POST", "/delete", json={"ids": ["d1"]}, headers=WRITER)
+    assert answer.status_code == 503 and answer.headers["Retry-After"]
+    assert "process" not in answer.text
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_strings_and_no_memory(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown words are not kept; nothing but answers and refusals."""
+    rng = np.random.default_rng(0)
+    alphabet = [
+        *map(chr, range(1, 0x250)),
+        *"日本語🦆\u202e\u0000\ufeff",
+        "<b>",
+        "' OR ",
+        "../",
+        "%s",
+    ]
+    memory = psutil.Process().memory_info
+    grown: list[int] = []
+
+    async def questions(client: httpx2.AsyncClient) -> set[int]:
+        statuses = set()
+        for turn in range(100):
+            if turn in (30, 99):
+                grown.append(memory().rss)
+            texts = ["".join(rng.choice(alphabet, 40)) for _ in range(50)]
+            body = {"queries": texts, "k": 3, "where": {texts[0]: texts[1]}, "highlight": True}
+            statuses.add((await client.post("/search", json=body)).status_code)
+            body = {"queries": texts, "hybrid": 1}
+            statuses.add((await client.post("/search", json=body)).status_code)
+        return statuses
+
+    assert asked(engine, questions) <= {200, 422}
+    assert grown[1] - grown[0] < 15e6
