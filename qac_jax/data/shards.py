@@ -13,6 +13,7 @@ from qac_jax.data.building import Building, PassageSelection, Record
 from qac_jax.data.encoding import DocumentContexts, DocumentTexts, JudgedTexts
 from qac_jax.data.judged import Judged
 from qac_jax.data.kind import DocumentKind, JudgedKind
+from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 
 
@@ -139,6 +140,8 @@ def _files(records: int) -> int:
 
 def _ranges(total: int, count: int) -> list[tuple[int, int]]:
     """(start, stop) of each of `count` parts of almost the same size."""
+    if count < 1:
+        raise UserError(f"shards = {count} is not a number of files; give 1 or more (0: as needed)")
     edges = [total * number // count for number in range(count + 1)]
     return list(zip(edges, edges[1:], strict=False))
 

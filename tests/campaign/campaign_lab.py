@@ -95,9 +95,10 @@ class Lab:
         )
 
     def close(self) -> None:
-        assert self._server.stdin is not None
+        assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.close()
         self._server.wait(60)
+        self._server.stdout.close()
 
     def run(
         self,
