@@ -139,8 +139,15 @@ class LateTask(_Task):
 
     @property
     def output_features(self) -> Mapping[str, Any]:
-        """Those of the examples, once somebody says where they are; before, without vocabulary."""
-        return self._made()[2] if self._place()[0] else self._output_features
+        """Those of the examples; without a vocabulary where there are none of this kind.
+
+        seqio asks for them when a mixture is registered. Whoever then reads from the task is told
+        what is wrong.
+        """
+        try:
+            return self._made()[2]
+        except UserError:
+            return self._output_features
 
     def _place(self) -> tuple[str, Mapping[str, Any]]:
         return _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))

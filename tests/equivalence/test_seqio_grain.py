@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -220,6 +222,22 @@ def test_strategies_of_augtriever_with_their_rates(folder: Path, places: None) -
         found = itertools.islice(dataset.as_numpy_iterator(), FIRST)
         for row, example in itertools.zip_longest(rows, found):
             assert_same(row, example)
+
+
+@pytest.mark.slow
+def test_the_page_about_it(folder: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "seqio.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "pairs").symlink_to(folder / "examples_passage_query")
+    program = block + "print(sorted(next(dataset.as_numpy_iterator())))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "['context', 'passage']"
+    for name in re.findall(r"`(qac_[a-z_]+)`", page):
+        assert seqio.get_mixture_or_task(name), name
 
 
 @pytest.mark.slow
