@@ -86,6 +86,19 @@ def compact(folder: str, full: bool, as_json: bool) -> int:
     return 0
 
 
+def add_search_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `qac search` that only living indexes know."""
+    parser.add_argument(
+        "--where",
+        metavar="JSON",
+        default="",
+        help='of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}',
+    )
+    parser.add_argument(
+        "--hybrid", type=float, metavar="W", help="of a living index: weight of BM25's score"
+    )
+
+
 def hits(options: argparse.Namespace, question: str, k: int) -> tuple[list[Hit], list[str]]:
     """Those of `qac search` in an index of any kind, and places where texts are missing."""
     from qac_jax.live.index import LiveIndex

@@ -162,6 +162,8 @@ class Search(Stage):
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a search on the screen."""
+    from qac_jax.live import command
+
     parser.add_argument(
         "question", nargs="*", metavar="QUESTION", help="question to answer on screen"
     )
@@ -186,15 +188,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         help="cross-encoder that reranks the top 100",
     )
-    parser.add_argument(
-        "--where",
-        metavar="JSON",
-        default="",
-        help='of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}',
-    )
-    parser.add_argument(
-        "--hybrid", type=float, metavar="W", help="of a living index: weight of BM25's score"
-    )
+    command.add_search_flags(parser)
     parser.add_argument("--json", action="store_true", help="print hits as JSON")
 
 
