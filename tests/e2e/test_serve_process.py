@@ -226,3 +226,15 @@ def test_killed_a_hundred_times_while_adding(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50
+
+
+def test_openais_client(server: Server) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
+    answer = client.embeddings.create(model="any", input=["copper lamp", "river"])
+    _, own = server.ask("POST", "/encode", {"texts": ["copper lamp", "river"]})
+    for made, vector in zip(answer.data, own["vectors"], strict=True):
+        assert made.embedding == pytest.approx(vector, abs=1e-6)
+    assert [model.id for model in client.models.list()] == ["encoder"]
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions"):
+        client.embeddings.create(model="any", input="x", dimensions=5)

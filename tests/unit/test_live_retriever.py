@@ -154,3 +154,17 @@ def road(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
     for command, out in zip(words, outs, strict=True):
         assert qac(*command, *([] if "--out" in command else ["--out", place / out])) == 0
     return place
+
+
+@pytest.mark.slow
+def test_an_index_that_does_not_change_is_served_as_a_copy(road: Path) -> None:
+    from qac_jax.serving.engine import Engine
+    from qac_jax.serving.requests import SearchRequest
+    from qac_jax.serving.settings import Serving
+
+    engine = Engine.load(Serving(index=str(road / "hybrid")))
+    assert not engine.writable and engine.live.folder != road / "hybrid"
+    (answer,) = engine.answer([SearchRequest("copper lamp river", 5)])
+    assert [hit["id"] for hit in answer["hits"]] == ids(_expected(road))
+    with pytest.raises(UserError, match="expected live or index or hybrid or vectors"):
+        Engine.load(Serving(index=str(road / "passages")))
