@@ -83,6 +83,8 @@ def search_file(
         raise UserError(f"k={k}; expected at least one passage a query")
     opened = open_index(index, encoder)
     texts = {query.id: query.text for query in read_queries(queries)}
+    if not texts:
+        raise UserError(f"{queries} holds no queries; give a file of them")
     with progress.Bar("search", total=len(texts), unit="queries") as bar:
         for count in write_run(file, opened, texts, k):
             bar.advance(count)
