@@ -61,6 +61,7 @@ def write(root: Path) -> Path:
         test = root / folder / "qrels" / "test.tsv"
         for split in ("train", "dev"):
             (test.parent / f"{split}.tsv").write_text(test.read_text())
+    _hard_negatives(root)
     pile = [
         {"text": f"{a} {b}", "meta": {"pile_set_name": "Pile-CC"}}
         for a, b in zip(texts, texts[1:], strict=False)
@@ -149,3 +150,16 @@ def _unlabelled(root: Path, asked: list[str]) -> None:
         records(root / f"{name}.jsonl", header, {"context": "c", "qas": questions})
     clicks = (f"{n}\t{text}\tD{n}\thttp://d" for n, text in enumerate(free[24:]))
     rows(root / "orcas.tsv", *clicks)
+
+
+def _hard_negatives(root: Path) -> None:
+    """sentence-transformers' for the queries of msmarco/, with a cross-encoder's scores."""
+    judged = (root / "msmarco" / "qrels" / "train.tsv").read_text().splitlines()[1:]
+    lines = []
+    for number, row in enumerate(judged):
+        query, passage, _ = row.split("\t")
+        others = [{"pid": f"p{(number + k) % 24}", "ce-score": -9.0} for k in (9, 10, 11)]
+        found = {"bm25": [other for other in others if other["pid"] != passage]}
+        lines.append({"qid": query, "pos": [{"pid": passage, "ce-score": 5.0}], "neg": found})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (root / "msmarco-hard-negatives.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -19,10 +19,11 @@ from qac_jax.retrieval import labelling
 
 
 SCHEDULE = ("epochs=0.0", "steps=1", "batch_size=8", "microbatch=0")
-QAC = (
+QAC = ("GENERATED=2", "QUERIES=2")
+MARCO = (
     *(f"encoder/train.Schedule.{part}" for part in SCHEDULE),
     *(f"finetuned/train.Schedule.{part}" for part in SCHEDULE),
-    *("GENERATED=2", "QUERIES=2", "N_PASSAGES=2"),
+    "N_PASSAGES=2",
 )
 DPR = tuple(f"dpr/train.Schedule.{part}" for part in SCHEDULE)
 PAIR = (
@@ -40,10 +41,10 @@ GROUPS = tuple(f"pair_{part}/nq/pair.Pair.negatives_group=8" for part in ("pretr
 AUG = ("STEPS=1", "BATCH_SIZE=8", "optimizers.Optimizer.warmup_steps=0")
 ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     # recipe -> overlays, bindings, stages with figures
-    "msmarco_qac_cotmae": (["passage_pairs"], QAC, ["metrics", "dl19", "dl20"]),
-    "msmarco_qac_cocondenser": ([], QAC, ["metrics", "dl19", "dl20"]),
-    "msmarco_condenser": ([], QAC, ["metrics", "dl19"]),
-    "msmarco_retromae": ([], QAC, ["metrics"]),
+    "msmarco_qac_cotmae": (["passage_pairs"], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
+    "msmarco_qac_cocondenser": ([], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
+    "msmarco_condenser": ([], MARCO, ["metrics", "dl19"]),
+    "msmarco_retromae": ([], MARCO, ["metrics"]),
     "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
     "pair_nq": ([], (*PAIR, *NQ, *GROUPS), ["metrics", "figure_4"]),
     "pair_msmarco": ([], PAIR, ["metrics"]),
