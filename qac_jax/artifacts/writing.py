@@ -56,6 +56,8 @@ from qac_jax.errors import DataError, UserError
 CLEARING = "clearing"
 # Names that a run may leave before it has claimed a folder, or after.
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
+# Of these the end of the command speaks.
+_SAID_ELSEWHERE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 _NOBODY: Json = {"format": FORMAT, "kind": "", "key": ""}
 
 
@@ -94,7 +96,7 @@ def create(
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _SAID_ELSEWHERE:
             raise
         raise UserError(f"{path} cannot be made ({error}); choose another --out") from error
     with locked(path):
