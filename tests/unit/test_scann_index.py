@@ -112,7 +112,9 @@ def test_damaged_indexes_are_refused(made, tmp_path, monkeypatch):
     (part / "hashed_dataset.npy").write_bytes(bytes(len(whole)))
     with pytest.raises(UserError, match="bytes are not those that were written"):
         artifacts.load(index).verify()
-    monkeypatch.setenv("QAC_VERIFY", "0")  # else it is refused before ScaNN reads it
+    with pytest.raises(UserError, match="bytes are not those that were written"):
+        _ = Index.load(index).searcher
+    monkeypatch.setenv("QAC_VERIFY", "0")
     with pytest.raises(UserError, match="cannot be loaded by ScaNN"):
         _ = Index.load(index).searcher
     (part / "hashed_dataset.npy").unlink()
