@@ -1,7 +1,9 @@
 """Requests that come at about the same time are answered by one call of the model.
 
-A batch starts with the first request and waits a few milliseconds for more; while it runs, the
-next one gathers. What is more than the queue holds is refused at once, so that waiting stays short.
+While a batch runs, the next one gathers. It starts when as many are there as were in the last one
+and waited behind it, or a few milliseconds later: a single client never waits, and many who ask
+again and again are answered together, not in two halves by turns. What is more than the queue holds
+is refused at once, so that waiting stays short.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Batcher(Generic[T, R]):
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "batch")
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
+        self._clients = 1  # how much came together lately
 
     def __len__(self) -> int:
         """How many wait."""
@@ -85,6 +88,7 @@ class Batcher(Generic[T, R]):
             batch = self._taken()
             if not batch:
                 continue
+            size = sum(waiting.size for waiting in batch)
             began = time.perf_counter()
             loop = asyncio.get_running_loop()
             try:
@@ -92,7 +96,8 @@ class Batcher(Generic[T, R]):
                 answers = list(await loop.run_in_executor(self._thread, self._work, items))
             except Exception as error:  # the work's own: every request of the batch gets it
                 answers = [error] * len(batch)
-            self._seen(sum(w.size for w in batch), time.perf_counter() - began)
+            self._clients = size + sum(waiting.size for waiting in self._waiting)
+            self._seen(size, time.perf_counter() - began)
             for waiting, answer in zip(batch, answers, strict=True):
                 if waiting.answer.done():  # its client has gone
                     continue
@@ -104,7 +109,8 @@ class Batcher(Generic[T, R]):
     async def _gather(self) -> None:
         """Waits for a batch to fill, but not for long."""
         end = asyncio.get_running_loop().time() + self._wait
-        while sum(waiting.size for waiting in self._waiting) < self._most and not self._closed:
+        enough = min(self._clients, self._most)
+        while sum(waiting.size for waiting in self._waiting) < enough and not self._closed:
             left = end - asyncio.get_running_loop().time()
             if left <= 0:
                 return

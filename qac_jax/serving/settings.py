@@ -34,7 +34,7 @@ class Traffic:
     """How requests are batched, and how many may wait."""
 
     max_batch: int = option(32, "queries or texts of a forward pass")
-    wait_ms: float = option(2.0, "milliseconds that a batch waits for more")
+    wait_ms: float = option(5.0, "milliseconds that a batch waits for clients that asked lately")
     queue: int = option(256, "requests that may wait; more get 503 and Retry-After")
     time_limit: float = option(30.0, "seconds of a request, adding excepted; then it gets 504")
     read_limit: float = option(15.0, "seconds in which a client must send its request")
