@@ -1,4 +1,4 @@
-"""`qac index`: passage vectors → an exact or ScaNN index, tuned to a target recall."""
+"""`qac index`: passage vectors → an exact or tuned ScaNN index; FOLDER --add DOCS → a living one"""
 
 from __future__ import annotations
 
