@@ -65,14 +65,6 @@ def test_an_index_that_lives(retriever: Retriever, tmp_path: Path) -> None:
     assert loaded.add([{"_id": "0", "text": "x"}], replace=True) == ["0"]
 
 
-def test_from_nothing(folder: Path) -> None:
-    found = Retriever.load(folder)
-    assert found.add(TEXTS) == ["0", "1", "2"]
-    assert found.search(TEXTS[1], k=1)[0].id == "1"
-    with pytest.raises(UserError, match="'a' is given twice; ids of passages must differ"):
-        found.index([{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}])
-
-
 @pytest.mark.slow
 def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
     corpus = write_collection(tmp_path / "data") / "corpus.jsonl"

@@ -108,6 +108,14 @@ def test_settings_at_loading_are_kept(folder: Path, tmp_path: Path) -> None:
     assert np.abs(again.encode(long) - Retriever.load(folder).encode(long)).max() > 1e-3
 
 
+def test_passages_are_added_and_given_once(folder: Path) -> None:
+    found = Retriever.load(folder)
+    assert found.add(TEXTS) == ["0", "1", "2"]
+    assert found.search(TEXTS[1], k=1)[0].id == "1"
+    with pytest.raises(UserError, match="'a' is given twice; ids of passages must differ"):
+        found.index([{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}])
+
+
 def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path: Path) -> None:
     bare = Retriever.load(folder)
     with pytest.raises(UserError, match="no passages to search; give it some with .index"):
