@@ -67,6 +67,8 @@ def table(what: str, rows: Iterable[Row]) -> list[str]:
     faults = []
     for row in rows:
         print(_line(row.name, row.operations or "", row.counts, what), flush=True)
+        # At once: a campaign may be stopped before its end.
+        print("".join(f"- {fault}\n" for fault in row.faults), end="", file=sys.stderr, flush=True)
         total += row.counts
         faults += row.faults
     print(_line("all", "", total, what), flush=True)
