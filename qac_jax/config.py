@@ -288,6 +288,8 @@ def _explain(error: Exception) -> str | None:
         r"Couldn't resolve selector (\S+); <module '([^']+)'.*no attribute (\w+)", message
     ):
         return f"unknown name {match[1]!r}{place}; {nearest(match[3], _public_names(match[2]))}"
+    if match := re.search(r"Couldn't resolve selector (\S+);", message):
+        return f"unknown name {match[1]!r}{place}; check its spelling"
     if match := re.search(r"'([^']+)' was not provided by an import statement", message):
         return f"{match[1]!r} is not imported{place}; add `import` or `from … import {match[1]}`"
     if isinstance(error, ModuleNotFoundError):

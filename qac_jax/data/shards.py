@@ -140,8 +140,10 @@ def _files(records: int) -> int:
 
 def _ranges(total: int, count: int) -> list[tuple[int, int]]:
     """(start, stop) of each of `count` parts of almost the same size."""
-    if count < 1:
-        raise UserError(f"shards = {count} is not a number of files; give 1 or more (0: as needed)")
+    if not 0 < count < 100_000:  # five digits in their names
+        raise UserError(
+            f"shards = {count} is not a number of files; give 1 to 99,999 (0: as needed)"
+        )
     edges = [total * number // count for number in range(count + 1)]
     return list(zip(edges, edges[1:], strict=False))
 

@@ -238,6 +238,10 @@ def line_before(path: str, offset: int) -> bytes:
 
 def share_out(files: Sequence[str], count: int, *, cut: bool = True) -> list[tuple[Piece, ...]]:
     """At most `count` shards of nearly equal size, in the order of the files; none is empty."""
+    if count > 99_999:  # five digits in their names
+        raise UserError(
+            f"shards = {count} is not a number of files; give 1 to 99,999 (0: as needed)"
+        )
     sizes, splittable = [], []
     for path in files:
         packed = bool(compression(path))

@@ -83,6 +83,7 @@ def test_a_part_is_bound_once_for_all_stages_or_in_a_scope(gin_file):
             "toy_stages.Nubmers.count = 1\n",
             r"unknown name 'toy_stages.Nubmers'.*did you mean 'Numbers'",
         ),
+        ("toy_stages.Numbers.are.count = 1\n", r"unknown name 'toy_stages.Numbers.are'.*:3."),
         ("toy_stage.Numbers.count = 1\n", r"'toy_stage' is not imported .*my.gin:3"),
         ("import no_such_module\n", r"No module named 'no_such_module' .*my.gin:3"),
         ("toy_stages.Numbers.count 1\n", r"not valid gin: .*line 3"),
