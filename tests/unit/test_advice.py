@@ -105,9 +105,13 @@ def flags_of(verb: str) -> frozenset[str]:
             flags.add_field_flags(parser, cls)
     known = {name for action in parser._actions for name in action.option_strings}
     # Flags that are not settings of a stage: of recipes, living indexes, a search on the screen.
-    by_hand = {"run": "recipes.py", "index": "live/command.py", "search": "stages/search.py"}
-    if verb in by_hand:
-        known |= set(re.findall(r'"(--\w+)"', (ROOT / by_hand[verb]).read_text()))
+    by_hand = {
+        "run": ["recipes.py"],
+        "index": ["live/command.py"],
+        "search": ["stages/search.py", "live/command.py"],
+    }
+    for file in by_hand.get(verb, ()):
+        known |= set(re.findall(r'"(--\w+)"', (ROOT / file).read_text()))
     return frozenset(known)
 
 
