@@ -60,6 +60,8 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
         ["beir"],
     ),
 }
+# One of each paper; the others are `long`.
+IN_CI = ("msmarco_qac_cotmae", "pair_nq", "augtriever_cc")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in ROADS],
+)
 def test_every_stage(
     name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
