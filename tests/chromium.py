@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -31,16 +32,16 @@ class Browser:
         commands, self._write = os.pipe()
         self._read, answers = os.pipe()
 
-        def plugged() -> None:
-            for target, source in ((13, commands), (14, answers), (3, 13), (4, 14)):
-                os.dup2(source, target)
-
+        # Numbers above 4, so that neither is overwritten before it is copied there. A shell does
+        # that: Python code in the child (preexec_fn) is not safe beside JAX's threads.
+        passed = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
+        plugged = f'exec "$@" 3<&{passed[0]} 4>&{passed[1]}'
         command = [PROGRAM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            command, preexec_fn=plugged, close_fds=False, stderr=subprocess.DEVNULL
+            ["bash", "-c", plugged, "bash", *command], pass_fds=passed, stderr=subprocess.DEVNULL
         )
-        os.close(commands)
-        os.close(answers)
+        for end in (commands, answers, *passed):
+            os.close(end)
         self._number, self._rest = 0, b""
         self.events: list[dict[str, Any]] = []
         self._session = ""
