@@ -141,8 +141,7 @@ class LateTask(_Task):
     def output_features(self) -> Mapping[str, Any]:
         """Those of the examples; without a vocabulary where there are none of this kind.
 
-        seqio asks for them when a mixture is registered. Whoever then reads from the task is told
-        what is wrong.
+        seqio asks for them when a mixture is registered; reading from the task says what is wrong.
         """
         try:
             return self._made()[2]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import toy_recipes
+from toy_recipes import different
 
-from qac_jax import config, fields
 from qac_jax.objectives.cross_encoder import Pointwise
 from qac_jax.objectives.pair import Pair
-from qac_jax.pipeline import recipe
-from qac_jax.pipeline.stage import Stage
 
 
 # What the paper varies, as gin files and bindings.
@@ -29,25 +28,7 @@ OVERLAYS = {
 
 
 def stages(name: str, *overlays: str, **macros: Any) -> dict[str, Any]:
-    config.register([recipe.Recipe])
-    files = [f"recipes/{name}.gin", *(part for part in overlays if part.endswith(".gin"))]
-    bindings = [part for part in overlays if not part.endswith(".gin")]
-    config.apply(config.Settings(files=files, bindings=bindings, macros=macros))
-    try:
-        return recipe.ordered(config.build(recipe.Recipe))
-    finally:
-        config.apply(config.Settings())
-
-
-def different(a: dict[str, Stage], b: dict[str, Stage]) -> dict[str, set[str]]:
-    """Stage -> the fields in which two recipes differ."""
-    found = {}
-    for name in a.keys() | b.keys():
-        first, second = (fields.describe(s[name]) if name in s else {} for s in (a, b))
-        names = {n for n in first.keys() | second.keys() if first.get(n) != second.get(n)}
-        if names:
-            found[name] = names
-    return found
+    return toy_recipes.stages(name, *overlays, macros=macros)
 
 
 def test_pair_on_ms_marco() -> None:
