@@ -30,11 +30,15 @@ _ADVICE = (
 _BUILT_IN = (gin.config.macro, gin.config._retrieve_constant, gin.config.singleton)
 
 _allowed: tuple[str, ...] = ()
+# MODULE.CLASS as the files that were read spell it, where MODULE imports the class from another
+# module: gin knows a class of ours under its own module only, whatever was registered first.
+_spelt: dict[str, type] = {}
 
 
 def allow(modules: Sequence[str]) -> None:
     """Allows these packages, and those of QAC_GIN_MODULES, to the files that are read next."""
     global _allowed
+    _spelt.clear()
     named = [*modules, *os.environ.get(VARIABLE, "").split(",")]
     _allowed = tuple(part.strip() for text in named for part in text.split(",") if part.strip())
 
@@ -57,7 +61,7 @@ class _Context(gin.config.ParseContext):
             # Through the modules that a file may import one reaches those that they import.
             target = self._resolve_selector(selector)[1][-1]
         else:
-            found = super().get_configurable(selector)
+            found = super().get_configurable(selector) or _as_files_spell(selector)
             if found is None:
                 return None
             target = found.wrapped
@@ -69,7 +73,26 @@ class _Context(gin.config.ParseContext):
                 else f"{selector!r} is refused: it is a {type(target).__name__}, and gin files may "
                 "name classes of settings only"
             )
-        return super().get_configurable(selector)
+        return super().get_configurable(selector) if self._dynamic_registration else found
+
+    def _resolve_selector(self, selector: str) -> Any:
+        names, values = super()._resolve_selector(selector)
+        if isinstance(values[-1], type) and _within(values[-1].__module__, (OURS,)):
+            _spelt[f"{getattr(values[-2], '__name__', '')}.{names[-1]}"] = values[-1]
+        return names, values
+
+    def _register(self, attr_names: Any, attr_values: Any) -> Any:
+        cls = attr_values[-1]
+        if not isinstance(cls, type) or not _within(cls.__module__, (OURS,)):
+            return super()._register(attr_names, attr_values)
+        gin.external_configurable(cls, name=cls.__qualname__, module=cls.__module__)
+        return gin.config._inverse_lookup(cls)
+
+
+def _as_files_spell(selector: str) -> Any:
+    """The class that a binding of the command line names by a module that only imports it."""
+    found = {cls for name, cls in _spelt.items() if f".{name}".endswith(f".{selector}")}
+    return gin.config._inverse_lookup(found.pop()) if len(found) == 1 else None
 
 
 gin.config.ParseContext = _Context

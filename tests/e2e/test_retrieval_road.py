@@ -122,12 +122,13 @@ def kill_when(ready: Callable[[], bool], *words: object) -> None:
 
 
 def test_killed_embedding_is_never_whole_and_completes(road, tmp_path):
-    data, out = road / "toys" / "corpus.jsonl", tmp_path / "vectors"
+    # 200 shards, so that it is far from its end when the kill comes.
+    data, out = toy.write_collection(tmp_path / "toys", 800) / "corpus.jsonl", tmp_path / "vectors"
     words = ["embed", "--model", road / "encoder", "--input", data, "--shard_rows", 4]
     whole = tmp_path / "whole"
     assert cli.main([*map(str, words), "--out", str(whole)]) == 0
-    kill_when((out / "vectors-00001-of-00010.npy").exists, *words, "--out", out)
-    assert not (out / "vectors-00009-of-00010.npy").exists()
+    kill_when((out / "vectors-00001-of-00200.npy").exists, *words, "--out", out)
+    assert not (out / "vectors-00199-of-00200.npy").exists()
     with pytest.raises(UserError, match="is unfinished"):
         artifacts.load(out)
     assert cli.main([*map(str, words), "--out", str(out)]) == 0
