@@ -31,20 +31,21 @@ settings.load_profile("fixed")
 GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))
 
 
-# Names of tests, one a line; see the file.
-SLOW = Path(__file__).parent / "slow.txt"
+# Marks and the files that name their tests, one a line.
+MARKED = {mark: Path(__file__).parent / f"{mark}.txt" for mark in ("slow", "long")}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of slow.txt; a name there that no test has is an error."""
-    slow = {n for n in SLOW.read_text().splitlines() if n and not n.startswith("#")}
-    for item in items:
-        if item.nodeid in slow:
-            item.add_marker(pytest.mark.slow)
-    unknown = slow - {item.nodeid for item in items}
-    if unknown and config.args == config.getini("testpaths"):
-        raise pytest.UsageError(f"{SLOW.name} names tests that do not exist: {sorted(unknown)}")
+    """Marks the tests of slow.txt and long.txt; a name there that no test has is an error."""
+    for mark, file in MARKED.items():
+        named = {n for n in file.read_text().splitlines() if n and not n.startswith("#")}
+        for item in items:
+            if item.nodeid in named:
+                item.add_marker(mark)
+        unknown = named - {item.nodeid for item in items}
+        if unknown and config.args == config.getini("testpaths"):
+            raise pytest.UsageError(f"{file.name} names tests that do not exist: {sorted(unknown)}")
 
 
 @pytest.fixture(scope="session")
