@@ -157,7 +157,7 @@ def test_a_part_answers_to_the_module_that_a_file_names_it_by(tmp_path, monkeypa
     cls = dataclasses.make_dataclass("Length", [("steps", int, 1), ("size", int, 1)])
     for name in (f"home_{first}", f"user_{first}"):  # the second imports it from the first
         module = types.ModuleType(f"qac_jax.{name}")
-        module.Length = cls
+        vars(module)["Length"] = cls
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(qac_jax, name, module, raising=False)
     cls.__module__ = f"qac_jax.home_{first}"
