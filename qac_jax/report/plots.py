@@ -31,6 +31,7 @@ def lines(
     y_label: str,
     *,
     log_x: bool = False,
+    log_y: bool = False,
     dots: bool = False,
     reference: float | None = None,
 ) -> Drawing:
@@ -43,7 +44,8 @@ def lines(
     ys = [y for one in drawn for y in one.y] + ([] if reference is None else [reference])
     log_x = log_x and min(xs) > 0
     across = svg.logarithmic(xs, *frame.across) if log_x else svg.linear(xs, *frame.across)
-    up = svg.linear(ys, *frame.up, 4)
+    log_y = log_y and min(ys) > 0
+    up = svg.logarithmic(ys, *frame.up) if log_y else svg.linear(ys, *frame.up, 4)
     parts = [frame.vertical(up, y_label), frame.horizontal(across, x_label)]
     if reference is not None:
         height = up.place(reference)

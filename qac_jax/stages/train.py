@@ -214,7 +214,7 @@ class Train(Stage):
     def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
         """Writes the artefact's files from host arrays."""
         from qac_jax.hub import parameters
-        from qac_jax.training import report, start
+        from qac_jax.training import journal, profiler, report, start
 
         module, kept = start.exported(objective, params)
         folders = {parameters.EXPORTED: kept}
@@ -231,11 +231,15 @@ class Train(Stage):
         shutil.copyfile(metrics, out.path / metrics.name)
         out.adopt(metrics.name, volatile=True)
         out.count = report.count_parameters(kept)
-        if self.monitoring.keep_every:
-            shutil.rmtree(out.path / CHECKPOINTS, ignore_errors=True)
+        kept_folders = [CHECKPOINTS] if self.monitoring.keep_every else []
+        if (_work(out) / profiler.FOLDER).exists():
+            kept_folders.append(profiler.FOLDER)
+            journal.announce(profiler.how_to_open(out.path / profiler.FOLDER))
+        for name in kept_folders:
+            shutil.rmtree(out.path / name, ignore_errors=True)
             # Linked: a run that is killed here still has them to go on from.
-            shutil.copytree(_work(out) / CHECKPOINTS, out.path / CHECKPOINTS, copy_function=link)
-            out.adopt(CHECKPOINTS, volatile=True)
+            shutil.copytree(_work(out) / name, out.path / name, copy_function=link)
+            out.adopt(name, volatile=True)
 
 
 def _work(out: Writer) -> epath.Path:

@@ -58,6 +58,7 @@ def train(
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     window = profiler.Window.parse(plan.monitoring.profile)
+    window.check(plan.total_steps)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
     run_step = compile_step(engine, spec, step_flops)
@@ -86,11 +87,13 @@ def train(
 
     since_log: list[Any] = []
     clock = journal.Clock(step)
+    recording = False
     with interrupt.watch() as signals, journal.metrics_file(folder / "metrics.jsonl") as metrics:
         while step < plan.total_steps:
             if window.last and step == window.first:
                 jax.block_until_ready(state)
-                profiler.start(folder / "profile")
+                profiler.start(folder / profiler.FOLDER)
+                recording = True
 
             batch = _next(data, step, plan.total_steps)
             state, scalars = run_step(state, meshes.place(batch, engine.mesh))
@@ -98,10 +101,11 @@ def train(
             since_log.append(scalars)
             clock.tokens += journal.tokens_of(batch)
 
-            if window.last and step == window.last:
+            if recording and step == window.last:  # a run that resumed in it has no beginning
+                recording = False
                 jax.block_until_ready(state)
                 with clock.paused():
-                    kernels = profiler.stop(folder / "profile", run_step)
+                    kernels = profiler.stop(folder / profiler.FOLDER, run_step)
                     announce(profiler.table(kernels, window.last - window.first))
             if plan.at(plan.monitoring.log_every, step):
                 figures = finite_means(engine, state, since_log, step)

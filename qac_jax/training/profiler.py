@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import glob
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from qac_jax.errors import UserError
+
+
+# Of the trace, in a run's folder and in its artefact.
+FOLDER = "profile"
+# Beside it: operation -> the module that it comes from.
+_ORIGINS = "modules.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +41,14 @@ class Window:
                 "such as 10:15"
             )
         return cls(int(match[1]), int(match[2]))
+
+    def check(self, total: int) -> None:
+        """Raises UserError for a window that a run of this length does not reach."""
+        if self.last > total:
+            raise UserError(
+                f"profile='{self.first}:{self.last}' is a window after the end of a run of "
+                f"{total} steps; expected FIRST:LAST with LAST at most {total}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +82,32 @@ def start(folder: os.PathLike[str] | str) -> None:
     jax.profiler.start_trace(os.fspath(folder))
 
 
+def how_to_open(folder: os.PathLike[str] | str) -> str:
+    """What to do with a trace."""
+    place = os.fspath(folder)
+    return (
+        f"the trace is in {place}; look at it with: xprof --logdir {place} "
+        "(pip install 'qac_jax[profile]'), or open its *.trace.json.gz at ui.perfetto.dev"
+    )
+
+
 def stop(folder: os.PathLike[str] | str, compiled: jax.stages.Compiled | None = None) -> Kernels:
     """Stops recording; the most expensive kernels first, named by their origins in `compiled`."""
     jax.profiler.stop_trace()
-    files = glob.glob(f"{os.fspath(folder)}/**/*.xplane.pb", recursive=True)
-    profile = jax.profiler.ProfileData.from_file(max(files, key=os.path.getmtime))
-    return kernels(profile, {} if compiled is None else origins(compiled.as_text() or ""))
+    if compiled is not None:
+        modules = json.dumps(origins(compiled.as_text() or ""), indent=1)
+        (Path(folder) / _ORIGINS).write_text(modules)
+    return read(folder)
+
+
+def read(folder: os.PathLike[str] | str) -> Kernels:
+    """The kernels of the last recording in a folder, the most expensive first."""
+    files = list(Path(folder).rglob("*.xplane.pb"))
+    if not files:
+        raise UserError(f"{folder} holds no *.xplane.pb; give the profile folder of a run")
+    profile = jax.profiler.ProfileData.from_file(str(max(files, key=os.path.getmtime)))
+    named = Path(folder) / _ORIGINS
+    return kernels(profile, json.loads(named.read_text()) if named.exists() else {})
 
 
 def kernels(profile: Any, origins: Mapping[str, str]) -> Kernels:

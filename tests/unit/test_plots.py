@@ -57,6 +57,14 @@ def test_a_logarithmic_axis() -> None:
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
 
 
+def test_two_logarithmic_axes() -> None:
+    series = [Series("a", [1, 10, 100], [0.1, 1, 10])]
+    drawing = svg(plots.lines(series, "ms", "y", log_x=True, log_y=True))
+    (polyline,) = drawing.findall("polyline")
+    (_, y0), (_, y1), (_, y2) = points(polyline)
+    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.2) and y0 > y1
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [(1, 100_000, [1, 10, 100, 1000, 10_000, 100_000]), (0.3, 1.8, [0.2, 0.5, 1, 2]), (5, 5, None)],

@@ -21,6 +21,12 @@ def test_windows() -> None:
             profiler.Window.parse(text)
 
 
+def test_a_window_after_the_end_is_refused() -> None:
+    profiler.Window(3, 5).check(5)
+    with pytest.raises(UserError, match="LAST at most 4"):
+        profiler.Window(3, 5).check(4)
+
+
 def event(name: str, start: float, duration: float) -> SimpleNamespace:
     return SimpleNamespace(
         name=name, stats=[("hlo_op", name)], start_ns=start, duration_ns=duration
@@ -70,3 +76,8 @@ def test_a_real_recording(tmp_path: Path) -> None:
     found = profiler.stop(tmp_path, compiled)
     assert found and all(kernel.seconds > 0 for kernel in found[:1])
     assert any("scores" in kernel.name for kernel in found), found
+    assert profiler.read(tmp_path) == found, "names are kept with the trace"
+    assert str(tmp_path) in profiler.how_to_open(tmp_path)
+    assert list(tmp_path.rglob("*.trace.json.gz"))
+    with pytest.raises(UserError, match="holds no"):
+        profiler.read(tmp_path / "elsewhere")
