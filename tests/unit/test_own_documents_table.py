@@ -1,0 +1,47 @@
+"""The table of launch/own_documents.sh: means over seeds, tests over questions."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import toy_retrieval as toy
+
+
+FILE = Path(__file__).parents[2] / "launch" / "own_documents.py"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("own_documents", FILE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_seeds_are_averaged_before_questions_are_compared(script, tmp_path):
+    collection = toy.write_collection(tmp_path / "mine", 40, 12)
+    script.write_questions(collection, tmp_path / "questions.jsonl")
+    judged = script.judgements(collection)
+    assert len((tmp_path / "questions.jsonl").read_text().splitlines()) == len(judged) == 12
+    for seed in (0, 1):
+        folder = tmp_path / "out" / "mine" / f"seed_{seed}" / "judged"
+        folder.mkdir(parents=True)
+        for system in script.SYSTEMS:
+            # Retriever 1 has the answer first, and with seed 1 second; the others second, third.
+            place = seed + 1 if system == "index_1" else seed + 2
+            lines = []
+            for question, grades in judged.items():
+                ranking = [f"wrong{n}" for n in range(place - 1)] + list(grades)
+                lines += [f"{question} Q0 {p} {n} {9 - n} x" for n, p in enumerate(ranking, 1)]
+            (folder / f"{system}.trec").write_text("\n".join(lines) + "\n")
+    seeds, means = script.values(tmp_path / "out", collection)
+    assert seeds == 2
+    assert set(means["index_1"].values()) == {0.75}
+    assert list(means["bm25"].values()) == pytest.approx([(1 / 2 + 1 / 3) / 2] * 12)
+    shown = list(script.table(tmp_path / "out", [collection]))
+    assert "| mine | 2 | 12 | 0.417 | 0.417 | 0.750 | 0.417 | 0.417 | 0.417 |" in shown
+    assert any("retriever 1 − start | +0.3333 | 12 / 0 / 0 |" in line for line in shown)
