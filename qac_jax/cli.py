@@ -36,16 +36,18 @@ _OTHERS = {
     "doctor": "checks that every part of this installation works",
     "bench": "measures speed against a peer library in the same run",
 }
-# With one of these flags, `qac evaluate` means another verb.
+# With one of these flags, a verb means another one.
 _OF_EVALUATE = {
     "--beir": "evaluate-beir",
     "--bm25": "evaluate-beir",
+    "--mteb": "evaluate-mteb",
     "--suite": "suite",
     "--pairs": "relate",
     "--sheet": "relate",
     "--labels": "relate",
     "--votes": "votes",
 }
+_MEANT = {"evaluate": _OF_EVALUATE, "export": {"--faiss": "export-faiss"}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,21 +81,21 @@ def _dispatch(arguments: list[str]) -> int:
         return others[verb](rest)
     if verb == "index" and _has(rest, "--add", "--delete", "--replace"):
         return _change_index(rest)
-    if verb == "evaluate":
-        verb = _evaluating(rest)
+    if verb in _MEANT:
+        verb = _meant(verb, rest)
     if verb in verbs.stages():
         return _stage(verb, rest)
     raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*verbs.stages(), *others])}")
 
 
-def _evaluating(arguments: Sequence[str]) -> str:
-    """The verb that `qac evaluate` means with these flags."""
+def _meant(verb: str, arguments: Sequence[str]) -> str:
+    """The verb that this one means with these flags."""
     words = {word.split("=")[0] for word in arguments}
-    asked = {verb: flag for flag, verb in _OF_EVALUATE.items() if flag in words}
+    asked = {other: flag for flag, other in _MEANT[verb].items() if flag in words}
     if len(asked) > 1:
-        verbs_asked = " and ".join(f"{flag} (qac {verb})" for verb, flag in asked.items())
+        verbs_asked = " and ".join(f"{flag} (qac {other})" for other, flag in asked.items())
         raise UserError(f"{verbs_asked} exclude each other; give one of them")
-    return next(iter(asked), "evaluate")
+    return next(iter(asked), verb)
 
 
 def _overview() -> str:

@@ -21,8 +21,9 @@ from typing import Any
 ORDER = (
     *("prepare", "pairs", "generate", "extract", "collect", "unite", "judge", "tokenize"),
     *("pretrain", "finetune", "bm25", "embed", "index", "hybrid", "search", "fuse", "mine"),
-    *("group", "label", "evaluate", "evaluate-beir", "suite", "relate", "votes", "similarities"),
-    *("report", "export"),
+    *("group", "label", "evaluate", "evaluate-beir", "evaluate-mteb", "suite", "relate"),
+    *("votes", "similarities"),
+    *("report", "export", "export-faiss"),
 )
 
 _STAGES = Path(__file__).parent / "stages"

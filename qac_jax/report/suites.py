@@ -76,7 +76,8 @@ def text(results: Sequence[Result], facts: Mapping[str, Any]) -> str:
 def of_collections(artifact: Artifact) -> bool:
     """Whether the rows of these metrics are collections, and not runs on one."""
     fields = artifact.fields
-    return artifact.stage == "suite" or bool(fields.get("beir") or fields.get("suite"))
+    named = any(fields.get(name) for name in ("beir", "mteb", "suite"))
+    return artifact.stage == "suite" or named
 
 
 def is_known(results: Sequence[Result]) -> bool:

