@@ -18,6 +18,11 @@ MEASURES = (
     *("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret"),
     *("ndcg_cut_K", "recall_K", "map_cut_K", "P_K", "success_K"),
 )
+# The same in ir_measures' names (measure_names.py); with (rel=N) before the @ where N is the level.
+IR_MEASURES = (
+    *("nDCG@K", "RR@K", "R@K", "Success@K", "AP@K", "P@K"),
+    *("AP", "nDCG", "RR", "Rprec", "Bpref", "NumRet", "NumRel"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +36,14 @@ class Judging:
     )
     measures: tuple[str, ...] = option(
         (),
-        "metrics, such as ndcg@10,mrr@10,map (default: the protocol's)",
-        shown=MEASURES,
+        "metrics, such as ndcg@10,mrr@10,map or nDCG@10,RR@10,AP (default: the protocol's)",
+        shown=(*MEASURES, *dict.fromkeys(name for name in IR_MEASURES if name not in MEASURES)),
+    )
+    names: str = option(
+        "",
+        "print measures by these names (default: as they were given)",
+        choices=("", "own", "ir_measures"),
+        affects_result=False,
     )
     level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
     over: str = option(
@@ -50,14 +61,28 @@ class Judging:
         """Whether anything differs from what a collection's own protocol says."""
         return bool(self.protocol != "own" or self.measures or self.level or self.over)
 
+    def own_measures(self, level: int = 1) -> tuple[str, ...]:
+        """The chosen measures by our names."""
+        from qac_jax.evaluation import measure_names
+
+        return tuple(measure_names.ours(measure, level) for measure in self.measures)
+
+    def printed(self, measure: str, level: int = 1) -> str:
+        """The name that a measure is printed by."""
+        from qac_jax.evaluation import measure_names
+
+        given = "ir_measures" if measure_names.any_theirs(self.measures) else "own"
+        return measure_names.theirs(measure, level) if (self.names or given) != "own" else measure
+
     def resolved(self) -> Protocol:
         """The protocol with what was chosen instead."""
         from qac_jax.evaluation import benchmarks
 
         rules = benchmarks.protocol(self.protocol)
+        level = self.level or rules.level
         return dataclasses.replace(
             rules,
-            measures=tuple(self.measures) or rules.measures,
-            level=self.level or rules.level,
+            measures=self.own_measures(level) or rules.measures,
+            level=level,
             over=self.over or rules.over,
         )

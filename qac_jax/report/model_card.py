@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qac_jax.evaluation import measure_names
 from qac_jax.evaluation.results import Result
 from qac_jax.inference.loading_back import Difference
 from qac_jax.report import tables
 from qac_jax.report.tables import number
+from qac_jax.text.tokenizers import Tokenizer
 
 
 # What the folder is -> (library, task at the hub, description, lines of Python that load it).
@@ -69,6 +72,16 @@ _FORMS = {
         'model = AutoModelForSeq2SeqLM.from_pretrained("{place}")',
     ),
 }
+# Texts to try a model with, by its task at the hub.
+_TRIED = {
+    "sentence-similarity": (
+        "how do lamps work?",
+        "A lamp burns oil and gives light.",
+        "Granite is a hard stone.",
+    ),
+    "text-generation": ("A lamp burns oil and gives light.",),
+    "": ("how do lamps work?", "A lamp burns oil and gives light."),
+}
 _OURS = 'from qac_jax import Retriever\n\nvectors = Retriever.load("{place}").encode(["a passage"])'
 
 
@@ -81,6 +94,12 @@ class Card:
     data: str = ""
     recipe: str = ""
     language: str = ""
+    base_model: str = ""
+    datasets: Sequence[str] = ()
+    widget: Sequence[str] = ()
+    sources: Sequence[str] = ()  # data sets that it read by name
+    title: str = ""  # how a passage's title joins its text (text/titles.py)
+    separator: str = ""
 
 
 def text(
@@ -96,7 +115,7 @@ def text(
     library, task, what, code = _FORMS[form]
     place = card.name
     parts = [
-        _front_matter(card, library, task),
+        _front_matter(card, library, task, figures),
         f"# {card.name}",
         what.format(similarity=facts.get("similarity", "dot product")),
         tables.markdown(("what", "value"), list(facts.items())),
@@ -104,13 +123,17 @@ def text(
     ]
     if form in ("sentence_transformers", "two_towers", "dpr"):
         parts.append(f"or without PyTorch:\n```python\n{_OURS.format(place=place)}\n```")
+        parts.append(_titles(card, form))
     recipe = [("recipe", card.recipe)] if card.recipe else []
+    if card.base_model:
+        recipe.append(("begun with", card.base_model))
     if training or recipe:
         parts.append(
             "## Training\n" + tables.markdown(("what", "value"), [*recipe, *training.items()])
         )
-    if card.data:
-        parts.append(f"## Data\n{card.data}")
+    data = [card.data, ", ".join(f"`{name}`" for name in card.sources)]
+    if any(data):
+        parts.append("## Data\n" + "\n\n".join(filter(None, data)))
     if figures:
         parts.append("## Figures\n" + _figures(figures))
     parts.append("## Checked\n" + _checked(differences, dtype))
@@ -119,13 +142,90 @@ def text(
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(card: Card, library: str, task: str) -> str:
-    # JSON strings are YAML strings, whatever stands in them.
+def _front_matter(card: Card, library: str, task: str, figures: Sequence[Result]) -> str:
     lines = [f"library_name: {library}", f"pipeline_tag: {task}", "tags: [retrieval, qac_jax]"]
-    for name in ("license", "language"):
+    for name in ("license", "language", "base_model", "datasets"):
         if value := getattr(card, name):
-            lines.append(f"{name}: {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{name}: {_yaml(value if isinstance(value, str) else list(value))}")
+    lines.append(f"widget: {_yaml(_widget(card, task))}")
+    if figures:
+        lines.append(f"model-index: {_yaml(_index(card, figures))}")
     return "\n".join(["---", *lines, "---"])
+
+
+def _yaml(value: Any) -> str:
+    # JSON is YAML, whatever stands in its strings.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _widget(card: Card, task: str) -> list[dict[str, Any]]:
+    """What a hub's page offers to try the model with."""
+    texts = card.widget or _TRIED.get(task, _TRIED[""])
+    if task != "sentence-similarity":
+        return [{"text": text} for text in texts]
+    return [{"source_sentence": texts[0], "sentences": list(texts[1:])}]
+
+
+def _index(card: Card, figures: Sequence[Result]) -> list[dict[str, Any]]:
+    """The figures as hubs list them: one result for each collection or run."""
+    results = [
+        {
+            "task": {"type": "information-retrieval", "name": "Information retrieval"},
+            "dataset": {"name": result.name, "type": _slug(result.name)},
+            "metrics": [
+                {"type": measure_names.theirs(measure), "value": round(value, 6)}
+                for measure, value in result.mean.items()
+            ],
+        }
+        for result in figures
+    ]
+    return [{"name": card.name, "results": results}]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-").lower() or "unknown"
+
+
+def at_hub(sources: Sequence[str]) -> tuple[str, ...]:
+    """The data sets among them that are at the Hub, by their names there."""
+    named = (source.removeprefix("hf:") for source in sources if source.startswith("hf:"))
+    return tuple(dict.fromkeys(re.split("[:@]", name)[0] for name in named))
+
+
+def separator(tokenizer: Tokenizer) -> str:
+    """The token that stands between a title and its text; "" in vocabularies without one."""
+    role = next((role for role in ("sep", "eos") if tokenizer.has(role)), "")
+    return tokenizer.special_tokens[role] if role else ""
+
+
+def _titles(card: Card, form: str) -> str:
+    """Code that joins a passage's title and text as in training."""
+    joined = {
+        "space": "{title} {text}",
+        "marked": "{title} TEXT: {text}",
+        "separate": f"{{title}}{card.separator}{{text}}",
+        "segments": f"{{title}}{card.separator}{{text}}",
+    }.get(card.title)
+    if joined is None:
+        return "Titles of passages were left out in training; encode the texts alone."
+    called = {
+        "dpr": "tokenizer = AutoTokenizer.from_pretrained({place})\n"
+        'tokens = tokenizer([passage("Lamps", "A lamp burns oil.")], return_tensors="pt")\n'
+        "vectors = passages(**tokens).pooler_output",
+    }.get(form, 'vectors = model.encode_document([passage("Lamps", "A lamp burns oil.")])')
+    if form == "dpr":
+        called = "from transformers import AutoTokenizer\n\n" + called.format(
+            place=json.dumps(f"{card.name}/passage")
+        )
+    note = (
+        " (qac_jax also gives the title a token type of its own, which this does not)"
+        if card.title == "segments"
+        else ""
+    )
+    return (
+        f"A passage is read with its title as in training{note}:\n```python\n"
+        f'def passage(title, text):\n    return f"{joined}" if title else text\n\n\n{called}\n```'
+    )
 
 
 def _figures(results: Sequence[Result]) -> str:

@@ -79,14 +79,13 @@ class Choose(Stage):
         from qac_jax.hub import names
         from qac_jax.retrieval import parts
 
-        judge = judging.by_judgements(
-            inputs.text("qrels"), Judging(measures=(self.measure,)).resolved()
-        )
+        rules = Judging(measures=(self.measure,)).resolved()
+        judge = judging.by_judgements(inputs.text("qrels"), rules)
         paths = runs.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
         found = choosing.choose(
             results,
-            self.measure,
+            rules.measures[0],
             level=self.level,
             permutations=self.permutations,
             seed=self.seed,

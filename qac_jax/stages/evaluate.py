@@ -117,17 +117,26 @@ class Evaluate(Stage):
         from qac_jax.report import tables
 
         judged, facts = results.read(artifact)
-        text = tables.figures({result.name: result.mean for result in judged})
+
+        def printed(measure: str) -> str:
+            bare = measure.removeprefix(results.MACRO)
+            prefix = measure[: len(measure) - len(bare)]
+            return prefix + self.rules.printed(bare, facts.get("level") or 1)
+
+        text = tables.figures(
+            {result.name: {printed(m): v for m, v in result.mean.items()} for result in judged}
+        )
         if facts["comparisons"]:
-            compared = tables.comparisons([Comparison(**c) for c in facts["comparisons"]])
-            text += f"\n\n{compared}"
+            pairs = [Comparison(**c) for c in facts["comparisons"]]
+            pairs = [dataclasses.replace(c, measure=printed(c.measure)) for c in pairs]
+            text += f"\n\n{tables.comparisons(pairs)}"
         return "\n".join([text, *_recalls(facts.get("approximate", {}))])
 
     def _measures(self) -> Sequence[str]:
         from qac_jax.evaluation import answers
 
         if self.queries:
-            return tuple(self.rules.measures) or answers.MEASURES
+            return self.rules.own_measures() or answers.MEASURES
         return self.rules.resolved().measures
 
     def _judge(self, inputs: Inputs) -> Judge:

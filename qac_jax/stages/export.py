@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 
 CARD = "README.md"
-_TITLES = {
-    "space": "before its text, after it a space",
-    "separate": "before its text, after it [SEP]",
-    "segments": "before its text, after it [SEP], as token type 0",
-    "none": "left out",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +58,16 @@ class Export(Stage):
     language: str = option("", "model card: language, such as en")
     data: str = option("", "model card: training data, in a sentence")
     recipe: str = option("", "model card: how to reproduce it, such as a command")
+    base_model: str = option(
+        "", "model card: the model it was made from, by its name at the Hub (default: if known)"
+    )
+    datasets: tuple[str, ...] = option(
+        (),
+        "model card: data sets at the Hub that it was trained on (default: those it read by name)",
+    )
+    widget: tuple[str, ...] = option(
+        (), "model card: texts to try it with; of a dual encoder a question, then passages"
+    )
     figures: Ref = input("model card: metrics", kinds=("metrics",), default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -146,20 +150,32 @@ class Export(Stage):
 
     def _card(self, module: Any, place: Path, inputs: Inputs, differences: Any, out: Writer) -> str:
         from qac_jax.evaluation import results
+        from qac_jax.inference.tokenizer import tokenizer_of
         from qac_jax.models.backbone import Backbone
-        from qac_jax.report import model_card
+        from qac_jax.report import model_card, model_facts
 
         figures = []
         if self.figures:
             figures = results.read(inputs.artifact("figures"))[0]
+        sources = model_facts.data_sets(place)
         card = model_card.Card(
-            self.name or out.path.name, self.license, self.data, self.recipe, self.language
+            self.name or out.path.name,
+            self.license,
+            self.data,
+            self.recipe,
+            self.language,
+            self.base_model or model_facts.base_model(place),
+            self.datasets or model_card.at_hub(sources),
+            self.widget,
+            sources,
+            getattr(module.config, "title", ""),
+            model_card.separator(tokenizer_of(place)),
         )
         return model_card.text(
             card,
             "encoder" if isinstance(module, Backbone) else self._named(module),
-            _facts(module),
-            _training(place),
+            model_facts.of(module),
+            model_facts.training(place),
             figures,
             differences,
             self.dtype,
@@ -182,54 +198,3 @@ def _count(variables: Mapping[str, Any]) -> int:
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
-
-
-def _facts(module: Any) -> dict[str, Any]:
-    """The shape of a model, for its card."""
-    config = module.config
-    inner = getattr(config, "backbone", config)
-    facts: dict[str, Any] = {
-        "layers": inner.num_layers,
-        "width": inner.hidden_size,
-        "attention heads": inner.num_heads,
-        "vocabulary": f"{inner.vocab_size:,} pieces",
-    }
-    if hasattr(config, "pooling"):
-        facts |= {
-            "dimensions of a vector": config.width,
-            "pooling": config.pooling,
-            "similarity": "cosine" if config.normalize else "dot product",
-            "tokens of a question": config.query_length or inner.max_length,
-            "tokens of a passage": config.passage_length or inner.max_length,
-            "a passage's title": _TITLES.get(config.title, config.title),
-        }
-        for side in ("query", "passage"):
-            if prompt := getattr(config, f"{side}_prompt"):
-                facts[f"before each {side}"] = f"`{prompt}`"
-    if getattr(module, "reads_scores", False):
-        facts["before each query"] = (
-            "the first ranking's score, in percent of the best other passage's"
-        )
-    return facts
-
-
-def _training(place: Path) -> dict[str, Any]:
-    """How an artefact of ours was trained, from its record."""
-    from qac_jax import artifacts
-
-    record = artifacts.peek(place)
-    if record is None or record["kind"] != "parameters":
-        return {}
-    fields, info = record["fields"], record["info"]
-    optimizer = fields.get("optimizer") or {}
-    facts = {
-        "objective": (fields.get("objective") or {}).get("type", "").rsplit(".", 1)[-1],
-        "steps": info.get("steps"),
-        "examples a step": info.get("batch_size"),
-        "optimizer": optimizer.get("name"),
-        "learning rate": fields.get("learning_rate") or optimizer.get("learning_rate"),
-        "precision": info.get("precision"),
-        "time": progress.human_seconds(info["seconds"]) if "seconds" in info else None,
-        "made by": f"qac {record['stage']} {record['code']}",
-    }
-    return {name: value for name, value in facts.items() if value}

