@@ -19,6 +19,7 @@ BENCHMARKS = {
     "encode": "qac_jax.bench.encode:Encode",
     "extract": "qac_jax.bench.extract:Extract",
     "generate": "qac_jax.bench.generate:Generate",
+    "hlo": "qac_jax.bench.hlo:Hlo",
     "live": "qac_jax.bench.live:Live",
     "loader": "qac_jax.bench.loader:Loader",
     "rerank": "qac_jax.bench.rerank:Rerank",

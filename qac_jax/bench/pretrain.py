@@ -36,7 +36,7 @@ class Compiled(NamedTuple):
     """A compiled step of ours, called with a number of steps."""
 
     run: Callable[[Batch, int], None]
-    flops: float  # of one step over padded texts
+    flops: float  # of one step over padded texts (packed ones with --pack)
     memory: dict[str, int]
     step: Any
 
@@ -70,6 +70,7 @@ class Pretrain:
     precision: str = option("auto", "precision of matrix products", choices=PRECISIONS)
     remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
     scan: bool = option(False, "scan over layers, which compiles faster")
+    pack: bool = option(False, "compute texts without their padding, on our side")
     peer: bool = option(True, "measure PyTorch too")
     steps: int = option(1, "steps per repetition")
     repetitions: int = option(5, "repetitions of each side")
@@ -95,10 +96,10 @@ class Pretrain:
     def _measured(self, name: str) -> dict[str, Any]:
         from qac_jax.training import profiler, report
 
-        short = self._ours(name, self.context)
-        long = self._ours(name, self.passage)
         batches = {sort: self._batch(*facts) for sort, facts in _CONTEXTS.items()}
-        of_sort = {sort: long if padded else short for sort, (_, padded) in _CONTEXTS.items()}
+        programs: dict[Any, Compiled] = {}
+        of_sort = {sort: self._ours(name, batch, programs) for sort, batch in batches.items()}
+        short = of_sort["passage_query"]
         sides: dict[str, Callable[[int], None]] = {
             sort: functools.partial(of_sort[sort].run, batch) for sort, batch in batches.items()
         }
@@ -207,12 +208,15 @@ class Pretrain:
             return CotMae(model, vocabulary=vocabulary, decoder=self.decoder)
         return CoCondenser(model, vocabulary=vocabulary)
 
-    def _ours(self, name: str, context: int) -> Compiled:
-        """What `qac pretrain` does at each step, batches handed over from the host included."""
+    def _ours(self, name: str, batch: Batch, programs: dict[Any, Compiled]) -> Compiled:
+        """What `qac pretrain` does at each step, batches handed over from the host included.
+
+        programs: those already compiled, by the width of contexts and the room.
+        """
         import jax
 
         from qac_jax.training import mesh as meshes
-        from qac_jax.training import report, start
+        from qac_jax.training import packing, report, start
         from qac_jax.training.optimizers import Optimizer
         from qac_jax.training.step import Engine, chunk_of
 
@@ -221,11 +225,12 @@ class Pretrain:
         tx = Optimizer().build(1000, start.abstract_params(objective))
         rules = meshes.rules_named("default")
         engine = Engine(objective, tx, mesh, rules, microbatch=self.microbatch)
-        shapes = {"passage": self.passage, "context": context}
-        spec: dict[str, Any] = {}
-        for feature, width in shapes.items():
-            spec[feature] = jax.ShapeDtypeStruct((self.pairs, width), np.int32)
-            spec[f"{feature}_length"] = jax.ShapeDtypeStruct((self.pairs,), np.int32)
+        room = packing.room(engine, batch) if self.pack else ()
+        key = (batch["context"].shape[1], room)
+        if key in programs:
+            return programs[key]
+        engine = packing.packed(engine, room)
+        spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
         compiled = engine.compile_step(spec)
         state: Any = None
 
@@ -236,8 +241,9 @@ class Pretrain:
                 state, metrics = compiled(state, meshes.place(batch, mesh))
             jax.block_until_ready(metrics)
 
-        flops = report.flops(objective, spec) or 0.0
-        return Compiled(steps, flops, report.memory(compiled), compiled)
+        flops = report.flops(engine.objective, spec) or 0.0
+        programs[key] = Compiled(steps, flops, report.memory(compiled), compiled)
+        return programs[key]
 
     def _without_peer(self) -> str:
         """Why PyTorch is not measured; "" where it is."""

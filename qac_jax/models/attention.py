@@ -17,6 +17,7 @@ from jax import lax
 
 from qac_jax.errors import UserError
 from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
+from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
 
 
 def causal_window(length: int, window: int = -1) -> Array:
@@ -75,20 +76,22 @@ def attend(
     query: Array,
     key: Array,
     value: Array,
-    lengths: Array | None,
+    lengths: Array | Packed | None,
     runtime: Runtime,
     *,
     visible: Array | None = None,
     bias: Array | None = None,
-    keys: Array | None = None,
+    keys: Array | TokenKeys | None = None,
     site: int | Array = 0,
     rate: float = 0.0,
 ) -> Array:
     """softmax(query key^T + bias) value over the visible keys: [B, heads, Lq, head_dim].
 
     bias is added to the scores and broadcast to [B, heads, Lq, Lk] (T5's relative positions).
-    keys, site and rate drop attention probabilities.
+    keys, site and rate drop attention probabilities. In packed layers too it gets unpacked
+    queries, keys and values.
     """
+    lengths, keys = text_lengths(lengths), text_keys(keys)
     drops = keys is not None and rate > 0.0
     plain = visible is None and bias is None and not drops
     if choose(runtime, cudnn_can=plain) == "cudnn":

@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 
 from qac_jax.errors import UserError
+from qac_jax.models import packing
 from qac_jax.models.architecture import register
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.layers import Array, Embedding, LayerNorm, Runtime, dropout, shard
@@ -120,6 +121,8 @@ class DistilBertLayer(nn.Module):
     config: DistilBertConfig
     runtime: Runtime
 
+    packs: ClassVar = (0, 1)
+
     @nn.compact
     def __call__(
         self,
@@ -134,7 +137,8 @@ class DistilBertLayer(nn.Module):
         undropped = dataclasses.replace(config, hidden_dropout=0.0)
         attention = Attention(undropped, runtime, name="attention")
         mixed = attention(x, lengths, keys, index, rows=rows)
-        x = x if rows is None else x[:, :rows]
+        x = packing.first(x, lengths, rows)
+        keys = keys if rows is None else packing.text_keys(keys)
         x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x + mixed)
         mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, index)
         x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)

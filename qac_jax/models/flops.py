@@ -9,7 +9,7 @@ lengths (`Load.of`) for the useful work, padded ones (`Load.padded`) for the wor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,13 @@ class Load:
         return cls(sizes.size, float(sizes.sum()), float(np.square(sizes).sum()))
 
     @classmethod
-    def padded(cls, texts: int, length: int) -> Load:
-        """`texts` rows, all computed at the same length."""
-        return cls(texts, float(texts) * length, float(texts) * length * length)
+    def padded(cls, texts: int, length: int, packed: Sequence[tuple[int, float]] = ()) -> Load:
+        """`texts` rows, all computed at the same length.
+
+        packed: the room of those computed without padding but for attention (`Runtime.packed`).
+        """
+        tokens = float(texts) * length
+        return cls(texts, tokens * dict(packed).get(length, 1.0), tokens * length)
 
 
 @dataclasses.dataclass(frozen=True)

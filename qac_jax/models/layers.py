@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.models.packing import TokenKeys
 
 
 Array = jax.Array
@@ -40,6 +41,8 @@ class Runtime:
     scan stacks the parameters of equal layers along a leading axis and loops over them inside
     the program: it compiles once whatever the depth. remat names what the backward pass
     computes again: nothing, the attention scores, all but the matrix products, whole layers.
+    packed says which texts are computed without padding (packing.py): those padded to a length,
+    with room for a share of their tokens.
     """
 
     dtype: str = "float32"
@@ -47,6 +50,9 @@ class Runtime:
     scan: bool = False
     remat: str = "none"
     dropout: str = "threefry"
+    packed: tuple[tuple[int, float], ...] = dataclasses.field(
+        default=(), metadata={"affects_result": False}
+    )
 
     def __post_init__(self) -> None:
         for field, valid in (
@@ -197,16 +203,45 @@ def fold(keys: Array | None, number: int | Array) -> Array | None:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
-def dropout(x: Array, keys: Array | None, site: int | Array, rate: float, generator: str) -> Array:
-    """Drops entries of x [B, …] with per-example keys; `site` tells the places apart."""
+def dropout(
+    x: Array, keys: Array | TokenKeys | None, site: int | Array, rate: float, generator: str
+) -> Array:
+    """Drops entries of x [B, …] with per-example keys; `site` tells the places apart.
+
+    With TokenKeys those of packed tokens [R, T, D], the same as of [B, L, D].
+    """
     if keys is None or rate == 0.0:
         return x
-    if generator == "hash":
-        keep = _hash_keep(keys, site, x.shape, rate)
+    if isinstance(keys, TokenKeys):
+        keep = _keep_packed(keys, site, x.shape[-1], rate, generator)
     else:
-        folded = fold(keys, site)
-        keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(folded)
+        keep = _keep(keys, site, x.shape, rate, generator)
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+def _keep(
+    keys: Array, site: int | Array, shape: tuple[int, ...], rate: float, generator: str
+) -> Array:
+    """Which entries stay: bool of this shape."""
+    if generator == "hash":
+        return _stays(_seeds(keys, site), _places(shape[1:]), rate)
+    folded = fold(keys, site)
+    return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape[1:]))(folded)
+
+
+def _keep_packed(
+    keys: TokenKeys, site: int | Array, width: int, rate: float, generator: str
+) -> Array:
+    """Which entries of packed tokens stay: bool [R, T, width]."""
+    packed = keys.packed
+    if generator != "hash":
+        shape = (packed.lengths.shape[0], packed.length, width)
+        return packed.pack(_keep(keys.keys, site, shape, rate, generator))
+    seeds = packed.of_texts(_seeds(keys.keys, site))
+    begin = packed.position.astype(jnp.uint32) * jnp.uint32(width)
+    tokens, size = seeds.size, (*seeds.shape, width)
+    places = begin.reshape(tokens, 1) + _places((width,))
+    return _stays(seeds.reshape(tokens), places, rate).reshape(size)
 
 
 def _mix(x: Array) -> Array:
@@ -216,23 +251,35 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def _hash_keep(keys: Array, site: int | Array, shape: tuple[int, ...], rate: float) -> Array:
-    """Which entries stay: a hash of (row key, site, place in the row) against a threshold.
+# A hash of (row key, site, place in the row) against a threshold: a counter and a few integer
+# operations an entry. XLA fuses it into whatever uses the mask, so that no random bits are ever
+# stored. Good enough to drop units with, for nothing else.
 
-    A counter and a few integer operations an entry: XLA fuses it into whatever uses the mask,
-    so that no random bits are ever stored. Good enough to drop units with, for nothing else.
-    """
-    words = jax.random.key_data(keys).astype(jnp.uint32).reshape(shape[0], -1)
+
+def _seeds(keys: Array, site: int | Array) -> Array:
+    """A number for each row and site: uint32 [B]."""
+    count = keys.shape[0]
+    words = jax.random.key_data(keys).astype(jnp.uint32).reshape(count, -1)
     seed = _mix(jnp.asarray(site).astype(jnp.uint32) + jnp.uint32(0x9E3779B9))
-    seeds = jnp.broadcast_to(seed, (shape[0],))
+    seeds = jnp.broadcast_to(seed, (count,))
     for word in range(words.shape[1]):
         seeds = _mix(seeds ^ words[:, word]) + jnp.uint32(0x9E3779B9)
-    place = jnp.zeros(shape[1:], jnp.uint32)
+    return seeds
+
+
+def _places(shape: tuple[int, ...]) -> Array:
+    """The number of each entry of a row, uint32 [1, …]."""
+    place = jnp.zeros(shape, jnp.uint32)
     stride = 1
-    for axis in reversed(range(len(shape) - 1)):
-        counter = lax.broadcasted_iota(jnp.uint32, shape[1:], axis)
+    for axis in reversed(range(len(shape))):
+        counter = lax.broadcasted_iota(jnp.uint32, shape, axis)
         place = place + counter * jnp.uint32(stride)
-        stride *= shape[1 + axis]
-    seeds = seeds.reshape(shape[0], *(1,) * (len(shape) - 1))
-    bits = _mix(_mix(place[None] ^ seeds) + seeds)
+        stride *= shape[axis]
+    return place[None]
+
+
+def _stays(seeds: Array, places: Array, rate: float) -> Array:
+    """Whether each entry stays, for seeds [B] and places [B or 1, …]."""
+    seeds = seeds.reshape(seeds.shape[0], *(1,) * (places.ndim - 1))
+    bits = _mix(_mix(places ^ seeds) + seeds)
     return bits >= jnp.uint32(min(round(rate * 2.0**32), 2**32 - 1))

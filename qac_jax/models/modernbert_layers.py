@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
@@ -63,6 +64,8 @@ class ModernLayer(nn.Module):
     normalise: bool = True
     first: int = 0
 
+    packs: ClassVar = (0, 1)
+
     @nn.compact
     def __call__(
         self,
@@ -76,7 +79,8 @@ class ModernLayer(nn.Module):
         number = index + self.first
         h = layer_norm(config, runtime, "attention_norm")(x) if self.normalise else x
         mixed = ModernAttention(config, runtime, name="attention")(h, number, lengths, keys, rows)
-        x = (x if rows is None else x[:, :rows]) + mixed
+        x = packing.first(x, lengths, rows) + mixed
+        keys = keys if rows is None else packing.text_keys(keys)
         h = layer_norm(config, runtime, "mlp_norm")(x)
         x = x + GatedMlp(config, runtime, name="mlp")(h, number, keys)
         return shard(x, "batch", "length", None)
@@ -102,9 +106,9 @@ class ModernAttention(nn.Module):
         std, bias, rate = config.initializer_range, config.attention_bias, config.attention_dropout
         into = nn.initializers.truncated_normal(std)
         fused = Dense(3 * width, ("embed", "heads"), dtype, into, bias, name="qkv")(x)
-        fused = shard(fused, "batch", "length", "heads")
+        fused = packing.unpack(shard(fused, "batch", "length", "heads"), lengths, "heads")
         query, key, value = (split_heads(part, heads) for part in jnp.split(fused, 3, axis=-1))
-        turn, visible = self._positions(x.shape[1], number)
+        turn, visible = self._positions(fused.shape[1], number)
         query = rotate(query, turn, (width // heads) ** -0.5)
         mixed = attend(
             query[:, :, :rows],
@@ -117,11 +121,14 @@ class ModernAttention(nn.Module):
             site=site(number, _PROBABILITIES),
             rate=rate,
         )
+        merged = merge_heads(mixed)
+        if rows is None:
+            merged = packing.pack(merged, lengths, "heads")
+        else:
+            keys = packing.text_keys(keys)
         out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
         output = Dense(width, ("heads", "embed"), dtype, out, bias, name="output")
-        return dropout(
-            output(merge_heads(mixed)), keys, site(number, _ATTENTION), rate, runtime.dropout
-        )
+        return dropout(output(merged), keys, site(number, _ATTENTION), rate, runtime.dropout)
 
     def _positions(self, length: int, number: int | Array) -> tuple[Array, Array | None]:
         """Angles, and the visible pairs (None: all) of layer `number`, which a scan only knows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
@@ -134,20 +135,21 @@ class T5Attention(nn.Module):
         self.value = dense(inner, into, config.d_model**-0.5)
         self.output = dense(config.d_model, ("heads", "embed"), inner**-0.5)
 
-    def queries(self, x: Array) -> Array:
-        """[B, heads, L, d_kv]."""
-        return self._split(self.query(x))
+    def queries(self, x: Array, lengths: Any = None) -> Array:
+        """[B, heads, L, d_kv]; x is packed where lengths are."""
+        return self._split(self.query(x), lengths)
 
-    def keys_values(self, x: Array) -> KeysValues:
-        """Each [B, heads, L, d_kv]."""
-        return self._split(self.key(x)), self._split(self.value(x))
+    def keys_values(self, x: Array, lengths: Any = None) -> KeysValues:
+        """Each [B, heads, L, d_kv]; x is packed where lengths are."""
+        return self._split(self.key(x), lengths), self._split(self.value(x), lengths)
 
-    def _split(self, x: Array) -> Array:
-        return split_heads(shard(x, "batch", "length", "heads"), self.config.num_heads)
+    def _split(self, x: Array, lengths: Any) -> Array:
+        x = packing.unpack(shard(x, "batch", "length", "heads"), lengths, "heads")
+        return split_heads(x, self.config.num_heads)
 
-    def merge(self, mixed: Array) -> Array:
-        """Heads back to hidden states."""
-        return self.output(merge_heads(mixed))
+    def merge(self, mixed: Array, lengths: Any = None) -> Array:
+        """Heads back to hidden states, packed where lengths are."""
+        return self.output(packing.pack(merge_heads(mixed), lengths, "heads"))
 
 
 class FeedForward(nn.Module):
@@ -180,6 +182,8 @@ class EncoderBlock(nn.Module):
     config: Any
     runtime: Runtime
 
+    packs: ClassVar = (0, 2)
+
     @nn.compact
     def __call__(
         self,
@@ -195,9 +199,10 @@ class EncoderBlock(nn.Module):
         dtype, rate = runtime.compute_dtype, config.dropout
         attention = T5Attention(config, runtime, name="attention")
         h = RMSNorm(config, dtype, name="attention_norm")(x)
+        of_queries = lengths if rows is None else None
         mixed = attend(
-            attention.queries(h[:, :rows]),
-            *attention.keys_values(h),
+            attention.queries(packing.first(h, lengths, rows), of_queries),
+            *attention.keys_values(h, lengths),
             lengths,
             runtime,
             bias=bias[:, :, :rows],
@@ -205,8 +210,11 @@ class EncoderBlock(nn.Module):
             site=site(index, _WEIGHTS),
             rate=rate,
         )
-        h = attention.merge(mixed)
-        x = x[:, :rows] + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        keys = keys if rows is None else packing.text_keys(keys)
+        h = attention.merge(mixed, of_queries)
+        x = packing.first(x, lengths, rows) + dropout(
+            h, keys, site(index, _ATTENTION), rate, runtime.dropout
+        )
         h = RMSNorm(config, dtype, name="mlp_norm")(x)
         h = FeedForward(config, runtime, name="mlp")(h, keys, index)
         x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
@@ -87,11 +88,16 @@ class Attention(nn.Module):
             return shard(dense(source, scale), "batch", "length", "heads")
 
         scale = (width // config.num_heads) ** -0.5
-        first = x if rows is None else x[:, :rows]
+        query = project(packing.first(x, lengths, rows), "query", scale)
+        key, value = (
+            packing.unpack(project(x, name), lengths, "heads") for name in ("key", "value")
+        )
+        if rows is None:
+            query = packing.unpack(query, lengths, "heads")
         mixed = attend(
-            split_heads(project(first, "query", scale), config.num_heads),
-            split_heads(project(x, "key"), config.num_heads),
-            split_heads(project(x, "value"), config.num_heads),
+            split_heads(query, config.num_heads),
+            split_heads(key, config.num_heads),
+            split_heads(value, config.num_heads),
             lengths,
             self.runtime,
             visible=visible,
@@ -100,13 +106,18 @@ class Attention(nn.Module):
             site=site(index, _PROBABILITIES),
             rate=config.attention_dropout,
         )
+        merged = merge_heads(mixed)
+        if rows is None:
+            merged = packing.pack(merged, lengths, "heads")
+        else:
+            keys = packing.text_keys(keys)
         output = Dense(
             width,
             ("heads", "embed"),
             self.runtime.compute_dtype,
             self.output_init or init,
             name="output",
-        )(merge_heads(mixed))
+        )(merged)
         rate = config.hidden_dropout
         return dropout(output, keys, site(index, _ATTENTION), rate, self.runtime.dropout)
 
@@ -138,6 +149,8 @@ class EncoderLayer(nn.Module):
     config: Any
     runtime: Runtime
 
+    packs: ClassVar = (0, 1)
+
     @nn.compact
     def __call__(
         self,
@@ -152,7 +165,8 @@ class EncoderLayer(nn.Module):
         dtype = runtime.compute_dtype
         attention = Attention(config, runtime, name="attention")
         mixed = attention(x, lengths, keys, index, rows=rows, bias=bias)
-        x = x if rows is None else x[:, :rows]
+        x = packing.first(x, lengths, rows)
+        keys = keys if rows is None else packing.text_keys(keys)
         x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x + mixed)
         mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, index)
         x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)
@@ -168,6 +182,8 @@ class CausalLayer(nn.Module):
     config: Any
     runtime: Runtime
     layers: int
+
+    packs: ClassVar = (0, 1)
 
     @nn.compact
     def __call__(
@@ -193,7 +209,9 @@ class CausalLayer(nn.Module):
 class Layers(nn.Module):
     """`count` equal layers one after another.
 
-    `make(parent=None)` makes the layer, which is called as layer(x, index, *arguments).
+    `make(parent=None)` makes the layer, which is called as layer(x, index, *arguments). Where its
+    class says which of the arguments are lengths and keys (`packs`), texts are computed without
+    padding if `Runtime.packed` says so: the layer then gets packed tokens (packing.py).
     """
 
     make: Callable[..., nn.Module]
@@ -208,9 +226,38 @@ class Layers(nn.Module):
 
         With `rows` the last layer, which must take it, computes only the first `rows` positions.
         """
-        layer, runtime, count = self.make(parent=None), self.runtime, self.count
+        layer, runtime = self.make(parent=None), self.runtime
         x = x.astype(runtime.compute_dtype)  # what a layer gives, and what a scan must begin with
         params = self._params(layer, x, *arguments)
+        places = getattr(layer, "packs", None)
+        if places is None or not runtime.packed:
+            return self._stack(layer, params, x, arguments, wanted, rows)
+        lengths, keys = (arguments[place] for place in places)
+        if (plan := packing.choose(runtime.packed, lengths, x.shape[1])) is None:
+            return self._stack(layer, params, x, arguments, wanted, rows)
+
+        packed, fit = plan
+        tokens = None if keys is None else packing.TokenKeys(keys, packed)
+        packed_arguments = list(arguments)
+        packed_arguments[places[0]], packed_arguments[places[1]] = packed, tokens
+        inner = tuple(number for number in wanted if number)
+        last, states = self._stack(layer, params, packed.pack(x), packed_arguments, inner, rows)
+        states = {number: packed.unpack(state) for number, state in states.items()}
+        if 0 in wanted:
+            states[0] = x
+        last = last if rows is not None else packed.unpack(last)
+        return last + jnp.where(fit, 0.0, jnp.nan).astype(last.dtype), states
+
+    def _stack(
+        self,
+        layer: nn.Module,
+        params: Any,
+        x: Array,
+        arguments: Sequence[Any],
+        wanted: Sequence[int],
+        rows: int | None,
+    ) -> tuple[Array, dict[int, Array]]:
+        runtime, count = self.runtime, self.count
 
         def apply(weights: Any, x: Array, index: int | Array, **options: Any) -> Array:
             return layer.apply({"params": weights}, x, index, *arguments, **options)

@@ -166,7 +166,7 @@ class Condenser(Mlm):
 
     def _flops(self, texts: int, length: int) -> Flops:
         config, predictions = self.module.config, self.masking.max_predictions(length)
-        load = flops.Load.padded(texts, length)
+        load = flops.Load.padded(texts, length, self.runtime.packed)
         of_encoder = config.flops(
             load,
             rows=None if self.whole else 1,

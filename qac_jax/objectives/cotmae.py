@@ -202,11 +202,11 @@ class CotMae(Mlm):
         total = flops.Flops({})
         for source, target in self.ways:
             texts, length = spec[source].shape
-            load = flops.Load.padded(texts, length)
+            load = flops.Load.padded(texts, length, self.runtime.packed)
             count = texts * self.masking.max_predictions(length) * self.encoder_mlm
             total += config.flops(load, rows=self._rows, predictions=count)
             texts, length = spec[target].shape
-            load = flops.Load.padded(texts, length)
+            load = flops.Load.padded(texts, length, self.runtime.packed)
             for name, head in self.decoders.items():
                 count = texts * self._predictions(name, length)
                 total += head.flops(load) + config.mlm_flops(count)

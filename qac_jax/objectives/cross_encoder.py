@@ -67,6 +67,10 @@ class _Scorer(Objective):
         return not self.adversarial_step
 
     @property
+    def packs(self) -> bool:
+        return True
+
+    @property
     def encoder_module(self) -> CrossEncoder:
         """The model with the pooler that its output reads."""
         config = self.model.config.with_parts("pooler")
@@ -165,7 +169,9 @@ class _Scorer(Objective):
 
     def _flops(self, texts: int, length: int) -> float:
         config = self.encoder_module.config
-        work = config.flops(flops.Load.padded(texts, length), rows=config.pooler_rows)
+        work = config.flops(
+            flops.Load.padded(texts, length, self.runtime.packed), rows=config.pooler_rows
+        )
         work += flops.classifier(config.hidden_size, self.model.labels, texts)
         # The direction takes a forward pass, and a backward one without gradients of weights.
         return work.training() + (2 * work.forward if self.adversarial_step else 0.0)

@@ -99,7 +99,10 @@ class Listwise(DualEncoderObjective):
         rows = pooling.rows(self.model.config.pooling)
         groups, queries, query_length = spec["query"].shape
         _, passages, length = spec["passages"].shape
-        work = config.flops(flops.Load.padded(groups * queries, query_length), rows=rows)
-        work += config.flops(flops.Load.padded(groups * passages, length), rows=rows)
+        packed = self.runtime.packed
+        load = flops.Load.padded(groups * queries, query_length, packed)
+        work = config.flops(load, rows=rows)
+        load = flops.Load.padded(groups * passages, length, packed)
+        work += config.flops(load, rows=rows)
         work += flops.similarities(self.model.config.width, groups * queries, passages)
         return work.training()

@@ -43,6 +43,10 @@ class Mlm(Objective):
         """The model with its MLM head."""
         return self.model.clone(config=self.model.config.with_parts("mlm_head"))
 
+    @property
+    def packs(self) -> bool:
+        return True
+
     def with_tokenizer(self, tokenizer: Any) -> Self:
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         check_vocabulary(vocabulary.size, self.model.config.vocab_size)
@@ -101,7 +105,7 @@ class Mlm(Objective):
         """Model FLOPs of a training step over padded texts."""
         texts, length = spec["tokens"].shape
         predictions = texts * self.masking.max_predictions(length)
-        load = flops.Load.padded(texts, length)
+        load = flops.Load.padded(texts, length, self.runtime.packed)
         return self.module.config.flops(load, predictions=predictions).training()
 
     def activation_bytes(self, spec: Spec) -> float:

@@ -84,6 +84,17 @@ class Objective(abc.ABC):
         """Whether the loss of a batch is the sum of the losses of its parts."""
         return True
 
+    @property
+    def chunk(self) -> int:
+        """Examples encoded at a time (0: all); only if not splittable."""
+        return 0
+
+    @property
+    def packs(self) -> bool:
+        """Whether the model reads the texts of the examples as they are, each feature for itself
+        and one example after the other, so that they may be computed without padding."""
+        return False
+
     def with_chunk(self, examples: int) -> Self:
         """The objective encoding this number of examples at a time; only if not splittable."""
         raise UserError(
@@ -101,6 +112,11 @@ class Objective(abc.ABC):
     def with_precision(self, dtype: str) -> Self:
         """The objective with its model computing in `dtype`."""
         runtime = dataclasses.replace(self.runtime, dtype=dtype)
+        return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
+
+    def with_packed(self, room: tuple[tuple[int, float], ...]) -> Self:
+        """The objective whose texts have this room (`Runtime.packed`)."""
+        runtime = dataclasses.replace(self.runtime, packed=room)
         return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
 
     def with_tokenizer(self, tokenizer: Any) -> Self:

@@ -59,6 +59,11 @@ class PseudoQueries(DualEncoderObjective):
     def verb(self, kind: str) -> str:
         return "finetune" if kind == "triples" else "pretrain"
 
+    @property
+    def packs(self) -> bool:
+        """Which spans are read is only known when the documents are encoded."""
+        return False
+
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """Either kind of examples under the same feature names, with dropout keys."""
         features = dict(batch)

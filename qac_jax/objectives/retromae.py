@@ -240,10 +240,14 @@ class RetroMae(Mlm):
         source, target = _texts(spec)
         config, (texts, length) = self.module.config, spec[source].shape
         predictions = texts * self.masking.max_predictions(length)
-        total = config.flops(flops.Load.padded(texts, length), predictions=predictions)
+        total = config.flops(
+            flops.Load.padded(texts, length, self.runtime.packed), predictions=predictions
+        )
         texts, length = spec[target].shape
         width, mlp = config.hidden_size, 2 * config.intermediate_size
-        total += flops.layers(flops.Load.padded(texts, length), 1, width, width, mlp)
+        total += flops.layers(
+            flops.Load.padded(texts, length, self.runtime.packed), 1, width, width, mlp
+        )
         return (total + config.mlm_flops(texts * self._predictions(length))).training()
 
     def activation_bytes(self, spec: Spec) -> float:

@@ -46,6 +46,10 @@ class DualEncoderObjective(Objective):
     def splittable(self) -> bool:
         return False
 
+    @property
+    def packs(self) -> bool:
+        return True
+
     def with_chunk(self, examples: int) -> Self:
         return dataclasses.replace(self, chunk=examples)
 
@@ -171,8 +175,9 @@ def training_flops(model: DualEncoder, spec: Spec) -> float:
     queries, query_length = spec["query"].shape
     size, per, length = spec["passages"].shape
     rows = pooling.rows(model.config.pooling)
-    work = config.flops(flops.Load.padded(queries, query_length), rows=rows)
-    work += config.flops(flops.Load.padded(size * per, length), rows=rows)
+    packed = model.runtime.packed
+    work = config.flops(flops.Load.padded(queries, query_length, packed), rows=rows)
+    work += config.flops(flops.Load.padded(size * per, length, packed), rows=rows)
     if model.config.projection:
         work += flops.classifier(config.hidden_size, model.config.projection, queries + size * per)
     return work.training()

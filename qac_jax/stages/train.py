@@ -176,6 +176,7 @@ class Train(Stage):
                 validation=validation,
                 schedule=optimizer.schedule(total),
                 params=initial,
+                pack=self.devices.pack,
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():

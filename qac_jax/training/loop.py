@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax.errors import UserError
-from qac_jax.training import interrupt, journal, profiler, report
+from qac_jax.training import interrupt, journal, packing, profiler, report
 from qac_jax.training import mesh as meshes
 from qac_jax.training.checkpoints import Checkpoints, abstract_like
 from qac_jax.training.feed import Loader
@@ -48,12 +48,13 @@ def train(
     validation: Loader | None = None,
     schedule: Callable[[int], Any] | None = None,
     params: Any = None,
+    pack: bool = False,
 ) -> State:
     """Trains to the end of the plan, from the last checkpoint in `folder` if there is one.
 
     Returns the state whose parameters are the result: of the last step, or of the best one.
-    `params` are initial parameters, `identity` describes the run (see Checkpoints). After a signal
-    it saves and raises `interrupt.Saved`.
+    `params` are initial parameters, `identity` describes the run (see Checkpoints), `pack` leaves
+    padding out. After a signal it saves and raises `interrupt.Saved`.
     """
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def train(
     window.check(plan.total_steps)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
-    run_step = compile_step(engine, spec, step_flops)
+    steps = packing.Steps(engine, lambda engine: compile_step(engine, spec), pack)
     validate = None
     if validation is not None:
         validate = Validation(engine, validation, plan.monitoring.validation_batches)
@@ -96,6 +97,8 @@ def train(
                 recording = True
 
             batch = _next(data, step, plan.total_steps)
+            with clock.paused():  # a program may be compiled
+                run_step = steps(batch)
             state, scalars = run_step(state, meshes.place(batch, engine.mesh))
             step += 1
             since_log.append(scalars)
@@ -143,8 +146,9 @@ def train(
     return state
 
 
-def compile_step(engine: Engine, spec: Any, step_flops: float | None) -> jax.stages.Compiled:
+def compile_step(engine: Engine, spec: Any) -> jax.stages.Compiled:
     """The step, compiled before anything is computed; prints memory and FLOPs."""
+    step_flops = report.flops(engine.objective, spec)
     sizes = ", ".join(f"{axis} {size}" for axis, size in engine.mesh.shape.items())
     kind = engine.mesh.devices.flat[0].device_kind
     announce(f"compiling the step for {engine.mesh.size} x {kind} ({sizes})")

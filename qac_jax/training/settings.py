@@ -76,6 +76,7 @@ class Devices:
         affects_result=False,
     )
     rules: str = option("default", "table of sharding rules", choices=RULES, affects_result=False)
+    pack: bool = option(False, "compute texts without their padding", affects_result=False)
 
 
 @dataclasses.dataclass(frozen=True)

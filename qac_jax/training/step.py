@@ -203,6 +203,11 @@ class Engine:
         (loss, metrics), grads = jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
         return loss, metrics, grads, {}
 
+    def pieces(self, size: int) -> int:
+        """In how many strided parts of equal size a batch is computed, one after the other."""
+        chunk = self.microbatch if self.objective.splittable else self.objective.chunk
+        return size // chunk if 0 < chunk < size else 1
+
     def measure(self, variables: Variables, batch: Any) -> Metrics:
         """The loss and metrics of a validation batch: no dropout, always the same masks."""
         prepare_key, loss_key = jax.random.split(jax.random.fold_in(jax.random.key(self.seed), 2))

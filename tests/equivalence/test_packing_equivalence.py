@@ -1,0 +1,175 @@
+"""Without padding a step is the padded one: loss, gradients, masks and dropout of each example."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import toy_pretraining as toy
+
+from qac_jax.errors import UserError
+from qac_jax.models import packing as rows
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.models.packing import plan
+from qac_jax.objectives.augtriever import InBatch
+from qac_jax.objectives.cross_encoder import Localized
+from qac_jax.objectives.finetune import Finetune
+from qac_jax.objectives.masking import Masking
+from qac_jax.objectives.mlm import Mlm
+from qac_jax.training import mesh as meshes
+from qac_jax.training import packing
+from qac_jax.training.step import Engine, chunk_of
+
+
+LENGTHS = np.array([3, 5, 4, 4, 7, 2, 5, 6], np.int32)
+SIZE, LENGTH, ROOM = len(LENGTHS), 8, 40
+
+
+def objective(name: str, dtype: str, **runtime: Any) -> Any:
+    if name in toy.NAMES:
+        return toy.objectives(dtype)[name]
+    options = Runtime(dtype=dtype, dropout="hash", **runtime)
+    if name == "mlm":
+        return Mlm(toy.BERT.build(options), Masking(0.3), toy.VOCABULARY)
+    if name == "finetune":
+        return Finetune(DualEncoder(DualEncoderConfig(toy.BERT, pooling="mean"), options))
+    return Localized(CrossEncoder(toy.BERT, options))
+
+
+def batch_for(name: str) -> dict[str, np.ndarray]:
+    """Texts that are at most seven tenths as long as their padded length."""
+    rng = np.random.default_rng(0)
+    texts = {"finetune": {"query": (6,), "passages": (3, 12)}, "localized": {"pairs": (3, 12)}}
+    single = name in ("mlm", "condenser", "retromae")
+    pretraining = {"tokens": (12,)} if single else {"passage": (12,), "context": (6,)}
+    batch: dict[str, np.ndarray] = {}
+    for feature, shape in texts.get(name, pretraining).items():
+        ids = rng.integers(5, 60, (toy.SIZE, *shape), dtype=np.int32)
+        ids[..., 0] = toy.VOCABULARY.cls
+        longest = 7 * shape[-1] // 10
+        sizes = rng.integers(3, longest + 1, ids.shape[:-1], dtype=np.int32)
+        batch[feature] = np.where(np.arange(shape[-1]) < sizes[..., None], ids, 0)
+        batch[f"{feature}_length"] = sizes
+    if name == "localized":
+        batch["pairs_types"] = (np.arange(12) > 2).astype(np.int32) * np.ones_like(batch["pairs"])
+    return batch
+
+
+def in_rows(x: np.ndarray, parts: int) -> np.ndarray:
+    """The tokens [parts, ROOM, …] of padded texts, one text after the other."""
+    result = np.zeros((parts, ROOM, *x.shape[2:]), x.dtype)
+    for part, texts in enumerate(np.split(np.arange(SIZE), parts)):
+        tokens = np.concatenate([x[text, : LENGTHS[text]] for text in texts])
+        result[part, : len(tokens)] = tokens
+    return result
+
+
+@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_rows_hold_one_text_after_the_other(parts: int) -> None:
+    x = np.arange(1.0, 1 + SIZE * LENGTH * 2, dtype=np.float32).reshape(SIZE, LENGTH, 2)
+    expected = in_rows(x, parts)
+
+    @jax.jit
+    def run(x: Any, gradient: Any) -> Any:
+        packed, fits = plan(jnp.asarray(LENGTHS), LENGTH, ROOM, parts)
+        in_row, back = jax.vjp(packed.pack, x)
+        few = plan(jnp.asarray(LENGTHS), LENGTH, int(LENGTHS.sum()) // parts - 1, parts)[1]
+        return in_row, packed.unpack(in_row), packed.first(in_row, 2), back(gradient)[0], fits, few
+
+    in_row, unpacked, first, gradient, fits, few = run(x, expected)
+    assert fits and not few
+    np.testing.assert_array_equal(in_row, expected)
+    padded = np.where((np.arange(LENGTH) < LENGTHS[:, None])[..., None], x, 0)
+    np.testing.assert_array_equal(unpacked, padded)
+    np.testing.assert_array_equal(first, padded[:, :2])
+    np.testing.assert_array_equal(gradient, padded)  # each reads what the other wrote
+
+
+def test_the_room_is_that_of_the_fullest_row() -> None:
+    batch = {"tokens": np.zeros((SIZE, LENGTH)), "tokens_length": LENGTHS}
+    assert packing.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16),)  # 36 of 64
+    # Strided pieces: the even and the odd texts, each cut into two rows: 7, 12, 9 and 8 tokens.
+    assert packing.shares_of(batch, 2, 2) == ((LENGTH, 12 / 16),)
+    batch |= {"query": np.zeros((SIZE, 16)), "query_length": np.ones(SIZE, np.int32)}
+    assert packing.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16), (16, 5 / 16))
+    assert rows.room_for(16, 5 / 16, SIZE) == 40
+
+
+def test_an_objective_that_chooses_its_texts_is_refused() -> None:
+    model = DualEncoder(DualEncoderConfig(toy.BERT))
+    with pytest.raises(UserError, match="--pack cannot be used with the objective InBatch"):
+        packing.check(InBatch(model))
+
+
+NAMES = ["mlm", "condenser", "cocondenser", "cotmae", "retromae", "finetune", "localized"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_is_padded(name: str) -> None:
+    """Loss, metrics and gradients, dropout on."""
+    with jax.enable_x64(True):
+        padded, batch = objective(name, "float64"), batch_for(name)
+        room = packing.shares_of(batch, 1, 1)
+        assert all(share < 0.8 for _, share in room)
+        packed = padded.with_packed(room)
+        variables = jax.tree.map(
+            lambda x: x.astype(jnp.float64), nn.unbox(jax.jit(padded.init)(jax.random.key(0)))
+        )
+        key = jax.random.key(1)
+
+        @jax.jit
+        def run(variables: Any) -> Any:
+            def of(objective: Any) -> Any:
+                ready = objective.prepare(batch, key)
+                loss = lambda v: objective.loss(v, ready, key, True)  # noqa: E731
+                return jax.value_and_grad(loss, has_aux=True)(variables)
+
+            return of(padded), of(packed)
+
+        assert_same(*run(variables), 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shape", "microbatch"), [("mlm", (2, 2, 2), 8), ("finetune", (2, 4, 1), 8)]
+)
+def test_packed_in_parts_on_eight_devices(
+    name: str, shape: tuple[int, int, int], microbatch: int
+) -> None:
+    """Accumulated or in chunks, over sharded parameters: each device packs its own examples."""
+    chosen = chunk_of(objective(name, "float32", scan=True), microbatch)
+    batch, mesh = batch_for(name), meshes.make_mesh(shape)
+    spy = optax.trace(decay=0.0)  # its state is the gradient
+    engine = Engine(chosen, spy, mesh, meshes.rules_named("default"), 3, microbatch)
+    steps = packing.Steps(engine, lambda engine: engine.compile_step(batch), pack=True)
+    assert packing.room(engine, batch)
+    of = []
+    for program in (steps(batch), engine.compile_step(batch)):
+        state, metrics = program(engine.create(), meshes.place(batch, mesh))
+        of.append((float(metrics["loss"]), jax.device_get(state.opt_state.trace)))
+    assert_same(*of, 2e-5)
+
+
+@pytest.mark.slow
+def test_lost_tokens_would_be_not_a_number() -> None:
+    chosen, batch = objective("mlm", "float32"), batch_for("mlm")
+    small = dataclasses.replace(chosen.with_packed(((12, 0.25),)))
+    variables = jax.jit(small.init)(jax.random.key(0))
+    ready = jax.jit(small.prepare)(batch, jax.random.key(1))
+    assert np.isnan(jax.jit(small.loss, static_argnums=3)(variables, ready, None, False)[0])
+
+
+def assert_same(a: Any, b: Any, limit: float) -> None:
+    flat_a, flat_b = jax.tree.leaves(a), jax.tree.leaves(b)
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(b[1]))
+    assert largest > 1e-3, "the gradient vanished: nothing would be compared"
+    for x, y in zip(flat_a, flat_b, strict=True):
+        np.testing.assert_allclose(x, y, rtol=limit, atol=limit * largest)
