@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qac_jax.models.layers import dropout
+from qac_jax.models.layers import Runtime, dropout
 from qac_jax.objectives.chunked import chunked_encode, gathered
 from qac_jax.objectives.objective import Objective, example_keys, global_weights
 
@@ -25,6 +25,7 @@ class Net(nn.Module):
     mlp: int = 32
     dropout: float = 0.0
     param_dtype: Any = jnp.float32
+    runtime: Runtime = Runtime()
 
     @nn.compact
     def __call__(self, ids: jax.Array, lengths: jax.Array, keys: Any = None) -> jax.Array:

@@ -153,16 +153,18 @@ class Hlo:
         """Texts of real lengths for an objective."""
         rng = np.random.default_rng(0)
         low, high = (round(share * self.passage) for share in _PASSAGES)
-        several = (self.examples, _PER_QUERY)
-        shapes: dict[str, tuple[tuple[int, ...], bool]] = {
-            "mlm": {"tokens": ((self.examples,), False)},
-            "condenser": {"tokens": ((self.examples,), False)},
-            "retromae": {"tokens": ((self.examples,), False)},
-            "finetune": {"query": ((self.examples,), True), "passages": (several, False)},
-            "cross_encoder": {"pairs": (several, False)},
-        }.get(name, {"passage": ((self.examples,), False), "context": ((self.examples,), True)})
+        several = ("passages", "pairs")
+        features = {
+            "mlm": ("tokens",),
+            "condenser": ("tokens",),
+            "retromae": ("tokens",),
+            "finetune": ("query", "passages"),
+            "cross_encoder": ("pairs",),
+        }.get(name, ("passage", "context"))
         batch: Batch = {}
-        for feature, (shape, short) in shapes.items():
+        for feature in features:
+            short = feature in ("query", "context")
+            shape = (self.examples, _PER_QUERY) if feature in several else (self.examples,)
             width = self.context if short else self.passage
             least, most = _QUERIES if short else (low, high + 1)
             sizes = np.minimum(rng.integers(least, most, shape), width).astype(np.int32)

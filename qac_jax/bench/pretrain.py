@@ -71,6 +71,11 @@ class Pretrain:
     remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
     scan: bool = option(False, "scan over layers, which compiles faster")
     pack: bool = option(False, "compute texts without their padding, on our side")
+    contexts: str = option(
+        "all",
+        "kinds of context: queries alone, or passages and padded queries too",
+        choices=("all", "query"),
+    )
     peer: bool = option(True, "measure PyTorch too")
     steps: int = option(1, "steps per repetition")
     repetitions: int = option(5, "repetitions of each side")
@@ -96,7 +101,8 @@ class Pretrain:
     def _measured(self, name: str) -> dict[str, Any]:
         from qac_jax.training import profiler, report
 
-        batches = {sort: self._batch(*facts) for sort, facts in _CONTEXTS.items()}
+        sorts = _CONTEXTS if self.contexts == "all" else ("passage_query",)
+        batches = {sort: self._batch(*_CONTEXTS[sort]) for sort in sorts}
         programs: dict[Any, Compiled] = {}
         of_sort = {sort: self._ours(name, batch, programs) for sort, batch in batches.items()}
         short = of_sort["passage_query"]
@@ -126,8 +132,9 @@ class Pretrain:
             if (used := report.mfu(step.flops, median)) is not None:
                 figures[sort]["mfu"] = used
         query = medians["passage_query"]
-        figures["over_passage_passage"] = medians["passage_passage"] / query
-        figures["over_padded"] = medians["passage_query_padded"] / query
+        if self.contexts == "all":
+            figures["over_passage_passage"] = medians["passage_passage"] / query
+            figures["over_padded"] = medians["passage_query_padded"] / query
         if "pytorch" in medians:
             figures["pytorch_examples_per_second"] = self.pairs / medians["pytorch"]
             figures["ratio"] = medians["pytorch"] / query

@@ -164,7 +164,8 @@ class Engine:
         """Sums over microbatches, which add up.
 
         Each row of devices along the mesh axis `data` sums its own gradients (a leading axis that
-        vmap shards over `data`); they are reduced once after the loop, not per microbatch.
+        vmap shards over `data`); they are reduced once after the loop, not per microbatch. Kernels
+        are cast to half precision before it; their gradients are added in full.
         """
         ways = self.mesh.shape["data"]
         count = size // self.microbatch
@@ -174,15 +175,20 @@ class Engine:
             x = x.reshape(count, ways, self.microbatch // ways, *x.shape[2:])
             return self._at(x, PartitionSpec(None, "data", "fsdp"))
 
-        def own(params: Any, part: Any) -> Any:
+        cast = cast_kernels(params, self.objective.runtime.compute_dtype)
+
+        def own(part: Any) -> Any:
             if ways == 1:
-                sums = differentiate(params, jax.tree.map(lambda x: x[0], part))
-                return jax.tree.map(lambda x: x[None], sums)
-            with nn.logical_axis_rules(meshes.within_data(self.rules)):
-                return jax.vmap(differentiate, (None, 0), spmd_axis_name="data")(params, part)
+                sums = differentiate(cast, jax.tree.map(lambda x: x[0], part))
+                values, grads = jax.tree.map(lambda x: x[None], sums)
+            else:
+                with nn.logical_axis_rules(meshes.within_data(self.rules)):
+                    each = jax.vmap(differentiate, (None, 0), spmd_axis_name="data")
+                    values, grads = each(cast, part)
+            return values, jax.tree.map(lambda g, p: g.astype(p.dtype), grads, params)
 
         def add(sums: Any, part: Any) -> tuple[Any, None]:
-            return keep(jax.tree.map(jnp.add, sums, own(params, part))), None
+            return keep(jax.tree.map(jnp.add, sums, own(part))), None
 
         def keep(sums: Any) -> Any:  # gradients sharded as parameters, after the leading axis
             values, grads = sums
@@ -192,7 +198,7 @@ class Engine:
             return values, jax.tree.map(self._at, grads, specs)
 
         parts = jax.tree.map(cut, batch)
-        shapes = jax.eval_shape(own, params, jax.tree.map(lambda x: x[0], parts))
+        shapes = jax.eval_shape(own, jax.tree.map(lambda x: x[0], parts))
         if "state" in shapes[0][1]:
             raise TypeError(
                 f"{type(self.objective).__name__} is splittable and has state: state advances "
@@ -252,6 +258,21 @@ class Engine:
 
     def _at(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
+
+
+def cast_kernels(params: Any, dtype: Any) -> Any:
+    """The parameters with the kernels of dense layers in half precision, where that is computed in.
+
+    Only these: norms and biases of predictions are computed in full, and the gradient of word
+    embeddings is a sum over all places of a word, which half precision loses and a GPU does slowly.
+    """
+    if jnp.dtype(dtype).itemsize > 2:
+        return params
+
+    def cast(path: Any, leaf: Any) -> Any:
+        return leaf.astype(dtype) if path[-1] == jax.tree_util.DictKey("kernel") else leaf
+
+    return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def _part(tree: Any, names: Mapping[str, Any]) -> Any:
