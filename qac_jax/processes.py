@@ -27,7 +27,11 @@ def command() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """This process among those of a run. `launcher` is "", "explicit", "slurm" or "tpu"."""
+    """This process among those of a run.
+
+    `launcher` is "", "explicit", "slurm", "tpu", or "numbered": without a coordinator, which verbs
+    that only divide their shards do not need.
+    """
 
     launcher: str = ""
     number: int = 0
@@ -45,6 +49,7 @@ def place(
 
     Elsewhere `coordinator` (HOST:PORT of process 0), the number of `processes` and the number of
     this `process` define it, or the variables QAC_COORDINATOR, QAC_PROCESSES and QAC_PROCESS.
+    Without a coordinator, the two numbers do, for verbs that do not compute together.
     """
     variables = os.environ if environment is None else environment
     coordinator = coordinator or variables.get("QAC_COORDINATOR", "")
@@ -58,6 +63,15 @@ def place(
                 "less one for this one"
             )
         return Place("explicit", number, count, coordinator)
+    if processes or variables.get("QAC_PROCESSES"):
+        count = processes or _number(variables, "QAC_PROCESSES")
+        number = process if process >= 0 else _number(variables, "QAC_PROCESS")
+        if count < 1 or not 0 <= number < count:
+            raise UserError(
+                f"processes={count}, process={number} do not describe a run; give the number of "
+                "processes, and 0 to that number less one for this one"
+            )
+        return Place("numbered", number, count) if count > 1 else Place()
     if "SLURM_PROCID" in variables and (count := _number(variables, "SLURM_NTASKS", "1")) > 1:
         return Place("slurm", _number(variables, "SLURM_PROCID"), count)
     if "QAC_TPU_WORKER" in variables:  # launch/train_tpu.sh; JAX knows how many there are

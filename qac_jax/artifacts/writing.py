@@ -114,16 +114,25 @@ class Writer:
     """An artefact while it is being written."""
 
     def __init__(self, path: epath.Path, record: Json):
-        self.path = path
+        self.path = self._home = path  # where it reads, and where it writes
         self.count = 0
         self.info: Json = {}
         self._record = record
         self._contents: dict[str, str] = {}
         self._files: dict[str, Json] = {}
         self._written: set[str] = set()  # by this process, which took the hashes on the way
-        for unit in _read_journal(path / JOURNAL):
-            for entry in unit:
-                self._files[entry.pop("name")] = entry
+        self._files.update(journal(path))
+
+    @property
+    def joins(self) -> bool:
+        """Whether this process completes the artefact; others only write some of its shards."""
+        return True
+
+    def inner(self, name: str) -> Writer:
+        """A writer of files that are needed until the artefact is complete."""
+        folder = self.scratch(name)
+        mend(folder)
+        return Writer(folder, {})
 
     @property
     def done(self) -> frozenset[str]:
@@ -136,7 +145,7 @@ class Writer:
 
     def part(self, name: str) -> epath.Path:
         """Where to write `name` until it is complete; then call `keep`."""
-        final = self.path / name
+        final = self._home / name
         final.parent.mkdir(parents=True, exist_ok=True)
         return final.parent / (final.name + PART)
 
@@ -156,7 +165,7 @@ class Writer:
             entry["facts"] = dict(facts)
         if volatile:
             entry["volatile"] = True
-        part.replace(self.path / name)
+        part.replace(self._home / name)
         self._note({name: entry})
 
     @contextlib.contextmanager
@@ -226,11 +235,10 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def take(self, other: Writer, name: str) -> None:
-        """Moves a finished file of another writer here: what another process has made."""
-        entry = other._files[name]
+    def take(self, folder: epath.Path, name: str, entry: Json) -> None:
+        """Moves a finished file of another process here, with what its journal says of it."""
         part = self.part(name)
-        (other.path / name).replace(part)
+        (folder / name).replace(part)
         part.replace(self.path / name)
         self._note({name: entry})
 
@@ -260,8 +268,8 @@ class Writer:
     def _note(self, entries: Mapping[str, Json]) -> None:
         self._files.update(entries)
         self._written.update(entries)
-        with (self.path / JOURNAL).open("a") as journal:
-            journal.write(_line([{"name": name, **entry} for name, entry in entries.items()]))
+        with (self._home / JOURNAL).open("a") as file:
+            file.write(_line([{"name": name, **entry} for name, entry in entries.items()]))
 
 
 def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
@@ -306,7 +314,7 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
     if existing is not None:
         same = existing["key"] == record["key"] and existing["kind"] == record["kind"]
         if same and not existing["finished"] and not existing.get(CLEARING):
-            _clear(path, keep=_kept_files(path))
+            _clear(path, keep=mend(path))
             _claim(path, record)
             return
         # A run that failed before it wrote anything leaves nothing to keep, nor does one that
@@ -329,7 +337,7 @@ def _claim(path: epath.Path, record: Json) -> None:
     _write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
 
 
-def _kept_files(path: epath.Path) -> tuple[str, ...]:
+def mend(path: epath.Path) -> tuple[str, ...]:
     """Files of an interrupted run that are complete; the journal is rewritten to match."""
 
     def whole(entry: Json) -> bool:
@@ -391,6 +399,12 @@ def _is_link(path: epath.Path) -> bool:
 def _line(unit: Sequence[Json]) -> str:
     """A line of the journal: the files that became complete together."""
     return json.dumps(unit, default=_plain) + "\n"
+
+
+def journal(path: epath.Path) -> dict[str, Json]:
+    """The files that are complete in an unfinished folder: name -> what is recorded of them."""
+    units = _read_journal(path / JOURNAL)
+    return {entry.pop("name"): entry for unit in units for entry in unit}
 
 
 def _read_journal(path: epath.Path) -> list[list[Json]]:

@@ -1,7 +1,8 @@
 """Runs over several processes: process 0 writes the artefact, the others wait for it.
 
 Process 0 writes a heartbeat to a file beside the artefact, so that the others stop waiting when it
-fails (it records the failure) or dies (the heartbeat stops).
+fails (it records the failure) or dies (the heartbeat stops). With it, it says which steps of its
+work are done. Where the others share the work (`dividing.py`), they write heartbeats too.
 """
 
 from __future__ import annotations
@@ -27,54 +28,80 @@ _POLL = 0.2
 
 
 @contextlib.contextmanager
-def announced(out: epath.PathLike, place: Place) -> Iterator[None]:
+def announced(out: epath.PathLike, place: Place, key: str = "") -> Iterator[Beats | None]:
     """Writes heartbeats for the other processes of the run, if there are any."""
     if place.count == 1:
-        yield
+        yield None
         return
-    beats = _Beats(_file(out))
+    beats = Beats(_file(out, place.number), key)
     try:
-        yield
+        yield beats
     except BaseException as error:
         beats.stop(failure=f"{type(error).__name__}: {error}")
         raise
     beats.stop()
 
 
+class Watch:
+    """What a process says by its heartbeats, since this watch began."""
+
+    def __init__(self, out: epath.PathLike, number: int = 0):
+        self._out, self.number = epath.Path(out), number
+        self._first = self._last = read(out, number)
+        self._changed = time.monotonic()
+
+    def look(self) -> dict[str, Any]:
+        """The newest heartbeat; {} where there is none but that of an earlier run."""
+        now = read(self._out, self.number)
+        if now != self._last:
+            self._last, self._changed = now, time.monotonic()
+        return {} if now == self._first else now
+
+    def is_lost(self) -> bool:
+        """Whether the process has failed, or has sent nothing for a while."""
+        said = self.look()
+        return bool(said.get("failure")) or time.monotonic() - self._changed > PATIENCE
+
+    def refuse_failure(self) -> None:
+        """Raises where process 0 has failed or is considered dead."""
+        if failure := self.look().get("failure"):
+            raise UserError(
+                f"process {self.number} of this run failed ({failure}); see what it printed, and "
+                "start all processes again"
+            )
+        if self.is_lost():
+            raise UserError(
+                f"process {self.number} of this run has sent no heartbeat for {PATIENCE:.0f} s; "
+                f"check whether it still runs and whether {self._out} is a folder that all "
+                "processes share"
+            )
+
+
 def wait(out: epath.PathLike) -> dict[str, Any]:
     """The record of the finished artefact, once process 0 has written it."""
-    first = last = _read(out)
-    changed = time.monotonic()
+    watch = Watch(out)
     while True:
         record = artifacts.peek(out)
         if record is not None and record["finished"]:
             return record
-        now = _read(out)
-        if now != last:
-            last, changed = now, time.monotonic()
-        # Ignores the file of an earlier run.
-        if now != first and now.get("failure"):
-            raise UserError(
-                f"process 0 of this run failed ({now['failure']}); see what it printed, and start "
-                "all processes again"
-            )
-        if time.monotonic() - changed > PATIENCE:
-            raise UserError(
-                f"process 0 of this run has sent no heartbeat for {PATIENCE:.0f} s; check whether "
-                f"it still runs and whether {out} is a folder that all processes share"
-            )
+        watch.refuse_failure()
         time.sleep(_POLL)
 
 
-class _Beats:
+class Beats:
     """A thread that writes heartbeats until it is stopped."""
 
-    def __init__(self, file: epath.Path):
-        self._file = file
+    def __init__(self, file: epath.Path, key: str = ""):
+        self._file, self._key = file, key
+        self._steps: tuple[str, ...] = ()
         self._end = threading.Event()
         self._run = f"{os.getpid()}-{time.time_ns()}"
         self._thread = threading.Thread(target=self._count, daemon=True)
         self._thread.start()
+
+    def publish(self, step: str) -> None:
+        """Says with every heartbeat that a step is done, which others wait for."""
+        self._steps = (*self._steps, step)
 
     def stop(self, failure: str = "") -> None:
         self._end.set()
@@ -87,7 +114,8 @@ class _Beats:
     def _count(self) -> None:
         count = 0
         while True:
-            self._write({"run": self._run, "count": count})
+            steps = list(self._steps)
+            self._write({"run": self._run, "count": count, "key": self._key, "steps": steps})
             count += 1
             if self._end.wait(BEAT):
                 return
@@ -100,14 +128,15 @@ class _Beats:
             part.replace(self._file)
 
 
-def _file(out: epath.PathLike) -> epath.Path:
+def _file(out: epath.PathLike, number: int = 0) -> epath.Path:
     """Beside the artefact and not in it, since process 0 may clear the folder."""
     out = epath.Path(out)
-    return out.parent / f".{out.name}.process-0.json"
+    return out.parent / f".{out.name}.process-{number}.json"
 
 
-def _read(out: epath.PathLike) -> dict[str, Any]:
+def read(out: epath.PathLike, number: int = 0) -> dict[str, Any]:
+    """The last heartbeat of a process of this run or an earlier one; {}: there is none."""
     with contextlib.suppress(OSError, ValueError):
-        content = json.loads(_file(out).read_text())
+        content = json.loads(_file(out, number).read_text())
         return content if isinstance(content, dict) else {}
     return {}

@@ -16,7 +16,7 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, fields, progress
+from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest, shown
 from qac_jax.pipeline import inputs, readiness
@@ -134,6 +134,8 @@ def run(
     for stage in stages.values():
         stage.check()
     inputs.look_up(stages)
+    if any(stage.SHARED for stage in stages.values()):
+        _find_one_another()
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
         if only and name != only:
@@ -143,7 +145,7 @@ def run(
         if start and name not in forced:
             finished[name] = _expect_done(name, stage, folder, command)
             continue
-        if name == start or name == only:
+        if (name == start or name == only) and not processes.place().number:
             artifacts.remove(folder)
         progress.say(f"[{number}/{len(stages)}] {name} ({stage.verb})")
         try:
@@ -161,6 +163,15 @@ def run(
             raise
     _publish(recipe, root)
     return finished
+
+
+def _find_one_another() -> None:
+    """Joins the processes that train together, before any stage of theirs uses a device."""
+    place = processes.place()
+    if place.count != 1:
+        from qac_jax.training import distributed
+
+        distributed.start(place)
 
 
 def _publish(recipe: Recipe, root: epath.Path) -> None:

@@ -12,7 +12,11 @@ from qac_jax.fields import option
 class Hosts:
     """Runs over several hosts, one process each."""
 
-    coordinator: str = option("", "several hosts: HOST:PORT of process 0", affects_result=False)
+    coordinator: str = option(
+        "",
+        "several hosts: HOST:PORT of process 0 (needed where they compute together: training)",
+        affects_result=False,
+    )
     processes: int = option(0, "several hosts: number of processes", affects_result=False)
     process: int = option(-1, "several hosts: index of this process", affects_result=False)
 

@@ -2,7 +2,9 @@
 
 `sharded` makes them in this process, one after the other; `pooled` in worker processes or on a
 Beam runner. Both skip the shards that an interrupted run has finished and return the facts of every
-shard, in order. A stage keeps its other temporary files in `Writer.scratch(name)`.
+shard, in order. In a stage that several processes divide among them, each writes some of the shards
+and returns when all are complete (`dividing.py`); those whose writer does not `joins` the artefact
+end there. A stage keeps its other temporary files in `Writer.scratch(name)`.
 """
 
 from __future__ import annotations
@@ -13,14 +15,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qac_jax.artifacts import SCRATCH, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.fields import option
-from qac_jax.pipeline import engine
+from qac_jax.pipeline import dividing, engine
 from qac_jax.progress import Bar
 
-
-# Folder in an unfinished artefact: shards of processes other than process 0.
-HOSTS = f"{SCRATCH}/hosts"
 
 # Facts of a shard, as JSON; "sha256", if present, becomes the hash of the file.
 Facts = dict[str, Any]
@@ -73,8 +72,20 @@ def sharded(
     `ahead` prepares a shard, such as its tokens, in a thread during the work on the previous one.
     `work` may advance the bar itself; the remaining items are counted afterwards.
     """
-    left = [shard for shard in shards if shard.name not in out.done]
-    bar.skip(sum(shard.items for shard in shards) - sum(shard.items for shard in left))
+    for place, left in enumerate(dividing.team().turns(out, shards)):
+        if place == 0:
+            bar.skip(_items(shards) - _items(left))
+        _work_off(out, left, work, bar, ahead)
+    return [out.facts(shard.name) for shard in shards]
+
+
+def _work_off(
+    out: Writer,
+    left: Sequence[ShardFile],
+    work: Callable[[ShardFile, Any], Mapping[str, Any] | None],
+    bar: Bar,
+    ahead: Callable[[ShardFile], Any],
+) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
         upcoming = [reader.submit(ahead, shard) for shard in left[:1]]
         for place, shard in enumerate(left):
@@ -84,7 +95,10 @@ def sharded(
             facts = dict(work(shard, ready) or {})
             bar.skip(shard.items - (bar.count - before))
             out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-    return [out.facts(shard.name) for shard in shards]
+
+
+def _items(shards: Sequence[ShardFile]) -> int:
+    return sum(shard.items for shard in shards)
 
 
 def pooled(
@@ -102,39 +116,24 @@ def pooled(
     `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
     `records`: the unit of a shard's fact "records", shown by the bar.
     """
-    left = [shard for shard in shards if shard.name not in out.done or not is_done(shard)]
-    skipped = [shard for shard in shards if shard not in left]
-    bar.skip(sum(shard.items for shard in skipped))
-    total = sum(out.facts(shard.name)["records"] for shard in skipped) if records else 0
-    answers = engine.run(
-        function,
-        [shard.job for shard in left],
-        workers=workers.workers,
-        runner=workers.runner,
-        runner_options=workers.runner_options,
-        scratch=os.path.abspath(out.scratch("workers")),
-    )
-    for shard, answer in zip(left, answers, strict=True):
-        facts = dict(answer)
-        out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-        total += facts.get("records", 0)
-        bar.advance(shard.items, **({records: total} if records else {}))
+    team, total = dividing.team(), 0
+    for place, left in enumerate(team.turns(out, shards, is_done)):
+        if place == 0:
+            skipped = [shard for shard in shards if shard not in left]
+            bar.skip(_items(skipped))
+            known = [shard for shard in skipped if shard.name in out.done]
+            total = sum(out.facts(shard.name)["records"] for shard in known) if records else 0
+        answers = engine.run(
+            function,
+            [shard.job for shard in left],
+            workers=workers.workers,
+            runner=workers.runner,
+            runner_options=workers.runner_options,
+            scratch=os.path.abspath(out.scratch(f"workers-{team.number}")),
+        )
+        for shard, answer in zip(left, answers, strict=True):
+            facts = dict(answer)
+            out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
+            total += facts.get("records", 0)
+            bar.advance(shard.items, **({records: total} if records else {}))
     return [out.facts(shard.name) for shard in shards]
-
-
-def writer_of_host(out: Writer, number: int) -> Writer:
-    """Where a process puts its shards: process 0 into the artefact, the others beside it."""
-    return out if number == 0 else Writer(out.path / HOSTS / f"process-{number}", {})
-
-
-def gather_hosts(out: Writer) -> None:
-    """Takes over what all other processes have finished, now or before an interruption."""
-    folder = out.path / HOSTS
-    if not folder.exists():
-        return
-    for place in sorted(folder.iterdir()):
-        theirs = Writer(place, {})
-        for name in sorted(theirs.done - out.done):
-            if (place / name).exists():
-                out.take(theirs, name)
-        place.rmtree()

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Self
 from etils import epath
 
 from qac_jax import artifacts, fields, processes, progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, hosts
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
-from qac_jax.pipeline import following, inputs
+from qac_jax.pipeline import dividing, following, inputs
 from qac_jax.pipeline.inputs import (
     FILE,
     MODEL,
@@ -69,8 +69,10 @@ class Stage:
     # Which inputs go together: `one_of("passages", "queries")`.
     GROUPS: ClassVar[tuple[Group, ...]] = ()
 
-    # Whether all processes of a run over several do the work; otherwise the others wait.
+    # What the processes of a run over several do: all compute each step together (SHARED), or each
+    # writes some of the shards (DIVIDED); otherwise process 0 works and the others wait.
     SHARED: ClassVar[bool] = False
+    DIVIDED: ClassVar[bool] = False
 
     seed: int = option(0, "seed of everything random in this stage")
 
@@ -173,11 +175,11 @@ def execute(
             if not replace:
                 raise
             progress.say(f"{verb}: made again, since {damage}")
-    place = stage.place()
+    place = dividing.placed(stage.place()) if stage.DIVIDED else stage.place()
     if place.number:
-        return _follow(stage, opened, out, key)
+        return _follow(stage, opened, out, key, place)
     began = time.monotonic()
-    with interruptible(), following.announced(out, place):
+    with interruptible(), following.announced(out, place, key) as beats:
         with artifacts.create(
             out,
             kind=stage.KIND,
@@ -189,7 +191,13 @@ def execute(
             seed=stage.seed,
             replace=replace,
         ) as writer:
-            stage.run(opened, writer)
+            if stage.DIVIDED:
+                hosts.gather(writer)
+                with dividing.joined(out, place, beats) as team:
+                    team.begin()
+                    stage.run(opened, writer)
+            else:
+                stage.run(opened, writer)
             writer.info["seconds"] = round(time.monotonic() - began, 3)
             writer.info["peak_resident_bytes"] = _peak_bytes()
             if documentation:
@@ -202,10 +210,13 @@ def execute(
     return artifact
 
 
-def _follow(stage: Stage, opened: Inputs, out: epath.PathLike, key: str) -> Artifact:
-    """Shares the work of process 0, if the stage is SHARED, and opens its artefact."""
+def _follow(stage: Stage, opened: Inputs, out: epath.PathLike, key: str, place: Place) -> Artifact:
+    """Does its part of a stage that several processes share, and opens the artefact."""
     with interruptible():
-        if stage.SHARED:
+        if stage.DIVIDED:
+            with contextlib.suppress(dividing.Finished), dividing.follower(out, place, key) as own:
+                stage.run(opened, own)
+        elif stage.SHARED:
             stage.run(opened, Writer(epath.Path(out), {}))
         record = following.wait(out)
     if record["key"] != key:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from qac_jax.retrieval.vectors import Vectors
 
 KINDS = (index.KIND, bm25.KIND, hybrid.KIND)
 
-# Queries whose rankings are in memory at a time while a run is written.
-_TOGETHER = 4096
+# Queries whose rankings are in memory at a time while a run is written: a file of a run in pieces.
+TOGETHER = 1024
 _SNIPPET = 240
 
 
@@ -60,15 +61,40 @@ class ExactSearch(Searchable):
         return self._exact.search(self._encoder.encode(list(questions), "query"), k)
 
 
-def write_run(
-    file: IO[str], index: Searchable, queries: Mapping[str, str], k: int
-) -> Iterator[int]:
-    """Searches and writes a TREC run piece by piece; yields the number of queries of each."""
-    names = list(queries)
-    for start in range(0, len(names), _TOGETHER):
-        piece = {name: queries[name] for name in names[start : start + _TOGETHER]}
-        runs.write_lines(file, index.run(piece, k))
-        yield len(piece)
+@dataclasses.dataclass(frozen=True)
+class Searching:
+    """An index, queries and how many passages of each are wanted. Make it with `of`."""
+
+    index: Searchable
+    queries: Mapping[str, str]
+    k: int
+
+    @classmethod
+    def of(
+        cls,
+        index: str | os.PathLike[str],
+        queries: str | os.PathLike[str],
+        k: int,
+        encoder: str = "",
+    ) -> Searching:
+        """All queries of a file."""
+        if k < 1:
+            raise UserError(f"k={k}; expected at least one passage a query")
+        opened = open_index(index, encoder)
+        texts = {query.id: query.text for query in read_queries(queries)}
+        if not texts:
+            raise UserError(f"{queries} holds no queries; give a file of them")
+        return cls(opened, texts, k)
+
+    def pieces(self) -> list[list[str]]:
+        """The ids of the queries that are searched together."""
+        names = list(self.queries)
+        return [names[i : i + TOGETHER] for i in range(0, len(names), TOGETHER)]
+
+    def write(self, file: IO[str], piece: Sequence[str]) -> None:
+        """Searches, and writes the lines of a TREC run."""
+        texts = {name: self.queries[name] for name in piece}
+        runs.write_lines(file, self.index.run(texts, self.k))
 
 
 def search_file(
@@ -79,16 +105,12 @@ def search_file(
     encoder: str = "",
 ) -> int:
     """Writes the run of all queries of a file; returns the number of queries."""
-    if k < 1:
-        raise UserError(f"k={k}; expected at least one passage a query")
-    opened = open_index(index, encoder)
-    texts = {query.id: query.text for query in read_queries(queries)}
-    if not texts:
-        raise UserError(f"{queries} holds no queries; give a file of them")
-    with progress.Bar("search", total=len(texts), unit="queries") as bar:
-        for count in write_run(file, opened, texts, k):
-            bar.advance(count)
-    return len(texts)
+    searching = Searching.of(index, queries, k, encoder)
+    with progress.Bar("search", total=len(searching.queries), unit="queries") as bar:
+        for piece in searching.pieces():
+            searching.write(file, piece)
+            bar.advance(len(piece))
+    return len(searching.queries)
 
 
 def shown(question: str, hits: Sequence[Hit]) -> str:

@@ -15,9 +15,9 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
-from qac_jax.pipeline import sharding
+from qac_jax.pipeline import dividing
 from qac_jax.pipeline.settings import Hosts
-from qac_jax.pipeline.sharding import ShardFile, sharded, writer_of_host
+from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
 from qac_jax.processes import Place
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embed(Stage):
-    """Encodes passages or queries with a dual encoder, on all devices of all processes."""
+    """Encodes passages or queries with a dual encoder, on all devices of all hosts."""
 
     VERB: ClassVar[str] = "embed"
     KIND: ClassVar[str] = "vectors"
     VERSION: ClassVar[int] = 2
-    SHARED: ClassVar[bool] = True
+    DIVIDED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
         "qac embed --encoder out/retriever --passages corpus.jsonl --out out/vectors"
     )
@@ -78,26 +78,14 @@ class Embed(Stage):
         return {"texts": inputs.get("passages", {}).get("count"), "stored as": self.dtype}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        import jax
-
         from qac_jax import artifacts
-        from qac_jax.training import distributed
 
-        distributed.start(self.place())
-        first = distributed.is_first()
-        if first:
-            sharding.gather_hosts(out)
-            self._texts(inputs, out)
-        distributed.barrier("texts")
-        if not first:
-            out = Writer(out.path, {})  # including what process 0 has written
+        dividing.once("texts", lambda: self._texts(inputs, out))
         texts = artifacts.load(self._texts_folder(inputs, out), "passages")
         encoder = self.load(inputs.path("encoder"))
         work = _Work(texts, encoder, self._side(), self.titles, self.shard_rows)
-        self._encode(work, out, jax.process_index(), jax.process_count())
-        distributed.barrier("encoded")
-        if first:
-            sharding.gather_hosts(out)
+        self._encode(work, out)
+        if out.joins:
             self._finish(work, out, inputs.path("encoder"))
 
     def load(self, place: epath.PathLike) -> Encoder:
@@ -131,28 +119,24 @@ class Embed(Stage):
                 return artifact.path
         return out.path / vectors.TEXTS
 
-    def _encode(self, work: _Work, out: Writer, number: int, processes: int) -> None:
-        """Encodes the missing shards of this process."""
+    def _encode(self, work: _Work, out: Writer) -> None:
         from qac_jax.retrieval import vectors
 
         shards = [
             ShardFile(vectors.shard_name(index, work.shards), work.size(index), index)
-            for index in range(number, work.shards, processes)
+            for index in range(work.shards)
         ]
-        mine = writer_of_host(out, number)
 
         def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
             encoded = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
             # The vectors come last, so that a shard with vectors is complete.
-            with mine.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
+            with out.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
                 np.save(os.fspath(path), np.array([len(row) for row in tokens], np.int32))
-            with mine.part(shard.name).open("wb") as file:
+            with out.part(shard.name).open("wb") as file:
                 np.save(file, encoded.astype(self.dtype))
 
-        left = [shard for shard in shards if shard.name not in out.done]
-        with progress.Bar("embed", total=sum(s.items for s in shards), unit="texts") as bar:
-            bar.skip(sum(shard.items for shard in shards if shard not in left))
-            sharded(mine, left, encode, bar, ahead=lambda shard: work.tokens(shard.job))
+        with progress.Bar("embed", total=len(work.texts), unit="texts") as bar:
+            sharded(out, shards, encode, bar, ahead=lambda shard: work.tokens(shard.job))
 
     def _finish(self, work: _Work, out: Writer, model: epath.Path) -> None:
         from qac_jax.inference.encoder import memory

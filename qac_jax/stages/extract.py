@@ -12,9 +12,11 @@ from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, LikelihoodOptions
-from qac_jax.pipeline import sharding
+from qac_jax.pipeline import dividing, sharding
+from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
+from qac_jax.processes import Place
 from qac_jax.queries import extraction
 from qac_jax.queries.contexts import PARTS, shown
 from qac_jax.queries.extraction import Extraction, Job, SpanSampling
@@ -42,6 +44,7 @@ class Extract(Stage):
     VERB: ClassVar[str] = "extract"
     KIND: ClassVar[str] = "contexts"
     VERSION: ClassVar[int] = 2
+    DIVIDED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
         "qac extract --passages out/passages --method bm25 --keep 16 --out out/contexts"
     )
@@ -89,6 +92,10 @@ class Extract(Stage):
     shard_passages: int = option(0, "passages per file (0: 8192, or an eighth of a small corpus)")
     inference: Inference = fields.part(Inference)
     pool: Workers = fields.part(Workers)
+    hosts: Hosts = fields.part(Hosts)
+
+    def place(self) -> Place:
+        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
@@ -117,6 +124,8 @@ class Extract(Stage):
         pieces = sharding.cut(len(passages), size) if len(passages) else []
         jobs = self._jobs(inputs, out, passages, pieces)
         made = self._write(jobs, out, self._salience(inputs))
+        if not out.joins:
+            return
         write_offsets(out, _FILES, len(jobs))
         out.info.update(
             method=self.method,
@@ -182,27 +191,32 @@ class Extract(Stage):
         target = os.path.abspath(out.path / _STATISTICS)
         if _STATISTICS in out.done:
             return target
-        if self.statistics:
-            shutil.copyfile(inputs.artifact("statistics").file(_STATISTICS), target)
-        else:
-            counts = Writer(out.scratch("counts"), {})
-            shards = [
-                ShardFile(
-                    f"{number}.json",
-                    stop - start,
-                    extraction.CountJob(
-                        passages, start, stop, os.path.abspath(counts.part(f"{number}.json"))
-                    ),
-                )
-                for number, (start, stop) in enumerate(pieces)
-            ]
+        counts = out.inner("counts")
+        shards = [
+            ShardFile(
+                f"{number}.json",
+                stop - start,
+                extraction.CountJob(
+                    passages, start, stop, os.path.abspath(counts.part(f"{number}.json"))
+                ),
+            )
+            for number, (start, stop) in enumerate(pieces)
+        ]
+        if not self.statistics:
             with progress.Bar("count words", total=len(passages), unit="passages") as bar:
                 pooled(counts, shards, extraction.count_words, self.pool, bar)
-            total = Statistics()
-            for shard in shards:
-                total.add(Statistics.load(os.fspath(counts.path / shard.name)))
-            total.save(target)
-        out.adopt(_STATISTICS)
+
+        def join() -> None:
+            if self.statistics:
+                shutil.copyfile(inputs.artifact("statistics").file(_STATISTICS), target)
+            else:
+                total = Statistics()
+                for shard in shards:
+                    total.add(Statistics.load(os.fspath(counts.path / shard.name)))
+                total.save(target)
+            out.adopt(_STATISTICS)
+
+        dividing.once("statistics", join)
         return target
 
     def _write(

@@ -12,8 +12,11 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
+from qac_jax.pipeline import dividing
+from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, together
+from qac_jax.processes import Place
 from qac_jax.queries import contexts, prompts
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
@@ -39,6 +42,7 @@ class Generate(Stage):
     VERB: ClassVar[str] = "generate"
     KIND: ClassVar[str] = "contexts"
     VERSION: ClassVar[int] = 2
+    DIVIDED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
         "qac generate --passages out/passages --generator models/doc2query-t5-base --samples 5 "
         "--out out/contexts"
@@ -97,6 +101,10 @@ class Generate(Stage):
 
     shard_passages: int = option(0, "passages per file (0: 1024; 8192 from a million passages on)")
     inference: Inference = fields.part(Inference)
+    hosts: Hosts = fields.part(Hosts)
+
+    def place(self) -> Place:
+        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
@@ -149,6 +157,8 @@ class Generate(Stage):
                 return {**write_lines(out.part(shard.name), records), **facts}
 
             made = sharded(out, shards, write, bar)
+        if not out.joins:
+            return
         info, sentence = writing.summed(made)
         out.info.update(info)
         progress.say(f"generate: {sentence}")
@@ -184,7 +194,11 @@ class Generate(Stage):
                     "generate: specific is not applied, as it needs the queries' generator"
                 )
             spool = writing.Spool(out.scratch("imports"), size)
-            spool.fill(inputs.text("imported"), passages, self.origin or "imported", self.skip_bad)
+            origin = self.origin or "imported"
+            dividing.once(
+                "imports",
+                lambda: spool.fill(inputs.text("imported"), passages, origin, self.skip_bad),
+            )
             return writing.Import(passages, selection, spool)
         from qac_jax.inference.generator import Generator
 

@@ -10,6 +10,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
+from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import (
     FILE,
@@ -22,6 +23,7 @@ from qac_jax.pipeline.stage import (
     option,
     part,
 )
+from qac_jax.processes import Place
 from qac_jax.retrieval.settings import Labelling
 
 
@@ -46,6 +48,7 @@ class Label(Stage):
     VERB: ClassVar[str] = "label"
     KIND: ClassVar[str] = "negatives"
     VERSION: ClassVar[int] = 2
+    DIVIDED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
         "qac label --candidates run.trec --queries queries.tsv --passages out/passages "
         "--teacher out/teacher --out out/labels"
@@ -100,6 +103,10 @@ class Label(Stage):
     seed: int = option(111, "seed of drawing negatives")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
+    hosts: Hosts = part(Hosts)
+
+    def place(self) -> Place:
+        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -139,6 +146,8 @@ class Label(Stage):
                 return {**facts, **written}
 
             made = sharded(out, shards, label, bar)
+        if not out.joins:
+            return
         write_offsets(out, _FILES, len(shards))
         out.info.update(run_labels.summed(made, removed, judged=bool(self.truth)))
         counts = out.info["counts"]

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
+from qac_jax.processes import Place
 from qac_jax.retrieval.settings import Mining
 
 
@@ -34,6 +36,7 @@ class Mine(Stage):
     VERB: ClassVar[str] = "mine"
     KIND: ClassVar[str] = "negatives"
     VERSION: ClassVar[int] = 2
+    DIVIDED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = (
         "qac mine --index out/index --passages out/passages --queries queries.jsonl "
         "--qrels qrels/train.tsv --out out/negatives"
@@ -62,6 +65,10 @@ class Mine(Stage):
     )
     mining: Mining = part(Mining)
     seed: int = option(42, "seed of drawing negatives")
+    hosts: Hosts = part(Hosts)
+
+    def place(self) -> Place:
+        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("contexts", {}).get("count")
@@ -109,6 +116,8 @@ class Mine(Stage):
                 lambda shard, _: write_lines(out.part(shard.name), mined(shard.job)),
                 bar,
             )
+        if not out.joins:
+            return
         write_offsets(out, _FILES, len(shards))
         out.info["systems"] = {
             name: {"path": str(s.artifact.path), "identity": s.artifact.identity}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
+from qac_jax.pipeline import dividing
+from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
+from qac_jax.processes import Place
 
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ class Search(Stage):
     VERB: ClassVar[str] = "search"
     KIND: ClassVar[str] = "run"
     VERSION: ClassVar[int] = 3
+    DIVIDED: ClassVar[bool] = True
     EXAMPLE: ClassVar[str] = 'qac search --index out/index "how do plants grow?"'
 
     GROUPS = (one_of("index", "candidates"),)
@@ -75,6 +80,10 @@ class Search(Stage):
     )
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
+    hosts: Hosts = part(Hosts)
+
+    def place(self) -> Place:
+        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -94,11 +103,14 @@ class Search(Stage):
         if "index" in inputs and (known := approximation(inputs.artifact("index"))) is not None:
             out.info["approximate"] = known
         if not self.reranker:
-            with out.open(RUN) as file:
-                out.count = self._search(file, inputs)
+            searched = out.inner("search")
+            pieces = self._search(inputs, searched)
+            out.count = sum(piece.items for piece in pieces)
+            if out.joins:
+                _join(out, searched, pieces)
             return
-        work = Writer(out.scratch("rerank"), {})
-        reranking = self._candidates(inputs, work)
+        work = out.inner("rerank")
+        reranking = self._candidates(inputs, out, work)
         pieces = [
             ShardFile(f"piece-{number:06d}.trec", len(names), names)
             for number, names in enumerate(reranking.pieces())
@@ -111,21 +123,33 @@ class Search(Stage):
 
         with progress.Bar("rerank", total=len(reranking.run), unit="queries") as bar:
             sharded(work, pieces, rerank, bar)
-        with out.open(RUN, "wb") as file:
-            for piece in pieces:
-                with (work.path / piece.name).open("rb") as part:
-                    shutil.copyfileobj(part, file)
+        if out.joins:
+            _join(out, work, pieces)
         out.count = len(reranking.run)
 
-    def _search(self, file: Any, inputs: Inputs) -> int:
-        from qac_jax.retrieval.search import search_file
+    def _search(self, inputs: Inputs, work: Writer) -> list[ShardFile]:
+        """The run of the index, in pieces of some queries each."""
+        from qac_jax.retrieval.search import Searching
 
-        return search_file(file, inputs.path("index"), self.queries, self.k, self.encoder)
+        searching = Searching.of(inputs.path("index"), self.queries, self.k, self.encoder)
+        pieces = [
+            ShardFile(f"search-{number:06d}.trec", len(names), names)
+            for number, names in enumerate(searching.pieces())
+        ]
+
+        def search(piece: ShardFile, _: None) -> None:
+            lines = io.StringIO()
+            searching.write(lines, piece.job)
+            work.part(piece.name).write_bytes(lines.getvalue().encode())
+
+        with progress.Bar("search", total=len(searching.queries), unit="queries") as bar:
+            sharded(work, pieces, search, bar)
+        return pieces
 
     def _depth(self) -> int:
         return min(self.rerank_depth or self.k, self.k)
 
-    def _candidates(self, inputs: Inputs, work: Writer) -> Reranking:
+    def _candidates(self, inputs: Inputs, out: Writer, work: Writer) -> Reranking:
         """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
         from qac_jax.formats.runs import run_files
         from qac_jax.retrieval.reranking import Reranking
@@ -134,8 +158,9 @@ class Search(Stage):
             (run,) = run_files(inputs.path("candidates")).values()
         else:
             if RUN not in work.done:
-                with work.open(RUN) as file:
-                    self._search(file, inputs)
+                searched = out.inner("search")
+                pieces = self._search(inputs, searched)
+                dividing.once("candidates", lambda: _join(work, searched, pieces))
             run = os.fspath(work.path / RUN)
         return Reranking.read(
             run,
@@ -155,6 +180,14 @@ class Search(Stage):
         if artifact is not None:
             return reranking.passage_texts([artifact])
         return reranking.texts_of(inputs.artifact("index"))
+
+
+def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:
+    """One run of its pieces."""
+    with out.open(RUN, "wb") as file:
+        for piece in pieces:
+            with (work.path / piece.name).open("rb") as part:
+                shutil.copyfileobj(part, file)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

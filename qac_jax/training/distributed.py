@@ -5,12 +5,18 @@ from __future__ import annotations
 import jax
 from jax.experimental import multihost_utils
 
+from qac_jax.errors import UserError
 from qac_jax.processes import Place
 from qac_jax.progress import say
 
 
 def start(place: Place) -> None:
     """Joins the other processes of this run, if there are any."""
+    if place.launcher == "numbered":
+        raise UserError(
+            f"{place.count} processes that compute together need to find one another; give "
+            "--coordinator HOST:PORT of process 0 too (or QAC_COORDINATOR)"
+        )
     if place.launcher and not jax.distributed.is_initialized():
         # CPU devices of several processes reduce over gloo; other devices ignore it.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

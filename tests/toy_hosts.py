@@ -1,0 +1,44 @@
+"""A stage on several hosts: here threads, since they only meet in files."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qac_jax.pipeline import dividing, following, stage
+from qac_jax.pipeline.stage import Stage
+
+
+def be_impatient(monkeypatch: pytest.MonkeyPatch, patience: float = 0.6) -> None:
+    """Heartbeats and polls in quick succession."""
+    monkeypatch.setattr(following, "BEAT", 0.02)
+    monkeypatch.setattr(following, "PATIENCE", patience)
+    monkeypatch.setattr(following, "_POLL", 0.02)
+    monkeypatch.setattr(dividing, "_POLL", 0.02)
+
+
+def execute(stage_of: Callable[[int], Stage], out: Path, numbers: Iterable[int]) -> list[Any]:
+    """What each process returns or raises."""
+    ends: list[Any] = []
+
+    def run(number: int) -> None:
+        try:
+            ends.append(stage.execute(stage_of(number), out))
+        except BaseException as error:
+            ends.append(error)
+
+    threads = [
+        threading.Thread(target=contextvars.Context().run, args=(run, number), daemon=True)
+        for number in numbers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    return ends
