@@ -7,12 +7,14 @@ There is one order, trec_eval's: scores descending, equal scores by id descendin
 equal when they are so in single precision, which is all that trec_eval keeps. The rank column of
 a file orders nothing; it must hold numbers, so that columns in the wrong order are noticed.
 
-`read_run` holds a whole run; `stream_run` reads one query at a time from a file whose lines are
-grouped by query, and tolerates bad lines where a stage allows them.
+`read_run` holds a run, cut while it is read; `run_file.RunFile` holds where each query begins;
+`stream_run` reads one query at a time from a file whose lines are grouped by query, and tolerates
+bad lines where a stage allows them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -29,6 +31,7 @@ from qac_jax.formats.identities import IdSet
 
 
 TAG = "qac_jax"
+EMPTY = "no line in it; expected a run of one passage a line"
 
 
 class Ranking(NamedTuple):
@@ -68,29 +71,32 @@ def ranked(ids: Sequence[str], scores: Sequence[float] | np.ndarray) -> Ranking:
 def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
     """A file of six columns (TREC: query, Q0, passage, rank, score, tag), four (query, passage,
     rank, score) or three (MS MARCO: query, passage, rank); plain or compressed.
+
+    With `depth` only the first passages of a query are held, beside the lines of one query that
+    stand together.
     """
     path = os.fspath(path)
-    ids: dict[str, list[str]] = {}
-    scores: dict[str, list[float]] = {}
+    run: Run = {}
     # Many queries retrieve the same passage: ids are kept once.
-    known: dict[bytes, str] = {}
-    for number, query, passage, score in _lines(path):
-        if (name := known.get(query)) is None:
-            name = known[query] = _decoded(query, path, number)
-        if (text := known.get(passage)) is None:
-            text = known[passage] = _decoded(passage, path, number)
-        if name not in ids:
-            ids[name], scores[name] = [], []
-        ids[name].append(text)
-        scores[name].append(score)
-    if not ids:
-        raise DataError("no line in it; expected a run of one passage a line", file=path)
-    run = {}
-    for name in ids:
-        if len(set(ids[name])) < len(ids[name]):
-            raise _repeated(path, name)
-        ranking = ranked(ids[name], scores.pop(name))
-        run[name] = ranking if depth is None else ranking.top(depth)
+    known: dict[str, str] = {}
+    for key, rows in itertools.groupby(lines_of(path), key=itemgetter(1)):
+        ids: list[str] = []
+        scores: list[float] = []
+        for number, _, passage, score in rows:
+            if not ids:
+                name = decoded(key, path, number)
+            ids.append(decoded(passage, path, number))
+            scores.append(score)
+        if name in run:  # its lines do not stand together
+            ids += run[name].ids
+            scores += run[name].scores.tolist()
+        if len(set(ids)) < len(ids):
+            raise repeated(path, name)
+        ranking = ranked(ids, scores)
+        ranking = ranking if depth is None else ranking.top(depth)
+        run[name] = Ranking(tuple(known.setdefault(i, i) for i in ranking.ids), ranking.scores)
+    if not run:
+        raise DataError(EMPTY, file=path)
     return run
 
 
@@ -101,13 +107,13 @@ def stream_run(
 
     The lines of a query must stand together; the files follow one another as if they were one.
     """
-    rows = ((os.fspath(path), *row) for path in paths for row in _lines(os.fspath(path), bad))
+    rows = ((os.fspath(path), *row) for path in paths for row in lines_of(os.fspath(path), bad))
     finished = IdSet()
     for key, group in itertools.groupby(rows, key=lambda row: row[2]):
         scores: dict[str, float] = {}
         for path, number, _, passage, score in group:
             try:
-                query, name = _decoded(key, path, number), _decoded(passage, path, number)
+                query, name = decoded(key, path, number), decoded(passage, path, number)
             except DataError as error:
                 bad.add(error.message, Place(path, number))
                 continue
@@ -187,15 +193,22 @@ def _folder_stem(path: str) -> str:
     return f"{folder}/{os.path.basename(path).rsplit('.', 1)[0]}"
 
 
-def _lines(path: str, bad: BadLines | None = None) -> Iterator[tuple[int, bytes, bytes, float]]:
+def lines_of(
+    path: str,
+    bad: BadLines | None = None,
+    *,
+    lines: Iterable[bytes] | None = None,
+    first: int = 1,
+) -> Iterator[tuple[int, bytes, bytes, float]]:
     """(line number, query, passage, score); millions of lines, so nothing is done twice.
 
-    Without `bad` the first bad line is an error.
+    Without `bad` the first bad line is an error. `lines`: those of a part of the file, from line
+    number `first` on.
     """
     width, sign = 0, 1
     pick = itemgetter(0, 0, 0, 0)
-    with open_bytes(path) as file:
-        for number, raw in enumerate(bare_lines(file, path), 1):
+    with open_bytes(path) if lines is None else contextlib.nullcontext() as file:
+        for number, raw in enumerate(bare_lines(file, path) if file else lines or (), first):
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
             fields = raw.rstrip(b"\r").split(b"\t") if b"\t" in raw else raw.split()
@@ -245,7 +258,7 @@ def _no_number(score: bytes, rank: bytes) -> str:
     return f"the score {score.decode(errors='replace')!r} is not a number"
 
 
-def _decoded(name: bytes, path: str, line: int) -> str:
+def decoded(name: bytes, path: str, line: int) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError as error:
@@ -261,11 +274,11 @@ def _wrong_width(fields: Sequence[bytes], width: int) -> str:
     )
 
 
-def _repeated(path: str, query: str) -> DataError:
+def repeated(path: str, query: str) -> DataError:
     """Where a query has a passage for the second time: read again, as this is rare."""
     seen = set()
     line, again = 0, b""
-    for number, name, passage, _ in _lines(path):
+    for number, name, passage, _ in lines_of(path):
         if name.decode() == query:
             if passage in seen:
                 line, again = number, passage

@@ -12,6 +12,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
+from qac_jax.formats.run_file import open_run
 from qac_jax.formats.runs import Ranking, Run
 from qac_jax.inference.reranker import Reranker, Texts, rerank
 from qac_jax.inference.settings import Inference, RerankerOptions
@@ -49,11 +50,11 @@ class Reranking:
         inference: Inference,
     ) -> Reranking:
         """The first `k` passages of a run file, and the texts of its queries."""
-        rankings = runs.read_run(run, k)
+        rankings = open_run(run, k)
         texts_of_queries = {
             query.id: query.text for query in read_queries(queries) if query.id in rankings
         }
-        if absent := rankings.keys() - texts_of_queries.keys():
+        if absent := [name for name in rankings if name not in texts_of_queries]:
             raise UserError(
                 f"{len(absent)} queries of the run have no text in {queries}, such as "
                 f"{min(absent)!r}; give the queries that were searched with"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
-from qac_jax.formats.runs import Run
+from qac_jax.formats.runs import Ranking
 from qac_jax.inference.reranker import Reranker
 from qac_jax.retrieval.labelling import Accuracy, Candidates, Labeller, lines_of, plain, shares
 from qac_jax.retrieval.settings import Labelling
@@ -33,8 +33,8 @@ class RunLabels:
     rule: Labelling
     seed: int
     pairs: bool  # one positive and one negative a record
-    run: Run
-    scores: Run | None
+    run: Mapping[str, Ranking]
+    scores: Mapping[str, Ranking] | None
     reranker: Reranker | None
     passages: Records
     judged: Judgements
@@ -152,7 +152,7 @@ def questions(path: str) -> dict[str, tuple[str, ...]]:
 
 
 def queries_to_label(
-    queries: str, run: Run, exclude: Sequence[str | os.PathLike[str]]
+    queries: str, run: Collection[str], exclude: Sequence[str | os.PathLike[str]]
 ) -> tuple[list[Query], Counter[str]]:
     """The queries of the run, without those of test files; and how many are left out, and why."""
     # File by file: DPR's questions are numbered from 0 in each.

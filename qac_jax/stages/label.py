@@ -28,7 +28,7 @@ from qac_jax.retrieval.settings import Labelling
 
 
 if TYPE_CHECKING:
-    from qac_jax.formats.runs import Run
+    from qac_jax.formats.runs import Ranking
     from qac_jax.retrieval.run_labels import RunLabels
 
 
@@ -124,10 +124,11 @@ class Label(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs
         from qac_jax.formats.records import shard_name, write_lines, write_offsets
+        from qac_jax.formats.run_file import open_run
         from qac_jax.retrieval import run_labels
 
         (path,) = runs.run_files(inputs.path("candidates")).values()
-        run = runs.read_run(path, max(self.rule.depth, self.rule.fill))
+        run = open_run(path, max(self.rule.depth, self.rule.fill))
         asked, removed = run_labels.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
@@ -167,17 +168,18 @@ class Label(Stage):
                 text += f"\n{side} that are right: {info['accuracy'][side]:.1%}"
         return text
 
-    def _labels(self, inputs: Inputs, run: Run) -> RunLabels:
+    def _labels(self, inputs: Inputs, run: Mapping[str, Ranking]) -> RunLabels:
         from qac_jax.evaluation import answers
         from qac_jax.formats import runs
         from qac_jax.formats.records import Records
+        from qac_jax.formats.run_file import open_run
         from qac_jax.inference.reranker import Reranker
         from qac_jax.retrieval.run_labels import RunLabels, judgements, questions
 
         scores = reranker = None
         if "scored" in inputs:
             (path,) = runs.run_files(inputs.path("scored")).values()
-            scores = runs.read_run(path)
+            scores = open_run(path)
         elif "teacher" in inputs:
             reranker = Reranker.load(inputs.path("teacher"), self.pairs, self.inference)
         return RunLabels(

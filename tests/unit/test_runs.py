@@ -12,6 +12,7 @@ import pytest
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import runs
 from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.run_file import RunFile, open_run
 from qac_jax.formats.runs import Ranking, ranked, read_run, run_files, write_run
 from qac_jax.retrieval import fusion
 
@@ -200,3 +201,32 @@ def test_fusion_refuses():
     with pytest.raises(UserError, match="expected 0 or more"):
         fusion.reciprocal_rank([{}], k=-1)
     assert runs.TAG == "qac_jax"
+
+
+def test_a_run_on_the_disk_is_the_run(tmp_path):
+    rng = np.random.default_rng(1)
+    names = [f"d{i}" for i in range(9)]
+    run = {f"q {i}": ranked(rng.permutation(names), rng.normal(size=9).round(1)) for i in range(5)}
+    write_run(tmp_path / "run.trec", run)
+    path = tmp_path / "run.trec"
+    path.write_bytes(b"\xef\xbb\xbf\r\n" + path.read_bytes() + b"\n")
+    for depth in (None, 4):
+        whole, opened = read_run(path, depth), open_run(path, depth)
+        assert isinstance(opened, RunFile) and list(opened) == list(whole) and len(opened) == 5
+        for query in reversed(list(whole)):
+            assert query in opened and opened[query].ids == whole[query].ids
+            assert (opened[query].scores == whole[query].scores).all()
+    assert "q 5" not in opened and "q" not in opened
+
+
+def test_what_cannot_stay_on_the_disk_is_read(tmp_path):
+    mixed = _write(tmp_path / "mixed", "q Q0 a 1 3 t", "r Q0 b 1 1 t", "q Q0 c 2 4 t")
+    with gzip.open(tmp_path / "run.gz", "wt") as file:
+        file.write("q Q0 c 1 4 t\n")
+    for path in (mixed, tmp_path / "run.gz"):
+        assert open_run(path, 1)["q"].ids == ("c",)
+    again = _write(tmp_path / "again", "q Q0 a 1 2 t", "q Q0 a 3 0 t")
+    with pytest.raises(DataError, match=r":2: passage 'a' was ranked"):
+        open_run(again)
+    with pytest.raises(DataError, match="no line in it"):
+        open_run(_write(tmp_path / "empty"))
