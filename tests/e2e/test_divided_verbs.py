@@ -79,7 +79,7 @@ def label(road: Road) -> Callable[..., Any]:
 def taught(road: Road) -> Callable[..., Any]:
     teacher = toy_cross_encoder.save_cross_encoder(road.folder / "teacher", labels=2)
     given = {"candidates": road["run"], "passages": road["passages"], "teacher": str(teacher)}
-    rule = {"depth": 6, "positive": 0.5, "negative": 0.5, "max_length": 32}
+    rule = {"depth": 6, "positive": 0.501, "negative": 0.5, "max_length": 32}
     return lambda **host: Label.make(**given, **rule, queries=road.queries, **host)
 
 

@@ -206,7 +206,10 @@ def test_fusion_refuses():
 def test_a_run_on_the_disk_is_the_run(tmp_path):
     rng = np.random.default_rng(1)
     names = [f"d{i}" for i in range(9)]
-    run = {f"q {i}": ranked(rng.permutation(names), rng.normal(size=9).round(1)) for i in range(5)}
+    run = {
+        f"q {i}": ranked(rng.permutation(names).tolist(), rng.normal(size=9).round(1))
+        for i in range(5)
+    }
     write_run(tmp_path / "run.trec", run)
     path = tmp_path / "run.trec"
     path.write_bytes(b"\xef\xbb\xbf\r\n" + path.read_bytes() + b"\n")
