@@ -61,17 +61,18 @@ _MODEL, _TEXTS, _VECTORS, _INDEX = "model", "texts", "vectors", "index"
 class Retriever:
     """Encodes texts and retrieves the top passages for a query.
 
-    >>> from qac_jax import Retriever
-    >>> retriever = Retriever.load(folder)
-    >>> retriever.encode(["Bees make honey.", "Granite is a hard stone."]).shape
-    (2, 32)
-    >>> retriever = retriever.index(["Bees make honey.", "Granite is a hard stone."])
-    >>> hit = retriever.search("Bees make honey.", k=1)[0]
-    >>> hit.id, hit.text
-    ('0', 'Bees make honey.')
-    >>> retriever.save(out)
-    >>> [hit.id for hit in Retriever.load(out).search("Granite is a hard stone.", k=2)]
-    ['1', '0']
+    Examples:
+        >>> from qac_jax import Retriever
+        >>> retriever = Retriever.load(folder)
+        >>> retriever.encode(["Bees make honey.", "Granite is a hard stone."]).shape
+        (2, 32)
+        >>> retriever = retriever.index(["Bees make honey.", "Granite is a hard stone."])
+        >>> hit = retriever.search("Bees make honey.", k=1)[0]
+        >>> hit.id, hit.text
+        ('0', 'Bees make honey.')
+        >>> retriever.save(out)
+        >>> [hit.id for hit in Retriever.load(out).search("Granite is a hard stone.", k=2)]
+        ['1', '0']
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """Names of measures as ir_measures (MacAvaney et al. 2022) writes them, and ours.
 
->>> ours("nDCG@10"), ours("AP(rel=2)@100", level=2), ours("mrr@10")
-('ndcg@10', 'map@100', 'mrr@10')
->>> theirs("ndcg@10"), theirs("recall@100", level=2), theirs("capped_recall@100")
-('nDCG@10', 'R(rel=2)@100', 'capped_recall@100')
+Examples:
+    >>> ours("nDCG@10"), ours("AP(rel=2)@100", level=2), ours("mrr@10")
+    ('ndcg@10', 'map@100', 'mrr@10')
+    >>> theirs("ndcg@10"), theirs("recall@100", level=2), theirs("capped_recall@100")
+    ('nDCG@10', 'R(rel=2)@100', 'capped_recall@100')
 
 The measures themselves are the same: both take trec_eval's. In ir_measures every measure has a
 lowest relevant grade of its own, here one evaluation has one (`level`).

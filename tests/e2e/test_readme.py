@@ -1,4 +1,5 @@
-"""Every command of the README runs as it stands, in its order, on a small folder of documents."""
+"""Every command of the README, and of pages that go on from it, runs as it stands and in its order
+on a small folder of documents."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from qac_jax import cli
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Pages whose commands go on where the README's end.
+PAGES = ("docs/objectives.md", "docs/sharing.md")
 
 # Fences marked so need other hardware, the network or minutes: the demo and CI run them.
 ELSEWHERE = "elsewhere"
@@ -26,10 +29,10 @@ ELSEWHERE = "elsewhere"
 _A_FORM = re.compile(r"…|\b[A-Z][A-Z0-9_]{2,}\b(?!=)|\bFILE\b|\bO\b")
 
 
-def commands() -> Iterator[str]:
+def commands(page: str) -> Iterator[str]:
     """The commands of fences and of table cells, in the order of the page."""
     pattern = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```|`(qac [^`]*)`", re.M | re.S)
-    for found in pattern.finditer(README):
+    for found in pattern.finditer(page):
         language, marks, fenced, inline = found.groups()
         if inline:
             yield inline
@@ -43,7 +46,12 @@ def is_form(command: str) -> bool:
     return bool(_A_FORM.search(bare)) or named_only
 
 
-COMMANDS = [command for command in commands() if not is_form(command)]
+COMMANDS = [
+    command
+    for page in (README, *((ROOT / name).read_text(encoding="utf-8") for name in PAGES))
+    for command in commands(page)
+    if not is_form(command)
+]
 
 
 def test_the_page_has_its_commands() -> None:
