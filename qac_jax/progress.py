@@ -13,13 +13,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from etils import epath
-
-from qac_jax.errors import UserError
 
 
 _BAR_WIDTH = 24
@@ -198,21 +196,21 @@ def _size(stream: IO[str]) -> dict[str, Any]:
     return {"dynamic_ncols": True} if known else {"ncols": 120, "nrows": 20}
 
 
+class Mirror(Protocol):
+    """What also gets the figures of `metrics.jsonl`."""
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Metrics:
-    """`metrics.jsonl`, one object a line; mirrored to TensorBoard or Weights & Biases on request.
+    """`metrics.jsonl`, one object a line, and its mirrors (TensorBoard and the like)."""
 
-    QAC_TENSORBOARD names the folder of TensorBoard, WANDB_PROJECT the project of Weights & Biases;
-    each needs its package.
-    """
-
-    def __init__(self, path: epath.PathLike, *, run_name: str = "", append: bool = True):
-        self.path = epath.Path(path)
-        self._tensorboard: Any = None
-        self._wandb: Any = None
-        if folder := os.environ.get("QAC_TENSORBOARD"):
-            self._tensorboard = _tensorboard_writer(os.path.join(folder, run_name))
-        if project := os.environ.get("WANDB_PROJECT"):
-            self._wandb = _wandb_run(project, run_name)
+    def __init__(
+        self, path: epath.PathLike, *, mirrors: Sequence[Mirror] = (), append: bool = True
+    ):
+        self.path, self._mirrors = epath.Path(path), mirrors
         self._file = self.path.open("a" if append else "w")
 
     def __enter__(self) -> Self:
@@ -226,36 +224,10 @@ class Metrics:
         plain = {name: float(value) for name, value in figures.items()}
         self._file.write(json.dumps({"step": int(step), **plain}) + "\n")
         self._file.flush()
-        if self._tensorboard is not None:
-            for name, value in plain.items():
-                self._tensorboard.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(plain, step=step)
+        for mirror in self._mirrors:
+            mirror.log(int(step), plain)
 
     def close(self) -> None:
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        if self._wandb is not None:
-            self._wandb.finish()
-
-
-def _tensorboard_writer(folder: str) -> Any:
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise UserError(
-            "QAC_TENSORBOARD is set but tensorboardX is missing; pip install tensorboardX, "
-            "or unset it"
-        ) from error
-    return SummaryWriter(folder)
-
-
-def _wandb_run(project: str, name: str) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(
-            "WANDB_PROJECT is set but wandb is missing; pip install wandb, or unset it"
-        ) from error
-    return wandb.init(project=project, name=name or None)
+        for mirror in self._mirrors:
+            mirror.close()

@@ -177,6 +177,7 @@ class Train(Stage):
                 schedule=optimizer.schedule(total),
                 params=initial,
                 pack=self.devices.pack,
+                name=out.path.name,
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():

@@ -6,14 +6,14 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from qac_jax.progress import Metrics, human, human_seconds, say
+from qac_jax.progress import Metrics, Mirror, human, human_seconds, say
 from qac_jax.training import mesh as meshes
 from qac_jax.training import report
 from qac_jax.training.distributed import is_first
@@ -106,9 +106,9 @@ def means(records: list[Mapping[str, Any]]) -> Figures:
     return {name: float(np.mean([figures[name] for figures in records])) for name in records[0]}
 
 
-def metrics_file(path: epath.Path) -> Metrics:
+def metrics_file(path: epath.Path, mirrors: Sequence[Mirror] = ()) -> Metrics:
     """The run's metrics file; processes but the first write to /dev/null."""
-    return Metrics(path if is_first() else epath.Path("/dev/null"), run_name=path.parent.name)
+    return Metrics(path if is_first() else epath.Path("/dev/null"), mirrors=mirrors)
 
 
 def forget_after(path: epath.Path, step: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax.errors import UserError
-from qac_jax.training import interrupt, journal, packing, profiler, report
+from qac_jax.training import interrupt, journal, packing, profiler, report, trackers
 from qac_jax.training import mesh as meshes
 from qac_jax.training.checkpoints import Checkpoints, abstract_like
 from qac_jax.training.feed import Loader
@@ -49,17 +49,20 @@ def train(
     schedule: Callable[[int], Any] | None = None,
     params: Any = None,
     pack: bool = False,
+    name: str = "",
 ) -> State:
     """Trains to the end of the plan, from the last checkpoint in `folder` if there is one.
 
     Returns the state whose parameters are the result: of the last step, or of the best one.
     `params` are initial parameters, `identity` describes the run (see Checkpoints), `pack` leaves
-    padding out. After a signal it saves and raises `interrupt.Saved`.
+    padding out, `name` is what trackers call it. After a signal it saves and raises
+    `interrupt.Saved`.
     """
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     window = profiler.Window.parse(plan.monitoring.profile)
     window.check(plan.total_steps)
+    mirrors = trackers.opened(plan.monitoring, name or folder.name)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
     steps = packing.Steps(engine, lambda engine: compile_step(engine, spec), pack)
@@ -84,12 +87,13 @@ def train(
         data.restore(facts["loader"])
         announce(f"resuming after step {step} of {plan.total_steps}")
     best_one.keep_only(best.step)  # a killed run may have saved later ones
-    journal.forget_after(folder / "metrics.jsonl", step)
+    log = folder / "metrics.jsonl"
+    journal.forget_after(log, step)
 
     since_log: list[Any] = []
     clock = journal.Clock(step)
     recording = False
-    with interrupt.watch() as signals, journal.metrics_file(folder / "metrics.jsonl") as metrics:
+    with interrupt.watch() as signals, journal.metrics_file(log, mirrors) as metrics:
         while step < plan.total_steps:
             if window.last and step == window.first:
                 jax.block_until_ready(state)

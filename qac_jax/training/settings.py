@@ -93,3 +93,9 @@ class Monitoring:
     validation_batches: int = option(0, "batches of a validation (0: all)")
     best: str = option("", "validation metric that chooses the result (default: the last step)")
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
+    tensorboard: str = option(
+        "",
+        "folder for TensorBoard's event files, a run in each of its folders",
+        affects_result=False,
+    )
+    wandb: str = option("", "project of Weights & Biases to log to", affects_result=False)

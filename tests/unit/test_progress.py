@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
 
 import pytest
 
 from qac_jax import hardware, progress
-from qac_jax.errors import UserError
 
 
 class Terminal(io.StringIO):
@@ -55,40 +53,6 @@ def test_metrics_are_lines_that_are_there_at_once(tmp_path):
     with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
         metrics.log(2, {"loss": 1})
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("variable", "package"), [("QAC_TENSORBOARD", "tensorboardX"), ("WANDB_PROJECT", "wandb")]
-)
-def test_a_mirror_that_is_not_installed_says_so(tmp_path, monkeypatch, variable, package):
-    monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(UserError, match=f"pip install {package}"):
-        progress.Metrics(tmp_path / "metrics.jsonl")
-
-
-def test_tensorboard_mirror_is_called_where_it_is_installed(tmp_path, monkeypatch):
-    import types
-
-    seen: list[Any] = []
-
-    class SummaryWriter:
-        def __init__(self, folder):
-            self.folder = folder
-
-        def add_scalar(self, name, value, step):
-            seen.append((name, value, step))
-
-        def close(self):
-            seen.append("closed")
-
-    module = types.ModuleType("tensorboardX")
-    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
-    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", module)
-    monkeypatch.setenv("QAC_TENSORBOARD", str(tmp_path))
-    with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
-        metrics.log(3, {"loss": 1})
-    assert seen == [("loss", 1.0, 3), "closed"]
 
 
 @pytest.mark.parametrize(
