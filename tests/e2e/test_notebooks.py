@@ -1,0 +1,77 @@
+"""The notebooks of launch/colab: stored without outputs, and every cell runs in tiny settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "launch" / "colab"
+NAMES = [
+    "1_tour",
+    "2_own_documents",
+    "3_new_objective",
+    "4_profile",
+    "5_claims",
+]
+_REPOSITORY = re.compile(r"github(?:\.com)?/(\w+/\w+)")
+
+
+def stored(name: str) -> dict[str, Any]:
+    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def sources(name: str) -> list[str]:
+    return ["".join(c["source"]) for c in stored(name)["cells"] if c["cell_type"] == "code"]
+
+
+def test_each_has_its_test() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_stored_without_outputs(name: str) -> None:
+    for cell in stored(name)["cells"]:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+        assert cell["metadata"] == {}
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 20_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_cell_installs_on_colab_only(name: str) -> None:
+    """And from where the README's badge opens the notebook."""
+    first = sources(name)[0]
+    before, _, within = first.partition('if "google.colab" in sys.modules:\n')
+    assert within and all(line.startswith("    ") for line in within.splitlines() if line)
+    assert not re.search(r"^\s*[!%]", before, re.M)
+    (place,) = set(_REPOSITORY.findall(first))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    opened = f"https://colab.research.google.com/github/{place}/blob/main/launch/colab/{name}.ipynb"
+    assert opened in readme
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's packages
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbclient
+    import nbformat
+
+    monkeypatch.setenv("QAC_TINY", "1")
+    monkeypatch.setenv("XLA_FLAGS", "")  # one device
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(tmp_path))))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    where = {"metadata": {"path": str(tmp_path)}}
+    client = nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where)
+    client.execute()
+    shown = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+    if name != "2_own_documents":
+        assert any("image/svg+xml" in output.get("data", {}) for output in shown)
