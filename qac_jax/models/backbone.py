@@ -11,6 +11,7 @@ A backbone is one file of this room with two classes; beside it are a gin file a
 * `build(runtime)` (the network), `stack(runtime, count)` (count layers, called as
   stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), also for heads on top);
 * `table(encoder, model)` and `stack_table(count, prefix)`: the tensor of every parameter;
+* of the layers, that they may be computed without padding (`packs`, see packing.py);
 * where they differ from a BERT's: `max_length`, `token_types`, `embedding_size`, `pooler_rows`,
   `classifier_dropout`, `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `stack_flops`,
   `mlm_flops`, `activation_bytes`, `position_free`.

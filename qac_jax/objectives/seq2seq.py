@@ -51,6 +51,11 @@ class Seq2Seq(Objective):
                 "smoothing of at least 0 and less than 1, and a z_loss of 0 or more"
             )
 
+    @property
+    def packs(self) -> bool:
+        """Inputs are; targets, which the decoder reads, are not."""
+        return True
+
     def with_tokenizer(self, tokenizer: Any) -> Self:
         config = self.model.config
         check_vocabulary(tokenizer.vocab_size, config.vocab_size)
@@ -113,6 +118,7 @@ class Seq2Seq(Objective):
         )
 
     def _flops(self, texts: int, inputs: int, targets: int) -> float:
-        source, target = (flops.Load.padded(texts, length) for length in (inputs, targets))
+        source = flops.Load.padded(texts, inputs, self.runtime.packed)
+        target = flops.Load.padded(texts, targets)
         crossed = float(texts) * inputs * targets
         return self.model.config.flops(source, target, crossed).training()

@@ -134,6 +134,11 @@ class SpanCorruption(Seq2Seq):
             )
         return dataclasses.replace(self, top=rows - 1 if top is None else top)
 
+    @property
+    def packs(self) -> bool:
+        """What is left of a text is only known in the step."""
+        return False
+
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         ids, lengths = batch["tokens"], batch["tokens_length"]
         config = self.model.config

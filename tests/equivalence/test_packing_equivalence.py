@@ -18,11 +18,13 @@ from qac_jax.models import packing as rows
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.packing import plan
+from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives.augtriever import InBatch
 from qac_jax.objectives.cross_encoder import Localized
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.training import mesh as meshes
 from qac_jax.training import packing
 from qac_jax.training.step import Engine, chunk_of
@@ -31,6 +33,9 @@ from qac_jax.training.step import Engine, chunk_of
 LENGTHS = np.array([3, 5, 4, 4, 7, 2, 5, 6], np.int32)
 SIZE, LENGTH, ROOM = len(LENGTHS), 8, 40
 BERT = dataclasses.replace(toy.BERT, num_layers=1)
+TINY_T5 = T5Config(
+    vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_decoder_layers=1, num_heads=2
+)
 
 
 def objective(name: str, dtype: str, **runtime: Any) -> Any:
@@ -39,6 +44,8 @@ def objective(name: str, dtype: str, **runtime: Any) -> Any:
     options = Runtime(dtype=dtype, dropout="hash", **runtime)
     if name == "mlm":
         return Mlm(BERT.build(options), Masking(0.3), toy.VOCABULARY)
+    if name == "seq2seq":
+        return Seq2Seq(T5(TINY_T5, options))
     if name == "finetune":
         return Finetune(DualEncoder(DualEncoderConfig(BERT, pooling="mean"), options))
     return Localized(CrossEncoder(BERT, options))
@@ -50,6 +57,7 @@ def batch_for(name: str) -> dict[str, np.ndarray]:
     texts: dict[str, dict[str, tuple[int, ...]]] = {
         "finetune": {"query": (6,), "passages": (3, 12)},
         "localized": {"pairs": (3, 12)},
+        "seq2seq": {"inputs": (12,), "targets": (6,)},
         "cocondenser": {"passage": (12,), "context": (6,)},
         "cotmae": {"passage": (12,), "context": (6,)},
     }
@@ -116,7 +124,7 @@ NAMES = [
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm", "cocondenser", "finetune")),
     *(
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("condenser", "cotmae", "retromae", "localized")
+        for name in ("condenser", "cotmae", "retromae", "localized", "seq2seq")
     ),
 ]
 
