@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 import toy_pretraining as toy
+from jax.sharding import NamedSharding, PartitionSpec
 
 from qac_jax.errors import UserError
 from qac_jax.models import packing as rows
@@ -26,7 +27,7 @@ from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.training import mesh as meshes
-from qac_jax.training import packing
+from qac_jax.training import packing, report
 from qac_jax.training.step import Engine, chunk_of
 
 
@@ -112,6 +113,45 @@ def test_the_room_is_that_of_the_fullest_row() -> None:
     batch |= {"query": np.zeros((SIZE, 16)), "query_length": np.ones(SIZE, np.int32)}
     assert packing.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16), (16, 5 / 16))
     assert rows.room_for(16, 5 / 16, SIZE) == 40
+
+
+def test_a_program_for_each_room() -> None:
+    mesh = meshes.make_mesh((1, 1, 1), jax.devices()[:1])
+    engine = Engine(
+        objective("mlm", "float32"), optax.sgd(0.1), mesh, meshes.rules_named("default")
+    )
+    made: list[Any] = []
+
+    def compiled(engine: Engine) -> int:
+        made.append(engine.objective.runtime.packed)
+        return len(made)
+
+    batch = batch_for("mlm")
+    full = {**batch, "tokens_length": np.full_like(batch["tokens_length"], 12)}
+    steps = packing.Steps(engine, compiled, pack=True)
+    assert [steps(each) for each in (batch, batch, full, batch)] == [1, 1, 2, 1]
+    [(length, share)], padded = made
+    assert length == 12 and share < 0.6 and padded == ()
+    made.clear()
+    assert packing.Steps(engine, compiled)(batch) == 1 and made == [()]
+
+
+@pytest.mark.slow
+def test_moving_tokens_needs_no_communication() -> None:
+    """Each device packs its own texts; that all of them fit is told to all."""
+    mesh = meshes.make_mesh((4, 2, 1))
+    cut = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+    def run(x: Any, lengths: Any) -> Any:
+        plan = rows.choose(((12, 0.75),), lengths, 12)
+        assert plan is not None
+        packed, fits = plan
+        return jax.grad(lambda x: jnp.sum(jnp.sin(packed.unpack(jnp.cos(packed.pack(x))))))(x), fits
+
+    shapes = jax.ShapeDtypeStruct((32, 12, 16), float), jax.ShapeDtypeStruct((32,), int)
+    with meshes.use(mesh, meshes.rules_named("default")):
+        compiled = jax.jit(run, in_shardings=(cut, cut)).lower(*shapes).compile()
+    assert report.collectives(compiled) == {"all-reduce": 1}
 
 
 def test_an_objective_that_chooses_its_texts_is_refused() -> None:
