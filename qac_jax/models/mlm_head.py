@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from qac_jax.models.layers import (
@@ -59,10 +60,39 @@ def tied_logits(x: Array, table: Array, bias: Array | None, padded: bool) -> Arr
     wide = statistics_dtype(x.dtype)
     table = jnp.pad(table.astype(x.dtype), ((0, surplus), (0, 0)))
     flat = x.reshape(-1, x.shape[-1])
-    logits = jnp.matmul(flat, table.T, preferred_element_type=wide)
+    product = _half_product if flat.dtype.itemsize < 4 else _product
+    logits = product(flat, table)
     logits = logits.reshape(*x.shape[:-1], words + surplus)
     if bias is not None:
         logits = logits + jnp.pad(bias.astype(wide), (0, surplus))
     if not padded:
         return logits[..., :words]
     return jnp.where(jnp.arange(words + surplus) < words, logits, jnp.finfo(wide).min)
+
+
+def _product(x: Array, table: Array) -> Array:
+    """x [N, D] times table [V, D], transposed, in at least fp32."""
+    return jnp.matmul(x, table.T, preferred_element_type=statistics_dtype(x.dtype))
+
+
+@jax.custom_vjp
+def _half_product(x: Array, table: Array) -> Array:
+    """The same of half precision, whose gradients too are products of half precision.
+
+    The logits' gradient would otherwise be fp32, and with it both products of the backward pass,
+    the largest of a step: a GPU computes these at a fraction of its rate.
+    """
+    return _product(x, table)
+
+
+def _half_forward(x: Array, table: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, table), (x, table)
+
+
+def _half_backward(inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, table = inputs
+    half = gradient.astype(x.dtype)
+    return jnp.matmul(half, table), jnp.matmul(half.T, x)
+
+
+_half_product.defvjp(_half_forward, _half_backward)

@@ -1,4 +1,4 @@
-"""Kernels are cast to half precision once a step, not once a microbatch, and nothing changes."""
+"""Half precision: kernels are cast once a step, which changes nothing; gradients of logits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import toy_pretraining as toy
 
 from qac_jax.models.layers import Runtime
+from qac_jax.models.mlm_head import tied_logits
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.training import mesh as meshes
@@ -51,3 +53,24 @@ def test_a_step_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(one_step()), strict=True):
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_gradients_of_logits_in_half_precision() -> None:
+    rng = np.random.default_rng(0)
+    x, table = rng.normal(size=(24, 16)), rng.normal(size=(40, 16))
+    weights = rng.normal(size=(24, 40))
+
+    @jax.jit
+    def run(x: Any, table: Any) -> Any:
+        def loss(x: Any, table: Any) -> Any:
+            return jnp.sum(jnp.sin(tied_logits(x, table, None, False)) * weights)
+
+        return jax.grad(loss, (0, 1))(x, table)
+
+    half = jnp.asarray(x, "bfloat16"), jnp.asarray(table, "bfloat16")
+    exact = run(*(a.astype("float32") for a in half))
+    for ours, theirs in zip(run(*half), exact, strict=True):
+        assert ours.dtype == "bfloat16"
+        error = np.asarray(ours, np.float32) - np.asarray(theirs)
+        assert np.abs(error).max() < 0.01 * np.abs(theirs).max()
