@@ -101,27 +101,11 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
 
 def hits(options: argparse.Namespace, question: str, k: int) -> tuple[list[Hit], list[str]]:
     """Those of `qac search` in an index of any kind, and places where texts are missing."""
-    from qac_jax.live.index import LiveIndex
-    from qac_jax.live.manifest import KIND
-    from qac_jax.retrieval import search
+    from qac_jax.live import runs
 
-    known = artifacts.peek(options.index)
-    if known is not None and known["kind"] == KIND:
-        try:
-            where = json.loads(options.where) if options.where else None
-        except ValueError as error:
-            raise UserError(
-                f'--where {options.where} is not JSON ({error}); expected {{"lang": "en"}}'
-            ) from error
-        live = LiveIndex(options.index, encoder=options.encoder)
-        return live.search([question], k, where=where, hybrid=options.hybrid)[0], []
-    if options.where or options.hybrid is not None:
-        raise UserError(
-            f"{options.index} has no metadata to filter by, and its weight is fixed; make a living "
-            f"index of it: qac index NEW_FOLDER --add {options.index}"
-        )
-    index = search.open_index(options.index, options.encoder)
-    return index.ask([question], k)[0], index.texts.missing
+    index = runs.opened_index(options.index, options.encoder, options.where, options.hybrid)
+    found = index.ask([question], k)[0]
+    return found, [] if isinstance(index, runs.LiveSearch) else index.texts.missing
 
 
 def _say(live: LiveIndex, as_json: bool, **done: int) -> None:

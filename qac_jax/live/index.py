@@ -34,7 +34,7 @@ from qac_jax.live.passages import (
 )
 from qac_jax.live.postings import Postings
 from qac_jax.live.segment import Rows, Segment
-from qac_jax.live.snapshot import Snapshot
+from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval.hits import Hit
 from qac_jax.retrieval.index import place_of_encoder
 from qac_jax.retrieval.texts import passage_text
@@ -137,14 +137,26 @@ class LiveIndex:
         hybrid: float | None = None,
     ) -> list[list[Hit]]:
         """The top k passages for each question. `hybrid`: BM25's weight, 0 to 1."""
+        snapshot = self.snapshot
+        found = self.find(questions, k, where=where, hybrid=hybrid)
+        return [snapshot.hits(each) for each in found]
+
+    def find(
+        self,
+        questions: Sequence[str],
+        k: int,
+        *,
+        where: Where | None = None,
+        hybrid: float | None = None,
+    ) -> list[Found]:
+        """The same as rows of `snapshot`, without their texts."""
         if hybrid is not None and not 0 <= hybrid <= 1:
             raise UserError(f"hybrid={hybrid}; expected 0 (vectors alone) to 1 (BM25 alone)")
         snapshot, vectors = self.snapshot, None
         weight = self.settings.fusion.weight if hybrid is None else hybrid
         if weight < 1:
             vectors = self.encoder.encode(list(questions), "query")
-        found = snapshot.find(questions, vectors, k, where=where, weight=weight)
-        return [snapshot.hits(each) for each in found]
+        return snapshot.find(questions, vectors, k, where=where, weight=weight)
 
     def add(
         self,

@@ -175,6 +175,14 @@ class Snapshot:
         number = int(np.searchsorted(self.starts, row, side="right")) - 1
         return self.segments[number].records[row - int(self.starts[number])]
 
+    def ids(self, rows: Sequence[int]) -> list[str]:
+        """The ids of some rows."""
+        owners = np.searchsorted(self.starts, rows, side="right") - 1
+        return [
+            self.segments[owner].ids[row - int(self.starts[owner])]
+            for owner, row in zip(owners.tolist(), rows, strict=True)
+        ]
+
     def rows_of(self, names: Sequence[str]) -> np.ndarray:
         """int64: the row of each id, -1 where the index does not have it."""
         found = np.full(len(names), -1, np.int64)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -61,30 +61,29 @@ class ExactSearch(Searchable):
         return self._exact.search(self._encoder.encode(list(questions), "query"), k)
 
 
+class Runs(Protocol):
+    """What writes a run: an index of any kind, a living one included."""
+
+    def run(self, queries: Mapping[str, str], k: int) -> runs.Run: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Searching:
     """An index, queries and how many passages of each are wanted. Make it with `of`."""
 
-    index: Searchable
+    index: Runs
     queries: Mapping[str, str]
     k: int
 
     @classmethod
-    def of(
-        cls,
-        index: str | os.PathLike[str],
-        queries: str | os.PathLike[str],
-        k: int,
-        encoder: str = "",
-    ) -> Searching:
+    def of(cls, index: Runs, queries: str | os.PathLike[str], k: int) -> Searching:
         """All queries of a file."""
         if k < 1:
             raise UserError(f"k={k}; expected at least one passage a query")
-        opened = open_index(index, encoder)
         texts = {query.id: query.text for query in read_queries(queries)}
         if not texts:
             raise UserError(f"{queries} holds no queries; give a file of them")
-        return cls(opened, texts, k)
+        return cls(index, texts, k)
 
     def pieces(self) -> list[list[str]]:
         """The ids of the queries that are searched together."""
@@ -99,18 +98,30 @@ class Searching:
 
 def search_file(
     file: IO[str],
-    index: str | os.PathLike[str],
+    index: Runs,
     queries: str | os.PathLike[str],
     k: int,
-    encoder: str = "",
 ) -> int:
     """Writes the run of all queries of a file; returns the number of queries."""
-    searching = Searching.of(index, queries, k, encoder)
+    searching = Searching.of(index, queries, k)
     with progress.Bar("search", total=len(searching.queries), unit="queries") as bar:
         for piece in searching.pieces():
             searching.write(file, piece)
             bar.advance(len(piece))
     return len(searching.queries)
+
+
+def write_file(path: str, index: Runs, queries: str | os.PathLike[str], k: int) -> int:
+    """The same into a file, whole or not at all."""
+    part = f"{path}.part"
+    try:
+        with open(part, "w", encoding="utf-8", newline="\n") as file:
+            count = search_file(file, index, queries, k)
+        os.replace(part, path)
+    finally:
+        if os.path.exists(part):
+            os.unlink(part)
+    return count
 
 
 def shown(question: str, hits: Sequence[Hit]) -> str:

@@ -50,7 +50,9 @@ class Search(Stage):
     GROUPS = (one_of("index", "candidates"),)
 
     index: Ref = input(
-        "index: dense, BM25 or hybrid", kinds=("index", "bm25", "hybrid"), default=""
+        "index: dense, BM25, hybrid or living",
+        kinds=("index", "bm25", "hybrid", "live"),
+        default="",
     )
     queries: Ref = input("queries", kinds=(FILE,))
     encoder: Ref = input(
@@ -78,6 +80,10 @@ class Search(Stage):
         kinds=("passages",),
         default="",
     )
+    where: str = option(
+        "", 'of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}'
+    )
+    hybrid: float | None = option(None, "of a living index: weight of BM25's score")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
@@ -98,9 +104,10 @@ class Search(Stage):
             raise UserError("--candidates need their passages' texts; give --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval.search import approximation
+        from qac_jax.live import runs
 
-        if "index" in inputs and (known := approximation(inputs.artifact("index"))) is not None:
+        index = inputs.path("index") if "index" in inputs else None
+        if index is not None and (known := runs.approximation(index)) is not None:
             out.info["approximate"] = known
         if not self.reranker:
             searched = out.inner("search")
@@ -129,9 +136,11 @@ class Search(Stage):
 
     def _search(self, inputs: Inputs, work: Writer) -> list[ShardFile]:
         """The run of the index, in pieces of some queries each."""
+        from qac_jax.live.runs import opened_index
         from qac_jax.retrieval.search import Searching
 
-        searching = Searching.of(inputs.path("index"), self.queries, self.k, self.encoder)
+        index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
+        searching = Searching.of(index, self.queries, self.k)
         pieces = [
             ShardFile(f"search-{number:06d}.trec", len(names), names)
             for number, names in enumerate(searching.pieces())
@@ -174,12 +183,13 @@ class Search(Stage):
         )
 
     def _texts(self, inputs: Inputs) -> Texts:
+        from qac_jax.live import runs
         from qac_jax.retrieval import reranking
 
         artifact = inputs.get_artifact("passages")
         if artifact is not None:
             return reranking.passage_texts([artifact])
-        return reranking.texts_of(inputs.artifact("index"))
+        return runs.texts_of(inputs.artifact("index"))
 
 
 def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:
@@ -237,17 +247,12 @@ def answer(options: argparse.Namespace) -> int:
         )
     if question:
         return _ask(options, question)
-    from qac_jax.retrieval.search import search_file
+    from qac_jax.live import runs
+    from qac_jax.retrieval.search import write_file
 
-    part = f"{options.run}.part"
-    try:
-        with open(part, "w", encoding="utf-8", newline="\n") as file:
-            k = 1000 if options.k is None else options.k
-            count = search_file(file, options.index, options.queries, k, options.encoder)
-        os.replace(part, options.run)
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
+    index = runs.opened_index(options.index, options.encoder, options.where, options.hybrid)
+    k = 1000 if options.k is None else options.k
+    count = write_file(options.run, index, options.queries, k)
     progress.say(f"search: {count:,} queries in {options.run}")
     return 0
 
