@@ -20,7 +20,7 @@ ROOT = Path(cli.__file__).parent
 _FLAG = re.compile(r"(?<![\w-])--[a-zA-Z][\w-]*")
 _RAISED = ("UserError", "DataError", "BadRecord", "ValueError", "say", "_complain")
 # Programs that are not ours, and what `--gin.NAME` begins with.
-_FOREIGN = {"--no-deps", "--gin"}
+_FOREIGN = {"--no-deps", "--gin", "--logdir"}
 
 STAGES = verbs.stages()
 # Rooms below the stages: who can hear what they say. All others speak of flags of every verb.
@@ -29,12 +29,14 @@ HEARD: dict[str, tuple[str, ...]] = {
     "data/kinds/groups.py": ("tokenize",),
     "data/reading.py": ("pretrain", "finetune"),
     "evaluation/answers.py": ("evaluate", "mine", "label"),
+    "evaluation/measure_names.py": ("evaluate",),
     "evaluation/votes.py": ("votes",),
     "formats/bad_lines.py": ("prepare", "tokenize", "generate"),
     "formats/readers/named.py": ("prepare", "bm25", "embed"),
     "hub/reading.py": ("tokenize",),
     "inference/loading_back.py": ("export",),
     "live/command.py": ("index",),
+    "live/runs.py": ("index",),
     "objectives/finetune.py": ("tokenize",),  # it says: tokenize with --teacher
     "objectives/towers.py": ("tokenize",),  # it names qac tokenize
     "pipeline/engine.py": ("prepare", "extract", "tokenize"),
