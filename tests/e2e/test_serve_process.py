@@ -7,13 +7,14 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,13 @@ TESTS = Path(__file__).parents[1]
 class Server:
     """A process that serves, and requests to it."""
 
-    def __init__(self, folder: Path, *flags: str):
+    def __init__(self, folder: Path, *flags: str, program: Sequence[str] = ()):
         self.log = folder.parent / "serve.log"
-        words = ["serve", "--index", folder, "--port", 0, "--no-warm", *flags]
+        words = program or [sys.executable, "-m", "qac_jax.cli", "serve", "--index", str(folder)]
         environment = {**os.environ, "QAC_SERVE_TOKEN": TOKEN}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "qac_jax.cli", *map(str, words)], stderr=log, env=environment
+                [*words, "--port", "0", "--no-warm", *flags], stderr=log, env=environment
             )
         end = time.monotonic() + 120
         while not (found := re.search(r"http://127.0.0.1:(\d+)", self.log.read_text())):
@@ -226,6 +227,42 @@ def test_killed_a_hundred_times_while_adding(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A clone whose environment is installed already, as launch/setup.sh notes it."""
+    root = tmp_path / "clone"
+    shutil.copytree(TESTS.parent / "launch", root / "launch")
+    shutil.copy(TESTS.parent / "pyproject.toml", root)
+    programs = root / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    (programs / "qac").write_text(f'#!/bin/sh\nexec {sys.executable} -m qac_jax.cli "$@"\n')
+    (programs / "qac").chmod(0o755)
+    stamp = "cat pyproject.toml launch/constraints*.txt | cksum > .venv/.installed-base"
+    subprocess.run(["bash", "-c", stamp], cwd=root, check=True)
+    return root
+
+
+def test_the_launch_script_serves_the_demo(root: Path, folder: Path) -> None:
+    """Its index becomes a living one, once; an index that is named is served as it is."""
+    script = str(root / "launch" / "serve.sh")
+    refused = subprocess.run([script], capture_output=True, text=True)
+    assert refused.returncode == 2 and "run launch/demo.sh first" in refused.stderr
+    place, encoder = root / "out" / "demo", str(folder.parent / "encoder")
+    for words in (
+        ["embed", "--encoder", encoder, "--passages", str(folder.parent / "data" / "corpus.jsonl")],
+        ["index", "--vectors", str(place / "embed"), "--method", "exact"],
+    ):
+        name = "index_2" if words[0] == "index" else "embed"
+        assert cli.main([*words, "--out", str(place / name)]) == 0
+    for program in ([script], [script, str(root / "out" / "demo_live")]):
+        server = Server(place, program=program)
+        status, answer = server.ask("POST", "/search", {"query": "copper lamp", "k": 3})
+        assert status == 200 and len(answer["hits"]) == 3
+        assert server.stop() == 0
+    assert "is new" not in server.log.read_text() and (root / "out" / "demo_live").is_dir()
 
 
 def test_openais_client(server: Server) -> None:
