@@ -212,14 +212,15 @@ def _serve(arguments: list[str]) -> int:
 
 def _search(arguments: list[str]) -> int:
     """Answers a question on the screen; with --out it is a stage like the others."""
+    from qac_jax.live import asking
     from qac_jax.stages import search
 
     if _has(arguments, "--out", "--dry_run"):
         return _stage("search", arguments)
     parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
-    search.add_flags(parser)
+    asking.add_flags(parser)
     flags.add_safety(parser)
-    return search.answer(parser.parse_all(arguments))
+    return asking.answer(parser.parse_all(arguments))
 
 
 def _inspect(arguments: list[str]) -> int:

@@ -35,6 +35,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "formats/readers/named.py": ("prepare", "bm25", "embed"),
     "hub/reading.py": ("tokenize",),
     "inference/loading_back.py": ("export",),
+    "live/asking.py": ("search",),
     "live/command.py": ("index",),
     "live/runs.py": ("index",),
     "objectives/finetune.py": ("tokenize",),  # it says: tokenize with --teacher
@@ -47,6 +48,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "retrieval/texts.py": ("bm25", "embed", "prepare"),
     "serving/run.py": ("serve",),
     "text/sentences.py": ("prepare", "pairs", "tokenize"),
+    "training/distributed.py": ("pretrain", "finetune", "embed"),
     "training/settings.py": ("pretrain", "finetune"),
 }
 # Messages that name another verb together with its flag.
@@ -110,7 +112,7 @@ def flags_of(verb: str) -> frozenset[str]:
     by_hand = {
         "run": ["recipes.py"],
         "index": ["live/command.py"],
-        "search": ["stages/search.py", "live/command.py"],
+        "search": ["live/asking.py", "live/command.py"],
     }
     for file in by_hand.get(verb, ()):
         known |= set(re.findall(r'"(--\w+)"', (ROOT / file).read_text()))
