@@ -49,6 +49,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "serving/run.py": ("serve",),
     "text/sentences.py": ("prepare", "pairs", "tokenize"),
     "training/distributed.py": ("pretrain", "finetune", "embed"),
+    "training/packing.py": ("pretrain", "finetune"),
     "training/settings.py": ("pretrain", "finetune"),
 }
 # Messages that name another verb together with its flag.
