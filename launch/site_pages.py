@@ -18,6 +18,7 @@ PAGES = {
     "index.md": ("", "The demo", "The steps", "Limits"),
     "own-documents.md": ("Your own documents",),
     "steps.md": ("Step by step",),
+    "notebooks.md": ("Notebooks",),
     "recipes.md": ("The papers' recipes",),
     "settings.md": ("Settings", "Names"),
     "scaling.md": ("GPUs, TPUs, several hosts",),

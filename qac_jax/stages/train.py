@@ -48,6 +48,7 @@ class Train(Stage):
     )
     examples: Ref = input("training examples", kinds=("examples",))
     validation: Ref = input("validation examples", kinds=("examples",), default="")
+    probe: Ref = input("triples to measure retrieval by", kinds=("examples",), default="")
     init: Ref = input(
         "model to initialise from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
     )
@@ -81,11 +82,15 @@ class Train(Stage):
 
         super().check()
         self.reading.check_installed()
+        self.monitoring.check_probe(self.probe)
         if not isinstance(self.objective, Objective):
             raise UserError(
                 f"Train.objective is a {type(self.objective).__name__}, which is not an objective; "
                 "bind one of qac_jax/objectives, such as @mlm.Mlm()"
             )
+
+    def environment(self) -> dict[str, str]:
+        return self.monitoring.decisive()
 
     def place(self) -> Place:
         return self.hosts.place()
@@ -94,7 +99,7 @@ class Train(Stage):
         from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
         from qac_jax.text import tokenizers
-        from qac_jax.training import compiled, distributed, loop, start, step
+        from qac_jax.training import compiled, distributed, held_out, loop, start, step
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
@@ -125,19 +130,13 @@ class Train(Stage):
         kind = data.featurizers[0]
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
-        validation = None
-        if (held_out := inputs.get_artifact("validation")) is not None:
-            rows = meshes.largest_batch(mesh, min(held_out.count, schedule.batch_size))
-            # Shuffled with a fixed seed: passages of one document would be harder in-batch
-            # negatives of each other than those of training batches.
-            validation = Loader(
-                os.fspath(held_out.path),
-                reading=self.reading,
-                separate_documents=False,
-                workers=0,
-                batch_size=rows,
-                host=host,
-            )
+        validation, probe = None, None
+        if (examined := inputs.get_artifact("validation")) is not None:
+            size = schedule.batch_size
+            validation = held_out.validation(examined, self.reading, size, mesh, host)
+        if (asked := inputs.get_artifact("probe")) is not None:
+            held_out.check_probe(asked, examples)
+            probe = held_out.probe(asked, self.monitoring, kind.lengths, mesh, host)
 
         total = schedule.total_steps(data.examples_per_epoch)
         optimizer = self._optimizer()
@@ -174,6 +173,7 @@ class Train(Stage):
                     },
                 },
                 validation=validation,
+                probe=probe,
                 schedule=optimizer.schedule(total),
                 params=initial,
                 pack=self.devices.pack,

@@ -21,6 +21,7 @@ from qac_jax.training import mesh as meshes
 from qac_jax.training.checkpoints import Checkpoints, abstract_like
 from qac_jax.training.feed import Loader
 from qac_jax.training.journal import announce
+from qac_jax.training.probe import Probe
 from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine, State
 from qac_jax.training.validation import Best, Validation
@@ -46,6 +47,7 @@ def train(
     *,
     identity: Mapping[str, Any],
     validation: Loader | None = None,
+    probe: Loader | None = None,
     schedule: Callable[[int], Any] | None = None,
     params: Any = None,
     pack: bool = False,
@@ -66,9 +68,13 @@ def train(
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
     steps = packing.Steps(engine, lambda engine: compile_step(engine, spec), pack)
-    validate = None
+    chosen = plan.monitoring
+    measures: list[tuple[Callable[[State], journal.Figures], int]] = []
     if validation is not None:
-        validate = Validation(engine, validation, plan.monitoring.validation_batches)
+        validate = Validation(engine, validation, chosen.validation_batches)
+        measures.append((validate, chosen.validate_every))
+    if probe is not None:
+        measures.append((Probe(engine, probe, chosen), chosen.probe_every))
 
     checkpoints = Checkpoints(
         folder / "checkpoints",
@@ -123,13 +129,14 @@ def train(
                 announce(journal.log_line(step, plan.total_steps, figures))
                 since_log.clear()
                 clock.restart(step)
-            if validate is not None and plan.at(plan.monitoring.validate_every, step):
-                with clock.paused():
-                    measured = validate(state)
-                    metrics.log(step, measured)
-                    announce(f"step {step}: {journal.shown(measured)}")
-                    if best.improves(step, measured):
-                        best_one.save(step, state, {"step": step, "best": best.facts()})
+            for measure, every in measures:
+                if plan.at(every, step):
+                    with clock.paused():
+                        measured = measure(state)
+                        metrics.log(step, measured)
+                        announce(f"step {step}: {journal.shown(measured)}")
+                        if best.improves(step, measured):
+                            best_one.save(step, state, {"step": step, "best": best.facts()})
             stop = signals.stop(step)
             if stop or plan.at(plan.monitoring.save_every, step):
                 with clock.paused():

@@ -12,6 +12,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.training import mesh as meshes
 from qac_jax.training.feed import Loader
 from qac_jax.training.journal import Figures, means
+from qac_jax.training.settings import PROBE
 from qac_jax.training.step import Engine, State
 
 
@@ -25,13 +26,14 @@ class Best:
 
     def improves(self, step: int, measured: Mapping[str, float]) -> bool:
         """Whether this is a new best, which is then recorded."""
-        if not self.measure:
+        of_probe = any(name.startswith(PROBE) for name in measured)
+        if not self.measure or self.measure.startswith(PROBE) != of_probe:
             return False
         names = {name.removeprefix("validation/"): value for name, value in measured.items()}
         if self.measure not in names:
+            where = "the probe" if of_probe else "validation"
             raise UserError(
-                f"best={self.measure!r} is not measured in validation; "
-                + nearest(self.measure, names)
+                f"best={self.measure!r} is not measured in {where}; " + nearest(self.measure, names)
             )
         value = names[self.measure]
         smaller = "loss" in self.measure or "perplexity" in self.measure

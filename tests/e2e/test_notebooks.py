@@ -57,6 +57,7 @@ def test_the_first_cell_installs_on_colab_only(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")  # of Jupyter's packages
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     where = {"metadata": {"path": str(tmp_path)}}
-    client = nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where)
+    client = nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where)
     client.execute()
     shown = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     if name != "2_own_documents":
