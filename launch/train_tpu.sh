@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains on all hosts of a TPU VM slice; run it where `gcloud` is. The checkout must lie in ~/qac_jax
-# on every host (once: .venv/bin/pip install 'jax[tpu]' there), the output on a disk or a gs:// path
-# that all hosts see:
-#   TPU_NAME=my-slice TPU_ZONE=us-central2-b launch/train_tpu.sh pretrain … --out gs://bucket/encoder
+# on every host (once: .venv/bin/pip install 'jax[tpu]' there), the output in a folder that all hosts
+# have mounted (Filestore, gcsfuse):
+#   TPU_NAME=my-slice TPU_ZONE=us-central2-b launch/train_tpu.sh pretrain … --out /mnt/bucket/encoder
 set -euo pipefail
 : "${TPU_NAME:?set it to the name of the slice}" "${TPU_ZONE:?set it to the zone of the slice}"
 printf -v command '%q ' launch/train_local.sh "$@"

@@ -19,6 +19,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class Busy(UserError):
+    """Another process is writing the same folder."""
+
+
 class DataError(UserError):
     """Bad input data; names the file and, where there is one, the line."""
 

@@ -138,11 +138,19 @@ def run(arguments: list[str]) -> int:
         help="run this stage and all that depend on it again",
     )
     parser.add_argument("--only", metavar="STAGE", default="", help="run only this stage again")
+    parser.add_argument(
+        "--share",
+        metavar="I/N",
+        default="",
+        help="grids: only cells I, I + N, …, counted from 0; the same without it writes the table",
+    )
     options = _recipe_options(parser, arguments, bindings)
     from qac_jax import config
     from qac_jax.pipeline import recipe
 
     described, cells = _build_grid(options, bindings)
+    if described is None and options.share:
+        raise UserError(f"{options.recipe} is a recipe; --share is for grids, leave it out")
     if described is not None:
         return _run_grid(described, cells, options, recipe.command_line(whole))
     built = _build_recipe(options, bindings)
@@ -196,6 +204,9 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace, com
         raise UserError(
             "--from and --only are for recipes; remove the folder of a grid's stage to redo it"
         )
+    if options.share:
+        grid.run_share(grid.shared(cells, options.share), options.out, command=command)
+        return 0
     summary = grid.run(described, cells, options.out, command=command)
     print(json.dumps(summary) if options.json else grids.markdown(summary, described.title), end="")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,6 +100,10 @@ def place(path: epath.PathLike) -> epath.Path:
 
 def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
     """Opens a finished artefact; raises if it is missing, unfinished, damaged or another kind."""
+    if "://" in os.fspath(path):
+        from qac_jax.artifacts import stores
+
+        path = stores.fetched(path)
     path = place(path)
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
     wanted = " or ".join(kinds) if kinds else "artefact"

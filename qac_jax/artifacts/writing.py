@@ -49,7 +49,7 @@ from qac_jax.artifacts.reading import (
     peek,
     sealed,
 )
-from qac_jax.errors import DataError, UserError
+from qac_jax.errors import Busy, DataError, UserError
 
 
 # In the claim of a folder that is being emptied.
@@ -291,6 +291,11 @@ def tidy(path: epath.PathLike) -> None:
 def remove(path: epath.PathLike) -> None:
     """Removes a folder of ours, finished or not; refuses anything else."""
     path = epath.Path(path)
+    if "://" in os.fspath(path):
+        from qac_jax.artifacts import stores
+
+        stores.remove(path)
+        path = stores.local(path)
     if path.exists() and peek(path) is None and any(p.name not in _TRACES for p in path.iterdir()):
         raise UserError(f"{path} is not a folder of ours, so it is not removed; remove it yourself")
     if path.exists():
@@ -438,7 +443,7 @@ def locked(path: epath.Path) -> Iterator[None]:
         except OSError:
             lock.seek(0)
             owner = lock.read().strip() or "another process"
-            raise UserError(
+            raise Busy(
                 f"{path} is being written by {owner}; wait for it or choose another --out"
             ) from None
         lock.truncate(0)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 
 from qac_jax import progress
+from qac_jax.artifacts import stores
 from qac_jax.errors import UserError
 from qac_jax.live import command
 
@@ -65,7 +66,8 @@ def answer(options: argparse.Namespace) -> int:
 
     index = runs.opened_index(options.index, options.encoder, options.where, options.hybrid)
     k = 1000 if options.k is None else options.k
-    count = write_file(options.run, index, options.queries, k)
+    with stores.written(options.run) as place:
+        count = write_file(place, index, options.queries, k)
     progress.say(f"search: {count:,} queries in {options.run}")
     return 0
 

@@ -16,6 +16,7 @@ import json
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from etils import epath
 
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import Interrupted, UserError, nearest, shown
+from qac_jax.errors import Busy, Interrupted, UserError, nearest, shown
 from qac_jax.pipeline import inputs, readiness, recipe
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE
@@ -33,6 +34,7 @@ from qac_jax.pipeline.stage import Stage
 
 STAGES, CELL, SUMMARY, HEATMAP = "stages", "cell.json", "summary", "heatmap.svg"
 _KEY = 12  # hexadecimal digits
+_POLL = 5.0  # seconds between two looks at a stage that another job writes
 _SPARE = 4 << 30  # resident bytes above which compiled programs are dropped
 
 # (gin files, bindings, seed) -> the recipe that they describe.
@@ -149,6 +151,45 @@ def run(
     """Runs the unfinished stages; returns the summary, which is also written to the folder."""
     root = epath.Path(out)
     _refuse_foreign(root, grid)
+    summary: dict[str, Any] = {}
+    for number, finished in _run_cells(todo, root, command, documentation):
+        _link(todo[number - 1], root)
+        last = number == len(todo)
+        summary = _summarized(grid, todo[:number], finished, tested=last)
+        _write_summary(root, grid, summary)
+        _forget_compiled()
+    return summary
+
+
+def shared(todo: Sequence[Cell], share: str) -> Sequence[Cell]:
+    """The cells of one job among several: "I/N" are those with the numbers I, I + N, …"""
+    number, _, count = share.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise UserError(
+            f"share={share!r} is not a share of the cells; give I/N, such as 0/4 to 3/4 in four "
+            "jobs"
+        )
+    return todo[int(number) :: int(count)]
+
+
+def run_share(todo: Sequence[Cell], out: epath.PathLike, *, command: str) -> None:
+    """Runs some cells beside other jobs, and waits for stages that these are writing."""
+    for _ in _run_cells(todo, epath.Path(out), command, "", patient=True):
+        _forget_compiled()
+    progress.say(
+        "this share of the grid is done; the same command without --share writes the table"
+    )
+
+
+def _run_cells(
+    todo: Sequence[Cell],
+    root: epath.Path,
+    command: str,
+    documentation: str,
+    *,
+    patient: bool = False,
+) -> Iterator[tuple[int, dict[str, Artifact]]]:
+    """Runs the unfinished stages cell by cell; yields how many cells are done, and all stages."""
     finished: dict[str, Artifact] = {}
     clock = _Clock(todo)
     for cell in todo:
@@ -164,9 +205,7 @@ def run(
             progress.say(f"{label}: {name}{clock.left(finished)}")
             stage = recipe.located(declared, folders, cell.data_dir)
             try:
-                finished[place] = stage_lib.execute(
-                    stage, folders[name], replace=True, documentation=documentation
-                )
+                finished[place] = _executed(stage, folders[name], documentation, patient)
             except UserError as error:
                 raise UserError(
                     f"{cell.name}, stage {name} failed: {error} [what is finished is kept; "
@@ -176,12 +215,21 @@ def run(
                 progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
                 raise
             clock.took(name, finished[place])
-        _link(cell, root)
-        last = number == len(todo)
-        summary = _summarized(grid, todo[:number], finished, tested=last)
-        _write_summary(root, grid, summary)
-        _forget_compiled()
-    return summary
+        yield number, finished
+
+
+def _executed(stage: Stage, folder: epath.Path, documentation: str, patient: bool) -> Artifact:
+    waited = False
+    while True:
+        try:
+            return stage_lib.execute(stage, folder, replace=True, documentation=documentation)
+        except Busy as busy:
+            if not patient:
+                raise
+            if not waited:
+                progress.say(f"waiting: {busy}")
+            waited = True
+            time.sleep(_POLL)
 
 
 def plan(todo: Sequence[Cell]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import artifacts, fields, hashing
-from qac_jax.artifacts import Artifact
+from qac_jax.artifacts import Artifact, stores
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES
 from qac_jax.hub import hub_cache, names, shipped
@@ -186,7 +186,7 @@ def look_up(stages: Mapping[str, Any]) -> None:
 
 def pinned(stage: Any) -> Any:
     """The stage with snapshots of the Hub named as such, to be written down: owner/name@COMMIT."""
-    return _changed(stage, lambda part, label, kinds: names.pinned(part))
+    return _changed(stage, lambda part, label, kinds: stores.origin(part) or names.pinned(part))
 
 
 def _changed(stage: Any, change: Callable[[str, str, Sequence[str]], str]) -> Any:
@@ -221,7 +221,10 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
 
 
 def _resolved(part: str, label: str, kinds: Sequence[str]) -> str:
-    """The path of what ships, or of a model or tokenizer at the Hub; others as they are."""
+    """The path of what ships, or of a model or tokenizer at the Hub, or of the copy of what lies in
+    a store; others as they are."""
+    if stores.is_store(part) and not part.startswith((STAGE, DATA)):
+        return os.fspath(stores.fetched(part))
     want = next((kind for kind in (MODEL, TOKENIZER) if kind in kinds), "")
     try:
         if part.startswith(shipped.SCHEME):

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 from etils import epath
 
 from qac_jax import artifacts, fields, processes, progress
-from qac_jax.artifacts import Artifact, Writer, hosts
+from qac_jax.artifacts import Artifact, Writer, hosts, stores
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.pipeline import dividing, following, inputs
@@ -157,6 +157,8 @@ def execute(
     `verb` is what it was called by, where that is not its own name.
     """
     verb = verb or stage.verb
+    if stores.is_store(out):
+        return _execute_in_store(stage, out, replace, documentation, verb)
     fields.check(stage)
     stage.check()
     stage = inputs.resolved(stage)
@@ -207,6 +209,21 @@ def execute(
         f"{verb}: {artifact.count:,} items of kind {artifact.kind} in {out} "
         f"({progress.human_seconds(artifact.info['seconds'])})"
     )
+    return artifact
+
+
+def _execute_in_store(
+    stage: Stage, out: epath.PathLike, replace: bool, documentation: str, verb: str
+) -> Artifact:
+    """The same into an object store: in a local copy, which is copied there as it grows."""
+    if stage.place().count != 1:
+        raise UserError(
+            f"several processes write into one folder, and {out} is in an object store; give a "
+            "folder that all of them have mounted (gcsfuse, mountpoint-s3, Filestore, NFS)"
+        )
+    with stores.mirrored(out) as folder:
+        artifact = execute(stage, folder, replace=replace, documentation=documentation, verb=verb)
+    progress.say(f"{verb}: copied to {out}")
     return artifact
 
 

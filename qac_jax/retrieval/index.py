@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.artifacts import Artifact
+from qac_jax.artifacts import Artifact, stores
 from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
@@ -120,6 +120,7 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
         together = os.path.join(os.fspath(index.path), known["relative"])
         places.insert(0, os.path.normpath(together))
     for place in places:
+        stores.present(place)
         if os.path.isdir(place):
             return place
     if names.parsed(places[-1]) is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import artifacts, progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
@@ -167,6 +167,7 @@ def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
     "path".
     """
     for place in (os.path.join(os.fspath(base), location["relative"]), location["path"]):
+        stores.present(place)
         if os.path.exists(os.path.join(place, artifacts.COMMIT)):
             artifact = artifacts.load(place)
             if artifact.identity == location["identity"]:

@@ -120,4 +120,10 @@ def test_two_hosts_are_one(verb, road, tmp_path, monkeypatch) -> None:
     )
     assert all(isinstance(end, Artifact) for end in ends), ends
     for end in ends:
-        assert (end.identity, end.files) == (whole.identity, whole.files)
+        assert end.identity == whole.identity
+        assert _hashes(end) == _hashes(whole)
+
+
+def _hashes(artifact: Artifact) -> dict[str, str]:
+    files = artifact.files.items()
+    return {name: entry["sha256"] for name, entry in files if not name.startswith("texts/")}

@@ -12,7 +12,7 @@ import pytest
 from toy_stages import Doubled, Numbers, values
 
 from qac_jax.artifacts import Writer
-from qac_jax.errors import UserError
+from qac_jax.errors import Busy, UserError
 from qac_jax.evaluation import results
 from qac_jax.pipeline import grid
 from qac_jax.pipeline.grid import Grid
@@ -252,3 +252,28 @@ def test_systems_are_products_of_factors() -> None:
 def test_systems_that_are_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         grid.cells(toy(**changes), build)
+
+
+def test_shares_of_a_grid_meet_in_its_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    given = toy()
+    todo = grid.cells(given, build)
+    shares = [grid.shared(todo, f"{number}/2") for number in range(2)]
+    assert sorted(cell.name for share in shares for cell in share) == sorted(c.name for c in todo)
+    busy = [Busy("being written by another process")]
+    execute = grid.stage_lib.execute
+
+    def contended(*arguments: Any, **named: Any) -> Any:
+        if busy:
+            raise busy.pop()
+        return execute(*arguments, **named)
+
+    monkeypatch.setattr(grid, "_POLL", 0.01)
+    monkeypatch.setattr(grid.stage_lib, "execute", contended)
+    for share in shares:
+        grid.run_share(share, tmp_path / "out", command="again")
+    assert not (tmp_path / "out" / "summary.md").exists()
+    monkeypatch.setattr(grid.stage_lib, "execute", execute)
+    grid.run(given, todo, tmp_path / "out", command="again")
+    assert list((tmp_path / "out").glob("summary*"))
+    with pytest.raises(UserError, match="share='2/2' is not a share"):
+        grid.shared(todo, "2/2")

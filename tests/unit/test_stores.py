@@ -1,0 +1,92 @@
+"""Outputs and inputs in an object store: whole, continued elsewhere, refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import toy_store
+from toy_stages import Doubled, Numbers, Summed
+
+from qac_jax import artifacts
+from qac_jax.artifacts import stores
+from qac_jax.errors import UserError
+from qac_jax.pipeline import recipe, stage
+from qac_jax.pipeline.recipe import Recipe
+from qac_jax.processes import Place
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> toy_store.Store:
+    return toy_store.install(monkeypatch, tmp_path)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_an_artefact_is_copied_whole_and_its_commit_last(store, tmp_path) -> None:
+    made = stage.execute(Numbers(), "gs://b/runs/numbers")
+    assert files(tmp_path / "b") == [
+        "runs/numbers/artifact.json",
+        "runs/numbers/numbers-00000.jsonl",
+        "runs/numbers/numbers-00001.jsonl",
+    ]
+    assert store.written[-1] == "gs://b/runs/numbers/artifact.json"
+    store.written.clear()
+    shutil.rmtree(tmp_path / "copies")  # another machine
+    again = stage.execute(Numbers(), "gs://b/runs/numbers")
+    assert again.identity == made.identity and not [w for w in store.written if "jsonl" in w]
+    again.verify()
+
+
+def test_a_recipe_in_a_store_and_its_inputs(store, tmp_path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "base.txt").write_text("5")
+    stages = {
+        "numbers": Numbers(base="gs://b/base.txt", count=3),
+        "double": Doubled(numbers="stage:numbers"),
+        "sum": Summed(numbers="stage:double"),
+    }
+    recipe.run(Recipe(stages), "gs://b/out")
+    assert (tmp_path / "b/out/sum/sum.json").read_text() == str(2 * (5 + 6 + 7))
+    assert artifacts.load("gs://b/out/numbers").record["fields"]["base"] == "gs://b/base.txt"
+    shutil.rmtree(tmp_path / "copies")
+    recipe.run(Recipe(stages), "gs://b/out", only="sum")
+    assert artifacts.load("gs://b/out/sum").count == 1
+
+
+def test_an_interrupted_run_continues_on_another_machine(store, tmp_path) -> None:
+    with pytest.raises(RuntimeError, match="told to fail"):
+        stage.execute(Numbers(fail_at=1), "gs://b/numbers")
+    assert not (tmp_path / "b/numbers/artifact.json").exists()
+    kept = tmp_path / "b/numbers/numbers-00000.jsonl"
+    before = kept.stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "copies")
+    made = stage.execute(Numbers(), "gs://b/numbers")
+    assert made.identity == stage.execute(Numbers(), tmp_path / "here").identity
+    assert (made.path / kept.name).stat().mtime == before // 10**9
+    assert files(tmp_path / "b/numbers") == ["artifact.json", kept.name, "numbers-00001.jsonl"]
+
+
+def test_what_is_not_ours_and_several_hosts_are_refused(store, tmp_path, monkeypatch) -> None:
+    (tmp_path / "b" / "full").mkdir(parents=True)
+    (tmp_path / "b" / "full" / "x").write_text("x")
+    with pytest.raises(UserError, match="gs://b/full is not empty and not a folder of ours"):
+        stage.execute(Numbers(), "gs://b/full")
+    with pytest.raises(UserError, match="gs://b/none does not exist"):
+        stage.execute(Doubled(numbers="gs://b/none"), tmp_path / "out")
+    monkeypatch.setattr(Numbers, "place", lambda self: Place("numbered", 0, 2))
+    with pytest.raises(UserError, match="all of them have mounted"):
+        stage.execute(Numbers(), "gs://b/numbers")
+
+
+def test_copies_know_their_addresses(store, tmp_path) -> None:
+    assert stores.origin(stores.local("gs://b/a/c")) == "gs://b/a/c"
+    assert stores.origin(tmp_path) == ""
+    with pytest.raises(UserError, match="is not an address in a store"):
+        stores.local("gs://b/../c")
+    with stores.written("gs://b/run.trec") as place:
+        Path(place).write_text("q")
+    assert (tmp_path / "b/run.trec").read_text() == "q"
