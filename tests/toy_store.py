@@ -17,7 +17,8 @@ class Store:
     """What qac_jax may use of a store, as epath's backends have it."""
 
     def __init__(self, root: Path):
-        self.root, self.written = root, []
+        self.root = root
+        self.written: list[str] = []
         self._below = backend.os_backend
 
     def _place(self, path: Any) -> str:
