@@ -161,10 +161,10 @@ def test_an_objective_that_chooses_its_texts_is_refused() -> None:
 
 
 NAMES = [
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm", "cocondenser", "finetune")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm", "finetune")),
     *(
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("condenser", "cotmae", "retromae", "localized", "seq2seq")
+        for name in ("condenser", "cocondenser", "cotmae", "retromae", "localized", "seq2seq")
     ),
 ]
 
