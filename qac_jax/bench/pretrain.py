@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import option, part
 from qac_jax.inference.settings import PRECISIONS
 
 
@@ -39,6 +39,15 @@ class Compiled(NamedTuple):
     flops: float  # of one step over padded texts (packed ones with --pack)
     memory: dict[str, int]
     step: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Ours:
+    """How our side computes its steps."""
+
+    remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
+    scan: bool = option(False, "scan over layers, which compiles faster")
+    pack: bool = option(False, "compute texts without their padding")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +77,7 @@ class Pretrain:
     context: int = option(32, "maximum query length")
     dropout: float = option(0.1, "dropout, on both sides")
     precision: str = option("auto", "precision of matrix products", choices=PRECISIONS)
-    remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
-    scan: bool = option(False, "scan over layers, which compiles faster")
-    pack: bool = option(False, "compute texts without their padding, on our side")
+    ours: Ours = part(Ours)
     contexts: str = option(
         "all",
         "kinds of context: queries alone, or passages and padded queries too",
@@ -206,8 +213,8 @@ class Pretrain:
         runtime = Runtime(
             dtype=start.precision_here(self.precision),
             dropout="hash",
-            remat=self.remat,
-            scan=self.scan,
+            remat=self.ours.remat,
+            scan=self.ours.scan,
         )
         model = Bert(config, runtime)
         vocabulary = Vocabulary(np.zeros(self.vocabulary, bool))
@@ -232,7 +239,7 @@ class Pretrain:
         tx = Optimizer().build(1000, start.abstract_params(objective))
         rules = meshes.rules_named("default")
         engine = Engine(objective, tx, mesh, rules, microbatch=self.microbatch)
-        room = packing.room(engine, batch) if self.pack else ()
+        room = packing.room(engine, batch) if self.ours.pack else ()
         key = (batch["context"].shape[1], room)
         if key in programs:
             return programs[key]
