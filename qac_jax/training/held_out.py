@@ -49,7 +49,7 @@ def check_probe(examples: Artifact, trained: Artifact) -> None:
     if examples.info.get("tokenizer") != trained.info.get("tokenizer"):
         raise UserError(
             f"{examples.path} and {trained.path} have different vocabularies; make the examples of "
-            "--probe with the same --tokenizer"
+            "--probe by qac tokenize with the same --tokenizer"
         )
 
 

@@ -50,11 +50,13 @@ HEARD: dict[str, tuple[str, ...]] = {
     "text/sentences.py": ("prepare", "pairs", "tokenize"),
     "training/distributed.py": ("pretrain", "finetune", "embed"),
     "training/packing.py": ("pretrain", "finetune"),
+    "training/held_out.py": ("pretrain", "finetune"),
+    "training/probe.py": ("pretrain", "finetune"),
     "training/settings.py": ("pretrain", "finetune"),
 }
 # Messages that name another verb together with its flag.
 OF_OTHERS = re.compile(
-    r"qac (?:search|label|prepare|run|split)[^;,]*? --\w+|train one without --scores"
+    r"qac (?:search|label|prepare|run|split|tokenize)[^;,]*? --\w+|train one without --scores"
 )
 
 
