@@ -282,7 +282,9 @@ def _title(summary: str) -> str:
 
 def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"stages": plans}, indent=1))
+        from qac_jax.pipeline import recipe
+
+        print(json.dumps({"stages": plans, "totals": recipe.totals(plans)}, indent=1))
         return
     for one in plans:
         origin = ", ".join(one["inputs"].values())
@@ -299,6 +301,14 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
                 print("\n".join(f"  * {line}" for line in _device_table(value)))
             elif value is not None and not (name == "hours" and "devices" in one["plan"]):
                 print(f"  * {name}: {readable(value)}")
+    from qac_jax.pipeline import recipe
+
+    if hours := (found := recipe.totals(plans))["hours"]:
+        paths = found["longest_path_hours"]
+        print("\nhours of the trainings together (the longest path of stages) on one device:")
+        print("  " + ", ".join(f"{n} {hours[n]:,.1f} ({paths[n]:,.1f})" for n in hours))
+        if found["without_hours"]:
+            print(f"  not counted, since their steps are not known: {found['without_hours']}")
     if absent := sum(len(one.get("missing", ())) for one in plans):
         print(f"\nit would not start: {absent} inputs are not there (marked with !)")
 

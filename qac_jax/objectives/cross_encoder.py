@@ -167,6 +167,10 @@ class _Scorer(Objective):
             parts["keys"] = keys
         return chunked_encode(score, parts, self.chunk)
 
+    def _activation_bytes(self, texts: int, length: int) -> float:
+        config = self.encoder_module.config
+        return config.activation_bytes(self.runtime, texts, length)
+
     def _flops(self, texts: int, length: int) -> float:
         config = self.encoder_module.config
         work = config.flops(
@@ -198,6 +202,10 @@ class Pointwise(_Scorer):
         losses = jax.nn.softplus(jnp.where(label > 0, -odds, odds))
         return losses, (odds > 0) == (label > 0)
 
+    def activation_bytes(self, spec: Spec) -> float:
+        """Bytes that the backward pass keeps."""
+        return self._activation_bytes(*spec["pair"].shape)
+
     def flops(self, spec: Spec) -> float:
         """FLOPs of a training step over padded texts."""
         return self._flops(*spec["pair"].shape)
@@ -221,6 +229,11 @@ class Localized(_Scorer):
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
         losses = jax.nn.logsumexp(odds, axis=-1) - odds[:, 0]
         return losses, odds[:, 0] >= jnp.max(odds, axis=-1)
+
+    def activation_bytes(self, spec: Spec) -> float:
+        """Bytes that the backward pass keeps."""
+        queries, texts, length = spec["pairs"].shape
+        return self._activation_bytes(queries * texts, length)
 
     def flops(self, spec: Spec) -> float:
         """FLOPs of a training step over padded texts."""

@@ -114,6 +114,10 @@ class Finetune(DualEncoderObjective):
         student = jax.nn.log_softmax(own / self.temperature)
         return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
 
+    def activation_bytes(self, spec: Spec) -> float:
+        """Bytes that the backward pass keeps: those of a chunk, if there are chunks."""
+        return towers.activation_bytes(self.model, spec)
+
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""
         queries, seen = spec["query"].shape[0], spec["passages"].shape[:2]

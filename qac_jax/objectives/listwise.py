@@ -93,6 +93,11 @@ class Listwise(DualEncoderObjective):
         )
         return found.reshape(groups, per, -1)
 
+    def activation_bytes(self, spec: Spec) -> float:
+        """Bytes that the backward pass keeps."""
+        groups, texts, length = spec["pairs"].shape
+        return self._activation_bytes(groups * texts, length)
+
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""
         config = self.model.config.backbone

@@ -105,6 +105,10 @@ class Pair(DualEncoderObjective):
             aux |= {"passage_loss": passage_loss, "passage_accuracy": by_passage.correct.mean()}
         return loss, aux
 
+    def activation_bytes(self, spec: Spec) -> float:
+        """Bytes that the backward pass keeps: those of a chunk, if there are chunks."""
+        return towers.activation_bytes(self.model, spec)
+
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""
         return towers.training_flops(self.model, spec)

@@ -7,6 +7,7 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -167,6 +168,13 @@ def vectors(
     if keys is not None:
         parts["keys"] = keys
     return chunked_encode(encode, parts, chunk)
+
+
+def activation_bytes(model: DualEncoder, spec: Spec) -> float:
+    """Bytes that the backward pass keeps of queries and passages, as padded."""
+    kept = functools.partial(model.config.backbone.activation_bytes, model.runtime)
+    size, per, length = spec["passages"].shape
+    return kept(*spec["query"].shape) + kept(size * per, length)
 
 
 def training_flops(model: DualEncoder, spec: Spec) -> float:

@@ -99,7 +99,7 @@ class Train(Stage):
         from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
         from qac_jax.text import tokenizers
-        from qac_jax.training import compiled, distributed, held_out, loop, start, step
+        from qac_jax.training import compiled, distributed, estimate, held_out, loop, start, step
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
@@ -130,6 +130,7 @@ class Train(Stage):
         kind = data.featurizers[0]
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
+        estimate.refuse_too_large(objective, kind, schedule.batch_size, schedule.microbatch, mesh)
         validation, probe = None, None
         if (examined := inputs.get_artifact("validation")) is not None:
             size = schedule.batch_size

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.sharding import Mesh
 
 from qac_jax import hardware
-from qac_jax.data.featurizer import settle
+from qac_jax.data.featurizer import Featurizer, settle
 from qac_jax.data.form import Form
+from qac_jax.errors import UserError
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import report
 from qac_jax.training.journal import padded_tokens
@@ -18,7 +21,7 @@ from qac_jax.training.journal import padded_tokens
 
 # The share of a device's peak that hours are estimated for: what well-tuned BERTs reach.
 MFU = 0.4
-DEVICE_COUNTS = (1, 2, 4, 8, 16)
+DEVICE_COUNTS = (1, 2, 4, 8, 16, 64, 256)
 _FLOAT = 4
 
 
@@ -55,20 +58,18 @@ def plan(
         return result
     recipe = settle(kind, Form(), lengths=lengths, settings=settings)
 
-    def spec(rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        shapes = recipe.spec(rows)
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
-
-    tokens = padded_tokens(spec(batch_size))
+    tokens = padded_tokens(_spec(recipe, batch_size))
     result["tokens_per_step"] = tokens
-    result["step_flops"] = report.flops(objective, spec(batch_size))
+    result["step_flops"] = report.flops(objective, _spec(recipe, batch_size))
     rows = microbatch or batch_size
-    kept = objective.with_precision("bfloat16").activation_bytes(spec(rows))
+    kept = objective.with_precision("bfloat16").activation_bytes(_spec(recipe, rows))
     if kept is not None:
         # Linear in the examples, so a device has its share of it.
         result["microbatch"] = rows
         result["activation_bytes"] = kept
     if steps is None:
+        if kept is not None:
+            result["devices"] = _devices(result)
         return result
     result["tokens"] = tokens * steps
     if result["step_flops"] is not None:
@@ -79,18 +80,84 @@ def plan(
             for name, device in hardware.DEVICES.items()
         }
         if "activation_bytes" in result:
-            result["devices"] = {
-                name: {str(count): _on(device, count, result) for count in DEVICE_COUNTS}
-                for name, device in hardware.DEVICES.items()
-            }
+            result["devices"] = _devices(result)
     return result
+
+
+def refuse_too_large(
+    objective: Objective, recipe: Featurizer, batch_size: int, microbatch: int, mesh: Mesh
+) -> None:
+    """Raises where a run cannot fit into the memory of these devices, with what would.
+
+    The formulas are of what a compiler that fuses nothing keeps, so half of the activations is the
+    least that is certain; on devices of unknown memory nothing is said.
+    """
+    device = hardware.find(mesh.devices.flat[0].device_kind)
+    if device is None:
+        return
+    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    cut = mesh.size // mesh.shape["data"]
+    state = report.count_parameters(variables["params"]) * _FLOAT * 4 / cut
+
+    def needed(objective: Objective, rows: int) -> float | None:
+        kept = objective.activation_bytes(_spec(recipe, rows))
+        return None if kept is None else state + kept / mesh.size
+
+    rows = microbatch or batch_size
+    whole = needed(objective, rows)
+    if whole is None or state + (whole - state) / 2 <= device.memory_bytes:
+        return
+    raise UserError(
+        f"this training needs about {whole / 2**30:.0f} GiB of memory on each of {mesh.size} "
+        f"{device.name}, which have {device.memory_bytes / 2**30:.0f}; "
+        + _remedy(objective, rows, mesh.size, device.memory_bytes, needed)
+    )
+
+
+def _remedy(
+    objective: Objective,
+    rows: int,
+    devices: int,
+    memory: float,
+    needed: Callable[[Objective, int], float | None],
+) -> str:
+    """The largest microbatch that fits, without recomputation and with it."""
+    choices = []
+    for remat in dict.fromkeys((objective.runtime.remat, "layer")):
+        runtime = dataclasses.replace(objective.runtime, remat=remat)
+        tried = dataclasses.replace(objective, model=objective.model.clone(runtime=runtime))
+        smaller = rows
+        while smaller > devices and (needed(tried, smaller) or 0) > memory:
+            smaller = max(devices, smaller // 2)
+        if (needed(tried, smaller) or 0) <= memory:
+            with_remat = (
+                "" if remat == objective.runtime.remat else f" with Runtime.remat='{remat}'"
+            )
+            choices.append(
+                f"--microbatch {smaller}{with_remat}" if smaller < rows else with_remat.strip()
+            )
+    if not choices:
+        return "cut its parameters over devices (--mesh=1,-1,1), or use more or larger ones"
+    return f"use {' or '.join(choices)}"
+
+
+def _spec(recipe: Featurizer, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    shapes = recipe.spec(rows)
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
+
+
+def _devices(result: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    return {
+        name: {str(count): _on(device, count, result) for count in DEVICE_COUNTS}
+        for name, device in hardware.DEVICES.items()
+    }
 
 
 def _on(device: hardware.Device, count: int, result: Mapping[str, Any]) -> dict[str, Any]:
     """Hours and memory on `count` of these devices."""
     needed = result["state_bytes"] + result["activation_bytes"] / count
     return {
-        "hours": result["hours"][device.name] / count,
+        "hours": result["hours"][device.name] / count if "hours" in result else None,
         "memory_bytes": needed,
         "fits": needed <= device.memory_bytes,
     }
@@ -104,6 +171,7 @@ def table(devices: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
         cells = []
         for estimate in each.values():
             memory = f"{estimate['memory_bytes'] / 2**30:.0f} GiB"
-            cells.append(f"{estimate['hours']:,.1f} ({memory}{'' if estimate['fits'] else '!'})")
+            hours = "?" if estimate["hours"] is None else f"{estimate['hours']:,.1f}"
+            cells.append(f"{hours} ({memory}{'' if estimate['fits'] else '!'})")
         lines.append(f"{name:<10}" + "".join(f"{cell:>16}" for cell in cells))
     return lines

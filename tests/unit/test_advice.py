@@ -49,6 +49,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "serving/run.py": ("serve",),
     "text/sentences.py": ("prepare", "pairs", "tokenize"),
     "training/distributed.py": ("pretrain", "finetune", "embed"),
+    "training/estimate.py": ("pretrain", "finetune"),
     "training/packing.py": ("pretrain", "finetune"),
     "training/held_out.py": ("pretrain", "finetune"),
     "training/probe.py": ("pretrain", "finetune"),

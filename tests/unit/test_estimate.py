@@ -1,0 +1,68 @@
+"""Plans: what does not fit is refused with what would, and hours add up."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import pytest
+
+from qac_jax import hardware
+from qac_jax.data.featurizer import settle
+from qac_jax.data.form import Form
+from qac_jax.errors import UserError
+from qac_jax.hardware import Device
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.objectives.finetune import Finetune
+from qac_jax.objectives.pair import Pair
+from qac_jax.pipeline import recipe
+from qac_jax.training import estimate
+from qac_jax.training import mesh as meshes
+
+
+BERT = BertConfig(
+    vocab_size=64, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=64
+)
+TRIPLES = settle(
+    "triples", Form(), lengths={"query": 8, "passages": 16}, settings={"n_passages": 2}
+)
+
+
+def model() -> DualEncoder:
+    return DualEncoder(DualEncoderConfig(BERT))
+
+
+@pytest.mark.parametrize("objective", [Finetune(model()), Pair(model())])
+def test_dual_encoders_keep_what_their_texts_keep(objective: Any) -> None:
+    kept = objective.activation_bytes(estimate._spec(TRIPLES, 4))
+    runtime = objective.runtime
+    assert kept == BERT.activation_bytes(runtime, 4, 8) + BERT.activation_bytes(runtime, 8, 16)
+
+
+def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, mesh = Finetune(model()), meshes.mesh_for((-1, 1, 1), 64, 0)
+    estimate.refuse_too_large(objective, TRIPLES, 64, 0, mesh)  # of unknown memory
+    kept = objective.activation_bytes(estimate._spec(TRIPLES, 64))
+    small = Device("Toy", 1e12, kept / mesh.size / 3)
+    monkeypatch.setattr(hardware, "find", lambda kind: small)
+    with pytest.raises(UserError, match=r"on each of 8 Toy, .* use --microbatch (8|16)"):
+        estimate.refuse_too_large(objective, TRIPLES, 64, 0, mesh)
+    monkeypatch.setattr(hardware, "find", lambda kind: dataclasses.replace(small, memory_bytes=10))
+    with pytest.raises(UserError, match="cut its parameters over devices"):
+        estimate.refuse_too_large(objective, TRIPLES, 64, 0, mesh)
+    assert jax.device_count() == 8
+
+
+def test_hours_and_the_longest_path() -> None:
+    def one(stage: str, hours: float | None, *before: str) -> dict[str, Any]:
+        plan: dict[str, Any] = {"batch_size": 8} if hours != 0 else {}
+        if hours:
+            plan["hours"] = dict.fromkeys(hardware.DEVICES, hours)
+        return {"stage": stage, "inputs": {name: name for name in before}, "plan": plan}
+
+    plans = [one("a", 2), one("b", 3), one("c", 0, "a", "b"), one("d", 4, "c"), one("e", None)]
+    found = recipe.totals(plans)
+    assert (found["hours"]["H100"], found["longest_path_hours"]["H100"]) == (9, 7)
+    assert found["without_hours"] == ["e"]
