@@ -95,8 +95,9 @@ class Listwise(DualEncoderObjective):
 
     def activation_bytes(self, spec: Spec) -> float:
         """Bytes that the backward pass keeps."""
-        groups, texts, length = spec["pairs"].shape
-        return self._activation_bytes(groups * texts, length)
+        kept = self.model.config.backbone.activation_bytes
+        shapes = (spec[name].shape for name in ("query", "passages"))
+        return sum(kept(self.runtime, groups * texts, length) for groups, texts, length in shapes)
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""
