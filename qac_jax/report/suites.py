@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax import artifacts
@@ -67,9 +67,15 @@ def facts(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def text(results: Sequence[Result], facts: Mapping[str, Any]) -> str:
-    """Results of collections for the screen, with the averages if there are any."""
-    table = tables.figures({result.name: result.mean for result in results}, "collection")
+def text(
+    results: Sequence[Result],
+    facts: Mapping[str, Any],
+    printed: Callable[[str], str] = lambda measure: measure,
+) -> str:
+    """Results of collections for the screen, with the averages if there are any; `printed` gives
+    the name that a measure is printed by."""
+    means = {r.name: {printed(name): value for name, value in r.mean.items()} for r in results}
+    table = tables.figures(means, "collection")
     return f"{table}\n\n{tables.suites({'': suite(results)})}" if "averages" in facts else table
 
 

@@ -101,7 +101,9 @@ class EvaluateBeir(Stage):
         from qac_jax.evaluation import results
         from qac_jax.report import suites
 
-        return suites.text(*results.read(artifact))
+        level = self.rules.resolved().level if self.rules.chosen else 1
+        judged, facts = results.read(artifact)
+        return suites.text(judged, facts, lambda measure: self.rules.printed(measure, level))
 
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
         """The index of a corpus, kept in `folder` until all collections are evaluated."""
