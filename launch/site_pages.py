@@ -21,7 +21,7 @@ PAGES = {
     "notebooks.md": ("Notebooks",),
     "recipes.md": ("The papers' recipes",),
     "settings.md": ("Settings", "Names"),
-    "scaling.md": ("GPUs, TPUs, several hosts",),
+    "hosts.md": ("GPUs, TPUs, several hosts",),
 }
 WHOLE = {
     "gin-files.md": "gin_configs/README.md",
