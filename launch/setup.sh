@@ -49,8 +49,8 @@ _install() {
         _fail "$(uname -s) on $(uname -m) is not supported; the pinned wheels are for Linux x86-64"
     _say "installing $(grep -c == "$2") packages of $(basename "$2") (a few minutes, once)"
     # What packages that come as their source are built with goes first.
-    _pip $(grep -hE '^(setuptools|wheel|packaging)==' "$QAC_ROOT/launch/constraints.txt") &&
-        _pip -r "$2" ||
+    _pip --require-hashes -r <(grep -hE '^(setuptools|wheel|packaging)==' "$QAC_ROOT/launch/constraints.txt") &&
+        _pip --require-hashes -r "$2" ||
         _fail "the packages could not be installed; check the network and run this again"
     if [ "$1" = base ]; then
         _pip --no-build-isolation --editable "$QAC_ROOT" ||
