@@ -13,6 +13,7 @@ RUN_BY = {
     "README.md": "tests/e2e/test_readme.py",
     "docs/objectives.md": "tests/e2e/test_readme.py",
     "docs/sharing.md": "tests/e2e/test_readme.py",
+    "docs/watching.md": "tests/e2e/test_readme.py",
     "docs/seqio.md": "tests/equivalence/test_seqio_grain.py",
     "docs/extending.md": "tests/e2e/test_extending.py",
 }
@@ -28,6 +29,8 @@ SHOWN = {
     "an objective of one's own": ("docs/extending.md", "qac pretrain --gin_file objectives/"),
     "seqio tasks by name": ("docs/seqio.md", "seqio.get_mixture_or_task("),
     "seqio as the trainer's feed": ("docs/seqio.md", "--feed seqio"),
+    "TensorBoard's files": ("docs/watching.md", "--tensorboard out/board"),
+    "a retrieval probe while training": ("docs/watching.md", "--probe out/held_out"),
     "a model card with all that hubs read": ("docs/sharing.md", "--base_model owner/small"),
     "vectors for FAISS": ("docs/sharing.md", "qac export --faiss out/index"),
     "ir_measures' names": ("docs/sharing.md", "--measures nDCG@10,RR@10,R@100,AP"),
