@@ -41,7 +41,7 @@ class Numbers(Stage):
                 continue
             time.sleep(self.pause)
             if shard == self.fail_at:
-                raise RuntimeError("told to fail")
+                raise RuntimeError("fails on purpose")
             if self.full_disk:
                 Path(str(out.part(name))).symlink_to("/dev/full")  # the kernel says ENOSPC
             with out.open(name) as file:

@@ -27,6 +27,9 @@ from qac_jax.training.step import Engine, State
 from qac_jax.training.validation import Best, Validation
 
 
+Measure = Callable[[State], journal.Figures]
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The length of a run, and what happens every N steps of it."""
@@ -68,13 +71,7 @@ def train(
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
     steps = packing.Steps(engine, lambda engine: compile_step(engine, spec), pack)
-    chosen = plan.monitoring
-    measures: list[tuple[Callable[[State], journal.Figures], int]] = []
-    if validation is not None:
-        validate = Validation(engine, validation, chosen.validation_batches)
-        measures.append((validate, chosen.validate_every))
-    if probe is not None:
-        measures.append((Probe(engine, probe, chosen), chosen.probe_every))
+    measures = _measures(engine, validation, probe, plan.monitoring)
 
     checkpoints = Checkpoints(
         folder / "checkpoints",
@@ -84,9 +81,8 @@ def train(
     )
     best_one = Checkpoints(folder / "best", identity, keep=None)
     target = abstract_like(engine.abstract, engine.shardings)
-    step, best = 0, Best(plan.monitoring.best)
     if checkpoints.latest() is None:
-        state = engine.create(params)
+        state, step, best = engine.create(params), 0, Best(plan.monitoring.best)
     else:
         state, facts = checkpoints.restore(target)
         step, best = facts["step"], Best(plan.monitoring.best, **facts["best"])
@@ -155,6 +151,19 @@ def train(
         state, _ = best_one.restore(target, best.step)
     best_one.close()
     return state
+
+
+def _measures(
+    engine: Engine, validation: Loader | None, probe: Loader | None, chosen: Monitoring
+) -> list[tuple[Measure, int]]:
+    """What is measured beside the training, and every how many steps."""
+    measures: list[tuple[Measure, int]] = []
+    if validation is not None:
+        validate = Validation(engine, validation, chosen.validation_batches)
+        measures.append((validate, chosen.validate_every))
+    if probe is not None:
+        measures.append((Probe(engine, probe, chosen), chosen.probe_every))
+    return measures
 
 
 def compile_step(engine: Engine, spec: Any) -> jax.stages.Compiled:

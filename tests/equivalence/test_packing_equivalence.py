@@ -138,7 +138,7 @@ def test_a_program_for_each_room() -> None:
 
 @pytest.mark.slow
 def test_moving_tokens_needs_no_communication() -> None:
-    """Each device packs its own texts; that all of them fit is told to all."""
+    """Each device packs its own texts; devices only exchange whether all of them fit."""
     mesh = meshes.make_mesh((4, 2, 1))
     cut = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 

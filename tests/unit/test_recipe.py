@@ -108,7 +108,7 @@ def test_a_changed_source_redoes_its_reader(tmp_path, ran):
 
 
 def test_a_failure_names_the_stage_and_keeps_what_is_finished(tmp_path, ran, capsys):
-    with pytest.raises(RuntimeError, match="told to fail"):
+    with pytest.raises(RuntimeError, match="fails on purpose"):
         recipe.run(three(fail_at=1), tmp_path / "out", command="qac run x")
     said = capsys.readouterr().err
     assert "stage first failed" in said and "continue with: qac run x" in said

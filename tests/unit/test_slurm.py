@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "launch" / "train_slurm.sh"
 
 
 def submit(folder: Path, code: int, *words: str, **variables: str) -> tuple[int, str, str]:
-    """The exit code, the command that ran, and what `scontrol` was told."""
+    """The exit code, the command that ran, and the arguments that `scontrol` got."""
     (folder / "launch").mkdir(exist_ok=True)
     (folder / "launch" / "setup.sh").write_text(f"set -euo pipefail\nQAC_ROOT='{folder}'\n")
     for name, body in (("srun", f'echo "$@" > {folder}/ran; exit {code}'), ("scontrol", "")):

@@ -58,7 +58,7 @@ def test_a_recipe_in_a_store_and_its_inputs(store, tmp_path) -> None:
 
 
 def test_an_interrupted_run_continues_on_another_machine(store, tmp_path) -> None:
-    with pytest.raises(RuntimeError, match="told to fail"):
+    with pytest.raises(RuntimeError, match="fails on purpose"):
         stage.execute(Numbers(fail_at=1), "gs://b/numbers")
     assert not (tmp_path / "b/numbers/artifact.json").exists()
     kept = tmp_path / "b/numbers/numbers-00000.jsonl"
