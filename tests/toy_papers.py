@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 from pathlib import Path
@@ -55,6 +56,7 @@ def write(root: Path) -> Path:
     _models(root)
     _marco(root, texts, asked)
     _wikipedia(root, texts, asked)
+    _dump(root, texts)
     _unlabelled(root, asked)
     for folder in ("msmarco", "beir/scifact", "beir/nfcorpus"):
         write_collection(root / folder, 24, 8)
@@ -138,6 +140,23 @@ def _wikipedia(root: Path, texts: list[str], asked: list[str]) -> None:
     relation = root / "questions" / "entityquestions" / "test" / "P36.test.json"
     relation.parent.mkdir(parents=True)
     relation.write_text(json.dumps([{"question": asked[n], "answers": [answers[n]]} for n in last]))
+
+
+def _dump(root: Path, texts: list[str]) -> None:
+    """A dump of Wikipedia: pages of paragraphs with links and bold phrases."""
+
+    def page(number: int) -> str:
+        lines = (text.split() for text in texts[4 * number : 4 * number + 4])
+        body = "\n".join(f"'''{a}''' [[{b}|{c}]] {' '.join(rest)}" for a, b, c, *rest in lines)
+        return (
+            f"<page><title>Title {number}</title><ns>0</ns><id>{number + 1}</id><revision>"
+            f'<id>{number + 100}</id><text xml:space="preserve">{body}</text></revision></page>\n'
+        )
+
+    pages = "".join(page(number) for number in range(PASSAGES // 4))
+    head = '<mediawiki xmlns="http://x/"><siteinfo><namespaces></namespaces></siteinfo>\n'
+    dump = bz2.compress(f"{head}{pages}</mediawiki>".encode())
+    (root / "enwiki-pages-articles.xml.bz2").write_bytes(dump)
 
 
 def _unlabelled(root: Path, asked: list[str]) -> None:

@@ -110,9 +110,10 @@ class RetroMae(Mlm):
 
     decoder_masking: in basic decoding, what is masked and predicted; in enhanced decoding, what is
     hidden from each row. visible_sets: the number of sets of visible tokens sampled for a text, of
-    which each row takes one at random (128 in the released code; 0: a separate set for every row).
-    embeddings: e + p of the text as the encoder's embedding layer computes it, with token type,
-    normalisation and dropout ("layer", as released), or as the sum alone ("sum").
+    which each row takes one at random (256 in the released code, 128 in FlagEmbedding's; 0: a
+    separate set for every row). embeddings: e + p of the text as the encoder's embedding layer
+    computes it, with token type, normalisation and dropout ("layer", as released), or as the sum
+    alone ("sum").
     """
 
     masking: Masking = Masking(0.30)

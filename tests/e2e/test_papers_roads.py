@@ -39,21 +39,36 @@ PAIR = (
 NQ = tuple(f"pair_finetune/nq/train.Schedule.{part}" for part in SCHEDULE)
 GROUPS = tuple(f"pair_{part}/nq/pair.Pair.negatives_group=8" for part in ("pretrain", "finetune"))
 AUG = ("STEPS=1", "BATCH_SIZE=8", "optimizers.Optimizer.warmup_steps=0")
+ENCODER = "ENCODER=data:bert-base-uncased"
 ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
-    # recipe -> overlays, bindings, stages with figures
+    # recipe (and a word for what is run of it) -> overlays, bindings, stages with figures
     "msmarco_qac_cotmae": (["passage_pairs"], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
     "msmarco_qac_cocondenser": ([], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
     "msmarco_condenser": ([], MARCO, ["metrics", "dl19"]),
-    "msmarco_retromae": ([], MARCO, ["metrics"]),
+    "msmarco_retromae": (
+        [],
+        (*MARCO, *(f"general/train.Schedule.{part}" for part in SCHEDULE)),
+        ["metrics", "dl20"],
+    ),
     "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
     "pair_nq": ([], (*PAIR, *NQ, *GROUPS), ["metrics", "figure_4"]),
     "pair_msmarco": ([], PAIR, ["metrics"]),
+    "dpr_nq": ([], DPR, ["metrics"]),
+    "dpr_msmarco": ([], DPR, ["metrics"]),
     "augtriever_cc": (["strategies/hybrid_all"], AUG, ["beir", "table"]),
-    "augtriever_finetuning": ([], (*AUG, "ENCODER=data:bert-base-uncased"), ["beir", "table"]),
+    "augtriever_wiki": (["strategies/doc_anchor"], (*AUG, "LOSS=moco"), ["beir", "table"]),
+    "augtriever_finetuning": ([], (*AUG, ENCODER), ["beir", "table"]),
+    "augtriever_adaptation": ([], (*AUG, ENCODER), ["figures"]),
+    "augtriever_evaluation": ([], (ENCODER, "POOLING=mean"), ["beir", "table"]),
+    "augtriever_evaluation bm25": (
+        ["augtriever/bm25_baseline"],
+        ("ENCODER=''",),
+        ["beir", "table"],
+    ),
     "msmarco_beir": (
         [],
         (
-            "ENCODER=data:bert-base-uncased",
+            ENCODER,
             AUG[-1],
             *(f"train.Schedule.{part}" for part in SCHEDULE),
         ),
@@ -84,7 +99,7 @@ def test_every_stage(
     files = [part for overlay in overlays for part in ("--gin_file", f"overlays/{overlay}.gin")]
     given = [f"--gin.{binding}" for binding in bindings]
     where = ["--data_dir", os.fspath(data), "--out", os.fspath(tmp_path / "out")]
-    assert main(["run", name, *where, *files, *given]) == 0
+    assert main(["run", name.split()[0], *where, *files, *given]) == 0
     for stage in figures:
         made = json.loads((tmp_path / "out" / stage / "artifact.json").read_text())
         assert made["count"], stage
