@@ -179,12 +179,18 @@ class Encoder:
         lengths = [len(row) for row in rows]
         return list(self.runner.batches(lengths, max(self.limits.values())))
 
-    def apply(self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage") -> jax.Array:
-        """The vectors of one padded batch."""
+    def apply(
+        self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage", room: int = 0
+    ) -> jax.Array:
+        """The vectors of one padded batch.
+
+        room: its layers compute this number of tokens, without the padding (models/packing.py).
+        Texts that do not fit become NaN. 0: they compute the padding too.
+        """
         segments = self.module.config.title == SEGMENTS
         program = _program(self.module, self.tokenizer.sep_id if segments else -1)
         placed = self.runner.placed((ids, lengths))
-        return program(self.runner.params, *placed, side, self._skipped[side])
+        return program(self.runner.params, *placed, side, self._skipped[side], room)
 
     @functools.cached_property
     def _skipped(self) -> dict[str, int]:
@@ -216,16 +222,21 @@ def memory(
 def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
     """Compiled once for all encoders of one architecture: a run loads its encoder repeatedly."""
 
-    def vectors(params: Any, ids: jax.Array, lengths: jax.Array, side: str, skip: int) -> jax.Array:
-        types = None
+    def vectors(
+        params: Any, ids: jax.Array, lengths: jax.Array, side: str, skip: int, room: int
+    ) -> jax.Array:
+        types, model = None, module
         if side == "passage" and module.config.title == SEGMENTS:
             # The body follows the first separator.
             ends = ids == separator
             types = (jnp.cumsum(ends, axis=1) > ends).astype(jnp.int32)
-        encoded = module.apply({"params": params}, ids, lengths, types, side=side, skip=skip)
+        if room:
+            packed = ((ids.shape[1], room / ids.size),)
+            model = module.clone(runtime=dataclasses.replace(module.runtime, packed=packed))
+        encoded = model.apply({"params": params}, ids, lengths, types, side=side, skip=skip)
         return jnp.asarray(encoded, jnp.float32)
 
-    return jax.jit(vectors, static_argnums=(3, 4))
+    return jax.jit(vectors, static_argnums=(3, 4, 5))
 
 
 def _cosine(folder: Path) -> bool | None:
