@@ -33,9 +33,12 @@ def test_every_row_has_a_recipe_or_a_reason(name: str) -> None:
 
 def test_all_tables_are_there() -> None:
     found = {name: [table.name for table in papers.read(name).tables] for name in papers.names()}
-    assert found["qac"] == [f"Table {number}" for number in (1, 2, 3, 4, 5)]
+    assert found["qac"] == [*(f"Table {number}" for number in (1, 2, 3, 4, 5)), "Cost"]
     assert set(found["pair"]) >= {"Table 1", "Table 2", "Table 3", "Table 5", "Figure 4"}
-    assert set(found["augtriever"]) >= {"Table 1", "Table 2", "Table 3", "Table 6, BEIR"}
+    assert set(found["augtriever"]) >= {
+        *(f"Table {number}" for number in (1, 2, 3, 4, 5)),
+        "Table 6, BEIR",
+    }
 
 
 def test_one_sentence_for_another_name() -> None:
