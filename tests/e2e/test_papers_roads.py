@@ -47,7 +47,11 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     "msmarco_condenser": ([], MARCO, ["metrics", "dl19"]),
     "msmarco_retromae": (
         [],
-        (*MARCO, *(f"general/train.Schedule.{part}" for part in SCHEDULE)),
+        (
+            *MARCO,
+            *(f"general/train.Schedule.{part}" for part in SCHEDULE),
+            "BLOCK_TOKENS=62",
+        ),
         ["metrics", "dl20"],
     ),
     "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
