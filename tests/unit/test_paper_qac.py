@@ -158,13 +158,15 @@ def test_rows_of_table_1_beside_them() -> None:
     """docT5query, Condenser, RetroMAE."""
     expanded = toy_recipes.stages("msmarco_doct5query")
     # Nogueira and Lin, 2019, and its code's README: 40 queries by top-10 sampling at temperature 1,
-    # 512 tokens in and 64 out; BM25 with Anserini's values for these passages.
+    # 512 tokens in and 64 out; BM25 with Anserini's values for these passages, without RocketQA's
+    # titles.
     decoding = expanded["queries"].decoding
     assert (decoding.samples, decoding.top_k, decoding.top_p) == (40, 10, 1.0)
     assert (decoding.temperature, decoding.max_tokens) == (1.0, 64)
     assert expanded["queries"].max_input == 512
     for index in (expanded["bm25"], expanded["bm25_expanded"]):
-        assert (index.k1, index.b) == (0.82, 0.68)
+        assert (index.k1, index.b, index.titles) == (0.82, 0.68, False)
+    assert expanded["queries"].title == "none"
     assert expanded["bm25_expanded"].expand == "stage:queries" and not expanded["bm25"].expand
     assert "stage:run_expanded" in expanded["metrics"].runs
     # Gao and Callan, 2021: 8 epochs at 1e-4, blocks of 128 tokens, two layers over the middle one.
