@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ _TOGETHER = 1 << 14
 @dataclasses.dataclass(frozen=True)
 class Live:
     """Recall of a living index of clustered random vectors as it is built, after deletions and
-    after additions; seconds of each change; memory.
+    after additions; seconds of each change; memory, without the pages of mapped files.
 
     Recall compares with all products of the vectors that are there.
     """
@@ -39,8 +41,6 @@ class Live:
             return self._run(Path(place))
 
     def _run(self, place: Path) -> dict[str, Any]:
-        import psutil
-
         from qac_jax.live.index import LiveIndex
         from qac_jax.live.manifest import LiveSettings
 
@@ -49,6 +49,7 @@ class Live:
         settings = LiveSettings({"path": "none"}, self.dimension, cosine=True)
         live = LiveIndex.create(place / "live", settings)
         figures: dict[str, Any] = {"rows": self.rows, "dimension": self.dimension}
+        figures["load_before"] = os.getloadavg()[0]
         file = np.lib.format.open_memmap(
             place / "all.npy", "w+", np.float32, (self.rows + self._changes, self.dimension)
         )
@@ -64,8 +65,10 @@ class Live:
             live.add(_records(range(start, stop)), np.asarray(file[start:stop]))
         figures["add_all_seconds"] = time.perf_counter() - began
         began = time.perf_counter()
-        live.compact()
+        with _Peak() as peak:
+            live.compact()
         figures["compact_seconds"] = time.perf_counter() - began
+        figures["compact_peak_mb"] = peak.bytes / 1e6
         there[: self.rows] = True
         figures |= self._measured("built", live, queries, file, there)
 
@@ -85,9 +88,16 @@ class Live:
         figures["add_10000_seconds"] = float(np.median(seconds))
         there[self.rows :] = True
         figures |= self._measured("after_additions", live, queries, file, there)
-        memory = psutil.Process().memory_info()
         figures["vectors_mb"] = self.rows * self.dimension * 4 / 1e6
-        figures["memory_mb"] = (memory.rss - getattr(memory, "shared", 0)) / 1e6
+        figures["memory_mb"] = _memory() / 1e6
+        began = time.perf_counter()
+        with _Peak() as peak:
+            live.compact(full=True)
+        figures["full_compact_seconds"] = time.perf_counter() - began
+        figures["full_compact_peak_mb"] = peak.bytes / 1e6
+        figures |= self._measured("after_full_compaction", live, queries, file, there)
+        figures["segments"] = len(live.snapshot.segments)
+        figures["load_after"] = os.getloadavg()[0]
         return figures
 
     @property
@@ -112,6 +122,32 @@ class Live:
             hits += len(wanted.intersection(numbers))
         recall = hits / sum(map(len, expected))
         return {f"recall_{name}": recall, f"query_ms_{name}": 1000 * seconds}
+
+
+def _memory() -> int:
+    """Bytes in memory but for the pages of mapped files, which the system may drop."""
+    import psutil
+
+    memory = psutil.Process().memory_info()
+    return memory.rss - getattr(memory, "shared", 0)
+
+
+class _Peak:
+    """The highest `_memory` while it is open, `bytes`."""
+
+    def __enter__(self) -> _Peak:
+        self.bytes, self._done = _memory(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.05):
+            self.bytes = max(self.bytes, _memory())
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
 
 
 def _clustered(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -25,14 +26,16 @@ from qac_jax.fields import option
 
 _START_SECONDS = 600
 _WARM_SECONDS = 3.0
+# Of a number of requests: memory is read after each.
+_PARTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Serve:
     """Seconds of a search and searches/s of `qac serve` on this machine, clients included.
 
-    Every client sends its next query when it has its answer. The same with batches of one query
-    is what batching is compared with.
+    Every client sends its next query when it has its answer. What batching is compared with,
+    "unbatched", is the same server and load with batches of one query (--max_batch 1 --wait_ms 0).
     """
 
     EXAMPLE = "qac bench serve --index out/live --clients 8 --seconds 60"
@@ -42,6 +45,7 @@ class Serve:
     queries: str = option("", "file of queries ('': sentences of the index's passages)")
     clients: int = option(8, "clients at one time")
     seconds: float = option(60.0, "seconds of each measurement")
+    requests: int = option(0, "searches of the first measurement, however long they take (0: none)")
     k: int = option(10, "hits of a search")
     hybrid: float = option(0.3, "weight of BM25's score, 0 to 1")
     unbatched: bool = option(True, "measure batches of one query too")
@@ -52,8 +56,9 @@ class Serve:
             raise UserError("there is nothing to serve; give --index FOLDER")
         bodies = self._bodies()
         figures: dict[str, Any] = {"clients": self.clients, "queries": len(bodies)}
+        figures["load_before"] = os.getloadavg()[0]
         with self._server() as server:
-            figures |= self._measured(server, bodies)
+            figures |= self._measured(server, bodies, self.requests)
         if self.unbatched:
             with self._server("--max_batch", "1", "--wait_ms", "0") as server:
                 alone = self._measured(server, bodies)
@@ -66,13 +71,23 @@ class Serve:
                 seconds = min(self.seconds, 10)
                 done = asyncio.run(_load(server.port, bodies, self.overload, seconds))
             figures["overload_statuses"] = _counted(done)
+        figures["load_after"] = os.getloadavg()[0]
         return figures
 
-    def _measured(self, server: _Server, bodies: Sequence[bytes]) -> dict[str, Any]:
+    def _measured(
+        self, server: _Server, bodies: Sequence[bytes], requests: int = 0
+    ) -> dict[str, Any]:
         asyncio.run(_load(server.port, bodies, self.clients, _WARM_SECONDS))
-        before = server.memory()
+        done, memory = list[tuple[int, float]](), [server.memory()]
         began = time.perf_counter()
-        done = asyncio.run(_load(server.port, bodies, self.clients, self.seconds))
+        if requests:  # memory after each tenth
+            for _ in range(_PARTS):
+                share = requests // _PARTS
+                done += asyncio.run(_load(server.port, bodies, self.clients, math.inf, share))
+                memory.append(server.memory())
+        else:
+            done = asyncio.run(_load(server.port, bodies, self.clients, self.seconds))
+            memory.append(server.memory())
         took = time.perf_counter() - began
         answered = [1000 * seconds for status, seconds in done if status == 200]
         if not answered:
@@ -85,8 +100,8 @@ class Serve:
             "p99_ms": p99,
             "searches": len(answered),
             "errors": len(done) - len(answered),
-            "memory_mb": server.memory() / 1e6,
-            "memory_growth_mb": (server.memory() - before) / 1e6,
+            "memory_mb": [bytes / 1e6 for bytes in memory] if requests else memory[-1] / 1e6,
+            "memory_growth_mb": (memory[-1] - memory[0]) / 1e6,
         }
 
     def _bodies(self) -> list[bytes]:
@@ -151,16 +166,16 @@ def _sentences(index: str) -> list[str]:
 
 
 async def _load(
-    port: int, bodies: Sequence[bytes], clients: int, seconds: float
+    port: int, bodies: Sequence[bytes], clients: int, seconds: float, requests: float = math.inf
 ) -> list[tuple[int, float]]:
-    """(status, seconds) of every request; 0 where there was no answer."""
+    """(status, seconds) of every request, until one of the limits; 0 where there was no answer."""
     end = time.perf_counter() + seconds
     done: list[tuple[int, float]] = []
 
     async def client(number: int) -> None:
         rng = random.Random(number)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while time.perf_counter() < end:
+        while time.perf_counter() < end and len(done) < requests:
             began = time.perf_counter()
             try:
                 status = await _asked(reader, writer, rng.choice(bodies))

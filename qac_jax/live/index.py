@@ -181,7 +181,9 @@ class LiveIndex:
             texts = [self.encoder.passage_text(record) for record in records]
             vectors = self.encoder.encode(texts, "passage", advance=advance)
         check_vectors(vectors, len(records), self.settings.dimension)
-        words = Postings.of(map(passage_text, records), self.settings.analyzer())
+        pieces = [slice(at, at + merging.MOST) for at in range(0, len(records), merging.MOST)]
+        analyzer = self.settings.analyzer()
+        words = [Postings.of(map(passage_text, records[piece]), analyzer) for piece in pieces]
         with self._changing() as base:
             if not replace:
                 check_new(given, base, self.folder)
@@ -189,16 +191,11 @@ class LiveIndex:
             before = base.manifest.segments
             if replace:
                 before = self._deleted(base, base.rows_of(given))
-            entry = self._write(
-                Rows(
-                    lambda: iter(named),
-                    len(named),
-                    vectors.shape[1],
-                    lambda: iter([vectors]),
-                    words,
-                )
-            )
-            self._commit((*before, entry), base, added)
+            entries = [
+                self._write(Rows.of(named[piece], vectors[piece], counted))
+                for piece, counted in zip(pieces, words, strict=True)
+            ]
+            self._commit((*before, *entries), base, added)
         self._merge_small()
         return [record["_id"] for record in named]
 
@@ -225,20 +222,22 @@ class LiveIndex:
     def compact(self, *, full: bool = False) -> None:
         """Merges segments and leaves out what was deleted; large segments with few deletions stay
         as they are, unless `full`."""
-        self._merge(lambda entries: merging.runs(entries, full=full))
+        while self._merge(lambda entries: merging.runs(entries, full=full)):
+            pass
 
     def _merge_small(self) -> None:
         while self._merge(merging.newest):
             pass
 
     def _merge(self, choose: Callable[[Sequence[Listed]], list[range]]) -> bool:
+        """Merges the first of the chosen runs, as a change of its own: what it replaces leaves the
+        memory before the next one is built."""
         with self._changing() as base:
             entries, runs = list(base.manifest.segments), choose(base.manifest.segments)
-            for run in reversed(runs):
-                parts = [base.segments[number] for number in run]
-                rows = merging.merged(parts, [base.alive[number] for number in run])
-                entries[run.start : run.stop] = [self._write(rows)] if rows.count else []
-            if runs:
+            for run in runs[:1]:
+                alive = [base.alive[number] for number in run]
+                made = merging.merged([base.segments[number] for number in run], alive)
+                entries[run.start : run.stop] = [self._write(rows) for rows in made]
                 self._commit(tuple(entries), base)
         return bool(runs)
 

@@ -32,8 +32,8 @@ HASHES, HASH_ROWS = "id_hashes.npy", "id_rows.npy"
 _SCANN = "scann"
 # The number of vectors from which a segment is searched by ScaNN.
 LARGE = 20_000
-# Exact segments below this size are read into memory once.
-_SMALL_BYTES = 1 << 26
+# Exact segments below this size are read into memory once: mapped, each would take its own pages.
+_SMALL_BYTES = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,13 @@ class Rows:
     width: int
     blocks: Callable[[], Iterator[np.ndarray]]
     words: Postings
+
+    @classmethod
+    def of(cls, records: Sequence[Mapping[str, Any]], vectors: np.ndarray, words: Postings) -> Rows:
+        """Of what is in memory."""
+        return cls(
+            lambda: iter(records), len(records), vectors.shape[1], lambda: iter([vectors]), words
+        )
 
 
 def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from qac_jax.retrieval import fusion
 from qac_jax.retrieval.hits import Hit
 
 
+# Questions whose scores of all rows are in memory at a time.
+_TOGETHER = 16
 # Filters whose rows are kept.
 _KEPT = 16
 DENSE, BM25 = "dense", "bm25"
@@ -91,7 +93,8 @@ class Snapshot:
         `vectors` of the questions are not needed where the weight is 1.
         """
         allowed = self.allowed(where)
-        k = min(k, int(allowed.sum()))
+        count = int(np.count_nonzero(allowed))
+        k = min(k, count)
         weight = self.settings.fusion.weight if weight is None else weight
         if weight == 1:
             return [Found(*self.by_words(question, k, allowed)[:2], None) for question in questions]
@@ -99,39 +102,57 @@ class Snapshot:
         if weight == 0:
             scores, rows = self.by_vectors(vectors, k, allowed)
             return [Found(r[r >= 0], s[r >= 0], None) for s, r in zip(scores, rows, strict=True)]
-        first = min(self.settings.fusion.depth, int(allowed.sum()))
-        near = zip(*self.by_vectors(vectors, max(k, first), allowed), strict=True)
-        return [
-            self._fused(*each, k, first, weight, allowed)
-            for each in zip(questions, vectors, near, strict=True)
-        ]
+        first = min(self.settings.fusion.depth, count)
+        gains, near = self.by_vectors(vectors, max(k, first), allowed)
+        found = []
+        for start in range(0, len(questions), _TOGETHER):
+            some = slice(start, start + _TOGETHER)
+            lexical = [self.by_words(each, max(k, first), allowed) for each in questions[some]]
+            candidates = self._candidates(vectors[some], (gains[some], near[some]), lexical)
+            for each in zip(candidates, gains[some], lexical, strict=True):
+                found.append(self._fused(*each, k, first, weight))
+        return found
+
+    def _candidates(
+        self,
+        vectors: np.ndarray,
+        near: nearest.Found,
+        lexical: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(rows, their products with the question's vector) of each question: those that either
+        ranking has, in order. The vectors of all questions are read together."""
+        alone = []
+        for mine, (rows, _, _) in zip(near[1], lexical, strict=True):
+            alone.append(rows[~np.isin(rows, mine)])
+        stops = np.cumsum([len(rows) for rows in alone]).tolist()
+        read = np.split(self.vectors(np.concatenate(alone)), stops[:-1])
+        for vector, gains, mine, rows, block in zip(vectors, *near, alone, read, strict=True):
+            there = mine >= 0
+            every = np.concatenate([mine[there], rows])
+            order = np.argsort(every)
+            yield every[order], np.concatenate([gains[there], block @ vector])[order]
 
     def _fused(
         self,
-        question: str,
-        vector: np.ndarray,
-        near: tuple[np.ndarray, np.ndarray],
+        candidates: tuple[np.ndarray, np.ndarray],
+        gains: np.ndarray,
+        lexical: tuple[np.ndarray, np.ndarray, np.ndarray],
         k: int,
         first: int,
         weight: float,
-        allowed: np.ndarray,
     ) -> Found:
         """As a hybrid index does it (`retrieval/hybrid.py`): every candidate has both scores, and
         the first `first` of each ranking give the scale."""
-        lexical_rows, lexical, every = self.by_words(question, max(k, first), allowed)
-        there = near[1] >= 0
-        gains, near_rows = near[0][there], near[1][there]
-        rows = np.unique(np.concatenate([near_rows, lexical_rows]))
-        dense = self.vectors(rows) @ vector
-        dense[np.searchsorted(rows, near_rows)] = gains
+        rows, dense = candidates
+        _, by_words, every = lexical
         scores = np.stack([dense, every[rows]]).astype(np.float64)
         how = self.settings.fusion.normalization
-        by_words = np.zeros(first, np.float32)  # 0: none of the query's words
-        by_words[: len(lexical[:first])] = lexical[:first]
+        ranked = np.zeros(first, np.float32)  # 0: none of the query's words
+        ranked[: len(by_words[:first])] = by_words[:first]
         lowest = fusion.COSINE if self.settings.cosine else None
         scales = (
-            fusion.scale(gains[:first], how, lowest),
-            fusion.scale(by_words, how, fusion.BM25),
+            fusion.scale(gains[np.isfinite(gains)][:first], how, lowest),
+            fusion.scale(ranked, how, fusion.BM25),
         )
         offsets, units = np.array(scales).T[..., None]
         fused = fusion.mixed((scores - offsets) / units, weight)

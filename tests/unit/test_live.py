@@ -132,6 +132,25 @@ def test_what_is_merged() -> None:
     assert merging.runs([Listed("s", 30_000, 900, "t"), Listed("t", 5)]) == []
 
 
+def test_segments_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is added together, merged or left of larger segments."""
+    index = toy.live(tmp_path / "index", toy.records(30))
+    monkeypatch.setattr(merging, "MOST", 8)
+    sizes = [Listed(f"s{n}", size) for n, size in enumerate([5, 3, 1, 9, 2, 30])]
+    assert merging.runs(sizes) == [range(0, 2)]
+    assert merging.runs(sizes, full=True) == [range(0, 2), range(3, 4), range(5, 6)]
+    index.add(toy.records(11, 30))
+    index.delete(["d0", "d7", "d40"])
+    before = answers(index), answers(index, where={"lang": "fr"})
+    index.compact()
+    entries = index.snapshot.manifest.segments
+    assert [entry.rows for entry in entries] == [7, 7, 7, 7, 8, 2]
+    assert not any(entry.deleted for entry in entries)
+    assert before == (answers(index), answers(index, where={"lang": "fr"}))
+    names = [index.snapshot.record(row)["_id"] for row in range(38)]
+    assert names == [f"d{n}" for n in range(41) if n not in (0, 7, 40)]
+
+
 def test_ids(tmp_path: Path) -> None:
     index = toy.live(tmp_path / "index")
     assert index.add(["Bees make honey.", {"text": "Granite.", "id": 7}, "A violin."]) == [
