@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     processes.run_by(arguments)
     with signals.interruptible():
-        return endings.run(lambda: _dispatch(arguments), own_process=argv is None)
+        serves = arguments[:1] == ["serve"]
+        return endings.run(lambda: _dispatch(arguments), own_process=argv is None, serves=serves)
 
 
 def _dispatch(arguments: list[str]) -> int:

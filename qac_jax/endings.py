@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from qac_jax.errors import Interrupted, UserError
+from qac_jax.pipeline import impatience
 from qac_jax.progress import plain
 
 
@@ -40,12 +41,13 @@ _CONTINUES = "what is finished is kept, and the same command continues"
 _LONGEST = 1000  # characters of a sentence
 
 
-def run(work: Callable[[], int], *, own_process: bool = False) -> int:
+def run(work: Callable[[], int], *, own_process: bool = False, serves: bool = False) -> int:
     """Does the work and returns the exit code; errors of ours become a sentence on stderr.
 
-    `own_process`: nothing else runs in this process, so that it ends at once after a signal.
+    `own_process`: nothing else runs in this process, so that it ends at once after a signal, and
+    after a second one even where the first is not taken. `serves`: it takes them in its own way.
     """
-    with _plain_output(), _quiet_threads():
+    with _plain_output(), _quiet_threads(), _impatience(own_process and not serves):
         try:
             return work()
         except UserError as error:
@@ -62,6 +64,21 @@ def run(work: Callable[[], int], *, own_process: bool = False) -> int:
             if sentence is None:
                 raise
             return _say(sentence, 2)
+
+
+def _impatience(own_process: bool) -> contextlib.AbstractContextManager[None]:
+    """A second signal ends a process of ours at once, whatever it is doing."""
+    if not own_process:
+        return contextlib.nullcontext()
+
+    def say(sentence: str) -> None:
+        _say(sentence, 0)
+
+    def end(number: int) -> None:
+        _say(f"ended by {signal.Signals(number).name}; {_CONTINUES}", 128 + number)
+        _leave(128 + number)
+
+    return impatience.two_signals_end(say, end)
 
 
 def _stopped(why: str, code: int, own_process: bool) -> int:

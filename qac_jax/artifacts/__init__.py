@@ -1,6 +1,7 @@
 """Artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts")."""
 
 from qac_jax.artifacts.durable import link
+from qac_jax.artifacts.locking import locked
 from qac_jax.artifacts.reading import (
     CLAIM,
     COMMIT,
@@ -15,7 +16,7 @@ from qac_jax.artifacts.reading import (
     peek,
     place,
 )
-from qac_jax.artifacts.writing import Writer, create, locked, remove, rewrite, tidy
+from qac_jax.artifacts.writing import Writer, create, remove, rewrite, tidy
 
 
 __all__ = [

@@ -10,6 +10,8 @@ import os
 import shutil
 from collections.abc import Iterable
 
+from etils import epath
+
 
 VARIABLE = "QAC_FSYNC"
 # File systems that cannot do it, such as some network mounts for folders, say one of these.
@@ -39,6 +41,18 @@ def folders(path: os.PathLike[str], files: Iterable[str]) -> None:
     below = {os.path.dirname(name) for name in files}
     for name in sorted({"", *below, *(parent for b in below for parent in _parents(b))}):
         _sync(os.path.join(os.fspath(path), name))
+
+
+def make_folder(path: epath.Path) -> None:
+    """Makes a folder and those above it; returns when their names are on the disk."""
+    if "://" in os.fspath(path):
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    new = [parent for parent in path.parents if not parent.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    # Its own name always: a run that was killed may have made it.
+    for each in (path, *new):
+        _sync(os.fspath(each.parent))
 
 
 def _parents(name: str) -> list[str]:

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import IO, Any
@@ -33,6 +31,7 @@ from etils import epath
 import qac_jax
 from qac_jax import processes
 from qac_jax.artifacts import durable, verifying
+from qac_jax.artifacts.locking import locked
 from qac_jax.artifacts.reading import (
     BLOCK,
     CLAIM,
@@ -49,7 +48,7 @@ from qac_jax.artifacts.reading import (
     peek,
     sealed,
 )
-from qac_jax.errors import Busy, DataError, UserError
+from qac_jax.errors import DataError, UserError
 
 
 # In the claim of a folder that is being emptied.
@@ -94,7 +93,7 @@ def create(
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder to write to")
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(path)
     except OSError as error:
         if error.errno in _SAID_ELSEWHERE:
             raise
@@ -384,13 +383,18 @@ def _remove_parts(path: epath.Path, files: Mapping[str, Json]) -> None:
 
 
 def _refuse_links(path: epath.Path) -> None:
-    """A link leads elsewhere, to files that are not ours to change or to remove."""
+    """A link leads elsewhere, to files that are not ours to change or to remove.
+
+    In place of a temporary file, which nobody keeps, it is removed itself.
+    """
     if "://" in os.fspath(path):
         return
     for folder, below, names in os.walk(path):
         for name in (*below, *names):
             place = os.path.join(folder, name)
-            if os.path.islink(place) and not name.endswith(PART):
+            if os.path.islink(place) and name.endswith(PART):
+                os.unlink(place)
+            elif os.path.islink(place):
                 raise UserError(
                     f"{place} is a link to {os.readlink(place)}, which no run has made; remove "
                     "the link, or choose another --out"
@@ -431,27 +435,6 @@ def _is_noted(entry: Any) -> bool:
     return isinstance(entry, dict) and is_entry(entry.get("name"), entry)
 
 
-@contextlib.contextmanager
-def locked(path: epath.Path) -> Iterator[None]:
-    """One writer a folder. The kernel frees the lock of a killed process by itself."""
-    if "://" in str(path):
-        yield  # object stores have no locks; their folders are guarded by the claim alone
-        return
-    with open(os.fspath(path / LOCK), "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            owner = lock.read().strip() or "another process"
-            raise Busy(
-                f"{path} is being written by {owner}; wait for it or choose another --out"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        lock.flush()
-        yield
-
-
 def _walk(path: epath.Path) -> Iterator[epath.Path]:
     for child in path.iterdir():
         if child.is_dir() and not _is_link(child):
@@ -462,6 +445,8 @@ def _walk(path: epath.Path) -> Iterator[epath.Path]:
 
 def _write_atomically(path: epath.Path, text: str) -> None:
     part = path.parent / (path.name + PART)
+    if _is_link(part):
+        part.unlink()
     with part.open("wb") as file:
         file.write(text.encode())
     durable.file(part)

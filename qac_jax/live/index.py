@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from qac_jax import artifacts
+from qac_jax.artifacts import durable
 from qac_jax.errors import UserError
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live import manifest, merging, segment
@@ -65,7 +66,7 @@ class LiveIndex:
         if place.exists() and any(path.name != artifacts.LOCK for path in place.iterdir()):
             raise UserError(f"{place} exists and is not empty; choose another folder")
         settings.analyzer()  # refuses an unknown language
-        place.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(place)
         known = settings.encoder
         if os.path.isdir(known["path"]):  # both folders may be moved together
             relative = os.path.relpath(known["path"], os.path.abspath(place))

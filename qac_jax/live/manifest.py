@@ -94,6 +94,7 @@ def commit(
     for entry in manifest.segments:
         if entry.tombstones:
             contents[entry.tombstones] = fields.digest(np.load(folder / entry.tombstones).tolist())
+    durable.folder(folder)  # the names of segments and of their deletions, before what names them
     artifacts.rewrite(
         folder,
         {
@@ -146,4 +147,5 @@ def sweep(folder: Path, manifest: Manifest) -> None:
     named |= {entry.tombstones for entry in manifest.segments}
     for path in folder.glob("segment-*"):
         if path.name not in named:
-            shutil.rmtree(path) if path.is_dir() else os.unlink(path)
+            is_folder = path.is_dir() and not path.is_symlink()
+            shutil.rmtree(path) if is_folder else os.unlink(path)
