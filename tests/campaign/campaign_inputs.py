@@ -6,11 +6,10 @@ import gzip
 import json
 import random
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from campaign_lab import LIMIT, Lab
+from campaign_lab import LIMIT, Lab, Outcome
 
 from qac_jax import artifacts
 
@@ -130,33 +129,31 @@ def _flags(lab: Lab, bad: Path, rng: random.Random) -> Case:
     return "flags", [*words, f"--{flag}={value}"]
 
 
-_KINDS: list[Callable[[Lab, Path, random.Random], Case]] = [
-    _documents, _documents, _queries, _judgements, _runs, _gin, _flags,
-]  # fmt: skip
+_CASES: dict[str, Callable[[Lab, Path, random.Random], Case]] = {
+    "documents": _documents,
+    "queries": _queries,
+    "judgements": _judgements,
+    "runs": _runs,
+    "gin": _gin,
+    "flags": _flags,
+}
+# Group -> how many it gets in proportion.
+INPUTS = {name: 2 if name == "documents" else 1 for name in _CASES}
 
 
-def inputs(lab: Lab, count: int, rng: random.Random) -> tuple[Counter[str], list[str]]:
-    """That many bad inputs; what no input may bring about is a fault."""
-    counts: Counter[str] = Counter()
-    faults: list[str] = []
-    bad = lab.work / "bad"
-    for number in range(count):
-        shutil.rmtree(bad, ignore_errors=True)
-        bad.mkdir()
-        kind, arguments = rng.choice(_KINDS)(lab, bad, rng)
-        out = "" if arguments[:1] == ["plan"] else "bad/out"
-        ended = lab.run(arguments, out=out, limit=LIMIT)
-        found = ended.faults()
-        if ended.code and out and (lab.work / out / artifacts.COMMIT).exists():
-            found.append("failed, but its output says that it is whole")
-        counts["inputs"] += 1
-        counts["refused in a sentence" if ended.code == 2 else "accepted"] += not found
-        for fault in found:
-            counts[fault] += 1
-            kept = lab.work / "faults" / f"input-{number}"
-            shutil.copytree(bad, kept, dirs_exist_ok=True)
-            faults.append(f"{kind}: {fault}: {kept}: qac {arguments}: {ended.error[-600:]}")
-    return counts, faults
+def feed(lab: Lab, name: str, number: int, rng: random.Random) -> Outcome:
+    """A bad input; what no input may bring about is a fault."""
+    del number
+    outcome, bad = Outcome(), lab.work / "bad"
+    shutil.rmtree(bad, ignore_errors=True)
+    bad.mkdir()
+    _, arguments = _CASES[name](lab, bad, rng)
+    out = "" if arguments[:1] == ["plan"] else "bad/out"
+    ended = lab.run(arguments, out=out, limit=LIMIT)
+    outcome.of_input(ended)
+    if ended.code and out and (lab.work / out / artifacts.COMMIT).exists():
+        outcome.fault("half", "failed, but its output says that it is whole")
+    return outcome
 
 
 READERS = {
@@ -173,28 +170,19 @@ READERS = {
 }
 
 
-def damaged(
-    lab: Lab, names: list[str], count: int, rng: random.Random
-) -> tuple[Counter[str], list[str]]:
-    """Artefacts with one damaged file: refused, whatever the damage is."""
-    counts: Counter[str] = Counter()
-    faults: list[str] = []
-    for _ in range(count):
-        name = rng.choice(names)
-        what = _damage(lab.work / "ref" / name, lab.work / "damaged", rng)
-        arguments = READERS[name].replace("X", "damaged").split()
-        out = "" if arguments[0] == "inspect" else "damaged_out"
-        shutil.rmtree(lab.work / "damaged_out", ignore_errors=True)
-        ended = lab.run(arguments, out=out, limit=LIMIT)
-        found = ended.faults()
-        if ended.code == 0:
-            found.append("damage that nobody notices")
-        counts["damaged"] += 1
-        counts["refused in a sentence"] += not found
-        for fault in found:
-            counts[fault] += 1
-            faults.append(f"{name}: {what}: {fault}: {ended.error[-600:]}")
-    return counts, faults
+def damage(lab: Lab, name: str, number: int, rng: random.Random) -> Outcome:
+    """An artefact with one damaged file: refused, whatever the damage is."""
+    del number
+    outcome = Outcome()
+    what = _damage(lab.work / "ref" / name, lab.work / "bad", rng)
+    arguments = READERS[name].replace("X", "bad").split()
+    out = "" if arguments[0] == "inspect" else "bad_out"
+    shutil.rmtree(lab.work / "bad_out", ignore_errors=True)
+    ended = lab.run(arguments, out=out, limit=LIMIT)
+    outcome.of_input(ended)
+    if ended.code == 0:
+        outcome.fault("unnoticed", what)
+    return outcome
 
 
 def _damage(whole: Path, target: Path, rng: random.Random) -> str:
@@ -221,8 +209,3 @@ def _damage(whole: Path, target: Path, rng: random.Random) -> str:
     if kind == "away":
         (target / name).unlink()
     return f"{name} {kind}"
-
-
-def lines(counts: Counter[str]) -> Iterator[str]:
-    for name, count in counts.items():
-        yield f"{name} {count}"

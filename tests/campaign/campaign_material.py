@@ -23,6 +23,8 @@ COMMANDS = {
     "words": "tokenize --passages ref/passages --task mlm",
     "pairs": "tokenize --passages ref/passages --contexts ref/contexts",
     "base": f"pretrain --gin_file objectives/mlm.gin {_TINY} --examples ref/words {_STEPS}",
+    "packed": f"pretrain --gin_file objectives/mlm.gin {_TINY} --examples ref/words {_STEPS} "
+    "--pack",
     "bm25": "bm25 --passages ref/passages",
     "negatives": "mine --bm25 ref/bm25 --negatives bm25 --passages ref/passages "
     f"{_JUDGED} --depth 20 --keep 4",
@@ -31,6 +33,8 @@ COMMANDS = {
     "retriever": "finetune --gin_file objectives/finetune.gin --examples ref/triples "
     f"--init ref/base {_STEPS}",
     "vectors": "embed --encoder ref/retriever --passages ref/passages",
+    "more": "prepare --format jsonl --documents more.jsonl",
+    "more_vectors": "embed --encoder ref/retriever --passages ref/more",
     "index": "index --vectors ref/vectors",
     "run": "search --index ref/index --queries mine/queries.jsonl",
     "run_bm25": "search --index ref/bm25 --queries mine/queries.jsonl",
@@ -39,9 +43,11 @@ COMMANDS = {
     "exported": "export --model ref/retriever --license apache-2.0 --no-peers",
 }
 # They train or apply a network, so that a run takes seconds.
-SLOW = ("base", "retriever", "vectors", "run", "exported")
+SLOW = ("base", "packed", "retriever", "vectors", "more_vectors", "run", "exported")
+# Of the same verb and settings as another one: only there for the attacks on living indexes.
+HELPERS = ("more", "more_vectors")
 # Stages without a network, whose inputs have none either: what the tests attack.
-QUICK = "passages vocabulary contexts words pairs bm25 negatives run_bm25".split()
+QUICK = "passages vocabulary contexts words pairs bm25 negatives triples run_bm25".split()
 
 RECIPE = """from __gin__ import dynamic_registration
 from qac_jax.pipeline import recipe
@@ -86,3 +92,7 @@ def write(folder: Path) -> None:
         text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
         (mine / "qrels" / f"{split}.tsv").write_text(text)
     (folder / "recipe.gin").write_text(RECIPE)
+    others = [
+        {"_id": f"e{n}", "text": f"{name} sells {THINGS[n]}."} for n, name in enumerate(NAMES)
+    ]
+    (folder / "more.jsonl").write_text("".join(json.dumps(other) + "\n" for other in others))
