@@ -101,13 +101,12 @@ class Checkpoints:
         self._manager.close()
 
     def _remove_halves(self) -> None:
-        """A checkpoint whose removal was cut short does not exist: it would be taken for the last
-        one, or for one that need not be saved again."""
+        """A checkpoint whose removal was cut short, or that lost files with the power, does not
+        exist: it would be taken for the last one, or for one that need not be saved again."""
         if jax.process_index() or not self.folder.exists():
             return
         for step in self.folder.iterdir():
-            parts = (step / "meta" / "metadata", step / "state")
-            if step.name.isdecimal() and not all(part.exists() for part in parts):
+            if step.name.isdecimal() and _is_half(step):
                 step.rmtree()
 
     def _check_identity(self, stored: Mapping[str, Any]) -> None:
@@ -118,6 +117,24 @@ class Checkpoints:
                     f"the checkpoint in {self.folder} belongs to a run with another {part} "
                     f"({difference}); give the settings of that run, or another --out"
                 )
+
+
+def _is_half(step: epath.Path) -> bool:
+    """Whether parts of a checkpoint are not there.
+
+    Orbax writes no empty files, and does not bring its small ones to the disk. One that cannot be
+    read just now is left alone.
+    """
+    try:
+        for name in ("meta/metadata", "state/_METADATA"):
+            json.loads((step / name).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True
+    return any(
+        os.path.getsize(os.path.join(folder, name)) == 0
+        for folder, _, names in os.walk(os.fspath(step))
+        for name in names
+    )
 
 
 def abstract_like(tree: Any, shardings: Any) -> Any:
