@@ -11,6 +11,7 @@ files, at once. The order mixes all kinds, so that a part of a campaign is a sam
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
 import sys
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import campaign_inputs
 import campaign_kills
@@ -32,7 +33,8 @@ from campaign_material import COMMANDS, QUICK
 Json = dict[str, Any]
 
 
-class Kind(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Kind:
     """Attacks of one kind: how many by default, and of which groups in which proportion."""
 
     count: int
@@ -64,8 +66,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after some minutes")
     parser.add_argument("--quick", action="store_true", help="leave networks out")
     parser.add_argument("--table", action="store_true", help="print what the journal has, no more")
-    for name, kind in KINDS.items():
-        parser.add_argument(f"--{name}", type=int, default=kind.count)
+    for name, known in KINDS.items():
+        parser.add_argument(f"--{name}", type=int, default=known.count)
     options = parser.parse_args(arguments)
     work, began = Path(options.work).absolute(), time.monotonic()
     if not options.table:

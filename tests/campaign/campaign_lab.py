@@ -229,8 +229,8 @@ class Lab:
             process.send_signal(signal.SIGKILL)
             out, error = process.communicate()
             hung = True
-        texts = (text.decode(errors="replace") for text in (out, error))
-        result = Result(process.returncode, *texts, seconds=0.0, peak=0, hung=hung)
+        texts = [text.decode(errors="replace") for text in (out, error)]
+        result = Result(process.returncode, texts[0], texts[1], seconds=0.0, peak=0, hung=hung)
         self.runs.append((shlex.join(["qac", *arguments]) + "  (a fresh process)", result))
         return result, landed
 

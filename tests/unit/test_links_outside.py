@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 import toy_live
-from test_kept_and_whole import write
 from toy_kills import Killed, at_operation
 
 from qac_jax import artifacts
 from qac_jax.artifacts import durable
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
+
+
+def write(out: Path, key: str = "k", *, replace: bool = False) -> artifacts.Artifact:
+    with artifacts.create(out, kind="words", key=key, replace=replace) as writer:
+        for name in ("words-0.txt", "tokenizer.json"):
+            if name not in writer.done:
+                with writer.open(name) as file:
+                    file.write(name + key)
+        (writer.scratch("training") / "state").write_text("1")
+        writer.count = 2
+    return artifacts.load(out)
 
 
 @pytest.fixture
