@@ -71,3 +71,14 @@ def gathered(variables: Tree) -> Tree:
         return variables
     whole = PartitionSpec()
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, whole), variables)
+
+
+def first_rows(tree: Tree, count: int) -> Tree:
+    """The first `count` rows of every array [B, …] (0: all), whole on every device.
+
+    Whole, because a part of a sharded array would be sharded unequally: the compiler then pads
+    shards with undefined rows, and not all of its gradients leave these out.
+    """
+    if not count:
+        return tree
+    return gathered(jax.tree.map(lambda x: x[:count], gathered(tree)))

@@ -14,6 +14,7 @@ Without negatives in the examples (n_passages=1) training uses in-batch negative
 from __future__ import annotations
 
 import dataclasses
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from jax import lax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops
-from qac_jax.objectives import contrastive, towers
+from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
@@ -43,6 +44,8 @@ class Finetune(DualEncoderObjective):
     distillation_weight: float = 1.0
     contrastive_weight: float = 1.0
     teacher_temperature: float = 1.0
+    # Of a batch that was filled up to equal shards (0: all rows are examples).
+    examples: int = dataclasses.field(default=0, metadata={"affects_result": False})
 
     def verb(self, kind: str) -> str:
         return "finetune"
@@ -64,6 +67,14 @@ class Finetune(DualEncoderObjective):
                 "contrastive_weight=0 leaves nothing to learn from; choose a distillation too"
             )
 
+    @property
+    def fills(self) -> bool:
+        return True
+
+    def with_examples(self, count: int) -> Self:
+        chunk = self.chunk if self.chunk < count else 0  # all at once, with the rows that fill up
+        return dataclasses.replace(self, examples=count, chunk=chunk)
+
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same texts with dropout keys, and numbers that are equal for equal passages."""
         if self.distillation != "none" and "scores" not in batch:
@@ -84,21 +95,23 @@ class Finetune(DualEncoderObjective):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         keys = batch["keys"] if train else None
-        queries, passages = towers.vectors(self.model, variables, batch, keys, self.chunk)
+        vectors = towers.vectors(self.model, variables, batch, keys, self.chunk)
+        known = {name: batch[name] for name in ("numbers", "scores") if name in batch}
+        (queries, passages), known = chunked.first_rows((vectors, known), self.examples)
         ranked = contrastive.in_batch(
             queries,
             passages,
             temperature=self.temperature,
             smoothing=self.smoothing if train else 0.0,
             group=self.negatives_group,
-            identities=batch.get("numbers"),
+            identities=known.get("numbers"),
             rows=self.rows,
         )
         likelihood = jnp.mean(ranked.loss)
         loss = self.contrastive_weight * likelihood
         aux = {"contrastive": likelihood, "accuracy": jnp.mean(ranked.correct)}
         if self.distillation != "none":
-            distillation = jnp.mean(self.distilled(queries, passages, batch["scores"]))
+            distillation = jnp.mean(self.distilled(queries, passages, known["scores"]))
             loss = loss + self.distillation_weight * distillation
             aux["distillation"] = distillation
         return loss, aux

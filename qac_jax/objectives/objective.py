@@ -102,6 +102,16 @@ class Objective(abc.ABC):
             "which needs its whole batch at once; leave it at 0"
         )
 
+    @property
+    def fills(self) -> bool:
+        """Whether the loss may be told how many rows of a batch are examples (`with_examples`), so
+        that a batch which the devices cannot share equally is filled up with other rows."""
+        return False
+
+    def with_examples(self, count: int) -> Self:
+        """The objective whose loss is that of a batch's first `count` rows; only if `fills`."""
+        raise TypeError(f"{type(self).__name__} has the loss of all rows of a batch")
+
     # How a run starts.
 
     @property

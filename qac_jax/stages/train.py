@@ -105,8 +105,8 @@ class Train(Stage):
         distributed.start(self.place())
         compiled.keep_between_runs()
         schedule = self.schedule
-        mesh = meshes.mesh_for(self.devices.mesh, schedule.batch_size, schedule.microbatch)
-        meshes.check_batch(schedule.batch_size, mesh)
+        size, fills = schedule.batch_size, self.objective.fills and not self.devices.pack
+        mesh = meshes.mesh_for(self.devices.mesh, size, schedule.microbatch, fills)
         precision = start.precision_here(self.precision)
 
         examples = inputs.artifact("examples")
@@ -133,8 +133,7 @@ class Train(Stage):
         estimate.refuse_too_large(objective, kind, schedule.batch_size, schedule.microbatch, mesh)
         validation, probe = None, None
         if (examined := inputs.get_artifact("validation")) is not None:
-            size = schedule.batch_size
-            validation = held_out.validation(examined, self.reading, size, mesh, host)
+            validation = held_out.validation(examined, self.reading, size, mesh, host, fills)
         if (asked := inputs.get_artifact("probe")) is not None:
             held_out.check_probe(asked, examples)
             probe = held_out.probe(asked, self.monitoring, kind.lengths, mesh, host)

@@ -22,7 +22,12 @@ _LENGTHS = {"query": 32, "passages": 144}
 
 
 def validation(
-    examples: Artifact, reading: Reading, batch_size: int, mesh: Mesh, host: tuple[int, int]
+    examples: Artifact,
+    reading: Reading,
+    batch_size: int,
+    mesh: Mesh,
+    host: tuple[int, int],
+    fills: bool = False,
 ) -> Loader:
     """Batches as those of training, or smaller ones where there are too few examples.
 
@@ -34,7 +39,7 @@ def validation(
         reading=reading,
         separate_documents=False,
         workers=0,
-        batch_size=meshes.largest_batch(mesh, min(examples.count, batch_size)),
+        batch_size=meshes.largest_batch(mesh, min(examples.count, batch_size), fills),
         host=host,
     )
 

@@ -70,12 +70,17 @@ def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
-def shared_by(shape: Sequence[int], devices: int, batch: int, microbatch: int = 0) -> int:
+def shared_by(
+    shape: Sequence[int], devices: int, batch: int, microbatch: int = 0, fills: bool = False
+) -> int:
     """How many of the devices share a batch (and its microbatches) equally: the most that can.
 
-    Only where data is the rest of the devices (-1); with other meshes it is all of them.
+    Only where data is the rest of the devices (-1); with other meshes it is all of them, and also
+    where the objective `fills` up its batches, as long as each device has an example.
     """
     data, fsdp, tensor = mesh_sizes(shape, devices)
+    if fills and not 0 < microbatch < batch and data * fsdp <= batch:
+        return devices
     if tuple(shape)[0] == -1:
         parts = [batch, microbatch] if 0 < microbatch < batch else [batch]
         fitting = (n for n in range(data, 0, -1) if not any(part % (n * fsdp) for part in parts))
@@ -83,23 +88,25 @@ def shared_by(shape: Sequence[int], devices: int, batch: int, microbatch: int = 
     return data * fsdp * tensor
 
 
-def mesh_for(shape: Sequence[int], batch: int, microbatch: int = 0) -> Mesh:
-    """The mesh over as many devices as share a batch equally.
+def mesh_for(shape: Sequence[int], batch: int, microbatch: int = 0, fills: bool = False) -> Mesh:
+    """The mesh over as many devices as share a batch equally; all where it is filled up.
 
     So any batch size runs on any number of devices, with the same figures; the others are idle.
-    Processes cannot be left out, so with several the mesh has all devices (and `check_batch`
-    refuses what does not fit).
+    Processes cannot be left out, so with several the mesh has all devices, and UserError is raised
+    for what they cannot share.
     """
     devices = jax.devices()
     used = len(devices)
     if jax.process_count() == 1:
-        used = shared_by(shape, len(devices), batch, microbatch)
+        used = shared_by(shape, len(devices), batch, microbatch, fills)
     if used < len(devices):
         progress.say(
             f"a batch of {batch} examples is shared by {used} of {len(devices)} devices; a "
             f"multiple of {len(devices)} would use all of them"
         )
-    return make_mesh(shape, devices[:used])
+    mesh = make_mesh(shape, devices[:used])
+    check_batch(batch, mesh, fills=fills)
+    return mesh
 
 
 def make_mesh(shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None) -> Mesh:
@@ -229,9 +236,17 @@ def batch_ways(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
-def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
-    """Raises UserError for a batch that cannot be sharded evenly."""
+def filled(size: int, mesh: Mesh) -> int:
+    """The rows of a batch of this many examples that is filled up to equal shards."""
     ways = batch_ways(mesh)
+    return -(-size // ways) * ways
+
+
+def check_batch(size: int, mesh: Mesh, what: str = "batch_size", fills: bool = False) -> None:
+    """Raises UserError for a batch that cannot be sharded evenly, nor is filled up."""
+    ways = batch_ways(mesh)
+    if fills and size >= ways and jax.process_count() == 1:
+        return
     if size < 1 or size % ways:
         raise UserError(
             f"{what}={size} is not divisible by the {ways} devices of the mesh axes data x fsdp "
@@ -240,15 +255,15 @@ def check_batch(size: int, mesh: Mesh, what: str = "batch_size") -> None:
         )
 
 
-def largest_batch(mesh: Mesh, count: int) -> int:
-    """The largest batch of at most `count` examples that can be sharded evenly."""
+def largest_batch(mesh: Mesh, count: int, fills: bool = False) -> int:
+    """The largest batch of at most `count` examples that can be sharded evenly, or is filled up."""
     ways = batch_ways(mesh)
     if count < ways:
         raise UserError(
             f"{count} examples cannot be spread over the {ways} devices of the mesh; give more "
             "examples or fewer devices"
         )
-    return count - count % ways
+    return count if fills and jax.process_count() == 1 else count - count % ways
 
 
 def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
@@ -280,10 +295,21 @@ def whole_spec(
 
 
 def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Global arrays over all devices, from this process's rows of a batch."""
+    """Global arrays over all devices, from this process's rows of a batch.
+
+    Where these cannot be shared equally, copies of the first rows fill the batch up: texts like
+    others, whose vectors are finite, so that a gradient of zero stays zero.
+    """
     sharding = batch_sharding(mesh)
     if jax.process_count() == 1:
-        return {name: jax.device_put(array, sharding) for name, array in batch.items()}
+
+        def one(array: np.ndarray) -> jax.Array:
+            missing = filled(len(array), mesh) - len(array)
+            if missing:
+                array = np.concatenate([array, array[:missing]])
+            return jax.device_put(array, sharding)
+
+        return {name: one(array) for name, array in batch.items()}
     _, count = my_part(mesh)
     return {
         name: jax.make_array_from_process_local_data(

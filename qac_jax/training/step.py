@@ -222,11 +222,13 @@ class Engine:
         return {"loss": loss, **split_aux(aux)[0]}
 
     def compile_step(self, batch: Any) -> jax.stages.Compiled:
-        """The compiled step for batches of these shapes; it consumes (donates) its state."""
+        """The compiled step for batches of these shapes, as `mesh.place` fills them up; it consumes
+        (donates) its state."""
         self.check(jax.tree.leaves(batch)[0].shape[0])
         shardings = self.shardings
+        engine, batch = self._filled(batch)
         step = jax.jit(
-            self.step,
+            engine.step,
             in_shardings=(shardings, meshes.batch_sharding(self.mesh)),
             out_shardings=(shardings, meshes.replicated(self.mesh)),
             donate_argnums=0,
@@ -236,9 +238,11 @@ class Engine:
 
     def compile_measure(self, batch: Any) -> jax.stages.Compiled:
         """The compiled validation step for batches of these shapes."""
-        meshes.check_batch(jax.tree.leaves(batch)[0].shape[0], self.mesh, "validation batch_size")
+        size = jax.tree.leaves(batch)[0].shape[0]
+        meshes.check_batch(size, self.mesh, "validation batch_size", self.objective.fills)
+        engine, batch = self._filled(batch)
         measure = jax.jit(
-            self.measure,
+            engine.measure,
             in_shardings=(self.shardings.variables, meshes.batch_sharding(self.mesh)),
             out_shardings=meshes.replicated(self.mesh),
         )
@@ -247,14 +251,28 @@ class Engine:
 
     def check(self, batch_size: int) -> None:
         """Raises UserError for batch sizes that do not fit the mesh or the microbatch."""
-        meshes.check_batch(batch_size, self.mesh)
-        if self.microbatch and self.microbatch < batch_size:
+        parts = 0 < self.microbatch < batch_size
+        meshes.check_batch(batch_size, self.mesh, fills=self.objective.fills and not parts)
+        if parts:
             if batch_size % self.microbatch:
                 raise UserError(
                     f"microbatch={self.microbatch} does not divide batch_size={batch_size}; "
                     "choose a divisor of it"
                 )
             meshes.check_batch(self.microbatch, self.mesh, "microbatch")
+
+    def _filled(self, batch: Any) -> tuple[Engine, Any]:
+        """The engine for batches that are filled up to equal shards, and their shapes."""
+        size = jax.tree.leaves(batch)[0].shape[0]
+        rows = meshes.filled(size, self.mesh)
+        if rows == size:
+            return self, batch
+
+        def shape(x: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+
+        engine = dataclasses.replace(self, objective=self.objective.with_examples(size))
+        return engine, jax.tree.map(shape, batch)
 
     def _at(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))

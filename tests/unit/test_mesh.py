@@ -166,6 +166,25 @@ def test_any_batch_has_its_devices(
     assert meshes.shared_by(shape, devices, batch, microbatch) == used
 
 
+@pytest.mark.parametrize(
+    ("devices", "batch", "microbatch", "used"),
+    [(8, 75, 0, 8), (16, 75, 75, 16), (8, 75, 15, 5), (8, 7, 0, 7)],
+)
+def test_a_batch_that_is_filled_up_has_all_devices(
+    devices: int, batch: int, microbatch: int, used: int
+) -> None:
+    assert meshes.shared_by((-1, 1, 1), devices, batch, microbatch, fills=True) == used
+
+
+def test_copies_of_the_first_rows_fill_a_batch_up() -> None:
+    mesh = meshes.mesh_for((-1, 1, 1), 13, fills=True)
+    placed = meshes.place({"x": np.arange(13)}, mesh)["x"]
+    assert mesh.size == 8 and placed.tolist() == [*range(13), 0, 1, 2]
+    with pytest.raises(UserError, match="batch_size=5 is not divisible by the 8 devices"):
+        meshes.check_batch(5, mesh, fills=True)
+    assert meshes.largest_batch(mesh, 13, fills=True) == 13
+
+
 def test_devices_that_are_left_out_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     mesh = meshes.mesh_for((-1, 1, 1), 75)
     assert mesh.size == 5 and meshes.my_part(mesh) == (0, 1)
