@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax import progress
 from qac_jax.fields import option
 
 
@@ -32,6 +33,7 @@ class Live:
     rows: int = option(1_000_000, "passages at the start")
     dimension: int = option(384, "dimensions of a vector")
     changed: float = option(0.1, "share that is deleted, and then the share that is added")
+    full: bool = option(True, "compact in full at the end: every segment is built once more")
     queries: int = option(200, "queries of which recall is measured")
     k: int = option(100, "k of recall@k")
     folder: str = option("", "folder for the index (default: a temporary one)")
@@ -69,6 +71,7 @@ class Live:
             live.compact()
         figures["compact_seconds"] = time.perf_counter() - began
         figures["compact_peak_mb"] = peak.bytes / 1e6
+        progress.say(f"live: built, at most {peak.bytes / 1e6:,.0f} MB")
         there[: self.rows] = True
         figures |= self._measured("built", live, queries, file, there)
 
@@ -89,13 +92,13 @@ class Live:
         there[self.rows :] = True
         figures |= self._measured("after_additions", live, queries, file, there)
         figures["vectors_mb"] = self.rows * self.dimension * 4 / 1e6
-        figures["memory_mb"] = _memory() / 1e6
-        began = time.perf_counter()
-        with _Peak() as peak:
-            live.compact(full=True)
-        figures["full_compact_seconds"] = time.perf_counter() - began
-        figures["full_compact_peak_mb"] = peak.bytes / 1e6
-        figures |= self._measured("after_full_compaction", live, queries, file, there)
+        if self.full:
+            began = time.perf_counter()
+            with _Peak() as peak:
+                live.compact(full=True)
+            figures["full_compact_seconds"] = time.perf_counter() - began
+            figures["full_compact_peak_mb"] = peak.bytes / 1e6
+            figures |= self._measured("after_full_compaction", live, queries, file, there)
         figures["segments"] = len(live.snapshot.segments)
         figures["load_after"] = os.getloadavg()[0]
         return figures
@@ -121,7 +124,10 @@ class Live:
             numbers = [int(snapshot.record(row)["_id"][1:]) for row in ranking.rows.tolist()]
             hits += len(wanted.intersection(numbers))
         recall = hits / sum(map(len, expected))
-        return {f"recall_{name}": recall, f"query_ms_{name}": 1000 * seconds}
+        figures = {f"recall_{name}": recall, f"query_ms_{name}": 1000 * seconds}
+        memory = _memory() / 1e6
+        progress.say(f"live: {name}, recall {recall:.4f}, {memory:,.0f} MB")
+        return {**figures, f"memory_mb_{name}": memory}
 
 
 def _memory() -> int:
