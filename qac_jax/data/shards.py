@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from qac_jax.artifacts import arrays
 from qac_jax.data import store
 from qac_jax.data.building import Building, PassageSelection, Record
 from qac_jax.data.encoding import DocumentContexts, DocumentTexts, JudgedTexts
@@ -66,7 +67,7 @@ class DocumentJob(ExamplesJob):
                 if document_records:
                     sizes.append(len(document_records))
         with open(self.sizes, "wb") as file:
-            np.save(file, np.array(sizes, np.int64))
+            arrays.write(file, np.array(sizes, np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)

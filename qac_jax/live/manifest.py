@@ -16,7 +16,7 @@ import numpy as np
 
 import qac_jax
 from qac_jax import artifacts, fields
-from qac_jax.artifacts import Artifact, durable
+from qac_jax.artifacts import Artifact, arrays, durable
 from qac_jax.live.segment import Segment
 from qac_jax.retrieval.bm25 import Analyzer, Scoring
 from qac_jax.retrieval.settings import Fusion
@@ -126,7 +126,7 @@ def tombstones_name(name: str, number: int) -> str:
 
 
 def write_tombstones(path: Path, alive: np.ndarray) -> None:
-    np.save(path, np.flatnonzero(~alive).astype(np.int32))
+    arrays.save(path, np.flatnonzero(~alive).astype(np.int32))
     durable.file(path)
 
 

@@ -7,14 +7,13 @@ knows only its own (`words.py`).
 from __future__ import annotations
 
 import dataclasses
-import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from qac_jax.artifacts import Writer
+from qac_jax.artifacts import Writer, arrays
 from qac_jax.retrieval.bm25 import VOCABULARY, Analyzer
 
 
@@ -96,7 +95,7 @@ class Postings:
         """Into a segment that is being written."""
         for name in _ARRAYS:
             with out.temporary(f"word_{name}.npy") as path:
-                np.save(os.fspath(path), getattr(self, name))
+                arrays.save(path, getattr(self, name))
         with out.open(VOCABULARY) as file:
             file.writelines(f"{word}\n" for word in self.numbers)
 
@@ -104,8 +103,8 @@ class Postings:
     def read(cls, folder: Path) -> Postings:
         """Of a finished segment; its arrays are memory-mapped."""
         # Plain arrays: slicing numpy's memmap class is slow.
-        arrays = (
+        found = (
             np.asarray(np.load(folder / f"word_{name}.npy", mmap_mode="r")) for name in _ARRAYS
         )
         words = (folder / VOCABULARY).read_text(encoding="utf-8").splitlines()
-        return cls({word: number for number, word in enumerate(words)}, *arrays)
+        return cls({word: number for number, word in enumerate(words)}, *found)

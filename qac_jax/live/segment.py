@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts
+from qac_jax.artifacts import arrays
 from qac_jax.formats.identities import id_hashes
 from qac_jax.formats.records import Records, write_records
 from qac_jax.live import metadata
@@ -62,21 +63,24 @@ def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
         order = np.argsort(hashes, kind="stable")
         for name, array in ((HASHES, hashes[order]), (HASH_ROWS, order.astype(np.int32))):
             with out.temporary(name) as path:
-                np.save(os.fspath(path), array)
+                arrays.save(path, array)
         write_records(out, rows.records())
         metadata.write(out, rows.records())
         rows.words.write(out)
         with out.temporary(shard_name(0, 1)) as path:
-            shape = (rows.count, rows.width)
-            target = np.lib.format.open_memmap(os.fspath(path), "w+", np.float32, shape)
-            start = 0
-            for block in rows.blocks():
-                target[start : start + len(block)] = block
-                start += len(block)
+            # Not memory-mapped: a full disk would end the process.
+            with open(os.fspath(path), "wb") as file:
+                shape = (rows.count, rows.width)
+                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                start = 0
+                for block in rows.blocks():
+                    file.write(np.ascontiguousarray(block, np.float32).tobytes())
+                    start += len(block)
             assert start == rows.count == out.count
-            target.flush()
         if rows.count >= large:
             preset = scann_index.preset_for(rows.count)
+            target = np.load(os.fspath(out.path / shard_name(0, 1)), mmap_mode="r")
             scann_index.build(np.asarray(target), preset, out.path / _SCANN)
             out.adopt(_SCANN)
             out.info["preset"] = dataclasses.asdict(preset)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError, nearest
 from qac_jax.retrieval.hits import Searchable
 
@@ -111,7 +111,7 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
     scores.index((rows, numbers), show_progress=False, create_empty_token=False)
     for name in ARRAYS:
         with out.temporary(f"{name}.npy") as path:
-            np.save(os.fspath(path), scores.scores[name])
+            arrays.save(path, scores.scores[name])
     with out.open(VOCABULARY) as file:
         file.writelines(f"{word}\n" for word in numbers)
     with out.open(DESCRIPTION) as file:

@@ -13,7 +13,7 @@ from typing import overload
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 
 
@@ -31,7 +31,7 @@ def write(out: Writer, ids: Iterable[str]) -> int:
             file.write(line)
             ends.append(ends[-1] + len(line))
     with out.temporary(OFFSETS) as path:
-        np.save(os.fspath(path), np.array(ends, np.uint64))
+        arrays.save(path, np.array(ends, np.uint64))
     return len(ends) - 1
 
 

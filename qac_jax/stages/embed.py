@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
@@ -131,9 +130,9 @@ class Embed(Stage):
             encoded = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
             # The vectors come last, so that a shard with vectors is complete.
             with out.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
-                np.save(os.fspath(path), np.array([len(row) for row in tokens], np.int32))
+                arrays.save(path, np.array([len(row) for row in tokens], np.int32))
             with out.part(shard.name).open("wb") as file:
-                np.save(file, encoded.astype(self.dtype))
+                arrays.write(file, encoded.astype(self.dtype))
 
         with progress.Bar("embed", total=len(work.texts), unit="texts") as bar:
             sharded(out, shards, encode, bar, ahead=lambda shard: work.tokens(shard.job))

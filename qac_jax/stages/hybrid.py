@@ -8,10 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part, together
 from qac_jax.retrieval.settings import GRID, THEORETICAL, Fusion
@@ -78,7 +76,7 @@ class Hybrid(Stage):
         parts.link_whole(lexical.artifact, hybrid.BM25, out)
         if len(order):
             with out.temporary(hybrid.ROWS) as path:
-                np.save(os.fspath(path), order)
+                arrays.save(path, order)
         with out.open(hybrid.DESCRIPTION) as file:
             json.dump(dataclasses.asdict(settings), file, indent=1)
         if ids.OFFSETS not in out.done:

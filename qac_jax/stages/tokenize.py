@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from qac_jax import progress
-from qac_jax.artifacts import Writer
+from qac_jax.artifacts import Writer, arrays
 from qac_jax.data.building import Building, Negatives, PassageSelection, Siblings, Texts
 from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
@@ -177,7 +177,7 @@ class Tokenize(Stage):
         sizes = sorted(out.scratch("sizes").glob("*.npy"))
         each = np.concatenate([np.load(path) for path in sizes])
         with out.temporary(examples.DOCUMENTS) as path:
-            np.save(os.fspath(path), np.repeat(np.arange(len(each), dtype=np.int32), each))
+            arrays.save(path, np.repeat(np.arange(len(each), dtype=np.int32), each))
         out.info["documents"] = len(each)
         return counts
 
@@ -197,7 +197,7 @@ class Tokenize(Stage):
             places = shards.places(passages, contexts)
             if places is not None:
                 path = os.path.join(scratch, "places.npy")
-                np.save(path, places)
+                arrays.save(path, places)
         return {"contexts": contexts, "places": path}
 
     def _judged(self, inputs: Inputs, passages: Records | None, bad: BadLines) -> Iterator[Judged]:
