@@ -289,6 +289,6 @@ def read_json(file: Path) -> dict[str, Any]:
     """What a file says; nothing where it is damaged, which whoever reads it will report."""
     try:
         content = json.loads(file.read_text("utf-8"))
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

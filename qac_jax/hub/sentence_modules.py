@@ -57,7 +57,7 @@ def listed(folder: Path) -> list[Part]:
     try:
         entries = json.loads(file.read_text("utf-8"))
         parts = [Part(_kind(entry["type"]), str(entry["path"])) for entry in entries]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"{file} is not a list of modules") from None
     return [_inside(file, part) for part in parts]
 

@@ -118,8 +118,7 @@ def _load_tower(
     """A dual encoder with one tower, which these modules of the folder compute."""
     places = sentence_modules.tower(folder, parts)
     files = backbones.read_encoder(places[TRANSFORMER], options)
-    settings = _settings(folder)
-    fields = sentence_modules.pooling_of(places[POOLING]) | _prompts(folder, settings)
+    fields = sentence_modules.pooling_of(places[POOLING]) | _described(folder)
     tensors = files.tensors
     if place := places.get(NORMALIZE):
         sentence_modules.check_normalize(place)
@@ -129,14 +128,26 @@ def _load_tower(
     config = DualEncoderConfig(
         files.config,
         normalize=NORMALIZE in places,
-        scale=float(settings.get("scale", 1.0)),
-        **{name: settings[_OWN][name] for name in _READING if name in settings.get(_OWN, {})},
         **fields,
     )
     module = DualEncoder(config, options.runtime)
     table = under("encoder", _tower(config, files.table))
     ignored = files.config.hf_ignored
     return module, backbones.fit(folder, module, table, tensors, options, ignored)
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """What the settings of a folder say, or one sentence about what is wrong in them."""
+    settings = _settings(folder)
+    try:
+        own = settings.get(_OWN, {})
+        read = {name: own[name] for name in _READING if name in own}
+        return {"scale": float(settings.get("scale", 1.0)), **read, **_prompts(folder, settings)}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder / SETTINGS} does not say how texts are read ({type(error).__name__}: "
+            f"{str(error)[:200]}); copy the folder again"
+        ) from error
 
 
 def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Tensors:
 def _read_shards(folder: Path, index: str) -> Tensors:
     try:
         names: Mapping[str, str] = json.loads((folder / index).read_text("utf-8"))["weight_map"]
-        files = sorted(set(names.values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        files = sorted({os.fspath(name) for name in names.values()})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{folder / index} is not a valid index of weight shards") from None
     tensors: Tensors = {}
     for file in files:

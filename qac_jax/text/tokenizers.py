@@ -45,7 +45,10 @@ class Tokenizer:
     @functools.cached_property
     def vocab_size(self) -> int:
         """One more than the largest id, added tokens included: the rows an embedding needs."""
-        return 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
+        ids = self.backend.get_vocab(with_added_tokens=True).values()
+        if not ids:
+            raise UserError(f"tokenizer {self.name} has no pieces; copy its folder again")
+        return 1 + max(ids)
 
     @functools.cached_property
     def identity(self) -> str:
@@ -196,7 +199,9 @@ def load(name: str = SHIPPED) -> Tokenizer:
             f"({', '.join(shipped())}); give a local Hugging Face tokenizer folder"
         )
     # A folder may be written again while we run (a vocabulary learned anew).
-    written = max((file.stat().st_mtime_ns for file in folder.iterdir()), default=0)
+    # A link may lead nowhere, which matters only where the file is needed.
+    files = [file for file in folder.iterdir() if file.exists()]
+    written = max((file.stat().st_mtime_ns for file in files), default=0)
     return _load(folder, name, written)
 
 

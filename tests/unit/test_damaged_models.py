@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, sentence_transformers
+from qac_jax.hub import backbones, names, sentence_modules, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
 from qac_jax.text import tokenizers
 from qac_jax.text.titles import text_of
@@ -66,3 +68,41 @@ def test_vocabularies_that_are_none(tmp_path: Path):
     (tmp_path / "vocab.txt").write_text("a\n")
     with pytest.raises(UserError, match="has no 'eos' token"):
         text_of(tokenizers.load(str(tmp_path)), {"title": "t", "text": "x"}, "separate")
+
+
+@pytest.mark.parametrize("text", ['{"weight_map": {"a": 3}}', "[" * 100_000])
+def test_an_index_of_shards_that_is_none(text, tmp_path: Path):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(UserError, match="is not a valid index of weight shards"):
+        weights.read_folder(tmp_path)
+
+
+def test_modules_within_modules_without_end(tmp_path: Path):
+    (tmp_path / "modules.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="modules.json is not a list of modules"):
+        sentence_modules.listed(tmp_path)
+    assert names.read_json(tmp_path / "modules.json") == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"scale": "x"}, {"qac_jax": 1}],
+)
+def test_settings_of_sentence_transformers_of_a_wrong_type(settings, tmp_path: Path):
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="does not say how texts are read .*copy the folder again"):
+        sentence_transformers._described(tmp_path)
+
+
+def test_a_vocabulary_without_pieces(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    tokenizer = tokenizers.load(str(tmp_path))
+    tokenizer.backend = Tokenizer(WordPiece({}))
+    with pytest.raises(UserError, match="has no pieces; copy its folder again"):
+        _ = tokenizer.vocab_size
+
+
+def test_a_link_that_leads_nowhere_beside_a_tokenizer(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    (tmp_path / "sentence_bert_config.json").symlink_to("nowhere")
+    assert tokenizers.load(str(tmp_path)).vocab_size == 5
