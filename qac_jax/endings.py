@@ -140,7 +140,7 @@ def _circumstance(error: Exception) -> str | None:
         return f"no permission for {where} ({error.strerror}); choose another folder"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({where}); raise the limit with `ulimit -n 4096`"
-    if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR):
+    if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
         return f"{where} cannot be used ({error.strerror}); choose another path"
     return None
 

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
+from qac_jax import endings
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, names, sentence_modules, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
@@ -106,3 +107,11 @@ def test_a_link_that_leads_nowhere_beside_a_tokenizer(tmp_path: Path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     (tmp_path / "sentence_bert_config.json").symlink_to("nowhere")
     assert tokenizers.load(str(tmp_path)).vocab_size == 5
+
+
+def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path: Path, capsys):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    (tmp_path / "tokenizer_config.json").mkdir()
+    assert endings.run(lambda: tokenizers.load(str(tmp_path)).vocab_size) == 2
+    said = capsys.readouterr().err
+    assert "tokenizer_config.json cannot be used (Is a directory)" in said
