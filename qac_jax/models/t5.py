@@ -4,46 +4,25 @@
     logits = model.apply(variables, targets_in, memory, lengths, method="decode")
     cache = model.apply(variables, memory, lengths, 64, method="init_cache")
     logits, cache = model.apply(variables, ids, cache, method="step")
-
-The cache is an ordinary value, so that it can be carried by a loop inside a compiled program.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture, register
-from qac_jax.models.attention import causal_window
-from qac_jax.models.layers import (
-    Array,
-    Embedding,
-    Runtime,
-    dropout,
-    fold,
-    shard,
-)
+from qac_jax.models.layers import Array, Embedding, Runtime, shard
 from qac_jax.models.mlm_head import tied_logits
-from qac_jax.models.t5_layers import (
-    FEED_FORWARD,
-    DecoderBlock,
-    EncoderBlock,
-    KeysValues,
-    RelativeBias,
-    RMSNorm,
-    site,
-)
+from qac_jax.models.t5_layers import FEED_FORWARD
+from qac_jax.models.t5_stack import Cache, Stack
 from qac_jax.models.tensor_names import Slot, Table
-from qac_jax.models.transformer import Layers
 
 
 _RELATIVE_BIAS = "relative_attention_bias.weight"
@@ -222,67 +201,6 @@ class T5Config(Architecture):
         )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Cache:
-    """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
-
-    past and cross hold (keys, values) a layer: a tuple of pairs, or with `Runtime.scan` one pair
-    with a leading layer axis. past is [R, heads, M, d_kv]; cross' keys are [B, heads, d_kv, S],
-    its values [B, heads, S, d_kv].
-    """
-
-    past: Any
-    cross: Any
-    memory_lengths: Array
-    position: Array  # how many positions are written: a scalar, all rows are equally far
-    stacked: bool = dataclasses.field(metadata={"static": True})
-
-    @property
-    def max_length(self) -> int:
-        """M, which `position` must not exceed."""
-        return jax.tree.leaves(self.past)[0].shape[-2]
-
-    def take(self, rows: Array) -> Cache:
-        """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
-        axis = 1 if self.stacked else 0
-        past = jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past)
-        return dataclasses.replace(self, past=past)
-
-
-class Stack(nn.Module):
-    """What the encoder and the decoder have in common: layers between dropout and a norm."""
-
-    config: T5Config
-    runtime: Runtime
-    decoder: bool
-
-    def setup(self) -> None:
-        config = self.config
-        self.relative_bias = RelativeBias(config, bidirectional=not self.decoder)
-        self.norm = RMSNorm(config, self.runtime.compute_dtype)
-        make = partial(DecoderBlock if self.decoder else EncoderBlock, config, self.runtime)
-        self.count = config.num_decoder_layers if self.decoder else config.num_layers
-        self.layers = Layers(make, self.count, self.runtime)
-
-    def bias(self, query_positions: Array, key_positions: Array) -> Array:
-        """(1, heads, queries, keys)."""
-        return self.relative_bias(query_positions, key_positions)
-
-    def __call__(
-        self, x: Array, keys: Array | None, wanted: Sequence[int], *arguments: Any
-    ) -> tuple[Array, dict[int, Array]]:
-        """The normalised output, and the wanted layers' outputs before that."""
-        rate, generator = self.config.dropout, self.runtime.dropout
-        x = dropout(x, keys, 0, rate, generator)
-        x, states = self.layers(x, *arguments, keys, wanted=wanted)
-        return dropout(self.norm(x), keys, site(self.count), rate, generator), states
-
-    def layer_parameters(self) -> Any:
-        """The layers' parameters: {"0": layer, …}, or with `Runtime.scan` stacked."""
-        return nn.meta.unbox(self.layers.variables["params"])
-
-
 class T5(nn.Module):
     """Encoder–decoder. Called with all inputs, it gives the teacher-forced logits."""
 
@@ -324,10 +242,15 @@ class T5(nn.Module):
         return self.encoder(self._embed(ids), keys, wanted, lengths, bias)
 
     def decode(
-        self, targets_in: Array, memory: Array, lengths: Array, keys: Array | None = None
+        self,
+        targets_in: Array,
+        memory: Array,
+        lengths: Array,
+        keys: Array | None = None,
+        beside: int = 1,
     ) -> Array:
         """Logits [B, T, vocabulary]; targets_in are the targets shifted right by start_id."""
-        return self.logits(self.decode_hidden(targets_in, memory, lengths, keys))
+        return self.logits(self.decode_hidden(targets_in, memory, lengths, keys, beside))
 
     def decode_hidden(
         self,
@@ -337,21 +260,8 @@ class T5(nn.Module):
         keys: Array | None = None,
         beside: int = 1,
     ) -> Array:
-        """The decoder's output [B, T, d_model], which `logits` takes.
-
-        beside: how many continuations of one text stand in a row, of T / beside positions each.
-        None sees another, and the memory's keys and values are made once for all of them.
-        """
-        keys = fold(keys, 1)  # other bits than the encoder's
-        length = targets_in.shape[1] // beside
-        positions = jnp.tile(jnp.arange(length), beside)
-        bias = self.decoder.bias(positions, positions)
-        visible = causal_window(length)
-        if beside > 1:
-            own = jnp.repeat(jnp.arange(beside), length)
-            visible = jnp.tile(visible, (beside, beside)) & (own[:, None] == own)
-        x = self._embed(targets_in)
-        return self.decoder(x, keys, (), bias, visible, memory, lengths)[0]
+        """The decoder's output [B, T, d_model], which `logits` takes; beside: see the stack."""
+        return self.decoder.forced(self._embed(targets_in), memory, lengths, keys, beside)
 
     def logits(self, hidden: Array) -> Array:
         """Scores of every token, in at least fp32."""
@@ -368,51 +278,13 @@ class T5(nn.Module):
         return shard(x, "batch", "length", None)
 
     def init_cache(self, memory: Array, lengths: Array, max_length: int, copies: int = 1) -> Cache:
-        """An empty cache of `copies` rows a text; the memory's keys and values are made here."""
-        config = self.config
-        block = DecoderBlock(config, self.runtime, parent=None)
-        weights = self.decoder.layer_parameters()
-
-        def cross(layer: Any) -> KeysValues:
-            return block.apply({"params": layer}, memory, method="memory")
-
-        shape = (memory.shape[0] * copies, config.num_heads, max_length, config.d_kv)
-        count, dtype = config.num_decoder_layers, self.runtime.compute_dtype
-        past: Any
-        if self.runtime.scan:
-            crosses = lax.map(cross, weights)
-            past = (jnp.zeros((count, *shape), dtype), jnp.zeros((count, *shape), dtype))
-        else:
-            crosses = tuple(cross(weights[str(i)]) for i in range(count))
-            past = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(count))
-        return Cache(past, crosses, lengths, jnp.zeros((), jnp.int32), self.runtime.scan)
+        """An empty cache of `copies` rows a text."""
+        return self.decoder.init_cache(memory, lengths, max_length, copies)
 
     def step(self, ids: Array, cache: Cache) -> tuple[Array, Cache]:
         """Logits [R, vocabulary] of the token after ids [R], and the cache with ids written in."""
-        position = cache.position
-        slots = jnp.arange(cache.max_length)
-        bias = self.decoder.bias(position[None], slots)
-        visible = (slots <= position)[None]
-        block = DecoderBlock(self.config, self.runtime, parent=None)
-        weights = self.decoder.layer_parameters()
-
-        def one(x: Array, scanned: Any) -> tuple[Array, KeysValues]:
-            layer, past, cross = scanned
-            arguments = (past, cross, bias, visible, cache.memory_lengths, position)
-            return block.apply({"params": layer}, x, *arguments, method="step")
-
-        x = self._embed(ids[:, None])
-        past: Any
-        if cache.stacked:
-            x, past = lax.scan(one, x, (weights, cache.past, cache.cross))
-        else:
-            pasts = []
-            for i, layer in enumerate(zip(cache.past, cache.cross, strict=True)):
-                x, written = one(x, (weights[str(i)], *layer))
-                pasts.append(written)
-            past = tuple(pasts)
-        logits = self.logits(self.decoder.norm(x))[:, 0]
-        return logits, dataclasses.replace(cache, past=past, position=position + 1)
+        hidden, cache = self.decoder.step(self._embed(ids[:, None]), cache)
+        return self.logits(hidden)[:, 0], cache
 
 
 def shift_right(targets: Array, start_id: int) -> Array:
