@@ -1,4 +1,4 @@
-"""Passages to texts with a T5: its folder and its tokenizer, on all devices.
+"""Passages to texts with a T5 or a pointer-generator, on all devices.
 
     generator = Generator.load("out/generator", Decoding(max_tokens=64, samples=5), seed=0)
     results = generator.generate([Request("p1", "text2query: Copper is a metal.")])
@@ -31,7 +31,7 @@ from qac_jax.models.decoding.decode import decode
 from qac_jax.models.decoding.rules import Decoded
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5
+from qac_jax.models.writers import Writer
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -66,9 +66,9 @@ class Generated(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """A T5 with all that it needs to read and write texts. Make it with `load`."""
+    """A model with all that it needs to read and write texts. Make it with `load`."""
 
-    module: T5
+    module: Writer
     runner: Runner
     tokenizer: Tokenizer
     decoding: Decoding
@@ -90,10 +90,10 @@ class Generator:
         folder = names.folder(place)
         dtype = dtype_of(inference.precision)
         module, variables = huggingface.load(folder, Runtime(dtype=dtype))
-        if not isinstance(module, T5):
+        if not isinstance(module, Writer):
             raise UserError(
                 f"{place} is a {type(module).__name__}, which cannot generate text; "
-                "give the folder of a T5"
+                "give the folder of a T5 or of a pointer-generator"
             )
         params, tokenizer = variables["params"], tokenizer_of(folder)
         return cls.of(
@@ -103,7 +103,7 @@ class Generator:
     @classmethod
     def of(
         cls,
-        module: T5,
+        module: Writer,
         params: Any,
         tokenizer: Tokenizer,
         decoding: Decoding,
@@ -198,7 +198,7 @@ class Generator:
 
 
 @functools.lru_cache(maxsize=8)
-def _program(module: T5, decoding: Decoding, pieces: int, mesh: Mesh) -> Callable[..., Decoded]:
+def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Callable[..., Decoded]:
     """Compiled once for all generators of one architecture.
 
     Every device runs its own loop, without communication, and stops when its own rows have ended:
@@ -228,7 +228,7 @@ def _bits(seed: int, name: str) -> np.ndarray:
     return np.frombuffer(digest, np.uint32)
 
 
-def _check(module: T5, tokenizer: Tokenizer) -> None:
+def _check(module: Writer, tokenizer: Tokenizer) -> None:
     config = module.config
     check_vocabulary(tokenizer, config.vocab_size, "model")
     end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")

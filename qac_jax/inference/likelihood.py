@@ -22,7 +22,8 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.models.t5 import T5, shift_right
+from qac_jax.models.t5 import shift_right
+from qac_jax.models.writers import Writer
 
 
 # Documents of one batch on one device: the logits of all positions need the most memory.
@@ -110,7 +111,7 @@ def _filled(spans: list[list[int]], count: int) -> list[list[int]]:
 
 
 @functools.lru_cache(maxsize=4)
-def _program(module: T5) -> Callable[..., jax.Array]:
+def _program(module: Writer) -> Callable[..., jax.Array]:
     """Sums of log-probabilities [B, S] over the first `limits` [B, S] tokens of spans [B, S, T]."""
 
     def sums(
@@ -120,10 +121,7 @@ def _program(module: T5) -> Callable[..., jax.Array]:
         variables = {"params": params}
         memory = module.apply(variables, ids, lengths, method="encode")
         shifted = shift_right(spans, module.config.start_id).reshape(size, count * width)
-        hidden = module.apply(
-            variables, shifted, memory, lengths, beside=count, method="decode_hidden"
-        )
-        logits = module.apply(variables, hidden, method="logits")
+        logits = module.apply(variables, shifted, memory, lengths, beside=count, method="decode")
         flat = spans.reshape(size, count * width)
         picked = jnp.take_along_axis(logits, flat[..., None], axis=-1)[..., 0]
         each = (picked - jax.nn.logsumexp(logits, axis=-1)).reshape(spans.shape)

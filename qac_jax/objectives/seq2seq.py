@@ -1,4 +1,4 @@
-"""Sequence to sequence: a T5 reads `inputs` and generates `targets`.
+"""Sequence to sequence: a T5 or a pointer-generator reads `inputs` and generates `targets`.
 
 Teacher forcing: at each position the decoder sees the true targets before it. The loss is the mean
 over all target tokens of the whole batch, with label smoothing and T5X's z-loss if set.
@@ -14,7 +14,10 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops, t5_start
+from qac_jax.models.encoders import DualEncoder
+from qac_jax.models.pointer import PointerGenerator
 from qac_jax.models.t5 import T5, shift_right
+from qac_jax.models.writers import Writer
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
@@ -37,7 +40,7 @@ class Seq2Seq(Objective):
     start: how a new model is initialised, "random" as in T5, or "copying" (see models/t5_start).
     """
 
-    model: T5
+    model: Writer
     start: str = "random"
     smoothing: float = 0.0
     z_loss: float = 0.0
@@ -63,14 +66,31 @@ class Seq2Seq(Objective):
         if config.eos_id != end:
             raise UserError(
                 f"eos_id={config.eos_id} of the model is not the tokenizer's end of text, "
-                f"{end} ({tokenizer.token(end)}); set T5Config.eos_id={end}"
+                f"{end} ({tokenizer.token(end)}); set eos_id={end} of {type(config).__name__}"
             )
         return self
+
+    def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
+        """A pointer-generator also starts from the encoder that it reads with."""
+        if not isinstance(self.model, PointerGenerator) or type(module) is type(self.model):
+            return super().start_from(module, params)
+        config = module.config
+        if isinstance(module, DualEncoder) and config.tied:
+            config, params = config.backbone, params["encoder"]["backbone"]
+        if not self.model.config.reads_with(config):
+            raise UserError(
+                f"the pointer-generator reads with a BERT of {self.model.config.encoder.num_layers}"
+                f" layers, and the parameters to start from are those of {config}; give another "
+                "init, or a configuration of the init's shape"
+            )
+        return self, {"encoder": params}
 
     def init(self, key: jax.Array) -> Variables:
         ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
         variables = self.model.init(key, ids, lengths, ids)
         if self.start == "copying":
+            if not isinstance(self.model, T5):
+                raise UserError("start='copying' is for a T5; a pointer-generator copies anyway")
             started = t5_start.copying(self.model, variables["params"], jax.random.fold_in(key, 1))
             return {**variables, "params": started}
         return variables

@@ -18,8 +18,8 @@ from jax import lax
 from qac_jax.models.decoding.rules import Decoded, Rules
 from qac_jax.models.decoding.sampling import largest
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.models.layers import Array
-from qac_jax.models.t5 import T5
+from qac_jax.models.layers import Array, statistics_dtype
+from qac_jax.models.writers import Writer
 
 
 # "Never": far below all scores, and yet a number, as scores are added to it.
@@ -46,12 +46,12 @@ class _State(NamedTuple):
 
 
 def search(
-    module: T5, variables: Any, memory: Array, lengths: Array, limits: Array, rules: Rules
+    module: Writer, variables: Any, memory: Any, lengths: Array, limits: Array, rules: Rules
 ) -> Decoded:
     """The `samples` best continuations of each text."""
     config, settings = module.config, rules.settings
-    texts, beams, size = memory.shape[0], settings.beams, settings.max_tokens
-    dtype = jnp.promote_types(memory.dtype, jnp.float32)
+    texts, beams, size = lengths.shape[0], settings.beams, settings.max_tokens
+    dtype = statistics_dtype(module.runtime.compute_dtype)
 
     def step(state: _State) -> _State:
         position = state.cache.position

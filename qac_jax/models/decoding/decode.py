@@ -1,4 +1,4 @@
-"""Texts out of a T5: greedy, sampled (here) or searched (`beam`), in one compiled loop.
+"""Texts out of a T5 (or another writer): greedy, sampled (here) or searched (`beam`), in a loop.
 
     settings = Decoding(max_tokens=64, samples=5)
     generated = decode(module, variables, ids, lengths, settings, keys=keys)
@@ -19,12 +19,12 @@ from qac_jax.models.decoding import beam
 from qac_jax.models.decoding import sampling as samples
 from qac_jax.models.decoding.rules import Decoded, Rules
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.models.layers import Array
-from qac_jax.models.t5 import T5
+from qac_jax.models.layers import Array, statistics_dtype
+from qac_jax.models.writers import Writer
 
 
 def decode(
-    module: T5,
+    module: Writer,
     variables: Any,
     ids: Array,
     lengths: Array,
@@ -62,9 +62,9 @@ class _State(NamedTuple):
 
 
 def _each(
-    module: T5,
+    module: Writer,
     variables: Any,
-    memory: Array,
+    memory: Any,
     lengths: Array,
     limits: Array,
     rules: Rules,
@@ -72,7 +72,7 @@ def _each(
 ) -> Decoded:
     """Rows that know nothing of one another: greedy decoding and sampling."""
     config, settings = module.config, rules.settings
-    texts, copies, size = memory.shape[0], settings.samples, settings.max_tokens
+    texts, copies, size = lengths.shape[0], settings.samples, settings.max_tokens
     rows = texts * copies
     row_limits = jnp.repeat(limits, copies)
     keys = None if words is None else samples.row_keys(words, copies)
@@ -104,7 +104,7 @@ def _each(
         last=jnp.full(rows, config.start_id, jnp.int32),
         done=row_limits < 1,
         lengths=jnp.zeros(rows, jnp.int32),
-        scores=jnp.zeros(rows, jnp.promote_types(memory.dtype, jnp.float32)),
+        scores=jnp.zeros(rows, statistics_dtype(module.runtime.compute_dtype)),
         cache=cache,
     )
     state = lax.while_loop(lambda s: (s.cache.position < size) & ~s.done.all(), step, start)

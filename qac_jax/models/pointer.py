@@ -1,0 +1,343 @@
+"""A pointer-generator (See et al., 2017): a BERT reads, a few of T5's layers write, and may copy.
+
+The next token is drawn from a mixture of two distributions: over the vocabulary, and over the
+tokens of the text that was read, by attention. What a short decoder cannot know, names and terms of
+a text, it points to, so that little data teaches it to ask about texts of any kind.
+
+    memory = model.apply(variables, ids, lengths, method="encode")
+    logits = model.apply(variables, targets_in, memory, lengths, method="decode")
+
+with init_cache and step as T5 has them. The encoder is a trained one (MiniLM, say), which the
+optimiser may leave as it is (`frozen`). Its word embeddings, centred and of unit length, are what
+the decoder reads and what its output is compared with.
+
+    {"encoder": a BERT's, "memory": {"hidden", "word", "before", "norm"}, "input", "decoder": T5's,
+     "output", "copy": {"query", "key"}, "gate"}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from qac_jax.errors import UserError
+from qac_jax.models import flops as formulas
+from qac_jax.models.architecture import Architecture, register
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.layers import Array, Dense, Runtime, parameter, shard, statistics_dtype
+from qac_jax.models.t5 import T5Config
+from qac_jax.models.t5_layers import RMSNorm
+from qac_jax.models.t5_stack import Cache, Stack
+from qac_jax.models.tensor_names import Slot, Table, dense, under
+
+
+# The least probability of a token: its logarithm must be finite.
+_LEAST = 1e-12
+# Unit vectors are scaled so that their entries count beside those of normalised states.
+_WORD_STD = 0.12
+_OF_ENCODER = (
+    "vocab_size hidden_size num_layers num_heads intermediate_size max_positions type_vocab_size "
+    "layer_norm_eps pad_id"
+).split()
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class PointerConfig(Architecture):
+    """The encoder's shape (a BERT's), and the decoder's (T5's layers of the same width)."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 384
+    num_layers: int = 6
+    num_heads: int = 12
+    intermediate_size: int = 1536
+    max_positions: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    num_decoder_layers: int = 2
+    d_ff: int = 1536
+    feed_forward: str = "relu"
+    dropout: float = 0.1
+    encoder_dropout: float = 0.0  # where the encoder is trained too
+    pad_id: int = 0
+    start_id: int = 101
+    eos_id: int = 102
+
+    display_name: ClassVar = "pointer-generator"
+    model_types: ClassVar[tuple[str, ...]] = ("pointer-generator",)
+    hf_class: ClassVar = ""  # transformers has none
+    hf_fields: ClassVar = {
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "max_positions": "max_position_embeddings",
+        "type_vocab_size": "type_vocab_size",
+        "layer_norm_eps": "layer_norm_eps",
+        "num_decoder_layers": "num_decoder_layers",
+        "d_ff": "d_ff",
+        "feed_forward": "feed_forward_proj",
+        "dropout": "dropout_rate",
+        "encoder_dropout": "encoder_dropout",
+        "pad_id": "pad_token_id",
+        "start_id": "decoder_start_token_id",
+        "eos_id": "eos_token_id",
+    }
+    hf_words: ClassVar = "encoder.embeddings.word_embeddings.weight"
+    word_embedding: ClassVar = ("encoder", "embeddings", "word", "embedding")
+
+    def __post_init__(self) -> None:
+        for name in ("dropout", "encoder_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UserError(f"{name}={getattr(self, name)} is not in [0, 1)")
+        _ = self.encoder, self.decoder  # they check the rest
+
+    def build(self, runtime: Runtime) -> PointerGenerator:
+        return PointerGenerator(self, runtime)
+
+    def reads_with(self, encoder: object) -> bool:
+        """Whether the parameters of this encoder fit."""
+        mine = {name: getattr(self, name) for name in _OF_ENCODER}
+        return type(encoder) is BertConfig and mine == {n: getattr(encoder, n) for n in _OF_ENCODER}
+
+    @property
+    def encoder(self) -> BertConfig:
+        """Without the optional parts of a BERT."""
+        rate = self.encoder_dropout
+        fields = {name: getattr(self, name) for name in _OF_ENCODER}
+        return BertConfig(**fields, hidden_dropout=rate, attention_dropout=rate)
+
+    @property
+    def decoder(self) -> T5Config:
+        """Its embeddings and its encoder are not used."""
+        return T5Config(
+            vocab_size=self.vocab_size,
+            d_model=self.hidden_size,
+            d_kv=self.hidden_size // self.num_heads,
+            d_ff=self.d_ff,
+            num_decoder_layers=self.num_decoder_layers,
+            num_heads=self.num_heads,
+            feed_forward=self.feed_forward,
+            dropout=self.dropout,
+        )
+
+    @property
+    def embedding_std(self) -> float:
+        return self.encoder.embedding_std
+
+    def to_hf(self) -> dict[str, Any]:
+        return super().to_hf() | {"architectures": ["PointerGenerator"], "is_encoder_decoder": True}
+
+    def table(self, encoder: str = "", model: str = "") -> Table:
+        del encoder, model  # names have no prefix
+        table = under("encoder", self.encoder.table("encoder."))
+        decoder = self.decoder.table()
+        table |= {path: slot for path, slot in decoder.items() if path.startswith("decoder/")}
+        for name in ("hidden", "word", "before"):
+            table |= dense(f"memory/{name}", f"memory.{name}", bias=name == "hidden")
+        table["memory/norm/scale"] = Slot("memory.norm.weight")
+        for name in ("input", "gate"):
+            table |= dense(name, name)
+        table |= dense("output/dense", "output.dense")
+        table["output/bias"] = Slot("output.bias")
+        for name in ("query", "key"):
+            table |= dense(f"copy/{name}", f"copy.{name}")
+        return table
+
+    def flops(self, source: formulas.Load, target: formulas.Load, crossed: float) -> formulas.Flops:
+        """A teacher-forced pass; crossed is the sum over texts of source × target length."""
+        width = self.hidden_size
+        own = formulas.layer(target, target.tokens, target.pairs, width, width, 2 * self.d_ff)
+        cross = formulas.layer(target, source.tokens, crossed, width, width, 0)
+        return (
+            self.encoder.flops(source)
+            + formulas.times(own + cross, self.num_decoder_layers)
+            + formulas.words(width, self.vocab_size, target.tokens)
+        )
+
+
+class Memory(NamedTuple):
+    """What the decoder reads: states [B, S, D] and ids [B, S] of the text, and the word vectors."""
+
+    states: Array
+    ids: Array
+    words: Array  # [V, D], rows of unit length
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PointerCache:
+    """T5's cache, and the memory with the keys of copying, which are the same at every step."""
+
+    inner: Cache
+    memory: Memory
+    keys: Array
+
+    @property
+    def position(self) -> Array:
+        return self.inner.position
+
+    def take(self, rows: Array) -> PointerCache:
+        """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
+        return dataclasses.replace(self, inner=self.inner.take(rows))
+
+
+class _Reading(nn.Module):
+    """The states that are attended to: the encoder's, beside a token's own vector and the last one.
+
+    Which token stands where is what copying looks for, and an encoder of meanings says it badly.
+    """
+
+    config: PointerConfig
+    runtime: Runtime
+
+    def setup(self) -> None:
+        width, dtype = self.config.hidden_size, self.runtime.compute_dtype
+        axes, normal = (None, "embed"), nn.initializers.normal
+        self.hidden = Dense(width, axes, dtype, normal(width**-0.5))
+        self.word = Dense(width, axes, dtype, normal(_WORD_STD), use_bias=False)
+        self.before = Dense(width, axes, dtype, nn.initializers.zeros_init(), use_bias=False)
+        self.norm = RMSNorm(self.config.decoder, dtype)
+
+    def __call__(self, hidden: Array, vectors: Array) -> Array:
+        before = jnp.pad(vectors[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        x = self.hidden(hidden) + self.word(vectors) + self.before(before)
+        return shard(self.norm(x), "batch", "length", None)
+
+
+class _Copy(nn.Module):
+    """Which token of the text the next one is: one head of attention."""
+
+    config: PointerConfig
+    runtime: Runtime
+
+    def setup(self) -> None:
+        width, dtype = self.config.hidden_size, self.runtime.compute_dtype
+        init = nn.initializers.normal(width**-0.5)
+        self.query = Dense(width, (None, "embed"), dtype, init)
+        self.key = Dense(width, (None, "embed"), dtype, init)
+
+    def __call__(self, hidden: Array, keys: Array, visible: Array) -> Array:
+        """Weights [B, T, S] of hidden [B, T, D]; visible [B, S]."""
+        width = hidden.shape[-1]
+        dtype = statistics_dtype(hidden.dtype)
+        scores = jnp.einsum("btd,bsd->bts", self.query(hidden), keys, preferred_element_type=dtype)
+        scores = jnp.where(visible[:, None], scores * width**-0.5, jnp.finfo(dtype).min)
+        return jax.nn.softmax(scores, axis=-1)
+
+
+class _Output(nn.Module):
+    """Scores of every word: a dense layer, and a product with the word vectors."""
+
+    config: PointerConfig
+    runtime: Runtime
+
+    def setup(self) -> None:
+        width, dtype = self.config.hidden_size, self.runtime.compute_dtype
+        self.dense = Dense(width, (None, "embed"), dtype, nn.initializers.normal(width**-0.5))
+        zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
+        self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
+
+    def __call__(self, hidden: Array, words: Array) -> Array:
+        flat = self.dense(hidden).reshape(-1, words.shape[1])
+        dtype = statistics_dtype(flat.dtype)
+        contract = (((1,), (1,)), ((), ()))
+        scores = lax.dot_general(flat, words, contract, preferred_element_type=dtype)
+        return scores.reshape(*hidden.shape[:-1], -1) + self.bias
+
+
+class PointerGenerator(nn.Module):
+    """Called with all inputs, it gives the teacher-forced logits: logarithms of probabilities."""
+
+    config: PointerConfig
+    runtime: Runtime = Runtime()
+
+    def setup(self) -> None:
+        config, runtime = self.config, self.runtime
+        width, dtype = config.hidden_size, runtime.compute_dtype
+        self.encoder = Bert(config.encoder, runtime)
+        self.memory = _Reading(config, runtime)
+        self.input = Dense(width, (None, "embed"), dtype, nn.initializers.normal(_WORD_STD))
+        self.decoder = Stack(config.decoder, dataclasses.replace(runtime, packed=()), decoder=True)
+        self.output = _Output(config, runtime)
+        self.copy = _Copy(config, runtime)
+        self.gate = Dense(1, ("embed", None), dtype)
+
+    def __call__(
+        self, ids: Array, lengths: Array, targets_in: Array, keys: Array | None = None
+    ) -> Array:
+        """Logits [B, T, vocabulary] of the token after each of targets_in."""
+        return self.decode(targets_in, self.encode(ids, lengths, keys), lengths, keys)
+
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        ids = jnp.zeros((1, 2), jnp.int32)
+        return ids, jnp.ones((1,), jnp.int32), ids
+
+    def encode(self, ids: Array, lengths: Array, keys: Array | None = None) -> Memory:
+        """What the decoder reads."""
+        hidden = self.encoder(ids, lengths, keys=keys).last
+        words = _unit(self.encoder.word_table()).astype(self.runtime.compute_dtype)
+        return Memory(self.memory(hidden, words[ids]), ids, words)
+
+    def decode(
+        self,
+        targets_in: Array,
+        memory: Memory,
+        lengths: Array,
+        keys: Array | None = None,
+        beside: int = 1,
+    ) -> Array:
+        """Logits [B, T, vocabulary]; beside: see `Stack.forced`."""
+        x = self.input(memory.words[targets_in])
+        hidden = self.decoder.forced(x, memory.states, lengths, keys, beside)
+        return self._logits(hidden, memory, self.copy.key(memory.states), lengths)
+
+    def init_cache(
+        self, memory: Memory, lengths: Array, max_length: int, copies: int = 1
+    ) -> PointerCache:
+        """An empty cache of `copies` rows a text."""
+        inner = self.decoder.init_cache(memory.states, lengths, max_length, copies)
+        return PointerCache(inner, memory, self.copy.key(memory.states))
+
+    def step(self, ids: Array, cache: PointerCache) -> tuple[Array, PointerCache]:
+        """Logits [R, vocabulary] of the token after ids [R], and the cache with ids written in."""
+        memory = cache.memory
+        x = self.input(memory.words[ids[:, None]])
+        hidden, inner = self.decoder.step(x, cache.inner)
+        # Rows that continue one text read its memory together.
+        together = hidden.reshape(memory.ids.shape[0], -1, hidden.shape[-1])
+        logits = self._logits(together, memory, cache.keys, inner.memory_lengths)
+        return logits.reshape(ids.shape[0], -1), dataclasses.replace(cache, inner=inner)
+
+    def _logits(self, hidden: Array, memory: Memory, keys: Array, lengths: Array) -> Array:
+        """Logarithms of the mixture's probabilities, in at least fp32."""
+        config, ids = self.config, memory.ids
+        special = (ids == config.pad_id) | (ids == config.start_id) | (ids == config.eos_id)
+        visible = (jnp.arange(ids.shape[1]) < lengths[:, None]) & ~special
+        copied = self.copy(hidden, keys, visible)
+        context = jnp.einsum("bts,bsd->btd", copied.astype(hidden.dtype), memory.states)
+        gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(copied.dtype)
+        said = jax.nn.softmax(self.output(hidden, memory.words), axis=-1) * jax.nn.sigmoid(gate)
+        # A text of nothing but special tokens has nothing to copy.
+        share = jnp.where(visible.any(1)[:, None, None], jax.nn.sigmoid(-gate), 0.0)
+
+        def add(row: Array, tokens: Array, weights: Array) -> Array:
+            return row.at[:, tokens].add(weights)
+
+        mixed = jax.vmap(add)(said, ids, copied * share)
+        return shard(jnp.log(mixed + _LEAST), "batch", "length", "vocab")
+
+
+def _unit(words: Array) -> Array:
+    """Rows without their mean, of length 1."""
+    wide = words.astype(statistics_dtype(words.dtype))
+    wide = wide - wide.mean(0)
+    return wide * lax.rsqrt(jnp.square(wide).sum(1, keepdims=True) + 1e-6)
