@@ -30,7 +30,7 @@ from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture, register
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Array, Dense, Runtime, parameter, shard, statistics_dtype
-from qac_jax.models.t5 import T5Config
+from qac_jax.models.t5 import T5Config, shift_right
 from qac_jax.models.t5_layers import RMSNorm
 from qac_jax.models.t5_stack import Cache, Stack
 from qac_jax.models.tensor_names import Slot, Table, dense, under
@@ -317,23 +317,45 @@ class PointerGenerator(nn.Module):
         logits = self._logits(together, memory, cache.keys, inner.memory_lengths)
         return logits.reshape(ids.shape[0], -1), dataclasses.replace(cache, inner=inner)
 
+    def likelihood(
+        self, ids: Array, lengths: Array, targets: Array, keys: Array | None = None
+    ) -> Array:
+        """log p [B, T] of every target: as the logits say, without those of all other tokens."""
+        memory = self.encode(ids, lengths, keys)
+        x = self.input(memory.words[shift_right(targets, self.config.start_id)])
+        hidden = self.decoder.forced(x, memory.states, lengths, keys)
+        scores, copied, gate = self._parts(hidden, memory, self.copy.key(memory.states), lengths)
+        # As in `token_loss`: a gather's gradient would be a scatter into an array of all words.
+        is_target = jnp.arange(scores.shape[-1]) == targets[..., None]
+        picked = jnp.where(is_target, scores, 0.0).sum(-1)
+        said = jnp.exp(picked - jax.nn.logsumexp(scores, axis=-1)) * jax.nn.sigmoid(gate[..., 0])
+        same = ids[:, None] == targets[..., None]
+        return jnp.log(said + jnp.where(same, copied, 0.0).sum(-1) + _LEAST)
+
     def _logits(self, hidden: Array, memory: Memory, keys: Array, lengths: Array) -> Array:
         """Logarithms of the mixture's probabilities, in at least fp32."""
+        scores, copied, gate = self._parts(hidden, memory, keys, lengths)
+        said = jax.nn.softmax(scores, axis=-1) * jax.nn.sigmoid(gate)
+
+        def add(row: Array, tokens: Array, weights: Array) -> Array:
+            return row.at[:, tokens].add(weights)
+
+        mixed = jax.vmap(add)(said, memory.ids, copied)
+        return shard(jnp.log(mixed + _LEAST), "batch", "length", "vocab")
+
+    def _parts(
+        self, hidden: Array, memory: Memory, keys: Array, lengths: Array
+    ) -> tuple[Array, Array, Array]:
+        """Scores of all words, probabilities of copying [B, T, S], the gate between them."""
         config, ids = self.config, memory.ids
         special = (ids == config.pad_id) | (ids == config.start_id) | (ids == config.eos_id)
         visible = (jnp.arange(ids.shape[1]) < lengths[:, None]) & ~special
         copied = self.copy(hidden, keys, visible)
         context = jnp.einsum("bts,bsd->btd", copied.astype(hidden.dtype), memory.states)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(copied.dtype)
-        said = jax.nn.softmax(self.output(hidden, memory.words), axis=-1) * jax.nn.sigmoid(gate)
         # A text of nothing but special tokens has nothing to copy.
         share = jnp.where(visible.any(1)[:, None, None], jax.nn.sigmoid(-gate), 0.0)
-
-        def add(row: Array, tokens: Array, weights: Array) -> Array:
-            return row.at[:, tokens].add(weights)
-
-        mixed = jax.vmap(add)(said, ids, copied * share)
-        return shard(jnp.log(mixed + _LEAST), "batch", "length", "vocab")
+        return self.output(hidden, memory.words), copied * share, gate
 
 
 def _unit(words: Array) -> Array:

@@ -53,6 +53,11 @@ class Seq2Seq(Objective):
                 f"smoothing={self.smoothing} and z_loss={self.z_loss} do not fit; expected a "
                 "smoothing of at least 0 and less than 1, and a z_loss of 0 or more"
             )
+        if isinstance(self.model, PointerGenerator) and (self.smoothing or self.z_loss):
+            raise UserError(
+                f"smoothing={self.smoothing} and z_loss={self.z_loss} are for a T5: a "
+                "pointer-generator's outputs are probabilities; set both to 0"
+            )
 
     @property
     def packs(self) -> bool:
@@ -115,6 +120,8 @@ class Seq2Seq(Objective):
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
+        if isinstance(self.model, PointerGenerator):
+            return self._pointed(variables, batch, train)
         logits = self.model.apply(
             variables,
             batch["inputs"],
@@ -130,6 +137,18 @@ class Seq2Seq(Objective):
             z_loss=self.z_loss if train else 0.0,
         )
         return result.loss, {"likelihood": result.likelihood, "token_accuracy": result.accuracy}
+
+    def _pointed(self, variables: Variables, batch: Batch, train: bool) -> tuple[jax.Array, Aux]:
+        likelihood = self.model.apply(
+            variables,
+            batch["inputs"],
+            batch["inputs_length"],
+            batch["targets"],
+            batch["keys"] if train else None,
+            method="likelihood",
+        )
+        loss = -(likelihood * batch["weights"]).sum()
+        return loss, {"likelihood": loss}
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""

@@ -26,11 +26,16 @@ _LEFT = 12
 
 
 def questions(
-    passages: Iterable[Mapping[str, Any]], questions_of: Mapping[str, Sequence[str]], prefix: str
+    passages: Iterable[Mapping[str, Any]],
+    questions_of: Mapping[str, Sequence[str]],
+    prefix: str,
+    *,
+    titled: bool = False,
 ) -> Iterator[Record]:
     """Passages with the questions that they answer; a docstring's summary line is its question.
 
     The line is removed from the body, or the generator would learn to copy the first sentence.
+    titled: titles stand before texts.
     """
     for passage in passages:
         answers = list(questions_of.get(passage["_id"], ()))
@@ -40,7 +45,8 @@ def questions(
             if len(text.split()) >= _LEFT:
                 answers.append(" ".join(summary.split()).rstrip("."))
         if answers:
-            yield _record(passage["_id"], prefix, text, "", answers)
+            title = (passage.get("title") or "").strip() if titled else ""
+            yield _record(passage["_id"], prefix, f"{title} {text}" if title else text, "", answers)
 
 
 def label_free(

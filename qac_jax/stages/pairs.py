@@ -62,6 +62,11 @@ class Pairs(Stage):
         "sentence splitter, or a file of learned parameters",
         shown=SPLITTERS,
     )
+    title: str = option(
+        "none",
+        "questions: how the passage's title is put before its text",
+        choices=("none", "space"),
+    )
     at_most: int = option(
         0, "at most N pairs of each collection or of the passages, drawn at random (0: all)"
     )
@@ -117,7 +122,8 @@ class Pairs(Stage):
         from qac_jax.text import sentences
 
         if self.targets == "questions":
-            yield from generator_pairs.questions(passages, asked, self.prefix)
+            titled = self.title == "space"
+            yield from generator_pairs.questions(passages, asked, self.prefix, titled=titled)
         else:
             splitter = sentences.load(self.splitter)
             yield from generator_pairs.label_free(passages, splitter, self._prompts())
