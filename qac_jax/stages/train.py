@@ -149,6 +149,7 @@ class Train(Stage):
             microbatch=schedule.microbatch,
             ema=schedule.ema,
             max_skips=schedule.max_skips,
+            frozen=optimizer.frozen,
         )
         if initial is not None:
             initial = start.placed(initial, engine.abstract.params, report=not self.words)

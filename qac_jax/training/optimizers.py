@@ -159,6 +159,19 @@ def _stack_end(names: Sequence[str]) -> int | None:
     return None
 
 
+def held(patterns: Sequence[str], params: Any) -> Any:
+    """The parameters, of which frozen ones get no gradient."""
+    if not patterns:
+        return params
+
+    def one(leaf: jax.Array, mask: bool | np.ndarray) -> jax.Array:
+        if isinstance(mask, bool):
+            return leaf if mask else jax.lax.stop_gradient(leaf)
+        return jnp.where(mask, leaf, jax.lax.stop_gradient(leaf))
+
+    return jax.tree.map(one, params, _trained(patterns, params))
+
+
 def freeze(
     inner: optax.GradientTransformation, patterns: Sequence[str], params: Any
 ) -> optax.GradientTransformation:

@@ -22,6 +22,7 @@ from qac_jax.errors import UserError
 from qac_jax.objectives import chunked
 from qac_jax.objectives.objective import Objective, Variables, split_aux
 from qac_jax.training import mesh as meshes
+from qac_jax.training.optimizers import held
 
 
 Metrics = dict[str, jax.Array]
@@ -55,6 +56,7 @@ class Engine:
     microbatch: int = 0  # examples in one pass; 0: the whole batch
     ema: float = 0.0  # decay of the EMA of parameters; 0: off
     max_skips: int = 0  # steps whose loss is not finite that may be skipped
+    frozen: tuple[str, ...] = ()  # patterns of parameters without a gradient (`Optimizer.frozen`)
 
     def new(self, key: jax.Array) -> State:
         """A fresh state, parameters unboxed."""
@@ -146,6 +148,7 @@ class Engine:
         rest = {name: value for name, value in variables.items() if name != "params"}
 
         def loss_of(params: Any, part: Any) -> tuple[jax.Array, Any]:
+            params = held(self.frozen, params)  # or their backward pass would be computed
             return self.objective.loss({**rest, "params": params}, part, key, True)
 
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
