@@ -21,7 +21,7 @@ from flax import traverse_util
 
 from qac_jax import progress
 from qac_jax.errors import UserError
-from qac_jax.hub import hf_config, name_maps, weights
+from qac_jax.hub import hf_config, name_maps, shared_encoder, weights
 from qac_jax.models.architecture import Architecture
 from qac_jax.models.backbone import PARTS, BackboneConfig
 from qac_jax.models.layers import Runtime
@@ -74,10 +74,11 @@ class Files(Generic[Kind]):
 
 
 def load(folder: Path, options: Options) -> Loaded:
-    """The network that config.json names: an encoder or a T5, without what is around it."""
+    """The network that config.json names: an encoder, a T5 …, without what is around it."""
     files = read(folder, options, Architecture)
-    module = files.config.build(options.runtime)
-    return module, fit(folder, module, files.table, files.tensors, options, files.config.hf_ignored)
+    module, table = files.config.build(options.runtime), files.table
+    tensors = files.tensors | shared_encoder.tensors(files.raw, folder, names(table))
+    return module, fit(folder, module, table, tensors, options, files.config.hf_ignored)
 
 
 def read_encoder(folder: Path, options: Options) -> Files[BackboneConfig]:

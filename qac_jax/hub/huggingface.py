@@ -31,6 +31,7 @@ from qac_jax.hub import (
     names,
     parameters,
     sentence_transformers,
+    shared_encoder,
     weights,
 )
 from qac_jax.hub.backbones import Loaded, Options
@@ -165,6 +166,7 @@ def save(
     heads: Mapping[str, Loaded] | None = None,
     form: str = "sentence_transformers",
     dtype: str = "float32",
+    encoder: str = "",
     overwrite: bool = False,
 ) -> Path:
     """Writes a model folder that transformers loads, whole or not at all.
@@ -172,7 +174,8 @@ def save(
     tokenizer: a folder whose tokenizer files are copied. max_length: where sentence-transformers
     is to cut texts (DualEncoder). heads: written beside the model. A DualEncoder with two towers
     becomes a folder with two, `query` and `passage`; so does every one in the form "dpr". dtype
-    "float16" halves the files; whoever loads them computes in float32 all the same.
+    "float16" halves the files; whoever loads them computes in float32 all the same. encoder: a
+    pointer-generator's is left out, as it is that of this model that ships.
     """
     for name, value, valid in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
         if value not in valid:
@@ -200,21 +203,26 @@ def save(
             if len(sides) > 1 and form != "dpr":
                 sentence_transformers.save_router(path, config)
         else:
-            save_one = cross_encoder.save if isinstance(module, CrossEncoder) else _save_backbone
-            save_one(path, module, params)
+            if isinstance(module, CrossEncoder):
+                cross_encoder.save(path, module, params)
+            else:
+                _save_backbone(path, module, params, encoder)
             _copy(sources, path)
         if heads:
             head_files.save(path / head_files.FILE, heads)
     return Path(folder)
 
 
-def _save_backbone(path: Path, module: nn.Module, params: Mapping) -> None:
+def _save_backbone(path: Path, module: nn.Module, params: Mapping, encoder: str = "") -> None:
     config = architecture.of_module(module)
     if config is None:
         raise UserError(f"a {type(module).__name__} has no Hugging Face form")
-    table = backbones.saved_table(config)
-    weights.write_file(path / weights.SAFETENSORS, name_maps.write(table, params))
-    for name, content in {"config.json": config.to_hf(), **config.hf_files()}.items():
+    tensors, raw = name_maps.write(backbones.saved_table(config), params), config.to_hf()
+    if encoder:
+        tensors, said = shared_encoder.without(tensors, encoder)
+        raw |= said
+    weights.write_file(path / weights.SAFETENSORS, tensors)
+    for name, content in {"config.json": raw, **config.hf_files()}.items():
         hf_config.write_json(path / name, content)
 
 

@@ -24,6 +24,7 @@ from qac_jax.hub import dpr, huggingface
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models.backbone import Backbone
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder
+from qac_jax.models.pointer import PointerGenerator
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -153,6 +154,8 @@ def _positions(module: Any) -> int:
 def _peers(folder: Path, module: Any, tokenizer: Tokenizer) -> dict[str, Outputs]:
     """The outputs by the libraries that the folder is for, with their own tokenizers."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return {}
+    if isinstance(module, PointerGenerator):  # they have none
         return {}
     with _quiet():
         if isinstance(module, DualEncoder) and not dpr.is_pair(folder):

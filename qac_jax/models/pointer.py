@@ -38,8 +38,9 @@ from qac_jax.models.tensor_names import Slot, Table, dense, under
 
 # The least probability of a token: its logarithm must be finite.
 _LEAST = 1e-12
-# Unit vectors are scaled so that their entries count beside those of normalised states.
-_WORD_STD = 0.12
+# Word vectors have this length where they are read: with 1 the layers behind learn half as fast.
+_LENGTH = 4.0
+_STD = 0.03  # of new weights
 _OF_ENCODER = (
     "vocab_size hidden_size num_layers num_heads intermediate_size max_positions type_vocab_size "
     "layer_norm_eps pad_id"
@@ -70,7 +71,7 @@ class PointerConfig(Architecture):
 
     display_name: ClassVar = "pointer-generator"
     model_types: ClassVar[tuple[str, ...]] = ("pointer-generator",)
-    hf_class: ClassVar = ""  # transformers has none
+    hf_class: ClassVar = "PointerGenerator"  # transformers has none
     hf_fields: ClassVar = {
         "vocab_size": "vocab_size",
         "hidden_size": "hidden_size",
@@ -200,14 +201,14 @@ class _Reading(nn.Module):
     def setup(self) -> None:
         width, dtype = self.config.hidden_size, self.runtime.compute_dtype
         axes, normal = (None, "embed"), nn.initializers.normal
-        self.hidden = Dense(width, axes, dtype, normal(width**-0.5))
-        self.word = Dense(width, axes, dtype, normal(_WORD_STD), use_bias=False)
+        self.hidden = Dense(width, axes, dtype, normal(_STD))
+        self.word = Dense(width, axes, dtype, normal(_STD), use_bias=False)
         self.before = Dense(width, axes, dtype, nn.initializers.zeros_init(), use_bias=False)
         self.norm = RMSNorm(self.config.decoder, dtype)
 
     def __call__(self, hidden: Array, vectors: Array) -> Array:
         before = jnp.pad(vectors[:, :-1], ((0, 0), (1, 0), (0, 0)))
-        x = self.hidden(hidden) + self.word(vectors) + self.before(before)
+        x = self.hidden(hidden) + self.word(_LENGTH * vectors) + self.before(_LENGTH * before)
         return shard(self.norm(x), "batch", "length", None)
 
 
@@ -219,7 +220,7 @@ class _Copy(nn.Module):
 
     def setup(self) -> None:
         width, dtype = self.config.hidden_size, self.runtime.compute_dtype
-        init = nn.initializers.normal(width**-0.5)
+        init = nn.initializers.normal(_STD)
         self.query = Dense(width, (None, "embed"), dtype, init)
         self.key = Dense(width, (None, "embed"), dtype, init)
 
@@ -240,7 +241,7 @@ class _Output(nn.Module):
 
     def setup(self) -> None:
         width, dtype = self.config.hidden_size, self.runtime.compute_dtype
-        self.dense = Dense(width, (None, "embed"), dtype, nn.initializers.normal(width**-0.5))
+        self.dense = Dense(width, (None, "embed"), dtype, nn.initializers.normal(_STD))
         zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
         self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
 
@@ -263,7 +264,7 @@ class PointerGenerator(nn.Module):
         width, dtype = config.hidden_size, runtime.compute_dtype
         self.encoder = Bert(config.encoder, runtime)
         self.memory = _Reading(config, runtime)
-        self.input = Dense(width, (None, "embed"), dtype, nn.initializers.normal(_WORD_STD))
+        self.input = Dense(width, (None, "embed"), dtype, nn.initializers.normal(_STD))
         self.decoder = Stack(config.decoder, dataclasses.replace(runtime, packed=()), decoder=True)
         self.output = _Output(config, runtime)
         self.copy = _Copy(config, runtime)
@@ -296,7 +297,7 @@ class PointerGenerator(nn.Module):
         beside: int = 1,
     ) -> Array:
         """Logits [B, T, vocabulary]; beside: see `Stack.forced`."""
-        x = self.input(memory.words[targets_in])
+        x = self._input(targets_in, memory)
         hidden = self.decoder.forced(x, memory.states, lengths, keys, beside)
         return self._logits(hidden, memory, self.copy.key(memory.states), lengths)
 
@@ -310,7 +311,7 @@ class PointerGenerator(nn.Module):
     def step(self, ids: Array, cache: PointerCache) -> tuple[Array, PointerCache]:
         """Logits [R, vocabulary] of the token after ids [R], and the cache with ids written in."""
         memory = cache.memory
-        x = self.input(memory.words[ids[:, None]])
+        x = self._input(ids[:, None], memory)
         hidden, inner = self.decoder.step(x, cache.inner)
         # Rows that continue one text read its memory together.
         together = hidden.reshape(memory.ids.shape[0], -1, hidden.shape[-1])
@@ -322,20 +323,23 @@ class PointerGenerator(nn.Module):
     ) -> Array:
         """log p [B, T] of every target: as the logits say, without those of all other tokens."""
         memory = self.encode(ids, lengths, keys)
-        x = self.input(memory.words[shift_right(targets, self.config.start_id)])
+        x = self._input(shift_right(targets, self.config.start_id), memory)
         hidden = self.decoder.forced(x, memory.states, lengths, keys)
-        scores, copied, gate = self._parts(hidden, memory, self.copy.key(memory.states), lengths)
+        scores, copied, share = self._parts(hidden, memory, self.copy.key(memory.states), lengths)
         # As in `token_loss`: a gather's gradient would be a scatter into an array of all words.
         is_target = jnp.arange(scores.shape[-1]) == targets[..., None]
         picked = jnp.where(is_target, scores, 0.0).sum(-1)
-        said = jnp.exp(picked - jax.nn.logsumexp(scores, axis=-1)) * jax.nn.sigmoid(gate[..., 0])
+        said = jnp.exp(picked - jax.nn.logsumexp(scores, axis=-1)) * share[..., 0]
         same = ids[:, None] == targets[..., None]
         return jnp.log(said + jnp.where(same, copied, 0.0).sum(-1) + _LEAST)
 
+    def _input(self, ids: Array, memory: Memory) -> Array:
+        return self.input(_LENGTH * memory.words[ids])
+
     def _logits(self, hidden: Array, memory: Memory, keys: Array, lengths: Array) -> Array:
         """Logarithms of the mixture's probabilities, in at least fp32."""
-        scores, copied, gate = self._parts(hidden, memory, keys, lengths)
-        said = jax.nn.softmax(scores, axis=-1) * jax.nn.sigmoid(gate)
+        scores, copied, share = self._parts(hidden, memory, keys, lengths)
+        said = jax.nn.softmax(scores, axis=-1) * share
 
         def add(row: Array, tokens: Array, weights: Array) -> Array:
             return row.at[:, tokens].add(weights)
@@ -346,16 +350,17 @@ class PointerGenerator(nn.Module):
     def _parts(
         self, hidden: Array, memory: Memory, keys: Array, lengths: Array
     ) -> tuple[Array, Array, Array]:
-        """Scores of all words, probabilities of copying [B, T, S], the gate between them."""
+        """Scores of all words, probabilities of copying [B, T, S], and the words' share."""
         config, ids = self.config, memory.ids
         special = (ids == config.pad_id) | (ids == config.start_id) | (ids == config.eos_id)
         visible = (jnp.arange(ids.shape[1]) < lengths[:, None]) & ~special
-        copied = self.copy(hidden, keys, visible)
+        # A text of nothing but special tokens has nothing to copy.
+        any_visible = visible.any(1)[:, None, None]
+        copied = jnp.where(any_visible, self.copy(hidden, keys, visible), 0.0)
         context = jnp.einsum("bts,bsd->btd", copied.astype(hidden.dtype), memory.states)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(copied.dtype)
-        # A text of nothing but special tokens has nothing to copy.
-        share = jnp.where(visible.any(1)[:, None, None], jax.nn.sigmoid(-gate), 0.0)
-        return self.output(hidden, memory.words), copied * share, gate
+        share = jnp.where(any_visible, jax.nn.sigmoid(gate), 1.0)
+        return self.output(hidden, memory.words), copied * (1.0 - share), share
 
 
 def _unit(words: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops, t5_start
-from qac_jax.models.encoders import DualEncoder
+from qac_jax.models.encoders import backbone_of
 from qac_jax.models.pointer import PointerGenerator
 from qac_jax.models.t5 import T5, shift_right
 from qac_jax.models.writers import Writer
@@ -79,16 +79,13 @@ class Seq2Seq(Objective):
         """A pointer-generator also starts from the encoder that it reads with."""
         if not isinstance(self.model, PointerGenerator) or type(module) is type(self.model):
             return super().start_from(module, params)
-        config = module.config
-        if isinstance(module, DualEncoder) and config.tied:
-            config, params = config.backbone, params["encoder"]["backbone"]
+        config, inner = backbone_of(module, params) or (None, {})
         if not self.model.config.reads_with(config):
             raise UserError(
-                f"the pointer-generator reads with a BERT of {self.model.config.encoder.num_layers}"
-                f" layers, and the parameters to start from are those of {config}; give another "
-                "init, or a configuration of the init's shape"
+                f"the pointer-generator reads with {self.model.config.encoder}, and the model to "
+                f"start from has {config}; give another init, or a configuration of its shape"
             )
-        return self, {"encoder": params}
+        return self, {"encoder": inner}
 
     def init(self, key: jax.Array) -> Variables:
         ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)

@@ -71,6 +71,17 @@ _FORMS = {
         'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
         'model = AutoModelForSeq2SeqLM.from_pretrained("{place}")',
     ),
+    "PointerGenerator": (
+        "qac_jax",
+        "text-generation",
+        "A pointer-generator: it reads a text and writes another, such as a question that the text "
+        "answers, and may copy words of what it read. transformers does not load it.",
+        "from qac_jax.inference.generator import Generator, Request\n"
+        "from qac_jax.models.decoding.settings import Decoding\n"
+        'decoding = Decoding(max_tokens=32, method="sample", top_p=0.8)\n'
+        'generator = Generator.load("{place}", decoding)\n'
+        'generator.generate([Request("1", "text2query: A lamp burns oil and gives light.")])',
+    ),
 }
 # Texts to try a model with, by its task at the hub.
 _TRIED = {

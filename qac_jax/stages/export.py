@@ -50,6 +50,9 @@ class Export(Stage):
         choices=("", *POOLINGS),
     )
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
+    encoder: str = option(
+        "", "leave a pointer-generator's encoder out: it is that of this model (shipped:minilm)"
+    )
     peers: bool = option(
         True, "also check it with transformers or sentence-transformers, where installed"
     )
@@ -95,6 +98,7 @@ class Export(Stage):
             max_length=longest or None,
             form="dpr" if self.form == "dpr" else "sentence_transformers",
             dtype=self.dtype,
+            encoder=self.encoder,
         )
         progress.say("export: loading it back")
         differences = loading_back.differences(work, module, variables, tokenizer, self.peers)

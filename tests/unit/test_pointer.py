@@ -1,0 +1,175 @@
+"""A pointer-generator: started from an encoder, trained, stored with and without it, decoding."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, huggingface, shared_encoder, shipped
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.decoding.decode import decode
+from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.layers import Runtime
+from qac_jax.models.pointer import PointerConfig, PointerGenerator
+from qac_jax.objectives.seq2seq import Seq2Seq
+from qac_jax.training import mesh as meshes
+from qac_jax.training import start
+from qac_jax.training.optimizers import Optimizer
+from qac_jax.training.step import Engine
+
+
+CONFIG = PointerConfig(
+    vocab_size=40,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=12,
+    max_positions=16,
+    num_decoder_layers=1,
+    d_ff=12,
+    dropout=0.0,
+    start_id=2,
+    eos_id=3,
+)
+MODEL = PointerGenerator(CONFIG)
+BATCH = {
+    "inputs": np.array([[2, 7, 9, 11, 3], [2, 20, 30, 3, 0]], np.int32),
+    "inputs_length": np.array([5, 4], np.int32),
+    "targets": np.array([[2, 9, 11, 3], [2, 30, 20, 3]], np.int32),
+    "targets_length": np.array([4, 4], np.int32),
+}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Any:
+    return backbones.new_parameters(Bert(CONFIG.encoder), seed=5)
+
+
+@pytest.fixture(scope="module")
+def params(encoder: Any) -> Any:
+    return {**backbones.new_parameters(MODEL, seed=1), "encoder": encoder}
+
+
+@pytest.fixture
+def ships(encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An encoder that ships as shipped:reader."""
+    folder = tmp_path / "reader"
+    huggingface.save(folder, Bert(CONFIG.encoder), {"params": encoder})
+    known = shipped.folder
+    monkeypatch.setattr(
+        shipped, "folder", lambda name: str(folder) if name == "reader" else known(name)
+    )
+    return folder
+
+
+def test_training_starts_from_an_encoder_and_leaves_it_alone(encoder: Any) -> None:
+    objective, loaded = Seq2Seq(MODEL).start_from(Bert(CONFIG.encoder), encoder)
+    optimizer = Optimizer(learning_rate=0.02, frozen=("^encoder/",), schedule_name="constant")
+    tx = optimizer.build(20, start.abstract_params(objective))
+    mesh = meshes.make_mesh(devices=jax.devices()[:1])
+    rules = meshes.rules_named("default")
+    engine = Engine(objective, tx, mesh, rules, frozen=optimizer.frozen)
+    state = engine.create(loaded)
+    with meshes.use(mesh, rules):
+        step = jax.jit(engine.step)
+        losses = []
+        for _ in range(20):
+            state, metrics = step(state, BATCH)
+            losses.append(float(metrics["loss"]))
+    assert losses[-1] < 0.5 * losses[0]
+    same = jax.tree.map(np.array_equal, dict(state.params)["encoder"], encoder)
+    assert all(jax.tree.leaves(same))
+
+
+def test_frozen_parameters_have_no_gradient(params: Any) -> None:
+    mesh, rules = meshes.make_mesh(devices=jax.devices()[:1]), meshes.rules_named("default")
+    optimizer = Optimizer(frozen=("^encoder/",))
+    tx = optimizer.build(1, start.abstract_params(Seq2Seq(MODEL)))
+    kept, free = (
+        Engine(Seq2Seq(MODEL), tx, mesh, rules, frozen=frozen) for frozen in (optimizer.frozen, ())
+    )
+    with meshes.use(mesh, rules):
+        batch = Seq2Seq(MODEL).prepare(BATCH, jax.random.key(0))
+        ours, all_of_them = (
+            jax.jit(engine.gradients)({"params": params}, batch, jax.random.key(1))[2]
+            for engine in (kept, free)
+        )
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(ours["encoder"]))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(all_of_them["encoder"]))
+    for name in set(params) - {"encoder"}:
+        jax.tree.map(np.testing.assert_array_equal, ours[name], all_of_them[name])
+
+
+def test_it_reads_with_an_encoder_of_its_shape(encoder: Any) -> None:
+    other = dataclasses.replace(CONFIG.encoder, num_layers=2)
+    with pytest.raises(
+        UserError, match=r"num_layers=1.*the model to start from has .*num_layers=2"
+    ):
+        Seq2Seq(MODEL).start_from(Bert(other), encoder)
+    with pytest.raises(UserError, match="smoothing=0.1 and z_loss=0.0 are for a T5"):
+        Seq2Seq(MODEL, smoothing=0.1)
+
+
+def test_stored_and_loaded(params: Any, tmp_path: Path) -> None:
+    huggingface.save(tmp_path / "m", MODEL, {"params": params})
+    module, loaded = huggingface.load(tmp_path / "m")
+    assert module == MODEL
+    jax.tree.map(np.testing.assert_array_equal, loaded["params"], params)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_stored_without_the_encoder(params: Any, ships: Path, tmp_path: Path, dtype: str) -> None:
+    folder = tmp_path / "m"
+    huggingface.save(folder, MODEL, {"params": params}, encoder="shipped:reader", dtype=dtype)
+    said = json.loads((folder / "config.json").read_text())["encoder_from"]
+    assert said["name"] == "shipped:reader" and len(said["sha256"]) == 64
+    _, loaded = huggingface.load(folder)
+    jax.tree.map(np.testing.assert_array_equal, loaded["params"]["encoder"], params["encoder"])
+    # Another encoder than the one it was trained with is refused.
+    other = backbones.new_parameters(Bert(CONFIG.encoder), seed=6)
+    huggingface.save(ships, Bert(CONFIG.encoder), {"params": other}, overwrite=True)
+    with pytest.raises(UserError, match="trained with another shipped:reader"):
+        huggingface.load(folder)
+    with pytest.raises(UserError, match="so the encoder was trained; store it too"):
+        huggingface.save(tmp_path / "n", MODEL, {"params": params}, encoder="shipped:reader")
+
+
+def test_only_what_ships_may_be_named(params: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not ship; expected a name such as shipped:minilm"):
+        huggingface.save(tmp_path / "m", MODEL, {"params": params}, encoder="/etc")
+    for said in ("x", {"name": "/etc", "sha256": ""}, {"name": 3}):
+        with pytest.raises(UserError, match="is not an encoder that ships"):
+            shared_encoder.tensors({"encoder_from": said}, tmp_path, [])
+
+
+def test_decoding(params: Any) -> None:
+    """Greedy tokens are the most probable ones; one beam finds the same."""
+    args = (MODEL, {"params": params}, BATCH["inputs"], BATCH["inputs_length"])
+    greedy = decode(*args, Decoding(max_tokens=3, method="greedy", samples=1))
+    beam = decode(*args, Decoding(max_tokens=3, method="beam", beams=1, samples=1))
+    np.testing.assert_array_equal(greedy.tokens, beam.tokens)
+    first = MODEL.apply({"params": params}, *args[2:], np.full((2, 1), 2, np.int32))
+    np.testing.assert_array_equal(np.asarray(greedy.tokens)[:, 0, 0], first[:, 0].argmax(-1))
+
+
+def test_half_precision(params: Any) -> None:
+    args = (BATCH["inputs"], BATCH["inputs_length"], BATCH["targets"])
+    half = PointerGenerator(CONFIG, Runtime(dtype="bfloat16")).apply({"params": params}, *args)
+    whole = MODEL.apply({"params": params}, *args)
+    assert half.dtype == np.float32
+    np.testing.assert_allclose(np.exp(half), np.exp(whole), atol=0.05)
+
+
+def test_configuration() -> None:
+    assert CONFIG.reads_with(CONFIG.encoder) and not CONFIG.reads_with(BertConfig())
+    with pytest.raises(UserError, match=r"encoder_dropout=2.0 is not in \[0, 1\)"):
+        PointerConfig(encoder_dropout=2.0)
+    with pytest.raises(UserError, match="cannot be cut into num_heads"):
+        PointerConfig(num_heads=5)
