@@ -1,9 +1,9 @@
 """T5 (v1.0, v1.1): encoder, teacher-forced decoder, and decoding one token at a time.
 
-    memory = model.apply(variables, ids, lengths, method="encode")
-    logits = model.apply(variables, targets_in, memory, lengths, method="decode")
-    cache = model.apply(variables, memory, lengths, 64, method="init_cache")
-    logits, cache = model.apply(variables, ids, cache, method="step")
+memory = model.apply(variables, ids, lengths, method="encode")
+logits = model.apply(variables, targets_in, memory, lengths, method="decode")
+cache = model.apply(variables, memory, lengths, 64, method="init_cache")
+logits, cache = model.apply(variables, ids, cache, method="step")
 """
 
 from __future__ import annotations

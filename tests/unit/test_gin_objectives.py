@@ -72,6 +72,12 @@ def size(model: str) -> int:
         layer = 4 * (width * width + width) + 8 * width * width + 5 * width + 4 * width
         head = width * width + 3 * width + pieces
         return embeddings + layers * layer + head + MORE.get(model, 0)
+    if model == "pointer_minilm":
+        square, width = 384**2, 384
+        reads = (30522 + 512 + 2 + 2) * width + 6 * (12 * square + 13 * width)
+        writes = 2 * (8 * square + 2 * width * 1536 + 3 * width) + width + 32 * 12
+        memory = 3 * square + 2 * width
+        return reads + writes + memory + 4 * (square + width) + 2 * width + 1 + 30522
     encoder, decoder, width, inner, wide, heads, pieces = T5S[model]
     attention, feed_forward = 4 * width * inner, 2 * width * wide
     first = encoder * (attention + feed_forward + 2 * width)
@@ -101,6 +107,8 @@ def test_every_model_has_its_papers_size(model: str) -> None:
     objective = "mlm" if encoder else "span_corruption"
     if model == "t5_encoder_base":  # which predicts no masked words
         objective = "finetune"
+    if model == "pointer_minilm":
+        objective = "seq2seq_pointer"
     train = built(f"objectives/{objective}.gin", f"models/{model}.gin")
     assert parameters(train.objective) == size(model)
 
@@ -119,6 +127,7 @@ def test_sizes_differ() -> None:
         ("cotmae", CotMae, "passage_query"),
         ("retromae", RetroMae, "mlm"),
         ("seq2seq", Seq2Seq, "seq2seq"),
+        ("seq2seq_pointer", Seq2Seq, "seq2seq"),
         ("span_corruption", SpanCorruption, "mlm"),
     ],
 )
