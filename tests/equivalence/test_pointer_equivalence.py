@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -30,7 +31,7 @@ CONFIG = PointerConfig(
 IDS = np.array([[2, 7, 9, 11, 9, 3], [2, 20, 30, 3, 0, 0], [2, 3, 0, 0, 0, 0]], np.int32)
 LENGTHS = np.array([6, 4, 2], np.int32)
 TARGETS = np.array([[9, 11, 30, 3], [20, 5, 3, 0], [8, 6, 3, 0]], np.int32)
-TARGETS_IN = np.asarray(shift_right(TARGETS, CONFIG.start_id))
+TARGETS_IN = np.asarray(shift_right(jnp.asarray(TARGETS), CONFIG.start_id))
 
 
 @pytest.fixture(autouse=True)

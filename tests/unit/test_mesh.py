@@ -133,7 +133,7 @@ def test_rows_of_a_process() -> None:
         ({"microbatch": 4}, 16, "microbatch=4 is not divisible by the 8 devices"),
     ],
 )
-def test_batches_that_do_not_fit(options: dict[str, int], size: int, message: str) -> None:
+def test_batches_that_do_not_fit(options: dict[str, Any], size: int, message: str) -> None:
     rules = meshes.rules_named("default")
     engine = Engine(toy.ToyMlm(), optax.sgd(0.1), meshes.make_mesh((8, 1, 1)), rules, **options)
     with pytest.raises(UserError, match=message):

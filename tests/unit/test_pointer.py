@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -151,7 +152,8 @@ def test_only_what_ships_may_be_named(params: Any, tmp_path: Path) -> None:
 
 def test_decoding(params: Any) -> None:
     """Greedy tokens are the most probable ones; one beam finds the same."""
-    args = (MODEL, {"params": params}, BATCH["inputs"], BATCH["inputs_length"])
+    ids, lengths = jnp.asarray(BATCH["inputs"]), jnp.asarray(BATCH["inputs_length"])
+    args = (MODEL, {"params": params}, ids, lengths)
     greedy = decode(*args, Decoding(max_tokens=3, method="greedy", samples=1))
     beam = decode(*args, Decoding(max_tokens=3, method="beam", beams=1, samples=1))
     np.testing.assert_array_equal(greedy.tokens, beam.tokens)
