@@ -22,6 +22,7 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.pointer import PointerGenerator
 from qac_jax.models.t5 import shift_right
 from qac_jax.models.writers import Writer
 
@@ -121,10 +122,15 @@ def _program(module: Writer) -> Callable[..., jax.Array]:
         variables = {"params": params}
         memory = module.apply(variables, ids, lengths, method="encode")
         shifted = shift_right(spans, module.config.start_id).reshape(size, count * width)
-        logits = module.apply(variables, shifted, memory, lengths, beside=count, method="decode")
         flat = spans.reshape(size, count * width)
-        picked = jnp.take_along_axis(logits, flat[..., None], axis=-1)[..., 0]
-        each = (picked - jax.nn.logsumexp(logits, axis=-1)).reshape(spans.shape)
+        if isinstance(module, PointerGenerator):
+            arguments = (shifted, flat, memory, lengths, None, count)
+            each = module.apply(variables, *arguments, method="likelihood")
+        else:
+            logits = module.apply(variables, shifted, memory, lengths, None, count, method="decode")
+            picked = jnp.take_along_axis(logits, flat[..., None], axis=-1)[..., 0]
+            each = picked - jax.nn.logsumexp(logits, axis=-1)
+        each = each.reshape(spans.shape)
         counted = jnp.arange(width) < limits[..., None]
         return jnp.sum(jnp.where(counted, each, 0.0), axis=-1)
 

@@ -30,7 +30,7 @@ from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture, register
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Array, Dense, Runtime, parameter, shard, statistics_dtype
-from qac_jax.models.t5 import T5Config, shift_right
+from qac_jax.models.t5 import T5Config
 from qac_jax.models.t5_layers import RMSNorm
 from qac_jax.models.t5_stack import Cache, Stack
 from qac_jax.models.tensor_names import Slot, Table, dense, under
@@ -38,6 +38,7 @@ from qac_jax.models.tensor_names import Slot, Table, dense, under
 
 # The least probability of a token: its logarithm must be finite.
 _LEAST = 1e-12
+_CLOSED = 50.0  # a gate that lets nothing be copied
 # Word vectors have this length where they are read: with 1 the layers behind learn half as fast.
 _LENGTH = 4.0
 _STD = 0.03  # of new weights
@@ -254,7 +255,7 @@ class _Output(nn.Module):
 
 
 class PointerGenerator(nn.Module):
-    """Called with all inputs, it gives the teacher-forced logits: logarithms of probabilities."""
+    """Called with all inputs, it gives the teacher-forced logits."""
 
     config: PointerConfig
     runtime: Runtime = Runtime()
@@ -319,38 +320,51 @@ class PointerGenerator(nn.Module):
         return logits.reshape(ids.shape[0], -1), dataclasses.replace(cache, inner=inner)
 
     def likelihood(
-        self, ids: Array, lengths: Array, targets: Array, keys: Array | None = None
+        self,
+        targets_in: Array,
+        targets: Array,
+        memory: Memory,
+        lengths: Array,
+        keys: Array | None = None,
+        beside: int = 1,
     ) -> Array:
         """log p [B, T] of every target: as the logits say, without those of all other tokens."""
-        memory = self.encode(ids, lengths, keys)
-        x = self._input(shift_right(targets, self.config.start_id), memory)
-        hidden = self.decoder.forced(x, memory.states, lengths, keys)
-        scores, copied, share = self._parts(hidden, memory, self.copy.key(memory.states), lengths)
+        ids, x = memory.ids, self._input(targets_in, memory)
+        hidden = self.decoder.forced(x, memory.states, lengths, keys, beside)
+        scores, copied, gate = self._parts(hidden, memory, self.copy.key(memory.states), lengths)
         # As in `token_loss`: a gather's gradient would be a scatter into an array of all words.
         is_target = jnp.arange(scores.shape[-1]) == targets[..., None]
         picked = jnp.where(is_target, scores, 0.0).sum(-1)
-        said = jnp.exp(picked - jax.nn.logsumexp(scores, axis=-1)) * share[..., 0]
+        share = jax.nn.sigmoid(gate)
+        said = jnp.exp(picked - jax.nn.logsumexp(scores, axis=-1)) * share
         same = ids[:, None] == targets[..., None]
-        return jnp.log(said + jnp.where(same, copied, 0.0).sum(-1) + _LEAST)
+        pointed = jnp.where(same, copied, 0.0).sum(-1) * (1.0 - share)
+        return jnp.log(said + pointed + _LEAST)
 
     def _input(self, ids: Array, memory: Memory) -> Array:
         return self.input(_LENGTH * memory.words[ids])
 
     def _logits(self, hidden: Array, memory: Memory, keys: Array, lengths: Array) -> Array:
-        """Logarithms of the mixture's probabilities, in at least fp32."""
-        scores, copied, share = self._parts(hidden, memory, keys, lengths)
-        said = jax.nn.softmax(scores, axis=-1) * share
+        """Logits of the mixture, in at least fp32: the words' scores, greater where the text has
+        the word. Divided by the words' share, probabilities are exp(score) / sum of exp(scores)
+        + exp(-gate) x those of copying, so that no other word's score needs a change."""
+        scores, copied, gate = self._parts(hidden, memory, keys, lengths)
+        ids = memory.ids
+        equal = (ids[:, :, None] == ids[:, None]).astype(copied.dtype)
+        total = jnp.einsum("bts,bsr->btr", copied, equal)  # a word may stand in several places
+        pointed = jax.nn.logsumexp(scores, axis=-1) - gate
+        pointed = pointed[..., None] + jnp.log(total + _LEAST)
 
-        def add(row: Array, tokens: Array, weights: Array) -> Array:
-            return row.at[:, tokens].add(weights)
+        def changed(row: Array, tokens: Array, pointed: Array) -> Array:
+            return row.at[:, tokens].set(jnp.logaddexp(row[:, tokens], pointed))
 
-        mixed = jax.vmap(add)(said, memory.ids, copied)
-        return shard(jnp.log(mixed + _LEAST), "batch", "length", "vocab")
+        return shard(jax.vmap(changed)(scores, ids, pointed), "batch", "length", "vocab")
 
     def _parts(
         self, hidden: Array, memory: Memory, keys: Array, lengths: Array
     ) -> tuple[Array, Array, Array]:
-        """Scores of all words, probabilities of copying [B, T, S], and the words' share."""
+        """Scores of all words, weights of the text's tokens [B, T, S], the gate between them: the
+        words' share is its sigmoid."""
         config, ids = self.config, memory.ids
         special = (ids == config.pad_id) | (ids == config.start_id) | (ids == config.eos_id)
         visible = (jnp.arange(ids.shape[1]) < lengths[:, None]) & ~special
@@ -359,8 +373,8 @@ class PointerGenerator(nn.Module):
         copied = jnp.where(any_visible, self.copy(hidden, keys, visible), 0.0)
         context = jnp.einsum("bts,bsd->btd", copied.astype(hidden.dtype), memory.states)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(copied.dtype)
-        share = jnp.where(any_visible, jax.nn.sigmoid(gate), 1.0)
-        return self.output(hidden, memory.words), copied * (1.0 - share), share
+        gate = jnp.where(any_visible, gate, _CLOSED)[..., 0]
+        return self.output(hidden, memory.words), copied, gate
 
 
 def _unit(words: Array) -> Array:

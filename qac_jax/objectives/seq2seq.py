@@ -136,14 +136,12 @@ class Seq2Seq(Objective):
         return result.loss, {"likelihood": result.likelihood, "token_accuracy": result.accuracy}
 
     def _pointed(self, variables: Variables, batch: Batch, train: bool) -> tuple[jax.Array, Aux]:
-        likelihood = self.model.apply(
-            variables,
-            batch["inputs"],
-            batch["inputs_length"],
-            batch["targets"],
-            batch["keys"] if train else None,
-            method="likelihood",
-        )
+        lengths, targets = batch["inputs_length"], batch["targets"]
+        keys = batch["keys"] if train else None
+        bound = self.model.bind(variables)
+        memory = bound.encode(batch["inputs"], lengths, keys)
+        shifted = shift_right(targets, self.model.config.start_id)
+        likelihood = bound.likelihood(shifted, targets, memory, lengths, keys)
         loss = -(likelihood * batch["weights"]).sum()
         return loss, {"likelihood": loss}
 

@@ -50,14 +50,14 @@ def params() -> Any:
     return jax.tree.map(lambda x: x + 0.3 * rng.normal(size=x.shape), drawn)
 
 
+def log_probabilities(logits: Any) -> np.ndarray:
+    return np.asarray(jax.nn.log_softmax(logits, axis=-1))
+
+
 @pytest.fixture(scope="module")
 def logits() -> np.ndarray:
     with jax.enable_x64(True):
-        return np.asarray(module().apply({"params": params()}, IDS, LENGTHS, TARGETS_IN))
-
-
-def test_probabilities(logits: np.ndarray) -> None:
-    np.testing.assert_allclose(np.exp(logits).sum(-1), 1.0, atol=1e-9)
+        return log_probabilities(module().apply({"params": params()}, IDS, LENGTHS, TARGETS_IN))
 
 
 def test_the_mixture_by_hand(logits: np.ndarray) -> None:
@@ -88,7 +88,8 @@ def test_the_mixture_by_hand(logits: np.ndarray) -> None:
 
 
 def test_likelihood_of_targets_is_that_of_the_logits(logits: np.ndarray) -> None:
-    each = module().apply({"params": params()}, IDS, LENGTHS, TARGETS, method="likelihood")
+    bound = module().bind({"params": params()})
+    each = bound.likelihood(TARGETS_IN, TARGETS, bound.encode(IDS, LENGTHS), LENGTHS)
     picked = np.take_along_axis(logits, TARGETS[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(each, picked, atol=1e-9)
 
@@ -103,7 +104,9 @@ def test_one_token_at_a_time(logits: np.ndarray, scan: bool, copies: int) -> Non
     for t in range(4):
         ids = np.repeat(TARGETS_IN[:, t], copies)
         step, cache = model.apply(variables, ids, cache, method="step")
-        np.testing.assert_allclose(step, np.repeat(logits[:, t], copies, axis=0), atol=1e-9)
+        np.testing.assert_allclose(
+            log_probabilities(step), np.repeat(logits[:, t], copies, axis=0), atol=1e-9
+        )
 
 
 def test_several_continuations_in_a_row(logits: np.ndarray) -> None:
@@ -112,13 +115,13 @@ def test_several_continuations_in_a_row(logits: np.ndarray) -> None:
     other = np.roll(TARGETS_IN, 1, axis=0)
     both = np.concatenate([TARGETS_IN, other], axis=1)
     got = model.apply(variables, both, memory, LENGTHS, beside=2, method="decode")
-    np.testing.assert_allclose(got[:, :4], logits, atol=1e-9)
+    np.testing.assert_allclose(log_probabilities(got)[:, :4], logits, atol=1e-9)
 
 
 def test_padding_and_packing_change_nothing(logits: np.ndarray) -> None:
     variables = {"params": params()}
     longer = np.pad(IDS, ((0, 0), (0, 4)), constant_values=17)
     got = module().apply(variables, longer, LENGTHS, TARGETS_IN)
-    np.testing.assert_allclose(got, logits, atol=1e-9)
+    np.testing.assert_allclose(log_probabilities(got), logits, atol=1e-9)
     packed = module(packed=((6, 0.75),)).apply(variables, IDS, LENGTHS, TARGETS_IN)
-    np.testing.assert_allclose(packed, logits, atol=1e-9)
+    np.testing.assert_allclose(log_probabilities(packed), logits, atol=1e-9)
