@@ -57,6 +57,8 @@ CLEARING = "clearing"
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
 # Of these the end of the command speaks.
 _SAID_ELSEWHERE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+# Times that a folder is removed in which other processes may still write.
+_ATTEMPTS = 100
 _NOBODY: Json = {"format": FORMAT, "kind": "", "key": ""}
 
 
@@ -281,8 +283,14 @@ def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
 def tidy(path: epath.PathLike) -> None:
     """Removes temporary files, which an interrupted commit leaves behind."""
     path = epath.Path(path)
-    if (path / SCRATCH).exists():
-        (path / SCRATCH).rmtree()
+    for _ in range(_ATTEMPTS):
+        if not (path / SCRATCH).exists():
+            break
+        try:
+            (path / SCRATCH).rmtree()
+        except OSError as error:  # another process writes its last file there, or removes it too
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
     for name in (CLAIM, JOURNAL):
         (path / name).unlink(missing_ok=True)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from etils import epath
 
 from qac_jax import progress
-from qac_jax.artifacts import Writer, hosts, peek
+from qac_jax.artifacts import Writer, hosts
 from qac_jax.errors import UserError
 from qac_jax.pipeline import following
 from qac_jax.pipeline.following import Beats, Watch
@@ -110,8 +110,7 @@ class Team:
 
     def _wait(self) -> None:
         if self.number:
-            record = peek(self._out)
-            if record is not None and record["finished"]:
+            if following.finished(self._out) is not None:
                 raise Finished
             self._watches[0].refuse_failure()
         time.sleep(_POLL)

@@ -77,15 +77,19 @@ class Watch:
             )
 
 
+def finished(out: epath.PathLike) -> dict[str, Any] | None:
+    """The record of the artefact; None until process 0 has finished it."""
+    record = artifacts.peek(out)
+    return record if record is not None and record["finished"] else None
+
+
 def wait(out: epath.PathLike) -> dict[str, Any]:
     """The record of the finished artefact, once process 0 has written it."""
     watch = Watch(out)
-    while True:
-        record = artifacts.peek(out)
-        if record is not None and record["finished"]:
-            return record
+    while (record := finished(out)) is None:
         watch.refuse_failure()
         time.sleep(_POLL)
+    return record
 
 
 class Beats:

@@ -231,11 +231,19 @@ def _follow(stage: Stage, opened: Inputs, out: epath.PathLike, key: str, place: 
     """Does its part of a stage that several processes share, and opens the artefact."""
     with interruptible():
         if stage.DIVIDED:
-            with contextlib.suppress(dividing.Finished), dividing.follower(out, place, key) as own:
-                stage.run(opened, own)
+            try:
+                with dividing.follower(out, place, key) as own:
+                    stage.run(opened, own)
+            except dividing.Finished:
+                pass
+            except OSError:  # process 0 removes the folder of one that it did not wait for
+                if following.finished(out) is None:
+                    raise
         elif stage.SHARED:
             stage.run(opened, Writer(epath.Path(out), {}))
         record = following.wait(out)
+        with contextlib.suppress(OSError):  # a shard that process 0 did not wait for
+            artifacts.tidy(out)
     if record["key"] != key:
         raise UserError(f"{out} holds an artefact made with other settings; choose another --out")
     return artifacts.load(out)

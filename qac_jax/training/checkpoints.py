@@ -6,9 +6,10 @@ depend on classes of Flax or Optax) and one JSON: the loader's state and the ide
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -95,6 +96,19 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when everything is written."""
         self._manager.wait_until_finished()
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Completes what is being written where the block ends with an error.
+
+        Several processes complete a checkpoint together, so none waits for it after its own error.
+        """
+        try:
+            yield
+        except Exception:
+            if jax.process_count() == 1:
+                self.wait()
+            raise
 
     def close(self) -> None:
         self._manager.wait_until_finished()

@@ -95,7 +95,11 @@ def train(
     since_log: list[Any] = []
     clock = journal.Clock(step)
     recording = False
-    with interrupt.watch() as signals, journal.metrics_file(log, mirrors) as metrics:
+    with (
+        interrupt.watch() as signals,
+        journal.metrics_file(log, mirrors) as metrics,
+        checkpoints.finishing(),
+    ):
         while step < plan.total_steps:
             if window.last and step == window.first:
                 jax.block_until_ready(state)

@@ -15,7 +15,7 @@ import toy_hosts
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline import dividing, stage
+from qac_jax.pipeline import dividing, following, stage
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import Inputs, Stage, option
 from qac_jax.processes import Place
@@ -64,6 +64,7 @@ class Squares(Stage):
         def write(shard: ShardFile, _: None) -> dict[str, Any]:
             before(self.number, "write", shard.name)
             out.part(shard.name).write_text(f"{shard.job} {total}\n")
+            before(self.number, "keep", shard.name)
             return {"value": shard.job}
 
         shards = [ShardFile(f"squares-{n}.txt", 1, n) for n in range(self.count)]
@@ -113,6 +114,28 @@ def test_a_process_that_fails_is_replaced(whole, tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(f"{__name__}.before", fail)
     ends = start(tmp_path / "out", range(3), 3)
+    assert sorted(type(end).__name__ for end in ends) == ["Artifact", "Artifact", "RuntimeError"]
+    same(tmp_path / "out", whole)
+
+
+@pytest.mark.parametrize("when", ["write", "keep"])
+def test_nobody_waits_for_a_slow_heir(when, whole, tmp_path, monkeypatch) -> None:
+    """Two processes may write a shard of a lost one; the later of them leaves nothing behind."""
+    slow = []
+
+    def fail(number: int, phase: str, name: str) -> None:
+        if number == 2 and phase == "write":
+            raise RuntimeError("out of order")
+        while number == 0 and name == "squares-2.txt" and not slow:
+            time.sleep(0.01)
+        if number == 1 and phase == when and name == "squares-5.txt":
+            slow.append(name)
+            while following.finished(tmp_path / "out") is None:
+                time.sleep(0.01)
+
+    monkeypatch.setattr(f"{__name__}.before", fail)
+    ends = start(tmp_path / "out", range(3), 3)
+    assert slow
     assert sorted(type(end).__name__ for end in ends) == ["Artifact", "Artifact", "RuntimeError"]
     same(tmp_path / "out", whole)
 

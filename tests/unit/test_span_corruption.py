@@ -153,7 +153,7 @@ def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
         small(sentinels=200).with_tokenizer(tokenizer(pieces[:-1]))
     with pytest.raises(UserError, match="vocab_size=1000 of the model is too small"):
         small().with_tokenizer(tokenizer([*pieces, *(f"x{i}" for i in range(200))]))
-    with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set T5Config.eos_id=2"):
+    with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set eos_id=2 of T5Config"):
         small().with_tokenizer(tokenizer(["[PAD]", "[UNK]", "</s>"]))
 
 
