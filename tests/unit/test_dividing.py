@@ -121,7 +121,7 @@ def test_a_process_that_fails_is_replaced(whole, tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize("when", ["write", "keep"])
 def test_nobody_waits_for_a_slow_heir(when, whole, tmp_path, monkeypatch) -> None:
     """Two processes may write a shard of a lost one; the later of them leaves nothing behind."""
-    slow = []
+    slow: list[str] = []
 
     def fail(number: int, phase: str, name: str) -> None:
         if number == 2 and phase == "write":
