@@ -176,6 +176,11 @@ class Records(Sequence[Record]):
         for index, line in zip(range(start, stop), self._lines(start), strict=False):
             yield self._parse(line, index)
 
+    def shards(self) -> list[tuple[int, int]]:
+        """(start, stop) of the records of each file."""
+        bounds = np.searchsorted(self._offsets, self._starts).tolist()
+        return list(zip(bounds, bounds[1:], strict=False))
+
     def ids(self) -> Iterator[str]:
         """The `_id` of every record, in order, without parsing the rest of the line."""
         for index, line in enumerate(self._lines(0)):

@@ -22,19 +22,24 @@ _IGNORED = NEVER_READ | {"nav", "footer", "form", "button", "select", "dialog", 
 
 
 def read(source: Source) -> Iterator[Document]:
-    text = source.text(_declared)
-    parsed = _parsed(text)
-    if parsed.left_open and not _size(parsed):
-        parsed = _parsed(text, NEVER_READ)  # <nav> without an end would hide the whole page
-    elif main := _main(text):
+    found = parsed(source.text(declared))
+    meta = {"url": found.url, "anchors": found.anchors, "phrases": found.phrases}
+    headed = [Headed(*part) for part in found.headed()]
+    yield page(source, " ".join("".join(found.title).split()), headed, meta)
+
+
+def parsed(text: str) -> Page:
+    """A page without what surrounds its main part; NotRead where it is malformed."""
+    whole = _parsed(text)
+    if whole.left_open and not _size(whole):
+        return _parsed(text, NEVER_READ)  # <nav> without an end would hide the whole page
+    if main := _main(text):
         body = _parsed(main)
-        if _size(body) > _SHARE * _size(parsed):
+        if _size(body) > _SHARE * _size(whole):
             # What stands around it is the same on every page of a site.
-            body.title, body.url = parsed.title, parsed.url
-            parsed = body
-    meta = {"url": parsed.url, "anchors": parsed.anchors, "phrases": parsed.phrases}
-    headed = [Headed(*part) for part in parsed.headed()]
-    yield page(source, " ".join("".join(parsed.title).split()), headed, meta)
+            body.title, body.url = whole.title, whole.url
+            return body
+    return whole
 
 
 def _main(text: str) -> str:
@@ -59,7 +64,8 @@ def _parsed(text: str, ignored: frozenset[str] = _IGNORED) -> Page:
     return parser
 
 
-def _declared(head: bytes) -> str:
+def declared(head: bytes) -> str:
+    """The encoding that the beginning of a page states."""
     match = _CHARSET.search(head)
     return match[1].decode("ascii", "replace") if match else ""
 
