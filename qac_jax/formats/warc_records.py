@@ -161,7 +161,8 @@ def _content(file: IO[bytes], length: int, wanted: bool) -> bytes | None:
 
 def _joined(body: bytes) -> bytes:
     """A chunked body in one piece; as it is where it is not chunked (any more)."""
-    parts, rest = [], body
+    parts: list[bytes] = []
+    rest = body
     while True:
         size, _, rest = rest.partition(b"\r\n")
         try:
