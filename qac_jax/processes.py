@@ -1,4 +1,4 @@
-"""This process's index in a run over several hosts, and its command line. Needs no JAX."""
+"""This process: its index among several hosts, its command line, its cores. Needs no JAX."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def run_by(arguments: Sequence[str]) -> None:
 def command() -> str:
     """The command that continues what this process does: the same one again."""
     return shlex.join(["qac", *_command]) if _command else "the same call again"
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True)

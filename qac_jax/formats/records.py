@@ -8,6 +8,7 @@ bytes through the shards as if they were one file: record i is bytes offsets[i] 
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import json
@@ -129,13 +130,14 @@ class Records(Sequence[Record]):
     def _open(self) -> None:
         self._files = _Files(self._paths)
         sizes = [os.path.getsize(path) for path in self._paths]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
-        self._offsets = np.load(self._offsets_path, mmap_mode="r")
+        self._starts = list(itertools.accumulate(sizes, initial=0))
+        # As a plain array: one of numpy's memmap class takes microseconds for every element.
+        self._offsets = np.load(self._offsets_path, mmap_mode="r").view(np.ndarray)
         self._index: IdIndex | None = None
-        if int(self._offsets[-1]) != int(self._starts[-1]):
+        if int(self._offsets[-1]) != self._starts[-1]:
             raise UserError(
                 f"{self._offsets_path} does not fit its shards ({int(self._offsets[-1])} bytes "
-                f"against {int(self._starts[-1])}); make the artefact again"
+                f"against {self._starts[-1]}); make the artefact again"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,8 +166,8 @@ class Records(Sequence[Record]):
         if not 0 <= index < len(self):
             raise IndexError(f"record {item} of {len(self)}")
         begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
-        shard = int(np.searchsorted(self._starts, begin, side="right")) - 1
-        line = self._files.read(shard, begin - int(self._starts[shard]), end - begin)
+        shard = bisect.bisect_right(self._starts, begin) - 1
+        line = self._files.read(shard, begin - self._starts[shard], end - begin)
         return self._parse(line, index)
 
     def __iter__(self) -> Iterator[Record]:
@@ -203,18 +205,18 @@ class Records(Sequence[Record]):
         if start >= len(self):
             return
         begin = int(self._offsets[start])
-        first = int(np.searchsorted(self._starts, begin, side="right")) - 1
+        first = bisect.bisect_right(self._starts, begin) - 1
         for shard in range(first, len(self._paths)):
             with open(self._paths[shard], "rb") as file:
-                file.seek(max(0, begin - int(self._starts[shard])))
+                file.seek(max(0, begin - self._starts[shard]))
                 yield from file
 
     def _parse(self, line: bytes, index: int) -> Record:
         try:
             return json.loads(line)
         except ValueError as error:
-            shard = int(np.searchsorted(self._starts, int(self._offsets[index]), "right")) - 1
-            first = int(np.searchsorted(self._offsets, self._starts[shard]))
+            shard = bisect.bisect_right(self._starts, int(self._offsets[index])) - 1
+            first = int(np.searchsorted(self._offsets, np.uint64(self._starts[shard])))
             raise DataError(
                 f"not a JSON record ({error}); the artefact is damaged, make it again",
                 file=self._paths[shard],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import threading
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ class Snapshot:
         self.manifest, self.segments, self.settings = version, segments, settings
         self.alive = [manifest.alive(folder, entry) for entry in version.segments]
         self.starts = np.cumsum([0, *(len(segment) for segment in segments)])
+        self._begins: list[int] = self.starts.tolist()
         for segment in segments:
             segment.open()
         self.analyzer = settings.analyzer()
@@ -123,7 +125,9 @@ class Snapshot:
         ranking has, in order. The vectors of all questions are read together."""
         alone = []
         for mine, (rows, _, _) in zip(near[1], lexical, strict=True):
-            alone.append(rows[~np.isin(rows, mine)])
+            there = np.zeros(int(self.starts[-1]) + 1, bool)  # the last is that of row -1, for none
+            there[mine] = True
+            alone.append(rows[~there[rows]])
         stops = np.cumsum([len(rows) for rows in alone]).tolist()
         read = np.split(self.vectors(np.concatenate(alone)), stops[:-1])
         for vector, gains, mine, rows, block in zip(vectors, *near, alone, read, strict=True):
@@ -193,8 +197,8 @@ class Snapshot:
 
     def record(self, row: int) -> dict[str, Any]:
         """The passage of a row."""
-        number = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return self.segments[number].records[row - int(self.starts[number])]
+        number = bisect.bisect_right(self._begins, row) - 1
+        return self.segments[number].records[row - self._begins[number]]
 
     def ids(self, rows: Sequence[int]) -> list[str]:
         """The ids of some rows."""

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from qac_jax import extras
 from qac_jax.errors import DataError, UserError
+from qac_jax.processes import cores
 
 
 Job = TypeVar("Job")
@@ -51,11 +52,6 @@ def run(
         yield from map(function, jobs)
     else:
         yield from _run_pool(function, jobs, count)
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_pool(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.processes import cores
 from qac_jax.retrieval.exact import check_width
 
 
@@ -29,8 +30,8 @@ REORDERINGS = ("float32", "bfloat16", "int8")
 SLACK, _USUAL_SLACK = 1.25, 5
 # Without tuning at least this number of leaves is searched.
 _FEW_LEAVES = 30
-# Queries of one batch of the parallel search; threads are worth it above this number.
-_BATCH = 64
+# Queries that a thread searches together; fewer than twice the first are searched by one thread.
+_SMALLEST_BATCH, _BATCH = 4, 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +173,9 @@ class Scann:
                 settings["pre_reorder_num_neighbors"] = min(candidates, count)
             if preset.leaves:
                 settings["leaves_to_search"] = min(effort.leaves, preset.leaves)
-            if len(queries) > _BATCH:
-                best, gains = part.search_batched_parallel(queries, batch_size=_BATCH, **settings)
+            if len(queries) >= 2 * _SMALLEST_BATCH:
+                own = np.clip(-(-len(queries) // cores()), _SMALLEST_BATCH, _BATCH)
+                best, gains = part.search_batched_parallel(queries, batch_size=int(own), **settings)
             else:
                 best, gains = part.search_batched(queries, **settings)
             place = slice(number * k, number * k + best.shape[1])

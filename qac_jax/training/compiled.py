@@ -11,6 +11,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from qac_jax.hashing import user_cache
+from qac_jax.processes import cores
 
 
 def keep_between_runs() -> None:
@@ -27,8 +28,7 @@ def _machine(backend: str) -> str:
     the number of cores."""
     if backend != "cpu":
         return backend
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    facts = [platform.machine(), platform.processor(), str(cores)]
+    facts = [platform.machine(), platform.processor(), str(cores())]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         first = file.read().split("\n\n", 1)[0].splitlines()
         facts += [line for line in first if line.startswith(("model name", "flags", "Features"))]
