@@ -53,8 +53,11 @@ def plain(text: str) -> str:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process and its children."""
-    import psutil
+    """Resident memory of this process and its children; 0 where psutil is not installed."""
+    try:
+        import psutil
+    except ImportError:  # a machine with JAX and little else
+        return 0
 
     process = psutil.Process()
     total = process.memory_info().rss
@@ -147,7 +150,8 @@ class Bar:
             parts.append(f"ETA {human_seconds((self.total - self.count) / rate)}")
         else:
             parts.append(f"in {human_seconds(elapsed)}")
-        parts.append(f"{human(resident_bytes(), 'B')}")
+        if resident := resident_bytes():
+            parts.append(human(resident, "B"))
         parts.extend(f"{name} {value:.4g}" for name, value in self._figures.items())
         return "  ".join(parts)
 

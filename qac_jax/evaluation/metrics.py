@@ -1,4 +1,5 @@
-"""Measures of a run: trec_eval's through pytrec_eval, and the MS MARCO script's.
+"""Measures of a run: trec_eval's through pytrec_eval (without it, those at a depth by
+`plain_measures`), and the MS MARCO script's.
 
     scores = evaluate(run, judgements, ("ndcg@10", "mrr@10", "hit@50", "map"), level=2)
     scores.mean("ndcg@10")
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.evaluation import plain_measures
 from qac_jax.formats.runs import Ranking
 
 
@@ -76,8 +78,6 @@ def evaluate(
     run: Mapping[str, Ranking], judgements: Judgements, measures: Sequence[str], level: int = 1
 ) -> QueryScores:
     """Scores of a run on every query of the judgements, in their order."""
-    import pytrec_eval
-
     if level < 1:
         raise UserError(f"relevance level {level}; expected 1 or more (2 for TREC DL)")
     if not judgements:
@@ -112,9 +112,8 @@ def evaluate(
             query: {passage: grade for passage, grade in grades.items() if grade >= 0}
             for query, grades in judgements.items()
         }
-        evaluator = pytrec_eval.RelevanceEvaluator(known, set(trec.values()), level)
-        for batch in _batches([q for q in judgements if q in retrieved and known[q]], _BATCH):
-            scored = evaluator.evaluate({query: _as_dict(run[query]) for query in batch})
+        asked = [q for q in judgements if q in retrieved and known[q]]
+        for scored in _scored(run, known, asked, sorted(set(trec.values())), level):
             for query, values in scored.items():
                 for measure, name in trec.items():
                     per_query[query][measure] = values[name]
@@ -128,6 +127,27 @@ def evaluate(
         frozenset(query for query, passages in relevant.items() if passages),
         sum(query not in judgements for query in run),
     )
+
+
+def _scored(
+    run: Mapping[str, Ranking],
+    judgements: Judgements,
+    queries: Sequence[str],
+    measures: Sequence[str],
+    level: int,
+) -> Iterator[Mapping[str, Mapping[str, float]]]:
+    """trec_eval's measures of queries, some at a time."""
+    try:
+        import pytrec_eval
+    except ImportError:
+        plain_measures.check(measures)
+        for query in queries:
+            ids, grades = run[query].ids, judgements[query]
+            yield {query: {m: plain_measures.at(m, ids, grades, level) for m in measures}}
+        return
+    evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(measures), level)
+    for batch in _batches(queries, _BATCH):
+        yield evaluator.evaluate({query: _as_dict(run[query]) for query in batch})
 
 
 def check(measures: Sequence[str]) -> None:

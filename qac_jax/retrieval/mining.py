@@ -58,7 +58,7 @@ class Miner:
     def mine(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
         """A record for each question: ids of positives and negatives, ranks by each searcher."""
         most = max((len(q.positives) for q in questions), default=0)
-        depth = min(self._mining.depth + most + _ROOM, len(self._passages))
+        depth = depth_for(self._mining, most, len(self._passages))
         texts = [question.text for question in questions]
         rankings = {}
         for name, searcher in self._searchers.items():
@@ -94,6 +94,11 @@ class Miner:
             "ranks": {n: [r.get(row, none)[0] for row in negatives] for n, r in ranks.items()},
             "scores": {n: [r.get(row, none)[1] for row in negatives] for n, r in ranks.items()},
         }
+
+
+def depth_for(mining: Mining, positives: int, passages: int) -> int:
+    """How deep rankings are searched for questions with at most this number of positives."""
+    return min(mining.depth + positives + _ROOM, passages)
 
 
 def questions_of(

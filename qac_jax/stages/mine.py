@@ -50,7 +50,7 @@ class Mine(Stage):
         default="",
         aliases=("model",),
     )
-    bm25: Ref = input("BM25 index", kinds=("bm25",), default="")
+    bm25: Ref = input("BM25 index", kinds=("bm25", "rankings"), default="")
     negatives: str = option(
         "all",
         "rankings to draw from: mined (the encoder's), bm25, mined+bm25, or all that are given",
@@ -87,13 +87,10 @@ class Mine(Stage):
             raise UserError(f"negatives={self.negatives!r} needs an index; pass {wanted}")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
+        from qac_jax.formats.records import shard_name, write_lines, write_offsets
         from qac_jax.retrieval.mining import Miner
 
-        passages = Records(inputs.artifact("passages"))
-        questions = self._questions(inputs, passages)
-        if not questions:
-            raise UserError("no query has a positive passage; check the queries and judgements")
+        questions, passages = self.questions(inputs)
         searchers = self._searchers(inputs)
         miner, pieces = (
             Miner(passages, searchers, self.mining, self.seed),
@@ -137,10 +134,17 @@ class Mine(Stage):
             name: search.open_index(inputs.path(_INPUTS[name]), encoder) for name in self._systems()
         }
 
-    def _questions(self, inputs: Inputs, passages: Records) -> list[Question]:
+    def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
+        """What negatives are drawn for, and the passages that they are drawn from."""
         from qac_jax.formats.records import Records
         from qac_jax.retrieval import mining
 
+        passages = Records(inputs.artifact("passages"))
         if "contexts" in inputs:
-            return mining.generated_queries(Records(inputs.artifact("contexts")), passages)
-        return mining.judged_queries(inputs.text("queries"), inputs.text("qrels"), passages)
+            found = mining.generated_queries(Records(inputs.artifact("contexts")), passages)
+        else:
+            queries, qrels = inputs.text("queries"), inputs.text("qrels")
+            found = mining.judged_queries(queries, qrels, passages)
+        if not found:
+            raise UserError("no query has a positive passage; check the queries and judgements")
+        return found, passages

@@ -112,9 +112,9 @@ class Tokenize(Stage):
                 f"task {self.task} got no examples out of its inputs ({bad.summary()}); check them"
             )
         out.count = sum(counts)
-        store.describe(out.path, schema, counts)
+        described = store.describe(out.path, schema, counts)
         tokenizer.save(os.fspath(out.path / "tokenizer"))
-        for name in (*store.FILES, "tokenizer"):
+        for name in (*described, "tokenizer"):
             out.adopt(name)
         out.info.update(
             task=self.task,
