@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qac_jax import flags, gin_files, papers, progress
@@ -86,16 +86,33 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
     return described, cells
 
 
+def read_grid(
+    verb: str,
+    description: str,
+    arguments: list[str],
+    add: Callable[[flags.Parser], None],
+) -> tuple[argparse.Namespace, Any, list[Any]]:
+    """The options of another verb about a grid (`add` declares them), the grid and its cells."""
+    arguments, bindings = flags.split_gin(arguments)
+    parser = _recipe_parser(verb, description)
+    add(parser)
+    options = _recipe_options(parser, arguments, bindings)
+    described, cells = _build_grid(options, bindings)
+    if described is None:
+        raise UserError(f"{options.recipe} is a recipe; give a grid, such as claim_qac")
+    return options, described, cells
+
+
 def refuse(unused: Mapping[str, str]) -> None:
     """Raises for the first setting that changed nothing."""
     if unused:
         raise UserError(next(iter(unused.values())))
 
 
-def _recipe_parser(verb: str) -> flags.Parser:
+def _recipe_parser(verb: str, description: str = "") -> flags.Parser:
     parser = flags.parser(
         verb,
-        SUMMARIES[verb],
+        description or SUMMARIES[verb],
         f"qac {verb} demo" + (" --out out/demo" if verb == "run" else ""),
     )
     parser.add_argument("recipe", metavar="RECIPE", help="recipe or grid: its name, or a gin file")

@@ -17,8 +17,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
@@ -30,6 +30,10 @@ from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Stage
+
+
+if TYPE_CHECKING:
+    from qac_jax.report.grids import Layout
 
 
 STAGES, CELL, SUMMARY, HEATMAP = "stages", "cell.json", "summary", "heatmap.svg"
@@ -156,7 +160,7 @@ def run(
         _link(todo[number - 1], root)
         last = number == len(todo)
         summary = _summarized(grid, todo[:number], finished, tested=last)
-        _write_summary(root, grid, summary)
+        write_summary(root, grid, summary)
         _forget_compiled()
     return summary
 
@@ -294,7 +298,9 @@ def _summarized(
     from qac_jax.report import grids
 
     figures: dict[str, dict[int, dict[str, Any]]] = {}
+    devices: dict[str, list[str]] = {}
     for cell in done:
+        devices[cell.name] = _devices(finished[place] for place in cell.places.values())
         by_run = {
             result.name: result
             for name in grid.metrics.split(",")
@@ -307,11 +313,25 @@ def _summarized(
                 f"{nearest(absent[0], by_run)}"
             )
         figures.setdefault(cell.system, {})[cell.seed] = by_run
-    layout = grids.Layout(grid.rows, grid.baselines, grid.measures, grid.permutations)
-    return grids.summarize(figures, layout, tested=tested)
+    summary = grids.summarize(figures, layout(grid), tested=tested)
+    return {**summary, "devices": devices}
 
 
-def _write_summary(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
+def _devices(stages: Iterable[Artifact]) -> list[str]:
+    """The kinds of devices that models were trained on."""
+    known = (stage.info.get("device") for stage in stages)
+    return list(dict.fromkeys(device for device in known if device))
+
+
+def layout(grid: Grid) -> Layout:
+    """How its summary is laid out."""
+    from qac_jax.report.grids import Layout
+
+    return Layout(grid.rows, grid.baselines, grid.measures, grid.permutations)
+
+
+def write_summary(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
+    """Writes summary.json, summary.md and, where the grid wants it, the heat map."""
     from qac_jax.report import grids
 
     texts = {

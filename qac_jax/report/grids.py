@@ -93,6 +93,7 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
             aligned=True,
         )
     ]
+    lines += devices(summary.get("devices", {}))
     families = dict.fromkeys(compared["family"] for compared in summary["comparisons"])
     for family in families:
         name = tables.unmarked(family)
@@ -125,6 +126,18 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
             )
         ]
     return "\n".join(lines) + "\n"
+
+
+def devices(of_cells: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which figures come from which devices: a line for each kind of device."""
+    cells: dict[str, list[str]] = {}
+    for cell, kinds in of_cells.items():
+        if kinds:
+            cells.setdefault(" and ".join(kinds), []).append(cell)
+    lines = [f"- {tables.unmarked(kind)}: {', '.join(of)}" for kind, of in cells.items()]
+    if len(lines) == 1:
+        lines = [f"- {tables.unmarked(next(iter(cells)))}: all"]
+    return ["", "Trained on:", "", *lines] if lines else []
 
 
 def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout) -> dict[str, Any]:

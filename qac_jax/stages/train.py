@@ -108,7 +108,6 @@ class Train(Stage):
         size, fills = schedule.batch_size, self.objective.fills and not self.devices.pack
         mesh = meshes.mesh_for(self.devices.mesh, size, schedule.microbatch, fills)
         precision = start.precision_here(self.precision)
-
         examples = inputs.artifact("examples")
         tokenizer_folder = examples.path / parameters.TOKENIZER
         objective = self.objective.with_precision(precision)
@@ -184,6 +183,7 @@ class Train(Stage):
         if distributed.is_first():
             self._write(out, objective, params, tokenizer_folder)
             out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
+            out.info["device"] = mesh.devices.flat[0].device_kind
         distributed.barrier("written")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
