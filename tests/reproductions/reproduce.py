@@ -1,0 +1,126 @@
+"""Figures of docs/results and the commands that give them: one yaml file a figure.
+
+what         one line about it
+command      {data} is the folder of the collections, {out} an empty folder to write to
+file, key    where the figure stands in {out}: keys of JSON; a mapping picks the row of a list
+value        the figure; tolerance: how far another run may be from it, because …
+page         where it is reported; printed: its text there
+minutes      of the command on the machine, on the date, at the commit
+stale        why it is no longer what the command gives, where that is known
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """A figure; its name is that of its file."""
+
+    name: str
+    what: str
+    command: str
+    file: str
+    key: Sequence[Any]
+    value: float
+    tolerance: float
+    because: str
+    page: str
+    printed: str
+    minutes: float
+    date: Any
+    commit: str
+    machine: str
+    stale: str = ""
+
+    def words(self, data: str, out: str) -> list[str]:
+        """The command, as a process is started."""
+        return [word.format(data=data, out=out) for word in shlex.split(self.command)]
+
+    def figure(self, out: Path) -> float:
+        """The figure that the command has written."""
+        value = json.loads((out / self.file).read_text(encoding="utf-8"))
+        for key in self.key:
+            value = _picked(value, key) if isinstance(key, dict) else value[key]
+        return float(value)
+
+
+def _picked(rows: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, Any]:
+    matching = [row for row in rows if all(row.get(k) == v for k, v in wanted.items())]
+    if len(matching) != 1:
+        raise LookupError(f"{len(matching)} rows have {wanted}; expected one")
+    return matching[0]
+
+
+def read_all() -> dict[str, Reproduction]:
+    """Name -> figure."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+        try:
+            found[path.stem] = Reproduction(name=path.stem, **fields)
+        except TypeError as error:
+            raise ValueError(f"{path.name}: {error}") from None
+    return found
+
+
+def run(one: Reproduction, data: str, out: Path) -> float:
+    """Runs the command, or goes on with it, and returns the figure."""
+    out.mkdir(parents=True, exist_ok=True)
+    subprocess.run(one.words(data, str(out)), check=True, cwd=ROOT)
+    return one.figure(out)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="launch/reproduce.sh", description=__doc__.split("\n")[0])
+    known = read_all()
+    parser.add_argument("names", nargs="*", help="figures to measure again (default: list them)")
+    parser.add_argument("--data", default=os.environ.get("QAC_DATA", ""), help="the collections")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "reproductions")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.names) - set(known)):
+        parser.error(f"{unknown[0]!r} is not a figure; known are {', '.join(known)}")
+    if not options.names:
+        for one in known.values():
+            stale = f" [stale: {one.stale}]" if one.stale else ""
+            print(f"{one.name:<24} {one.value:g} ± {one.tolerance:g}, {one.minutes:g} min{stale}")
+            print(f"{'':<24} {one.what}")
+        return 0
+    if not options.data:
+        parser.error("the commands read collections; give their folder by --data, or in QAC_DATA")
+    failed = 0
+    for name in options.names:
+        one, began = known[name], time.monotonic()
+        # Figures of one command share its folder, so that it runs once.
+        first = next(n for n in known if known[n].command == one.command)
+        figure = run(one, options.data, options.out / first)
+        same = abs(figure - one.value) <= one.tolerance
+        failed += not same
+        minutes = (time.monotonic() - began) / 60
+        print(
+            f"{name}: {figure:.4f} ({one.value:g} ± {one.tolerance:g} expected: "
+            f"{'yes' if same else 'no'}), {minutes:.1f} min"
+            + (f"; stale: {one.stale}" if one.stale else "")
+        )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
