@@ -220,7 +220,7 @@ class Bundler:
     def _file(self, cell: Cell, stage: Stage, name: str, part: str) -> str:
         """A file or folder from elsewhere: of the data folder, shipped, of the Hub."""
         placed = inputs.place(part, f"{stage.verb}.{name}", {}, cell.data_dir)
-        only = {other: "" for other in inputs.set_inputs(stage)} | {name: placed}
+        only: dict[str, Any] = {other: "" for other in inputs.set_inputs(stage)} | {name: placed}
         source = Path(getattr(inputs.resolved(dataclasses.replace(stage, **only)), name))
         if not source.exists() and inputs.TOKENIZER in _kinds(stage, name):
             source = tokenizers.ASSETS / part  # a vocabulary that ships

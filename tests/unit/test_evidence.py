@@ -64,7 +64,8 @@ def test_what_depends_on_a_training_of_its_own_travels(cells: list[Cell]) -> Non
 
 def test_stages_that_need_more_software_are_refused(cells: list[Cell]) -> None:
     stages = {**cells[0].stages}
-    stages["contexts"] = dataclasses.replace(stages["contexts"], generator="stage:retriever_1")
+    trained: dict[str, Any] = {"generator": "stage:retriever_1"}
+    stages["contexts"] = dataclasses.replace(stages["contexts"], **trained)
     order = ["base", "words", "passages", "questions", "bm25", "negatives_1", "triples_1"]
     stages = {name: stages[name] for name in (*order, "retriever_1", "contexts")}
     odd = dataclasses.replace(cells[0], stages=stages)

@@ -23,7 +23,7 @@ from qac_jax.retrieval import bm25, rankings, search
 def test_records_are_those_that_protobuf_writes() -> None:
     from tensorflow_datasets.proto import tf_example_pb2
 
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "passage": np.arange(300, dtype=np.uint16),  # a length of two bytes
         "context_lengths": np.array([], np.int32),
         "a": np.array([7], np.uint16),
@@ -75,7 +75,7 @@ def test_rankings_answer_as_their_index_does(tmp_path: Path) -> None:
         from qac_jax.retrieval import ids
 
         ids.write(out, (f"p{n}" for n in range(20)))
-        bm25.write(out, texts, bm25.Analyzer("english", "english"), bm25.Scoring())
+        bm25.write(out, texts, bm25.Analyzer(), bm25.Scoring())
     index = search.open_index(tmp_path / "bm25")
     asked = ["river stone", "no such word at all", "lamp garden lamp"]
     with artifacts.create(tmp_path / "kept", kind=rankings.KIND) as out:
