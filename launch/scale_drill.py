@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qac_jax import artifacts
+from qac_jax.retrieval import memory as memory_lib
 
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "lmnrst"]
@@ -23,10 +25,10 @@ def qac(*words: Any) -> list[str]:
     return [sys.executable, "-m", "qac_jax.cli", *map(str, words)]
 
 
-def texts(count: int, seed: int = 0) -> Iterator[dict[str, str]]:
+def texts(count: int, seed: int = 0, words: int = 40) -> Iterator[dict[str, str]]:
     rng = random.Random(seed)
     for number in range(count):
-        yield {"_id": f"p{number}", "title": "", "text": " ".join(rng.choices(WORDS, k=40))}
+        yield {"_id": f"p{number}", "title": "", "text": " ".join(rng.choices(WORDS, k=words))}
 
 
 def write(path: Path, records: Iterator[dict[str, str]]) -> None:
@@ -108,5 +110,114 @@ def memory(out: str) -> None:
         print(f"| {200 * len(names):,} | {peak / 1e6:,.0f} MB |", flush=True)
 
 
+def rates(count: str, out: str) -> None:
+    """Items that one core does in a second: those of `count` passages beyond those of a fifth of
+    them, by the CPU seconds between, so neither starting nor other work of the machine counts."""
+    root, sizes = Path(out), (int(count) // 5, int(count))
+    spent: dict[str, list[float]] = {}
+    for size in sizes:
+        folder = root / str(size)
+        write(folder / "corpus.jsonl", texts(size))
+        write(folder / "queries.jsonl", texts(size, seed=1, words=6))
+        _vectors(folder / "vectors", size, 128)
+        passages, run = folder / "passages", folder / "bm25_search"
+        with open(folder / "qrels.tsv", "w", encoding="utf-8") as judged:
+            judged.write("query-id\tcorpus-id\tscore\n")
+            judged.writelines(f"p{n}\tp{n}\t1\n" for n in range(size))
+        corpus, queries = folder / "corpus.jsonl", folder / "queries.jsonl"
+        steps: tuple[tuple[Any, ...], ...] = (
+            ("passages", "prepare", "--input", corpus, "--max_tokens", 128, "--workers", 1),
+            ("clean", "clean", "--passages", passages, "--languages", "en", "--unknown",
+             "--workers", 1),
+            ("tokenize", "tokenize", "--task", "mlm", "--passages", passages, "--workers", 1),
+            ("bm25", "bm25", "--passages", passages),
+            ("extract", "extract", "--passages", passages, "--workers", 1),
+            ("bm25_search", "search", "--index", folder / "bm25", "--queries", queries, "--k", 100),
+            ("evaluate", "evaluate", "--runs", run, "--qrels", folder / "qrels.tsv"),
+            ("index", "index", "--vectors", folder / "vectors", "--method", "scann"),
+        )  # fmt: skip
+        for name, *words in steps:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            before = _cpu()
+            command = qac(*words, "--out", folder / name)
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            spent.setdefault(name, []).append(_cpu() - before)
+    print("| step | items a second on one core |\n|---|---|")
+    for name, (few, many) in spent.items():
+        print(f"| {name} | {(sizes[1] - sizes[0]) / max(many - few, 1e-9):,.0f} |")
+
+
+def index(count: str, out: str, width: str = "768") -> None:
+    """Peak memory of building and of searching ScaNN's index of `count` vectors: whole and in four
+    parts, by what candidates are rescored with; beside it what `qac index` plans."""
+    root, rows, wide = Path(out), int(count), int(width)
+    if not (root / "vectors" / artifacts.COMMIT).exists():
+        _vectors(root / "vectors", rows, wide)
+    print("| parts | rescored with | build: GB, planned | search: GB, planned | seconds |")
+    print("|---|---|---|---|---|")
+    for parts, stored in ((1, "float32"), (4, "float32"), (4, "bfloat16"), (4, "int8")):
+        size, target = -(-rows // parts), root / f"index_{parts}_{stored}"
+        words = ("--vectors", root / "vectors", "--method", "scann", "--part_rows", size)
+        made = qac("index", *words, "--reordering", stored, "--out", target)
+        subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
+        info = artifacts.load(target).info
+        ask = [sys.executable, __file__, "ask", target]
+        asked = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()[-1]
+        planned = (
+            memory_lib.build_bytes(size, wide, stored),
+            memory_lib.search_bytes(rows, wide, stored),
+        )
+        figures = (info["peak_resident_bytes"], planned[0], float(asked), planned[1])
+        built, plan, found, plan_of = (f"{value / 1e9:.2f}" for value in figures)
+        seconds = f"{info['seconds']:,.0f}"
+        print(
+            f"| {parts} | {stored} | {built}, {plan} | {found}, {plan_of} | {seconds} |", flush=True
+        )
+
+
+def ask(target: str) -> None:
+    """Searches an index with random queries; prints this process's peak resident bytes."""
+    import numpy as np
+
+    from qac_jax.retrieval.index import Index
+
+    opened = Index.load(target)
+    wide = opened.description["dimension"]
+    opened.search(np.random.default_rng(0).normal(size=(256, wide)).astype(np.float32), 100)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def _vectors(folder: Path, rows: int, width: int) -> None:
+    """An artefact of vectors around a thousand centres, made block by block."""
+    import numpy as np
+
+    from qac_jax.retrieval import ids
+    from qac_jax.retrieval.vectors import shard_name
+
+    rng, block = np.random.default_rng(0), 65536
+    centres = rng.normal(size=(1000, width)).astype(np.float32)
+    count = -(-rows // block)
+    with artifacts.create(folder, kind="vectors", replace=True) as out:
+        for number in range(count):
+            size = min(block, rows - number * block)
+            near = centres[rng.integers(1000, size=size)]
+            near += rng.normal(scale=0.7, size=near.shape).astype(np.float32)
+            near /= np.linalg.norm(near, axis=1, keepdims=True)
+            with out.temporary(shard_name(number, count)) as path:
+                np.save(str(path), near.astype(np.float16))
+        out.count = ids.write(out, (f"v{row}" for row in range(rows)))
+        encoder = {"path": str(folder / "encoder"), "settings": {}, "identity": ""}
+        texts_of = {"path": str(folder / "texts"), "relative": "texts", "identity": ""}
+        out.info.update(side="passage", texts=texts_of, encoder=encoder, dimension=width)
+
+
+def _cpu() -> float:
+    """CPU seconds of all processes that have been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 if __name__ == "__main__":
-    {"kills": kills, "road": road, "memory": memory}[sys.argv[1]](*sys.argv[2:])
+    drills = {"kills": kills, "road": road, "memory": memory}
+    drills |= {"rates": rates, "index": index, "ask": ask}
+    drills[sys.argv[1]](*sys.argv[2:])

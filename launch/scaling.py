@@ -18,6 +18,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from qac_jax.pipeline.costs import CORE, DECODER_MFU, ENCODER_MFU, MEASURED_ROWS
+from qac_jax.retrieval import memory as scann
+
 
 PATIENCE = 90.0  # seconds, as in qac_jax/pipeline/following.py
 PEAK = 989e12  # an H100's, dense bf16
@@ -33,11 +36,20 @@ class Step:
     source: str  # where the rate comes from
     bytes: float  # written for a passage
     shard: int  # passages of a shard
+    rows: float = 0.0  # of the index it was measured on, where its time grows with the index
 
 
 def by_flops(parameters: float, tokens: float, mfu: float) -> float:
     """Passages a second of an encoder's forward pass: 2 FLOPs a parameter and token."""
     return PEAK * mfu / (2 * parameters * tokens)
+
+
+def on_core(step: str, shard: int, name: str = "", each: float = 1.0, rows: float = 0.0) -> Step:
+    """A step of text, at the rate that plans assume."""
+    rate = CORE[step]
+    return Step(
+        name or step, "core", rate.per_second, rate.source, each * rate.bytes_each, shard, rows
+    )
 
 
 # Passages of 80 tokens and 400 bytes, BERT-base (85 million parameters beside the embeddings).
@@ -46,34 +58,41 @@ def by_flops(parameters: float, tokens: float, mfu: float) -> float:
 # pre-training reaches there without dropout, 35 %, a decoder at 5 % (it reads its weights for every
 # token).
 ENCODER, QUERIES, QUERY_TOKENS = 85e6, 5, 12
+_EMBED = by_flops(ENCODER, 80, ENCODER_MFU)
+_RERANK = by_flops(ENCODER, 20 * 96, ENCODER_MFU)
 STEPS = (
-    Step("prepare", "core", 2_164_875 / 659 / 2, "measured, data.md", 480, 500_000),
+    on_core("prepare", 500_000),
+    on_core("clean", 500_000),
     Step(
         "generate, 5 queries",
         "GPU",
-        by_flops(110e6, QUERIES * QUERY_TOKENS, 0.05),
+        by_flops(110e6, QUERIES * QUERY_TOKENS, DECODER_MFU),
         "FLOPs, 5 %",
         400,
         8192,
     ),
-    Step("extract, BM25", "core", 603 / 2, "measured, data.md", 300, 8192),
-    Step("tokenize", "core", 10_000, "assumed", 190, 500_000),
+    on_core("extract", 8192, "extract, BM25"),
+    on_core("tokenize", 500_000),
     Step("pre-train, 1 epoch", "GPU", 3_721, "measured, speed.md", 0, 0),
-    Step("embed, 768 × float16", "GPU", by_flops(ENCODER, 80, 0.35), "FLOPs, 35 %", 1540, 65536),
     Step(
-        "search, 1 query a passage",
-        "core",
-        2_213 / 2,
-        "measured at 200,000 rows, search.md",
-        100 * 24,
-        1024,
+        "embed, 768 × float16",
+        "GPU",
+        by_flops(ENCODER, 80, ENCODER_MFU),
+        "FLOPs, 35 %",
+        1540,
+        65536,
     ),
+    on_core("search", 1024, "search, 1 query a passage", 100, MEASURED_ROWS["search"]),
     Step(
-        "rerank, 20 a query", "GPU", by_flops(ENCODER, 20 * 96, 0.35), "FLOPs, 35 %", 20 * 24, 1600
+        "rerank, 20 a query",
+        "GPU",
+        by_flops(ENCODER, 20 * 96, ENCODER_MFU),
+        "FLOPs, 35 %",
+        20 * 24,
+        1600,
     ),
 )
 _EVENTS = 4096
-BUILD, SEARCH = 5.17 / 1.54, 2.03 / 1.54  # ScaNN's resident bytes by those of float32 vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,10 +165,11 @@ def costs(passages: float, cluster: Cluster) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     hours = money = disk = 0.0
     for step in STEPS:
-        ideal = passages / step.rate / cluster.devices(step.device) / 3600
+        rate = step.rate / max(1.0, passages / step.rows) if step.rows else step.rate
+        ideal = passages / rate / cluster.devices(step.device) / 3600
         real, shards = ideal, math.ceil(passages / step.shard) if step.shard else 0
         if shards:
-            in_host = step.rate * cluster.devices(step.device) / cluster.hosts
+            in_host = rate * cluster.devices(step.device) / cluster.hosts
             at_once = max(1, shards // _EVENTS)  # shards that count as one
             seconds = at_once * step.shard / in_host
             real = simulate(math.ceil(shards / at_once), seconds, cluster) / 3600
@@ -162,11 +182,16 @@ def costs(passages: float, cluster: Cluster) -> Iterator[str]:
     yield f"| **all** | | {_hours(hours)} | | {money:,.0f} | {_bytes(disk)} |"
 
 
-def memory(passages: float) -> str:
-    vectors = passages * 768 * 4
-    parts = max(1, math.ceil(vectors * BUILD / 100e9))
-    sizes = (passages * 768 * 2, vectors * BUILD, vectors * SEARCH, passages * 16)
-    return f"| {passages:.0e} | {' | '.join(map(_bytes, sizes))} | {parts:,} |"
+def memory(passages: float, cluster: Cluster) -> str:
+    """Building and searching ScaNN's index on one host."""
+    count = int(passages)
+    parts = scann.part_rows(count)
+    largest = max(stop - start for start, stop in parts)
+    sizes = (passages * 768 * 2, scann.build_bytes(largest, 768))
+    searched = [scann.search_bytes(count, 768, kind) for kind in ("float32", "bfloat16", "int8")]
+    hours = passages / CORE["index"].per_second / cluster.cores / 3600
+    cells = [*map(_bytes, (*sizes, *searched, passages * 16)), f"{len(parts):,}", _hours(hours)]
+    return f"| {passages:.0e} | {' | '.join(cells)} |"
 
 
 def losses(cluster: Cluster) -> Iterator[str]:
@@ -207,9 +232,13 @@ def tables(cluster: Cluster, sizes: Sequence[float]) -> str:
         lines += ["", f"**{size:.0e} passages**", "", *costs(size, cluster)]
     lines += [
         "",
-        "| passages | vectors, float16 | building ScaNN | searching | ids | parts of 100 GB |",
+        "| passages | vectors, float16 | building a part | searching: float32 | bfloat16 | int8 | ids "
+        "| parts | hours of building |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(memory(size, cluster) for size in sizes),
+        "",
+        *losses(cluster),
     ]
-    lines += ["|---|---|---|---|---|---|", *map(memory, sizes), "", *losses(cluster)]
     return "\n".join(lines)
 
 

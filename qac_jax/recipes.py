@@ -161,9 +161,10 @@ def run(arguments: list[str]) -> int:
         default="",
         help="grids: only cells I, I + N, …, counted from 0; the same without it writes the table",
     )
+    _add_sizes(parser)
     options = _recipe_options(parser, arguments, bindings)
     from qac_jax import config
-    from qac_jax.pipeline import recipe
+    from qac_jax.pipeline import costs, recipe
 
     described, cells = _build_grid(options, bindings)
     if described is None and options.share:
@@ -173,7 +174,7 @@ def run(arguments: list[str]) -> int:
     built = _build_recipe(options, bindings)
     refuse(config.unused())
     if options.dry_run:
-        show_plan(recipe.plan(built), options.json)
+        show_plan(recipe.plan(built, costs.sizes_of(options.sizes)), options.json)
         return 0
     if not options.out:
         raise UserError("run needs a folder to write to; pass --out DIR")
@@ -247,17 +248,29 @@ def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
 
 def plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
-    options = _recipe_options(_recipe_parser("plan"), arguments, bindings)
+    parser = _recipe_parser("plan")
+    _add_sizes(parser)
+    options = _recipe_options(parser, arguments, bindings)
     from qac_jax import config
-    from qac_jax.pipeline import recipe
+    from qac_jax.pipeline import costs, recipe
 
     described, cells = _build_grid(options, bindings)
     if described is not None:
         return _show_grid(described, cells, options.json)
     built = _build_recipe(options, bindings)
     refuse(config.unused())
-    show_plan(recipe.plan(built), options.json)
+    show_plan(recipe.plan(built, costs.sizes_of(options.sizes)), options.json)
     return 0
+
+
+def _add_sizes(parser: flags.Parser) -> None:
+    parser.add_argument(
+        "--sizes",
+        metavar="NAME=N,…",
+        default="",
+        help="items of stages, and of files by the input that takes them, for the hours of all "
+        "stages: passages=8841823,queries=502939",
+    )
 
 
 def list_all(arguments: list[str]) -> int:
@@ -298,10 +311,10 @@ def _title(summary: str) -> str:
 
 
 def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        from qac_jax.pipeline import recipe
+    from qac_jax.pipeline import costs
 
-        print(json.dumps({"stages": plans, "totals": recipe.totals(plans)}, indent=1))
+    if as_json:
+        print(json.dumps({"stages": plans, "totals": costs.totals(plans)}, indent=1))
         return
     for one in plans:
         origin = ", ".join(one["inputs"].values())
@@ -318,14 +331,8 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
                 print("\n".join(f"  * {line}" for line in _device_table(value)))
             elif value is not None and not (name == "hours" and "devices" in one["plan"]):
                 print(f"  * {name}: {readable(value)}")
-    from qac_jax.pipeline import recipe
-
-    if hours := (found := recipe.totals(plans))["hours"]:
-        paths = found["longest_path_hours"]
-        print("\nhours of the trainings together (the longest path of stages) on one device:")
-        print("  " + ", ".join(f"{n} {hours[n]:,.1f} ({paths[n]:,.1f})" for n in hours))
-        if found["without_hours"]:
-            print(f"  not counted, since their steps are not known: {found['without_hours']}")
+    if lines := costs.shown(costs.totals(plans)):
+        print("\n" + "\n".join(lines))
     if absent := sum(len(one.get("missing", ())) for one in plans):
         print(f"\nit would not start: {absent} inputs are not there (marked with !)")
 

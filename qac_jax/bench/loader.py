@@ -32,6 +32,9 @@ _QUERY_WORDS = 12
 class Loader:
     """Examples/s of passage-query pairs (144 + 32 tokens), and over array_record's raw reading.
 
+    `null_step` is a training that computes nothing: every batch is placed onto the devices and
+    goes through an empty compiled step. `headroom` is that over `--needed` examples/s.
+
     Raw reading is `ArrayRecordDataSource.__getitems__` of the same records in the same order and
     the same batches, in this process and nothing else; `direct` is array_record's reader without
     that class, which starts threads for every call. Repetitions alternate, figures are medians.
@@ -49,6 +52,7 @@ class Loader:
     batch: int = option(512, "examples per batch")
     workers: int = option(2, "loader processes (0: a thread)")
     backend: str = option("auto", "backend of --workers 0", choices=("auto", "grain", "plain"))
+    needed: float = option(28_000, "examples/s that the host's devices train on (8 H100: 28,000)")
     repetitions: int = option(7, "repetitions of each side")
     seconds: float = option(1.5, "seconds per repetition")
 
@@ -63,9 +67,11 @@ class Loader:
             return self._measured(Examples(_made(self.data_dir, Path(folder))))
 
     def _measured(self, examples: Examples) -> dict[str, Any]:
+        import jax
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
         from qac_jax.data import loader as loading
+        from qac_jax.training import mesh as meshes
 
         pairs = loading.Loader(
             examples,
@@ -82,8 +88,15 @@ class Loader:
         def wanted() -> np.ndarray:
             return pairs.plan.at(next(steps)).example
 
+        mesh = meshes.mesh_for((-1, 1, 1), self.batch, 0)
+        empty = jax.jit(lambda batch: batch)
+
+        def null_step() -> None:
+            jax.block_until_ready(empty(meshes.place(next(pairs), mesh)))
+
         sides: dict[str, Callable[[], object]] = {
             "pairs": lambda: next(pairs),
+            "null": null_step,
             "raw": lambda: raw.__getitems__(wanted().tolist()),
             "direct": lambda: examples.read_bytes(wanted()),
         }
@@ -99,6 +112,8 @@ class Loader:
         medians = {name: statistics.median(measured) for name, measured in rates.items()}
         return {
             "pairs_per_second": medians["pairs"],
+            "null_step_per_second": medians["null"],
+            "headroom": medians["null"] / self.needed,
             "raw_per_second": medians["raw"],
             "direct_per_second": medians["direct"],
             "ratio": medians["pairs"] / medians["raw"],

@@ -27,7 +27,7 @@ from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.reading import Reading
 from qac_jax.data.sampler import make_plan
-from qac_jax.data.workers import Spec
+from qac_jax.data.workers import Spec, usual
 from qac_jax.errors import UserError, nearest
 
 
@@ -52,7 +52,8 @@ class Loader:
     `batch_size` is global; `host` = (number, count) says which rows are made here.
     `reading`: kind, lengths and so on; its fields may also be passed as keyword arguments.
     `remainder`: "drop" (training), "wrap", or "pad" (evaluation: a feature `valid` marks rows).
-    `epochs`: None is endless.
+    `epochs`: None is endless. `accelerators`: of this host, which decide on the processes where
+    nobody does.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Loader:
         host: tuple[int, int] = (0, 1),
         prefetch: int = 2,
         backend: str = "auto",
+        accelerators: int = 0,
         **settings: Any,
     ):
         reading = dataclasses.replace(reading or Reading(), **settings)
@@ -114,12 +116,16 @@ class Loader:
             with_valid=remainder == "pad",
         )
         backend = feeding.choose(reading.feed if backend == "auto" else backend)
-        if backend == feeding.SEQIO and (separate or remainder == "pad" or reading.workers):
+        if backend == feeding.SEQIO and (separate or remainder == "pad" or reading.workers > 0):
             raise UserError(
                 "feed 'seqio' cannot keep the examples of a document apart, pad the last batch or "
                 "use worker processes; leave separate_documents and workers out, or use 'grain'"
             )
-        self._ahead = feeding.Ahead(backend, prefetch, reading.workers)
+        workers = reading.workers
+        if workers < 0:
+            of_threads = backend == feeding.SEQIO or not accelerators
+            workers = 0 if of_threads else usual(accelerators, self.spec, prefetch)
+        self._ahead = feeding.Ahead(backend, prefetch, workers)
         self._feed: feeding.Feed | None = None
         facts = {
             "parts": [

@@ -35,7 +35,11 @@ class Reading:
         choices=("", *CROPS),
     )
     separate_documents: bool = option(False, "never put two examples of one document into a batch")
-    workers: int = option(0, "loader processes (0: a thread)", affects_result=False)
+    workers: int = option(
+        -1,
+        "loader processes (0: a thread; -1: a thread on CPUs, a process for two accelerators)",
+        affects_result=False,
+    )
     feed: str = option(
         "auto",
         "what makes the batches, which are the same: our loader with grain's thread or its own, or "
@@ -46,5 +50,7 @@ class Reading:
 
     def check_installed(self) -> None:
         """Raises where what the feed needs is missing."""
+        if self.workers < -1:
+            raise UserError(f"workers={self.workers} is not a number of processes; give 0 or more")
         if self.feed == "seqio" and importlib.util.find_spec("seqio") is None:
             raise UserError(f"--feed seqio needs seqio; {extras.remedy('seqio')}, or leave it out")

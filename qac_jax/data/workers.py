@@ -46,6 +46,19 @@ _PATIENCE = 1.0  # seconds between checks that the parent process is alive
 _GRACE = 5.0
 
 
+def usual(accelerators: int, spec: Spec, prefetch: int) -> int:
+    """The processes that feed this host's accelerators: one makes 27,000 to 46,000 examples a
+    second, and two of the fastest devices train on 7,000. None where there are no cores for them,
+    or shared memory has no room (containers often have 64 MB)."""
+    wanted = min(-(-accelerators // 2), (os.cpu_count() or 2) // 2)
+    try:
+        room = os.statvfs("/dev/shm")
+    except OSError:
+        return wanted
+    free = room.f_bavail * room.f_frsize // 2
+    return min(wanted, free // (max(1, prefetch) * _size(spec)))
+
+
 class ProcessFeed:
     """make(start), make(start + 1)… before stop, made by `workers` processes."""
 

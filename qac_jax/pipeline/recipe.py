@@ -16,10 +16,10 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, fields, hardware, processes, progress
+from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest, shown
-from qac_jax.pipeline import inputs, readiness
+from qac_jax.pipeline import costs, inputs, readiness
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE, located, place
 from qac_jax.pipeline.stage import Stage
@@ -182,35 +182,23 @@ def _publish(recipe: Recipe, root: epath.Path) -> None:
             file.copy(root / name, overwrite=True)
 
 
-def plan(recipe: Recipe) -> list[dict[str, Any]]:
-    """The plan of a dry run: each stage's settings and the sizes that are known beforehand."""
+def plan(recipe: Recipe, sizes: Mapping[str, int] | None = None) -> list[dict[str, Any]]:
+    """The plan of a dry run: each stage's settings and the sizes that are known beforehand.
+
+    `sizes`: the numbers of items of stages, and of files by the field that takes them.
+    """
     plans: dict[str, dict[str, Any]] = {}
-    for name, stage in ordered(recipe).items():
+    stages, sizes = ordered(recipe), sizes or {}
+    costs.check_sizes(sizes, stages)
+    for name, stage in stages.items():
         references = inputs.references(stage)
         plans_before = {field: plans[target]["plan"] for field, target in references.items()}
-        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, plans_before)}
+        sized = costs.with_sizes(name, stage, plans_before, sizes)
+        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, sized)}
+        if name in sizes:
+            plans[name]["plan"]["count"] = sizes[name]
         plans[name]["missing"] = readiness.missing(stage, recipe.data_dir)
     return list(plans.values())
-
-
-def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Hours of all trainings whose steps are known, on one device of each kind, and those of the
-    longest path through the stages, which is left where stages run beside one another.
-    """
-    sums: dict[str, float] = {}
-    longest: dict[str, dict[str, float]] = {}
-    for one in plans:
-        hours = one["plan"].get("hours") or {}
-        before = [longest[name] for name in one["inputs"].values()]
-        longest[one["stage"]] = {
-            name: hours.get(name, 0.0) + max((each[name] for each in before), default=0.0)
-            for name in hardware.DEVICES
-        }
-        for name, more in hours.items():
-            sums[name] = sums.get(name, 0.0) + more
-    paths = {name: max(each[name] for each in longest.values()) for name in sums}
-    unknown = [o["stage"] for o in plans if "batch_size" in o["plan"] and "hours" not in o["plan"]]
-    return {"hours": sums, "longest_path_hours": paths, "without_hours": unknown}
 
 
 def plan_of(stage: Stage, plans_before: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

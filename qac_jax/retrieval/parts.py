@@ -11,35 +11,54 @@ import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from etils import epath
 
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.identities import IdSet, repeated_id
-from qac_jax.retrieval import scann_index, texts
+from qac_jax.retrieval import memory, scann_index, texts
 from qac_jax.retrieval.ids import Ids
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.scann_index import Preset
 from qac_jax.retrieval.vectors import Vectors, shard_names
 
 
-def build(vectors: Vectors, preset: Preset, identity: str, name: str, out: Writer) -> None:
-    """One part built by ScaNN; a part that is finished survives an interruption."""
+_ROWS = 1 << 16  # that are turned into float32 at a time
+
+
+def build(
+    vectors: Vectors, rows: tuple[int, int], preset: Preset, identity: str, name: str, out: Writer
+) -> None:
+    """One part of these rows built by ScaNN; a finished one survives an interruption."""
     work = out.scratch("scann")
     built = work / name
     if not built.exists():
         unfinished = work / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        progress.say(f"index: building ScaNN's index of {len(vectors):,} vectors")
-        whole = vectors.read(0, len(vectors))
-        scann_index.build(whole, preset, unfinished)
+        start, stop = rows
+        memory.refuse_too_large(stop - start, vectors.width, preset.reordering)
+        progress.say(f"index: building ScaNN's index of {stop - start:,} vectors ({name})")
+        # Handed over without a name here: ScaNN has its own copy, ours is freed.
+        scann_index.build(_floats(vectors, start, stop), preset, unfinished)
         os.rename(unfinished, built)
     shutil.rmtree(out.path / name, ignore_errors=True)
     shutil.copytree(built, out.path / name, copy_function=artifacts.link)
     # Threads make k-means differ in the last bits, so the identity is that of the inputs.
     decisive = [identity, dataclasses.asdict(preset), scann_index.version()]
+    if rows != (0, len(vectors)):
+        decisive.append(rows)
     out.adopt(name, identity=fields.digest(decisive))
+
+
+def _floats(vectors: Vectors, start: int, stop: int) -> np.ndarray:
+    """Rows as float32, without a second copy of all of them in the type they are stored in."""
+    floats = np.empty((stop - start, vectors.width), np.float32)
+    for begin in range(start, stop, _ROWS):
+        end = min(begin + _ROWS, stop)
+        floats[begin - start : end - start] = vectors.read(begin, end)
+    return floats
 
 
 def link_vectors(vectors: Artifact, name: str, out: Writer) -> None:

@@ -88,9 +88,10 @@ def version() -> str:
 def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -> None:
     """Builds one part and writes it into an empty folder that may be moved afterwards."""
     scann = library()
-    width = vectors.shape[1]
+    count, width = vectors.shape
     builder = scann.builder(np.ascontiguousarray(vectors, np.float32), 100, "dot_product")
-    sample = min(len(vectors), preset.training_rows)
+    del vectors
+    sample = min(count, preset.training_rows)
     if preset.leaves:
         builder = builder.tree(
             num_leaves=preset.leaves,
@@ -108,8 +109,10 @@ def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -
     else:
         builder = builder.score_brute_force()
     os.makedirs(folder, exist_ok=True)
+    searcher = builder.build()
+    del builder  # and with it our copy of the vectors, where the caller has none
     try:
-        builder.build().serialize(os.fspath(folder), relative_path=True)
+        searcher.serialize(os.fspath(folder), relative_path=True)
     except RuntimeError as error:
         if "I/O error" not in str(error):
             raise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax.artifacts import Writer
 from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 from qac_jax.retrieval.settings import stemmers
 
@@ -55,11 +56,13 @@ class Bm25(Stage):
     titles: bool = option(True, "index a passage's title with its text")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        scoring = self.scoring()
+        scoring, count = self.scoring(), costs.count_of(inputs, "passages")
         return {
-            "passages": inputs.get("passages", {}).get("count"),
+            "passages": count,
+            "count": count,
             "k1": scoring.k1,
             "b": scoring.b,
+            **costs.on_cores("bm25", count),
         }
 
     def scoring(self) -> Scoring:

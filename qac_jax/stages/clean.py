@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError, nearest
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, option, part
 
@@ -66,7 +67,9 @@ class Clean(Stage):
             raise UserError("--unknown goes with --languages; give these, or leave it out")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"reads": inputs.get("passages", {}).get("count")}
+        # At most: what is left out is known afterwards.
+        count = costs.count_of(inputs, "passages")
+        return {"reads": count, "count": count, **costs.on_cores("clean", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         import numpy as np

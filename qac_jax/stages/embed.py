@@ -14,7 +14,7 @@ from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
-from qac_jax.pipeline import dividing
+from qac_jax.pipeline import costs, dividing
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
@@ -74,7 +74,13 @@ class Embed(Stage):
             raise UserError(f"shard_rows={self.shard_rows}; expected 1 or more")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"texts": inputs.get("passages", {}).get("count"), "stored as": self.dtype}
+        count = costs.count_of(inputs, "passages", "queries")
+        width = inputs.get("encoder", {}).get("dimension") or costs.WIDTH
+        tokens = costs.QUERY_TOKENS if self._side() == "query" else costs.PASSAGE_TOKENS
+        each = width * np.dtype(self.dtype).itemsize
+        plan = {"texts": count, "count": count, "stored as": self.dtype}
+        cost = costs.of_model(inputs, "encoder", count and count * tokens, count and count * each)
+        return {**plan, **cost}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax import artifacts

@@ -11,6 +11,7 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation.settings import Judging
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
 
 
@@ -55,8 +56,10 @@ class Evaluate(Stage):
     permutations: int = option(100_000, "permutations of the randomisation test")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"runs": len(self.runs.split(",")), "measures": ", ".join(self._measures())}
+        runs = len(self.runs.split(","))
+        queries = costs.count_of(inputs, "runs", "qrels", "queries")
+        cost = costs.on_cores("evaluate", queries, work=runs)
+        return {"runs": runs, "measures": ", ".join(self._measures()), **cost}
 
     def check(self) -> None:
         from qac_jax.evaluation import metrics

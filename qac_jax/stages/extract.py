@@ -12,7 +12,7 @@ from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, LikelihoodOptions
-from qac_jax.pipeline import dividing, sharding
+from qac_jax.pipeline import costs, dividing, sharding
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
@@ -101,7 +101,12 @@ class Extract(Stage):
         count = inputs.get("passages", {}).get("count")
         without = (*extraction.STRUCTURES, extraction.KEYWORDS)
         spans = self.sampling.spans if self.method not in without else None
-        return {"passages": count, "method": self.method, "spans a passage": spans}
+        cost = costs.on_cores("extract", count, work=self.draws)
+        if self.method in _BY_MODEL:
+            tokens = count and count * self.draws * self.sampling.spans * costs.QUERY_TOKENS
+            cost = costs.of_model(inputs, "scorer", tokens)
+        plan = {"passages": count, "method": self.method, "spans a passage": spans}
+        return {**plan, "count": count, **cost}
 
     def check(self) -> None:
         super().check()

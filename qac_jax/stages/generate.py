@@ -12,7 +12,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.pipeline import dividing
+from qac_jax.pipeline import costs, dividing
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, together
@@ -112,10 +112,14 @@ class Generate(Stage):
             return {"passages": count, "queries": "imported"}
         samples, asked = self.decoding.samples, self._prompts()
         longest = samples * sum(prompt.max_tokens for prompt in asked.values())
+        written = count and count * samples * len(asked)
+        tokens, size = written and written * costs.QUERY_TOKENS, written and 80.0 * written
         return {
+            "count": count,
+            **costs.of_model(inputs, "generator", tokens, size, costs.DECODER_MFU),
             "passages": count,
             "texts a passage": samples * len(asked),
-            "texts": count and count * samples * len(asked),
+            "texts": written,
             "tokens to generate, at most": count and count * longest,
         }
 

@@ -13,6 +13,7 @@ import numpy as np
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
@@ -58,14 +59,40 @@ class Index(Stage):
         "type of the vectors that candidates are rescored with",
         choices=("float32", "bfloat16", "int8"),
     )
+    part_rows: int = option(
+        0,
+        "ScaNN: build in parts of at most N vectors, which bounds memory; they are searched "
+        "together (0: at most 5 million)",
+    )
     soar: float = option(0.0, "SOAR's lambda: assigns each vector to a second leaf (0: off)")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        count = inputs.get("vectors", {}).get("count")
-        return {"vectors": count, "method": self._method(count, None) if count else self.method}
+        from qac_jax.retrieval import memory
+
+        count = costs.count_of(inputs, "vectors")
+        width = inputs.get("vectors", {}).get("dimension", costs.WIDTH)
+        method = self._method(count, None) if count and not self.base else self.method
+        plan = {"vectors": count, "count": count, "method": method}
+        if not count or method != "scann":  # an exact one links the files of vectors
+            return {**plan, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
+        parts = memory.part_rows(count, self.part_rows)
+        largest = max(stop - start for start, stop in parts)
+        return {
+            **plan,
+            "dimension": width,
+            "parts": len(parts),
+            "bytes of memory to build": memory.build_bytes(largest, width, self.reordering),
+            "bytes of memory to search": memory.search_bytes(count, width, self.reordering),
+            **costs.on_cores("index", count, work=width / costs.WIDTH),
+            "bytes": memory.stored_bytes(count, width, self.reordering),
+        }
 
     def check(self) -> None:
         super().check()
+        if self.part_rows < 0:
+            raise UserError(
+                f"part_rows={self.part_rows} is not a number of vectors; give 1 or more"
+            )
         if not 0 <= self.target_recall < 1:
             raise UserError(
                 f"target_recall={self.target_recall}; expected at least 0 and less than 1"
@@ -92,14 +119,15 @@ class Index(Stage):
         known = dict(base.description["parts"]) if base is not None else {}
         if base is not None:
             parts.link_parts(base.artifact, known, out)
-        name = f"part-{len(known):05d}"
-        known[name] = {"rows": len(vectors)}
-        if method == index.EXACT:
-            parts.link_vectors(added, name, out)
-        else:
-            preset = self._preset(len(vectors))
-            known[name]["preset"] = dataclasses.asdict(preset)
-            parts.build(vectors, preset, added.identity, name, out)
+        new = self._parts(method, vectors, first=len(known))
+        for name, (start, stop) in new.items():
+            known[name] = {"rows": stop - start}
+            if method == index.EXACT:
+                parts.link_vectors(added, name, out)
+            else:
+                preset = self._preset(stop - start)
+                known[name]["preset"] = dataclasses.asdict(preset)
+                parts.build(vectors, (start, stop), preset, added.identity, name, out)
         with out.open(index.DESCRIPTION) as file:
             description = {"method": method, "dimension": vectors.width, "parts": known}
             json.dump(description, file, indent=1)
@@ -119,7 +147,16 @@ class Index(Stage):
             texts=texts,
         )
         if method == index.SCANN and self.target_recall:
-            self._tune(inputs, out, vectors, name, preset)
+            self._tune(inputs, out, vectors, new)
+
+    def _parts(self, method: str, vectors: Vectors, first: int) -> dict[str, tuple[int, int]]:
+        """The names and rows of the parts to build."""
+        from qac_jax.retrieval import index, memory
+
+        rows = [(0, len(vectors))]
+        if method == index.SCANN:
+            rows = memory.part_rows(len(vectors), self.part_rows)
+        return {f"part-{first + number:05d}": part for number, part in enumerate(rows)}
 
     def _method(self, count: int, base: Any) -> str:
         known = base.description["method"] if base is not None else ""
@@ -145,14 +182,20 @@ class Index(Stage):
         )
 
     def _tune(
-        self, inputs: Inputs, out: Writer, vectors: Vectors, part: str, preset: Preset
+        self,
+        inputs: Inputs,
+        out: Writer,
+        vectors: Vectors,
+        parts: Mapping[str, tuple[int, int]],
     ) -> None:
         """Tunes the search effort on a sample of queries."""
         from qac_jax.retrieval import tuning
         from qac_jax.retrieval.scann_index import Scann
 
+        rows = [stop - start for start, stop in parts.values()]
+        presets = [self._preset(count) for count in rows]
         tuned = tuning.tune_on_sample(
-            Scann([out.path / part], [len(vectors)], vectors.width, [preset]),
+            Scann([out.path / name for name in parts], rows, vectors.width, presets),
             vectors,
             self._queries(inputs),
             sample=self.sample,

@@ -10,6 +10,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import (
@@ -109,8 +110,12 @@ class Label(Stage):
         return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"positive above": self.rule.positive, "negative below": self.rule.negative}
+        queries = costs.count_of(inputs, "queries", "candidates")
+        known = {"positive above": self.rule.positive, "negative below": self.rule.negative}
+        if not self.teacher:
+            return known
+        tokens = queries and queries * self.rule.depth * costs.PAIR_TOKENS
+        return {**known, **costs.of_model(inputs, "teacher", tokens)}
 
     def check(self) -> None:
         super().check()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
@@ -72,7 +73,12 @@ class Mine(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("contexts", {}).get("count")
-        return {"from": ", ".join(self._systems()), "passages with queries": count}
+        plan = {"from": ", ".join(self._systems()), "passages with queries": count}
+        queries = costs.count_of(inputs, "queries", "contexts")
+        for system in self._systems():
+            found = costs.searching(inputs, _INPUTS[system], queries, self.mining.depth)
+            plan |= {name: plan.get(name, 0.0) + cost for name, cost in found.items()}
+        return plan
 
     def check(self) -> None:
         super().check()

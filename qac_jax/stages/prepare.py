@@ -12,6 +12,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 from qac_jax.text.cutting import SPLITTERS, Cutting
@@ -103,11 +104,11 @@ class Prepare(Stage):
         self._options()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
         return {
             "max_tokens": self.cutting.max_tokens,
             "vocabulary": self.train_vocab or self.tokenizer,
             "reads": self._path(),
+            **costs.on_cores("prepare", costs.count_of(inputs, "documents")),
         }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -199,17 +200,15 @@ class Prepare(Stage):
         def has_ids(shard: ShardFile) -> bool:
             return os.path.exists(shard.job.ids)
 
+        work = preparing.prepare_shard
         with progress.Bar("prepare", total=len(shards), unit="shards") as bar:
-            work = preparing.prepare_shard
             pooled(out, shards, work, self.pool, bar, is_done=has_ids, records="passages")
-        repeated = repeated_documents([preparing.ids_of(shard.job) for shard in shards])
-        again = [
-            dataclasses.replace(shards[i], job=preparing.without(shards[i].job, drop))
-            for i, drop in repeated.items()
-        ]
+        drops = repeated_documents([preparing.ids_of(shard.job) for shard in shards])
+        jobs = {i: preparing.without(shards[i].job, drop) for i, drop in drops.items()}
+        again = [dataclasses.replace(shards[i], job=job) for i, job in jobs.items()]
         if again:
             with progress.Bar("prepare: repeated ids", total=len(again), unit="shards") as bar:
-                pooled(out, again, preparing.prepare_shard, self.pool, bar, is_done=lambda _: False)
+                pooled(out, again, work, self.pool, bar, is_done=lambda _: False)
         return [out.facts(shard.name) for shard in shards]
 
     def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer, tokenizer: str) -> None:

@@ -13,7 +13,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline import dividing
+from qac_jax.pipeline import costs, dividing
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
@@ -87,9 +87,15 @@ class Search(Stage):
         return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
         depth = self._depth() if self.reranker else None
-        return {"passages a query": self.k, "read by the cross-encoder": depth}
+        queries = costs.count_of(inputs, "queries", "candidates")
+        plan = {"passages a query": self.k, "read by the cross-encoder": depth, "count": queries}
+        if self.index:
+            plan |= costs.searching(inputs, "index", queries, self.k)
+        if self.reranker:
+            tokens = queries and depth and queries * depth * costs.PAIR_TOKENS
+            plan |= costs.of_model(inputs, "reranker", tokens, plan.get("bytes"))
+        return plan
 
     def check(self) -> None:
         super().check()

@@ -15,6 +15,7 @@ from qac_jax.data.building import Building, Negatives, PassageSelection, Sibling
 from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import TRAINING
+from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, MODEL, TOKENIZER, Inputs, Ref, Stage, input, option, part
 
@@ -94,7 +95,8 @@ class Tokenize(Stage):
         # The number of examples is known only for kinds with one example per passage.
         count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
         each = getattr(KINDS[self.task], "one_each", False)
-        return {"task": self.task, "vocabulary": self.tokenizer, "count": count if each else None}
+        known = {"task": self.task, "vocabulary": self.tokenizer, "count": count if each else None}
+        return {**known, **costs.on_cores("tokenize", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data import store

@@ -122,9 +122,10 @@ class Train(Stage):
         data = Loader(
             os.fspath(examples.path),
             reading=self.reading,
-            batch_size=schedule.batch_size,
+            batch_size=size,
             seed=self.seed,
             host=host,
+            accelerators=distributed.accelerators(),
         )
         kind = data.featurizers[0]
         read = examples.info.get("reading", {})

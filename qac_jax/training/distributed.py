@@ -33,6 +33,11 @@ def start(place: Place) -> None:
         )
 
 
+def accelerators() -> int:
+    """The devices of this process that are not CPUs."""
+    return 0 if jax.default_backend() == "cpu" else jax.local_device_count()
+
+
 def is_first() -> bool:
     """Whether this process writes the files that only one process writes."""
     return jax.process_index() == 0

@@ -17,7 +17,7 @@ from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.pair import Pair
-from qac_jax.pipeline import recipe
+from qac_jax.pipeline import costs
 from qac_jax.training import estimate
 from qac_jax.training import mesh as meshes
 
@@ -63,6 +63,6 @@ def test_hours_and_the_longest_path() -> None:
         return {"stage": stage, "inputs": {name: name for name in before}, "plan": plan}
 
     plans = [one("a", 2), one("b", 3), one("c", 0, "a", "b"), one("d", 4, "c"), one("e", None)]
-    found = recipe.totals(plans)
+    found = costs.totals(plans)
     assert (found["hours"]["H100"], found["longest_path_hours"]["H100"]) == (9, 7)
     assert found["without_hours"] == ["e"]

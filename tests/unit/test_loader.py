@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from qac_jax.data.examples import MemoryExamples
 from qac_jax.data.featurizer import settle
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.loader import Loader, Part
+from qac_jax.data.reading import Reading
 from qac_jax.data.wire import Block, Damaged, Schema
 from qac_jax.errors import UserError
 
@@ -256,3 +258,23 @@ def test_damaged_records_are_noticed() -> None:
     for bad in (good[:-1], good[1:], good + b"x", b"", good.replace(b"a", b"b")):
         with pytest.raises(Damaged):
             Block([good, bad], schema).records()
+
+
+def test_accelerators_get_processes_unless_there_is_no_room(monkeypatch) -> None:
+    from qac_jax.data import workers
+
+    spec = {"passage": ((512, 144), np.dtype(np.int32))}
+    room = SimpleNamespace(f_bavail=1 << 20, f_frsize=4096)
+    monkeypatch.setattr(workers.os, "statvfs", lambda path: room)
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 96)
+    assert [workers.usual(n, spec, 2) for n in (0, 1, 8)] == [0, 1, 4]
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
+    assert workers.usual(8, spec, 2) == 1
+    room.f_bavail = 100
+    assert workers.usual(8, spec, 2) == 0
+    assert Loader(memory(40), batch_size=8, lengths=LENGTHS)._ahead.workers == 0
+    monkeypatch.undo()
+    loader = Loader(memory(40), batch_size=8, lengths=LENGTHS, accelerators=1)
+    assert loader._ahead.workers == 1
+    with pytest.raises(UserError, match="not a number of processes"):
+        Reading(workers=-2).check_installed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import toy_retrieval as toy
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage
-from qac_jax.retrieval import scann_index, tuning
+from qac_jax.retrieval import memory, scann_index, tuning
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.scann_index import Effort, Preset, Scann
 from qac_jax.stages import index as stages
@@ -202,3 +203,26 @@ def test_reordering_takes_more_than_k(made, monkeypatch):
     monkeypatch.setattr(searcher, "_parts", [Part()])
     searcher.search(array[:1], K, Effort(1, 1))
     assert asked["pre_reorder_num_neighbors"] == math.ceil(1.25 * K)
+
+
+def test_parts_are_searched_together(made, tmp_path, monkeypatch):
+    folder, array, centres = made
+    queries = toy.clustered(np.random.default_rng(5), 50, WIDTH, centres)
+    settings = {"method": "scann", "leaves": 16, "part_rows": 1500}
+    found = build(folder / "vectors", tmp_path / "parts", **settings)
+    parts = Index(found).description["parts"]
+    assert [part["rows"] for part in parts.values()] == [1333, 1333, 1334]
+    index = Index(found)
+    everywhere = Effort(16, 1500)
+    scores, rows = index.searcher.search(queries, K, everywhere)
+    exact = -np.sort(-(queries @ array.T), axis=1)[:, :K]
+    assert np.allclose(scores, exact, atol=1e-4)
+    assert np.allclose((queries[:, None] * array[rows]).sum(-1), exact, atol=1e-4)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: Free(0.6e9))
+    with pytest.raises(UserError, match="about .* give --part_rows"):
+        memory.refuse_too_large(10**6, 768, "float32")
+
+
+@dataclasses.dataclass
+class Free:
+    available: float
