@@ -2,8 +2,8 @@
 
     qac plan pair_msmarco --sizes passages=8841823,queries=502939
 
-Rates of cores say whether they were measured; `launch/scale_drill.sh rates` measures them anew. Applied models are
-computed from FLOPs at the share of a device's peak that pre-training reaches there
+Rates of cores say whether they were measured; `launch/scale_drill.sh rates` measures them anew.
+Applied models are computed from FLOPs at the share of a device's peak that pre-training reaches
 (docs/results/speed.md), since none was measured on an accelerator. Texts are taken as long as a
 usual passage, not as the longest one. Starting, loading and compiling are not counted.
 """
