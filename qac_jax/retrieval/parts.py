@@ -46,7 +46,7 @@ def build(
     shutil.rmtree(out.path / name, ignore_errors=True)
     shutil.copytree(built, out.path / name, copy_function=artifacts.link)
     # Threads make k-means differ in the last bits, so the identity is that of the inputs.
-    decisive = [identity, dataclasses.asdict(preset), scann_index.version()]
+    decisive: list[Any] = [identity, dataclasses.asdict(preset), scann_index.version()]
     if rows != (0, len(vectors)):
         decisive.append(rows)
     out.adopt(name, identity=fields.digest(decisive))

@@ -73,7 +73,7 @@ class Mine(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("contexts", {}).get("count")
-        plan = {"from": ", ".join(self._systems()), "passages with queries": count}
+        plan: dict[str, Any] = {"from": ", ".join(self._systems()), "passages with queries": count}
         queries = costs.count_of(inputs, "queries", "contexts")
         for system in self._systems():
             found = costs.searching(inputs, _INPUTS[system], queries, self.mining.depth)

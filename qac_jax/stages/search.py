@@ -89,7 +89,11 @@ class Search(Stage):
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         depth = self._depth() if self.reranker else None
         queries = costs.count_of(inputs, "queries", "candidates")
-        plan = {"passages a query": self.k, "read by the cross-encoder": depth, "count": queries}
+        plan: dict[str, Any] = {
+            "passages a query": self.k,
+            "read by the cross-encoder": depth,
+            "count": queries,
+        }
         if self.index:
             plan |= costs.searching(inputs, "index", queries, self.k)
         if self.reranker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ STAGES = {
 }
 
 
-def planned(sizes: dict[str, int]) -> tuple[dict[str, dict[str, object]], dict[str, object]]:
+def planned(sizes: dict[str, int]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     plans = recipe.plan(recipe.Recipe(STAGES), sizes)
     return {one["stage"]: one["plan"] for one in plans}, costs.totals(plans)
 

@@ -210,11 +210,12 @@ def test_parts_are_searched_together(made, tmp_path, monkeypatch):
     queries = toy.clustered(np.random.default_rng(5), 50, WIDTH, centres)
     settings = {"method": "scann", "leaves": 16, "part_rows": 1500}
     found = build(folder / "vectors", tmp_path / "parts", **settings)
-    parts = Index(found).description["parts"]
-    assert [part["rows"] for part in parts.values()] == [1333, 1333, 1334]
     index = Index(found)
-    everywhere = Effort(16, 1500)
-    scores, rows = index.searcher.search(queries, K, everywhere)
+    rows_of = [part["rows"] for part in index.description["parts"].values()]
+    assert rows_of == [1333, 1333, 1334]
+    searcher = index.searcher
+    assert isinstance(searcher, Scann)
+    scores, rows = searcher.search(queries, K, Effort(16, 1500))
     exact = -np.sort(-(queries @ array.T), axis=1)[:, :K]
     assert np.allclose(scores, exact, atol=1e-4)
     assert np.allclose((queries[:, None] * array[rows]).sum(-1), exact, atol=1e-4)
