@@ -1,8 +1,10 @@
-"""`qac bench generate`: new tokens/s of a T5, against transformers' `generate`."""
+"""`qac bench generate`: new tokens/s of a T5, against transformers' `generate`, or of any generator
+with continuous batching against whole batches."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import statistics
 import tempfile
@@ -29,6 +31,8 @@ _ROWS = 32128
 # MS MARCO's passages and the paper's queries for each.
 _CORPUS, _QUERIES = 8_841_823, 5
 _CHECKED = 8
+_ROUNDED = 1e-3  # a draw may change with the last bit of its scores
+PEERS = ("transformers", "batches", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,9 @@ class Generate:
     Both have the same random weights and read the same real passages, sorted by length. As random
     weights hardly ever end a text, both are made to say all `max_tokens`: the work is the same.
     Repetitions alternate, figures are medians; the benchmark fails if greedy texts differ.
+
+    With `--generator` texts end by themselves; the peer are then batches of ours that wait for
+    their longest text.
     """
 
     EXAMPLE = "qac bench generate --passages 64 --repetitions 3"
@@ -57,16 +64,22 @@ class Generate:
     batch_texts: int = option(0, "passages per batch, on both sides (0: as `qac generate`)")
     repetitions: int = option(3, "repetitions of each side")
     threads: int = option(0, "threads of PyTorch (0: one per core)")
-    peer: str = option("transformers", "peer to compare with", choices=("transformers", "none"))
+    peer: str = option("transformers", "peer to compare with", choices=PEERS)
+    generator: str = option("", "a trained generator instead of random weights ('': random)")
     profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
-        generator, params = self._generator()
+        if self.generator and self.peer == "transformers":
+            raise UserError(
+                "transformers has no generator of every kind that ends its texts alike; compare "
+                "--generator with --peer batches, or with none"
+            )
+        generator, params = self._trained() if self.generator else self._generator()
         requests = self._requests(generator)
         rows = generator.read(requests)
         batches = list(generator.batches([len(row) for row in rows]))
 
-        def ours() -> int:
+        def ours(generator: Generator) -> int:
             generated = [0]
 
             def report(_: int, tokens: int) -> None:
@@ -75,12 +88,17 @@ class Generate:
             generator.generate(requests, report=report)
             return generated[0]
 
-        sides: dict[str, Callable[[], int]] = {"qac_jax": ours}
-        if self.peer != "none":
-            sides["transformers"] = self._theirs(generator, params, rows, batches)
-        wanted = len(requests) * self.samples * self.max_tokens
+        sides: dict[str, Callable[[], int]] = {"qac_jax": functools.partial(ours, generator)}
+        if self.peer == "transformers":
+            sides[self.peer] = self._theirs(generator, params, rows, batches)
+        elif self.peer == "batches":
+            whole = dataclasses.replace(generator, refill=False)
+            sides[self.peer] = functools.partial(ours, whole)
+        wanted = 0 if self.generator else len(requests) * self.samples * self.max_tokens
         for name, run in sides.items():  # the first call compiles and is not measured
-            if (tokens := run()) != wanted:
+            tokens = run()
+            wanted = wanted or tokens
+            if abs(tokens - wanted) > _ROUNDED * wanted * bool(self.generator):
                 raise UserError(
                     f"{name} generated {tokens} tokens instead of {wanted}, so the work is not the "
                     "same; report this"
@@ -95,11 +113,26 @@ class Generate:
         medians = {name: statistics.median(times) for name, times in seconds.items()}
         figures: dict[str, Any] = {f"{n}_tokens_per_second": wanted / medians[n] for n in sides}
         if self.peer != "none":
-            pairs = zip(seconds["qac_jax"], seconds["transformers"], strict=True)
+            pairs = zip(seconds["qac_jax"], seconds[self.peer], strict=True)
             ratios = [theirs / mine for mine, theirs in pairs]
             figures["ratio"] = statistics.median(ratios)
             figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        figures["mean_tokens_written"] = wanted / len(requests) / self.samples
         return figures | self._more(generator, rows, batches, wanted / medians["qac_jax"])
+
+    def _trained(self) -> tuple[Generator, None]:
+        from qac_jax.inference.generator import Generator
+        from qac_jax.inference.settings import Inference
+        from qac_jax.models.decoding.settings import Decoding
+
+        decoding = Decoding(
+            max_tokens=self.max_tokens,
+            samples=self.samples,
+            top_k=self.top_k,
+            top_p=self.top_p,
+        )
+        inference = Inference(self.precision, batch_texts=self.batch_texts)
+        return Generator.load(self.generator, decoding, inference, max_input=self.max_input), None
 
     def _generator(self) -> tuple[Generator, Any]:
         """A T5 with random weights whose texts always have the maximum length."""

@@ -23,12 +23,13 @@ from jax.sharding import Mesh, PartitionSpec
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, names
+from qac_jax.inference import refilling
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import BY_DEVICE, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.decoding.decode import decode
-from qac_jax.models.decoding.rules import Decoded
+from qac_jax.models.decoding.rules import Decoded, Rules
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Runtime
 from qac_jax.models.writers import Writer
@@ -75,6 +76,7 @@ class Generator:
     pieces: int  # ids from here on are not tokens of the vocabulary
     seed: int = 0
     max_input: int = 512
+    refill: bool = True  # waiting texts take the places of those that have ended; not beam search's
 
     @classmethod
     def load(
@@ -151,6 +153,28 @@ class Generator:
         """
         rows = self.read(requests)
         results: list[list[Generated]] = [[] for _ in requests]
+        if self.refill and self.decoding.method != "beam":
+
+            def keep(row: int, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray) -> None:
+                results[row] = self._texts_of(tokens, lengths, scores)
+                if report is not None:
+                    report(1, int(lengths.sum()))
+
+            texts = [
+                refilling.Text(ids, self._limit(request), _bits(self.seed, request.name))
+                for request, ids in zip(requests, rows, strict=True)
+            ]
+            rules = Rules(self.decoding, self.module.config, self.pieces)
+            refilling.generate(
+                self.module,
+                self.runner,
+                rules,
+                texts,
+                keep,
+                pad=self.tokenizer.pad_id,
+                longest=self.max_input,
+            )
+            return results
 
         def take(batch: Batch, decoded: Decoded) -> None:
             tokens, lengths, scores = (np.asarray(part) for part in decoded)
@@ -178,10 +202,13 @@ class Generator:
         limits = np.zeros(batch.size, np.int32)
         keys = np.zeros((batch.size, 2), np.uint32)
         for place, row in enumerate(batch.rows):
-            limits[place] = requests[row].max_tokens or self.decoding.max_tokens
+            limits[place] = self._limit(requests[row])
             keys[place] = _bits(self.seed, requests[row].name)
         program = _program(self.module, self.decoding, self.pieces, self.runner.mesh)
         return program(self.runner.params, *self.runner.placed((ids, lengths, limits, keys)))
+
+    def _limit(self, request: Request) -> int:
+        return request.max_tokens or self.decoding.max_tokens
 
     def _texts_of(
         self, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray

@@ -169,7 +169,7 @@ class Memory(NamedTuple):
 
     states: Array
     ids: Array
-    words: Array  # [V, D], rows of unit length
+    words: Any  # [V, D], rows of unit length; None in a cache that is kept without them
 
 
 @jax.tree_util.register_dataclass
@@ -188,6 +188,25 @@ class PointerCache:
     def take(self, rows: Array) -> PointerCache:
         """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
         return dataclasses.replace(self, inner=self.inner.take(rows))
+
+    def at(self, position: Array) -> PointerCache:
+        """The same at another position, or at one of each row."""
+        return dataclasses.replace(self, inner=self.inner.at(position))
+
+    def cut(self, length: int) -> PointerCache:
+        """The cache of texts that are padded to this length."""
+        states, ids, words = self.memory
+        memory = Memory(states[:, :length], ids[:, :length], words)
+        return PointerCache(self.inner.cut(length), memory, self.keys[:, :length])
+
+    def sharing(self, words: Array | None) -> PointerCache:
+        """The cache with the word vectors, which all texts share, or (None) without them."""
+        return dataclasses.replace(self, memory=self.memory._replace(words=words))
+
+    def axes(self) -> PointerCache:
+        """The axis of every array that counts rows or texts; without word vectors."""
+        memory = Memory(0, 0, None)  # type: ignore[arg-type]
+        return PointerCache(self.inner.axes(), memory, 0)  # type: ignore[arg-type]
 
 
 class _Reading(nn.Module):
@@ -283,10 +302,16 @@ class PointerGenerator(nn.Module):
         ids = jnp.zeros((1, 2), jnp.int32)
         return ids, jnp.ones((1,), jnp.int32), ids
 
-    def encode(self, ids: Array, lengths: Array, keys: Array | None = None) -> Memory:
+    def in_common(self) -> Array:
+        """The word vectors, which `encode` makes if it is not given them."""
+        return _unit(self.encoder.word_table()).astype(self.runtime.compute_dtype)
+
+    def encode(
+        self, ids: Array, lengths: Array, keys: Array | None = None, shared: Array | None = None
+    ) -> Memory:
         """What the decoder reads."""
         hidden = self.encoder(ids, lengths, keys=keys).last
-        words = _unit(self.encoder.word_table()).astype(self.runtime.compute_dtype)
+        words = self.in_common() if shared is None else shared
         return Memory(self.memory(hidden, words[ids]), ids, words)
 
     def decode(

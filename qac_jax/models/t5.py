@@ -229,7 +229,12 @@ class T5(nn.Module):
         ids = jnp.zeros((1, 2), jnp.int32)
         return ids, jnp.ones((1,), jnp.int32), ids
 
-    def encode(self, ids: Array, lengths: Array, keys: Array | None = None) -> Array:
+    def in_common(self) -> None:
+        """What texts have in common besides parameters: nothing (see `PointerGenerator`)."""
+
+    def encode(
+        self, ids: Array, lengths: Array, keys: Array | None = None, shared: None = None
+    ) -> Array:
         """The encoder's output [B, S, d_model]."""
         return self.encode_states(ids, lengths, keys)[0]
 

@@ -306,10 +306,7 @@ class DecoderBlock(nn.Module):
         runtime = dataclasses.replace(self.runtime, attention="xla")
         h = self.attention_norm(x)
         new = self.attention.keys_values(h)
-        past = (
-            lax.dynamic_update_slice_in_dim(past[0], new[0].astype(past[0].dtype), position, 2),
-            lax.dynamic_update_slice_in_dim(past[1], new[1].astype(past[1].dtype), position, 2),
-        )
+        past = (_written(past[0], new[0], position), _written(past[1], new[1], position))
         queries = self.attention.queries(h)
         mixed = attend(queries, *past, None, runtime, visible=visible, bias=bias)
         x = x + self.attention.merge(mixed)
@@ -320,3 +317,11 @@ class DecoderBlock(nn.Module):
         mixed = attend(queries, keys.swapaxes(2, 3), values, memory_lengths, runtime)
         x = x + self.cross_attention.merge(mixed).reshape(x.shape)
         return x + self.mlp(self.mlp_norm(x), None, 0), past
+
+
+def _written(past: Array, new: Array, position: Array) -> Array:
+    """past [R, heads, M, d_kv] with the new [R, heads, 1, d_kv] at a position, or one a row."""
+    new = new.astype(past.dtype)
+    if not position.ndim:
+        return lax.dynamic_update_slice_in_dim(past, new, position, 2)
+    return past.at[jnp.arange(past.shape[0]), :, position].set(new[:, :, 0])

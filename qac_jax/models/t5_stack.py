@@ -42,7 +42,7 @@ class Cache:
     past: Any
     cross: Any
     memory_lengths: Array
-    position: Array  # how many positions are written: a scalar, all rows are equally far
+    position: Array  # how many positions are written: of all rows, or of each [R]
     stacked: bool = dataclasses.field(metadata={"static": True})
 
     @property
@@ -55,6 +55,26 @@ class Cache:
         axis = 1 if self.stacked else 0
         past = jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past)
         return dataclasses.replace(self, past=past)
+
+    def at(self, position: Array) -> Cache:
+        """The same at another position, or at one of each row."""
+        return dataclasses.replace(self, position=position)
+
+    def cut(self, length: int) -> Cache:
+        """The cache of texts that are padded to this length."""
+        pairs = [self.cross] if self.stacked else self.cross
+        shorter = [(keys[..., :length], values[..., :length, :]) for keys, values in pairs]
+        return dataclasses.replace(self, cross=shorter[0] if self.stacked else tuple(shorter))
+
+    def sharing(self, shared: None) -> Cache:
+        """The cache itself: a T5's texts share nothing (see `PointerCache`)."""
+        return self
+
+    def axes(self) -> Cache:
+        """The axis of every array that counts rows or texts."""
+        past, cross = jax.tree.map(lambda _: int(self.stacked), (self.past, self.cross))
+        axes: Any = {"past": past, "cross": cross, "memory_lengths": 0, "position": 0}
+        return dataclasses.replace(self, **axes)
 
 
 class Stack(nn.Module):
@@ -131,8 +151,10 @@ class Stack(nn.Module):
         """The decoder's output of one position x [R, 1, d_model], and the cache with it."""
         position = cache.position
         slots = jnp.arange(cache.max_length)
-        bias = self.bias(position[None], slots)
-        visible = (slots <= position)[None]
+        bias = self.bias(jnp.atleast_1d(position), slots)
+        visible = (slots <= position[..., None])[..., None, :]
+        if position.ndim:  # each row has its own
+            bias, visible = bias[0].swapaxes(0, 1)[:, :, None], visible[:, None]
         block = DecoderBlock(self.config, self.runtime, parent=None)
         weights = self.layer_parameters()
 

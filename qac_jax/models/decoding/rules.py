@@ -31,8 +31,11 @@ class Rules(NamedTuple):
     pieces: int = 0
 
     def allowed(self, scores: Array, generated: Array, position: Array) -> Array:
-        """Scores [R, vocabulary]: -inf where a token must not follow generated[:, :position]."""
-        settings = self.settings
+        """Scores [R, vocabulary]: -inf where a token must not follow generated[:, :position].
+
+        position: a number for all rows, or one a row [R].
+        """
+        settings, position = self.settings, jnp.reshape(position, (-1, 1))
         places = lax.broadcasted_iota(jnp.int32, (1, scores.shape[-1]), 1)
         if 0 < self.pieces < scores.shape[-1]:
             scores = jnp.where(places < self.pieces, scores, -jnp.inf)
@@ -55,7 +58,8 @@ class Rules(NamedTuple):
         if windows < 1:
             return scores
         starts = jnp.arange(windows)
-        last = lax.dynamic_slice_in_dim(text, length - (size - 1), size - 1, axis=1)
+        places = jnp.maximum(length - (size - 1), 0) + jnp.arange(size - 1)
+        last = jnp.take_along_axis(text, jnp.broadcast_to(places, (rows, size - 1)), axis=1)
         same = starts[None] + size <= length
         for place in range(size - 1):
             same = same & (text[:, place : place + windows] == last[:, place, None])

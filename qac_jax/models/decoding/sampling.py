@@ -32,8 +32,8 @@ def row_keys(words: Array, copies: int) -> Array:
 
 
 def draw(logits: Array, keys: Array, step: Array, sampling: Sampling) -> Array:
-    """One token a row [R] of logits [R, vocabulary]."""
-    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+    """One token a row [R] of logits [R, vocabulary]; step: of all rows, or one a row [R]."""
+    keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(step, keys.shape))
     scaled = logits.astype(jnp.float32) / sampling.temperature
     size = scaled.shape[-1]
     if not sampling.top_k and sampling.top_p == 1.0:
