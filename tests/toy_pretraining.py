@@ -12,6 +12,7 @@ from qac_jax.models.layers import Runtime
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
 from qac_jax.objectives.cotmae import CotMae
+from qac_jax.objectives.dupmae import DupMae
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.retromae import RetroMae
 
@@ -42,6 +43,7 @@ def objectives(dtype: str = "float32", config: BackboneConfig = BERT) -> dict[st
         "retromae": RetroMae(model, vocabulary=VOCABULARY),
         "retromae_pairs": RetroMae(model, vocabulary=VOCABULARY, visible_sets=3, embeddings="sum"),
         "retromae_basic": RetroMae(model, vocabulary=VOCABULARY, enhanced=False),
+        "dupmae": DupMae(model, vocabulary=VOCABULARY),
     }
 
 
@@ -64,6 +66,6 @@ def make_batch(seed: int = 0, size: int = SIZE) -> dict[str, np.ndarray]:
 
 def batch_for(name: str) -> dict[str, np.ndarray]:
     """What the loader would give: its features alone."""
-    single = name in ("condenser", "retromae", "retromae_basic")
+    single = name in ("condenser", "retromae", "retromae_basic", "dupmae")
     mine = ("tokens",) if single else ("passage", "context")
     return {n: x for n, x in make_batch().items() if n.removesuffix("_length") in mine}

@@ -60,6 +60,11 @@ class Packed:
         places = self.back.reshape(rows, -1, self.length)[:, :, :count].reshape(rows, -1)
         return _shard(_taken(x, places).reshape(-1, count, x.shape[2]), None)
 
+    def of_tokens(self, values: Array) -> Array:
+        """A value of each token [B, L], without a gradient: [R, T]; of the filling 0."""
+        rows = values.reshape(self.back.shape)
+        return jnp.take_along_axis(rows, self.there, axis=1, mode="fill", fill_value=0)
+
     def of_texts(self, values: Array) -> Array:
         """A value of each text [B] at its tokens: [R, T]."""
         rows = values.reshape(self.back.shape[0], -1)

@@ -59,11 +59,6 @@ class PseudoQueries(DualEncoderObjective):
     def verb(self, kind: str) -> str:
         return "finetune" if kind == "triples" else "pretrain"
 
-    @property
-    def packs(self) -> bool:
-        """Which spans are read is only known when the documents are encoded."""
-        return False
-
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """Either kind of examples under the same feature names, with dropout keys."""
         features = dict(batch)
@@ -78,9 +73,12 @@ class PseudoQueries(DualEncoderObjective):
     def queries(self, params: Any, part: Batch, documents: jax.Array) -> jax.Array:
         """Vectors of the queries [B, D]; extracted ones are chosen by `documents` [B, D]."""
         ids, lengths, keys = part["query"], part["query_length"], part.get("keys")
+        reader = self
         if "spans" in part:
             ids, lengths = self._extracted(params, part, documents)
-        vectors = self._apply(params, ids, lengths, fold(keys, 0), "query")
+            # Which spans are read is not known when the room of packed texts is chosen.
+            reader = self.with_packed(())
+        vectors = reader._apply(params, ids, lengths, fold(keys, 0), "query")
         return l2_normalize(vectors) if self.normalize_query else vectors
 
     def passages(self, params: Any, part: Batch) -> jax.Array:
@@ -135,13 +133,15 @@ class PseudoQueries(DualEncoderObjective):
         """Model FLOPs of a step; texts without a gradient have no backward pass."""
         config = self.model.config
         size, length, texts, longest = _shapes(spec)
-        learned = config.backbone.flops(flops.Load.padded(size, length))
-        read = config.backbone.flops(flops.Load.padded(texts, longest))
+        packed = self.runtime.packed
+        load = flops.Load.padded(size, length, () if "spans" in spec else packed)
+        learned = config.backbone.flops(load)
+        read = config.backbone.flops(flops.Load.padded(texts, longest, packed))
         total = (learned + flops.similarities(config.width, size, candidates)).training()
         total += read.training() if passages_train else read.forward
         if "spans" in spec:
             _, count, span = spec["spans"].shape
-            total += config.backbone.flops(flops.Load.padded(size * count, span)).forward
+            total += config.backbone.flops(flops.Load.padded(size * count, span, packed)).forward
         return total
 
     def _activation_bytes(self, spec: Spec, passages_train: bool) -> float:

@@ -34,8 +34,9 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops
+from qac_jax.models import flops, packing, pooling
 from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.encoders import pooled
 from qac_jax.models.layers import Dense, LayerNorm, Runtime, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masked_text import MaskedText, masked, part, predicted, shared
@@ -72,18 +73,22 @@ class Decoder(nn.Module):
         self,
         queries: jax.Array,
         context: jax.Array,
-        lengths: jax.Array | None = None,
+        lengths: Any = None,
         visible: jax.Array | None = None,
-        keys: jax.Array | None = None,
+        keys: Any = None,
     ) -> jax.Array:
-        """queries and context [B, L, D], visible [B, L, L] (None: all) -> hidden [B, L, D]."""
+        """queries and context [B, L, D], visible [B, L, L] (None: all) -> hidden [B, L, D].
+
+        Where `lengths` is a Packed and `keys` are TokenKeys, all three are packed tokens.
+        """
         config, width, dtype = self.config, self.config.hidden_size, self.runtime.compute_dtype
         init = nn.initializers.normal(config.initializer_range)
         queries, context = queries.astype(dtype), context.astype(dtype)
 
         def project(source: jax.Array, name: str, scale: float = 1.0) -> jax.Array:
-            projected = Dense(width, ("embed", "heads"), dtype, init, name=name)(source, scale)
-            return split_heads(shard(projected, "batch", "length", "heads"), config.num_heads)
+            x = Dense(width, ("embed", "heads"), dtype, init, name=name)(source, scale)
+            x = packing.unpack(shard(x, "batch", "length", "heads"), lengths, "heads")
+            return split_heads(x, config.num_heads)
 
         mixed = attend(
             project(queries, "query", (width // config.num_heads) ** -0.5),
@@ -96,7 +101,8 @@ class Decoder(nn.Module):
             site=site(0, 0),
             rate=config.attention_dropout,
         )
-        mixed = Dense(width, ("heads", "embed"), dtype, init, name="output")(merge_heads(mixed))
+        merged = packing.pack(merge_heads(mixed), lengths, "heads")
+        mixed = Dense(width, ("heads", "embed"), dtype, init, name="output")(merged)
         mixed = dropout(mixed, keys, site(0, 1), config.hidden_dropout, self.runtime.dropout)
         x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(queries + mixed)
         mlp = Mlp(config, self.runtime, config.intermediate_size, name="mlp")(x, keys, 0)
@@ -113,7 +119,7 @@ class RetroMae(Mlm):
     which each row takes one at random (256 in the released code, 128 in FlagEmbedding's; 0: a
     separate set for every row). embeddings: e + p of the text as the encoder's embedding layer
     computes it, with token type, normalisation and dropout ("layer", as released), or as the sum
-    alone ("sum").
+    alone ("sum"). pooling: how the vector is made, of models/pooling.py; the paper's is [CLS].
     """
 
     masking: Masking = Masking(0.30)
@@ -121,8 +127,10 @@ class RetroMae(Mlm):
     enhanced: bool = True
     visible_sets: int = 0
     embeddings: str = "layer"
+    pooling: str = "cls"
 
     def __post_init__(self) -> None:
+        pooling.check(self.pooling)
         if self.visible_sets < 0:
             raise UserError(
                 f"visible_sets={self.visible_sets} is not a number of sets; expected 0 (one for "
@@ -147,7 +155,7 @@ class RetroMae(Mlm):
         }
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        source, target = _texts(batch)
+        source, target = text_names(batch)
         vocabulary, count = self.known_vocabulary, len(batch[source])
         encoded, decoded, dropped = (example_keys(k, count) for k in jax.random.split(key, 3))
 
@@ -170,14 +178,23 @@ class RetroMae(Mlm):
         encoder = part(variables, (DECODER,), without=True)
         out = module.apply(encoder, text.ids, text.lengths, keys=keys)
         of_encoder = predicted(module, encoder, out.last, text)
-        of_decoder = self.reconstructed(variables, out.cls, batch["decoded"], keys)
+        vector = pooled(out, text.lengths, self.pooling).astype(out.last.dtype)
+        of_decoder = self.reconstructed(variables, vector, batch["decoded"], keys)
+        more, further = self.further(encoder, out.last, batch)
         aux = {
             "encoder_mlm_loss": jnp.sum(of_encoder.loss),
             "masked_accuracy": jnp.sum(of_encoder.accuracy),
             "decoder_loss": jnp.sum(of_decoder.loss),
             "decoder_accuracy": jnp.sum(of_decoder.accuracy),
+            **further,
         }
-        return aux["encoder_mlm_loss"] + aux["decoder_loss"], aux
+        return aux["encoder_mlm_loss"] + aux["decoder_loss"] + more, aux
+
+    def further(
+        self, encoder: Variables, hidden: jax.Array, batch: Batch
+    ) -> tuple[jax.Array | float, Aux]:
+        """What is added to the loss given the encoder's hidden states, and scalars to log."""
+        return 0.0, {}
 
     def reconstructed(
         self,
@@ -186,20 +203,45 @@ class RetroMae(Mlm):
         text: MaskedText | WholeText,
         keys: jax.Array | None,
     ) -> TokenLoss:
-        """The decoder's loss given vectors [B, D]: sums over the tokens of each example, [B]."""
+        """The decoder's loss given vectors [B, D]: sums over the tokens of each example, [B], or
+        of each row of packed tokens."""
         module, encoder = self.module, part(variables, (DECODER,), without=True)
-        own, lengths = part(variables, DECODER), text.lengths
-        embedded = self._embedded(encoder, text.ids, fold(keys, _READ_SITE))
+        ids, lengths = text.ids, text.lengths
+        embedded = self._embedded(encoder, ids, fold(keys, _READ_SITE))
         context = jnp.concatenate([vector[:, None], embedded[:, 1:].astype(vector.dtype)], axis=1)
-        keys = fold(keys, _DECODER_SITE)
+        plan = packing.choose(self.runtime.packed, lengths, ids.shape[1])
         if isinstance(text, MaskedText):
-            hidden = self.decoder.apply(own, context, context, lengths, None, keys)
+            hidden = self._decoded(variables, context, context, lengths, None, keys, plan)
+            hidden = hidden if plan is None else plan[0].unpack(hidden)
             return predicted(module, encoder, hidden, text)
-        queries = vector[:, None] + self._positions(encoder, text.ids.shape[1])
-        visible = self.visible(text.ids, lengths, text.keys)
-        hidden = self.decoder.apply(own, queries, context, lengths, visible, keys)
+        queries = vector[:, None] + self._positions(encoder, ids.shape[1])
+        visible = self.visible(ids, lengths, text.keys)
+        hidden = self._decoded(variables, queries, context, lengths, visible, keys, plan)
+        weights = text.weights
+        if plan is not None:
+            ids, weights = plan[0].of_tokens(ids), plan[0].of_tokens(weights)
         logits = module.apply(encoder, hidden, padded=True, method="mlm_logits")
-        return jax.vmap(token_loss)(logits, text.ids, text.weights)
+        return jax.vmap(token_loss)(logits, ids, weights)
+
+    def _decoded(
+        self,
+        variables: Variables,
+        queries: jax.Array,
+        context: jax.Array,
+        lengths: jax.Array,
+        visible: jax.Array | None,
+        keys: jax.Array | None,
+        plan: tuple[packing.Packed, jax.Array] | None,
+    ) -> jax.Array:
+        """The decoder's hidden states, of packed tokens where there is a plan for them."""
+        own, keys = part(variables, DECODER), fold(keys, _DECODER_SITE)
+        if plan is None:
+            return jnp.asarray(self.decoder.apply(own, queries, context, lengths, visible, keys))
+        packed, fit = plan
+        tokens = None if keys is None else packing.TokenKeys(keys, packed)
+        queries, context = packed.pack(queries), packed.pack(context)
+        hidden = jnp.asarray(self.decoder.apply(own, queries, context, packed, visible, tokens))
+        return hidden + jnp.where(fit, 0.0, jnp.nan).astype(hidden.dtype)
 
     def visible(self, ids: jax.Array, lengths: jax.Array, keys: jax.Array) -> jax.Array:
         """M of (6): which positions each row of each text sees, bool [B, L, L].
@@ -238,7 +280,7 @@ class RetroMae(Mlm):
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""
-        source, target = _texts(spec)
+        source, target = text_names(spec)
         config, (texts, length) = self.module.config, spec[source].shape
         predictions = texts * self.masking.max_predictions(length)
         total = config.flops(
@@ -249,11 +291,14 @@ class RetroMae(Mlm):
         total += flops.layers(
             flops.Load.padded(texts, length, self.runtime.packed), 1, width, width, mlp
         )
-        return (total + config.mlm_flops(texts * self._predictions(length))).training()
+        predictions = texts * self._predictions(length)
+        if self.enhanced:  # of all tokens
+            predictions = round(predictions * dict(self.runtime.packed).get(length, 1.0))
+        return (total + config.mlm_flops(predictions)).training()
 
     def activation_bytes(self, spec: Spec) -> float:
         """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
-        source, target = _texts(spec)
+        source, target = text_names(spec)
         kept = partial(self.model.config.activation_bytes, self.runtime)
         texts, length = spec[source].shape
         total = kept(texts, length, predictions=texts * self.masking.max_predictions(length))
@@ -265,6 +310,6 @@ class RetroMae(Mlm):
         return length if self.enhanced else self.decoder_masking.max_predictions(length)
 
 
-def _texts(features: Any) -> tuple[str, str]:
+def text_names(features: Any) -> tuple[str, str]:
     """(the text that is encoded, the text that is reconstructed from its vector)."""
     return ("passage", "context") if "passage" in features else ("tokens", "tokens")

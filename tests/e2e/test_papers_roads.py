@@ -54,6 +54,20 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
         ),
         ["metrics", "dl20"],
     ),
+    "frontier": (
+        [],
+        (
+            *QAC,
+            *MARCO,
+            *(
+                f"{scope}/train.Schedule.{part}"
+                for scope in ("contrastive", "teacher", "distilled")
+                for part in SCHEDULE
+            ),
+            *("TEACHER_PASSAGES=2", "DISTILLED_PASSAGES=2", "CANDIDATES=8"),
+        ),
+        ["metrics", "dl19", "dl20"],
+    ),
     "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
     "pair_nq": ([], (*PAIR, *NQ, *GROUPS), ["metrics", "figure_4"]),
     "pair_msmarco": ([], PAIR, ["metrics"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -20,12 +21,15 @@ from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.packing import plan
 from qac_jax.models.t5 import T5, T5Config
-from qac_jax.objectives.augtriever import InBatch
+from qac_jax.objectives.augtriever import InBatch, MoCo
 from qac_jax.objectives.cross_encoder import Localized
 from qac_jax.objectives.finetune import Finetune
+from qac_jax.objectives.listwise import Listwise
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.pair import Pair
 from qac_jax.objectives.seq2seq import Seq2Seq
+from qac_jax.objectives.span_corruption import SpanCorruption
 from qac_jax.training import mesh as meshes
 from qac_jax.training import packing, report
 from qac_jax.training.step import Engine, chunk_of
@@ -39,6 +43,16 @@ TINY_T5 = T5Config(
 )
 
 
+TOWERS: dict[str, Any] = {
+    "finetune": Finetune,
+    "listwise": Listwise,
+    "pair": functools.partial(Pair, alpha=0.5),
+    "in_batch": InBatch,
+    "spans": InBatch,
+    "moco": functools.partial(MoCo, queue_size=2 * toy.SIZE, temperature=10.0),
+}
+
+
 def objective(name: str, dtype: str, **runtime: Any) -> Any:
     if name in toy.NAMES:
         return toy.objectives(dtype, BERT)[name]
@@ -47,8 +61,9 @@ def objective(name: str, dtype: str, **runtime: Any) -> Any:
         return Mlm(BERT.build(options), Masking(0.3), toy.VOCABULARY)
     if name == "seq2seq":
         return Seq2Seq(T5(TINY_T5, options))
-    if name == "finetune":
-        return Finetune(DualEncoder(DualEncoderConfig(BERT, pooling="mean"), options))
+    if name in TOWERS:
+        make = TOWERS[name]
+        return make(DualEncoder(DualEncoderConfig(BERT, pooling="mean"), options))
     return Localized(CrossEncoder(BERT, options))
 
 
@@ -57,6 +72,11 @@ def batch_for(name: str) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     texts: dict[str, dict[str, tuple[int, ...]]] = {
         "finetune": {"query": (6,), "passages": (3, 12)},
+        "pair": {"query": (6,), "passages": (3, 12)},
+        "listwise": {"query": (2, 6), "passages": (3, 12)},
+        "in_batch": {"passage": (12,), "context": (6,)},
+        "moco": {"passage": (12,), "context": (6,)},
+        "spans": {"passage": (12,), "context": (6,), "spans": (3, 8)},
         "localized": {"pairs": (3, 12)},
         "seq2seq": {"inputs": (12,), "targets": (6,)},
         "cocondenser": {"passage": (12,), "context": (6,)},
@@ -72,6 +92,10 @@ def batch_for(name: str) -> dict[str, np.ndarray]:
         batch[f"{feature}_length"] = sizes
     if name == "localized":
         batch["pairs_types"] = (np.arange(12) > 2).astype(np.int32) * np.ones_like(batch["pairs"])
+    if name == "listwise":
+        batch["scores"] = rng.random((toy.SIZE, 2, 3), dtype=np.float32)
+    if name == "spans":  # every other query is the best of its text's spans
+        batch["extract"] = np.arange(toy.SIZE, dtype=np.int32) % 2
     return batch
 
 
@@ -155,16 +179,18 @@ def test_moving_tokens_needs_no_communication() -> None:
 
 
 def test_an_objective_that_chooses_its_texts_is_refused() -> None:
-    model = DualEncoder(DualEncoderConfig(toy.BERT))
-    with pytest.raises(UserError, match="--pack cannot be used with the objective InBatch"):
-        packing.check(InBatch(model))
+    with pytest.raises(UserError, match="--pack cannot be used with the objective SpanCorruption"):
+        packing.check(SpanCorruption(T5(TINY_T5)))
 
 
 NAMES = [
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm", "finetune")),
     *(
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("condenser", "cocondenser", "cotmae", "retromae", "localized", "seq2seq")
+        for name in (
+            *("condenser", "cocondenser", "cotmae", "retromae", "retromae_basic", "dupmae"),
+            *("localized", "seq2seq", "listwise", "pair", "in_batch", "moco", "spans"),
+        )
     ),
 ]
 
@@ -178,7 +204,8 @@ def test_packed_is_padded(name: str) -> None:
         assert all(share < 0.8 for _, share in room)
         packed = padded.with_packed(room)
         variables = jax.tree.map(
-            lambda x: x.astype(jnp.float64), nn.unbox(jax.jit(padded.init)(jax.random.key(0)))
+            lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x,
+            nn.unbox(jax.jit(padded.init)(jax.random.key(0))),
         )
         key = jax.random.key(1)
 
@@ -186,8 +213,9 @@ def test_packed_is_padded(name: str) -> None:
         def run(variables: Any) -> Any:
             def of(objective: Any) -> Any:
                 ready = objective.prepare(batch, key)
-                loss = lambda v: objective.loss(v, ready, key, True)  # noqa: E731
-                return jax.value_and_grad(loss, has_aux=True)(variables)
+                state = {name: x for name, x in variables.items() if name != "params"}
+                loss = lambda p: objective.loss({**state, "params": p}, ready, key, True)  # noqa: E731
+                return jax.value_and_grad(loss, has_aux=True)(variables["params"])
 
             return of(padded), of(packed)
 

@@ -19,6 +19,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
+from qac_jax.objectives.dupmae import DupMae
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.retromae import RetroMae
 from qac_jax.training.optimizers import Optimizer
@@ -232,9 +233,50 @@ def test_every_row_sees_its_own_sample_and_never_itself(rate: float, sets: int) 
     np.testing.assert_array_equal(again, found[2:4])
 
 
+def bag_loss(p: Tree, batch: Tree) -> float:
+    """DupMAE's: -log softmax of the largest scores of all tokens but [CLS], a mean over the words
+    of a text, then over texts."""
+    source, bag, found = batch["encoded"], batch["bag"], []
+    head = p["mlm_head"]
+    for row in range(SIZE):
+        hidden = encoded(p, source.ids[row, : source.lengths[row]])
+        x = norm(head["norm"], gelu(linear(head["dense"], hidden[1:])))
+        scores = (x @ p["embeddings"]["word"]["embedding"].T + head["bias"]).max(0)
+        log_z = np.log(np.exp(scores - scores.max()).sum()) + scores.max()
+        words = set(bag.ids[row].tolist()) - {0, VOCABULARY.cls, VOCABULARY.sep}
+        found.append(np.mean([log_z - scores[word] for word in words]))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("bag", ["text", pytest.param("context", marks=pytest.mark.slow)])
+def test_the_bag_of_words_is_the_equation(bag: str) -> None:
+    with jax.enable_x64(True):
+        objective = DupMae(OBJECTIVE.model, vocabulary=VOCABULARY, bag=bag, bag_coefficient=0.5)
+        shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
+        rng = np.random.default_rng(7)
+        params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape), shapes)
+        given = features(pairs=True)
+        for name in ("passage", "context"):  # a word that comes twice, and one that is not masked
+            given[name][:, 2] = given[name][:, 1]
+        batch = jax.jit(objective.prepare)(given, jax.random.key(1))
+
+        @jax.jit
+        def run(params: Tree) -> Any:
+            return objective.loss({"params": params}, batch, jax.random.key(2), False)
+
+        loss, aux = run(params)
+        batch = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+                             else np.asarray(x), batch)  # fmt: skip
+        mlm, decoded = losses(objective, params, batch)
+        expected = bag_loss(params, batch)
+        np.testing.assert_allclose(aux["bag_loss"], expected, rtol=1e-10)
+        np.testing.assert_allclose(loss, mlm + decoded + 0.5 * expected, rtol=1e-10)
+
+
 @pytest.mark.slow
-def test_steps_lower_both_losses() -> None:
-    objective = RetroMae(Bert(BERT, Runtime(dropout="hash")), vocabulary=VOCABULARY)
+@pytest.mark.parametrize("make", [RetroMae, DupMae])
+def test_steps_lower_all_losses(make: Any) -> None:
+    objective = make(Bert(BERT, Runtime(dropout="hash")), vocabulary=VOCABULARY)
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))["params"]
     tx = Optimizer(learning_rate=3e-3, schedule_name="constant").build(80, params)
     batch = features(False)
@@ -254,7 +296,7 @@ def test_steps_lower_both_losses() -> None:
     state, seen = tx.init(params), []
     for number in range(80):
         params, state, aux = step(params, state, number)
-        seen.append([float(aux["encoder_mlm_loss"]), float(aux["decoder_loss"])])
+        seen.append([float(value) for name, value in aux.items() if name.endswith("_loss")])
     first, last = np.mean(seen[:8], 0), np.mean(seen[-8:], 0)
     assert (last < 0.8 * first).all(), (first, last)
 
@@ -264,8 +306,10 @@ def test_steps_lower_both_losses() -> None:
     [
         ({"visible_sets": -1}, "visible_sets=-1 is not a number of sets"),
         ({"embeddings": "layers"}, "embeddings='layers' is not known; did you mean 'layer'"),
+        ({"bag": "texts"}, "bag='texts' is not known; did you mean 'text'"),
+        ({"bag_coefficient": -1.0}, "bag_coefficient=-1.0 would reward wrong words"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        dataclasses.replace(OBJECTIVE, **change)
+        DupMae(OBJECTIVE.model, **change)

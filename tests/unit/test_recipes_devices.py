@@ -10,7 +10,7 @@ from qac_jax.training import mesh as meshes
 
 
 # BEIR's batch of 75 is filled up.
-ALL_DEVICES = ("msmarco", "pair_", "augtriever", "dpr")
+ALL_DEVICES = ("msmarco", "pair_", "augtriever", "dpr", "frontier")
 
 
 @pytest.mark.parametrize("name", toy_recipes.RECIPES)
