@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -79,7 +78,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--after", type=Path, nargs="+", default=[], help="folders of slices to go on from"
     )
-    parser.add_argument("--work", type=Path, help="folder to work in (default: OUT/work)")
+    parser.add_argument(
+        "--work", type=Path, help="folder to work in, which is kept (default: a temporary one)"
+    )
     parser.add_argument("--share", default="0/1", help="I/N: the cells of one of N machines")
     parser.add_argument(
         "--saving", type=float, default=running.SAVING, help="seconds at the end for saving"
@@ -94,8 +95,6 @@ def run(arguments: list[str]) -> int:
         share=options.share,
         saving=options.saving,
     )
-    if options.work is None:
-        shutil.rmtree(options.out / "work", ignore_errors=True)
     print(json.dumps(facts))
     return 0
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from qac_jax import progress
 from qac_jax.errors import Interrupted, UserError
 from qac_jax.evidence import layout, settings, slices
 from qac_jax.evidence.layout import SCHEME, Bundle, PackedCell, finished
-from qac_jax.evidence.slices import LEDGER, Progress
+from qac_jax.evidence.slices import LEDGER
 
 
 # Seconds for saving at the end, and what a training needs at least to load, compile and take steps.
@@ -48,32 +50,51 @@ def run(
     share: str = "0/1",
     saving: float = SAVING,
 ) -> dict[str, Any]:
-    """Runs a slice and saves it in `out`; goes on from the slices in `out` or in `after`."""
+    """Runs a slice and saves it in `out`; goes on from the slices in `out` or in `after`.
+
+    `work_folder` is kept, so that a later slice on this machine need not unpack.
+    """
     began = time.monotonic()
+    bundle = layout.described(archive)
+    chosen(bundle, share)  # refused before anything is unpacked
+    known = {folder: slices.read(folder, bundle) for folder in (*after, out)}
+    before = [record for record in known.values() if record is not None]
+    # Twice what saving took: more may have to be carried now.
+    saving = max(saving, *(2 * record.get("seconds_of_saving", 0.0) for record in before), 0.0)
     if not minutes * 60 > saving + 5:
         raise UserError(
             f"minutes={minutes:g} leaves no time beside the {saving:g} seconds for saving; give "
-            f"more minutes, or a smaller --saving"
+            "more minutes, or a smaller --saving"
         )
-    chosen(layout.described(archive), share)  # refused before anything is unpacked
-    root = work_folder or out / "work"
-    bundle = layout.unpack(archive, root)
-    for folder in [folder for folder in (*after, out) if slices.read(folder, bundle)]:
-        slices.unpack(folder, bundle, root)
-    state = Progress(bundle, root)
-    before = len(state.done())
-    stop = began + minutes * 60 - saving
+    root = work_folder or Path(tempfile.mkdtemp(prefix="evidence-"))
+    try:
+        layout.unpack(archive, root)
+        for folder, record in known.items():
+            if record is not None:
+                slices.unpack(folder, bundle, root)
+        return _slice(bundle, root, out, share, began + minutes * 60 - saving, saving)
+    finally:
+        if work_folder is None:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _slice(
+    bundle: Bundle, root: Path, out: Path, share: str, stop: float, saving: float
+) -> dict[str, Any]:
+    """Works until `stop`, and saves."""
+    progress_of = slices.Progress(bundle, root)
+    before = len(progress_of.done())
     command = [sys.executable, "-m", "qac_jax.evidence", "work", str(root), "--share", share]
     # The two processes have no common clock but the wall's.
     command += ["--until", str(time.time() + stop - time.monotonic())]
     code = supervised(command, root / layout.CODE, stop + _STOPPING * saving)
-    done = len(state.done())
-    saved = time.monotonic()
-    facts = {"cells": len(bundle.cells), "done": done, "minutes": minutes}
-    size = slices.save(state, out, facts)
+    done = len(progress_of.done())
+    began = time.monotonic()
+    facts: dict[str, Any] = {"cells": len(bundle.cells), "done": done}
+    size = slices.save(progress_of, out, facts)
     progress.say(
         f"{done} of {len(bundle.cells)} cells are done, {done - before} of them in this slice; "
-        f"{size / 2**20:.1f} MiB saved in {time.monotonic() - saved:.1f} s in {out}"
+        f"{size / 2**20:.1f} MiB saved in {time.monotonic() - began:.1f} s in {out}"
     )
     if code not in _STOPPED:
         raise UserError(

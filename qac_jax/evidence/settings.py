@@ -60,9 +60,9 @@ def from_json(value: Any) -> Any:
     if _DICT in value:
         return {from_json(key): from_json(part) for key, part in value[_DICT]}
     module, _, name = value[_CLASS].partition(":")
-    if not module.startswith(_OURS):
-        raise UserError(f"the bundle names the class {value[_CLASS]}; expected one of qac_jax")
-    cls = getattr(importlib.import_module(module), name)
+    cls = getattr(importlib.import_module(module), name) if module.startswith(_OURS) else None
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise UserError(f"the bundle names {value[_CLASS]}; expected a class of settings of ours")
     return cls(**{name: from_json(part) for name, part in value["fields"].items()})
 
 

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class Progress:
 
 def save(state: Progress, out: Path, facts: dict[str, Any], largest: int = LARGEST) -> int:
     """Writes the archive in place of the one before; returns its size."""
+    began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     new = _Pieces(out, largest)
     with (
@@ -84,7 +86,8 @@ def save(state: Progress, out: Path, facts: dict[str, Any], largest: int = LARGE
     (out / SLICE).unlink(missing_ok=True)
     for name in new.pieces:
         (out / f"{name}.part").replace(out / name)
-    record = {**facts, "bundle": state.bundle.identity, "files": new.pieces}
+    seconds = {"seconds_of_saving": round(time.monotonic() - began, 3)}
+    record = {**facts, **seconds, "bundle": state.bundle.identity, "files": new.pieces}
     part = out / f"{SLICE}.part"
     part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     part.replace(out / SLICE)

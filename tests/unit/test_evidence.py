@@ -52,6 +52,12 @@ def test_stages_come_back_as_they_were(cells: list[Cell]) -> None:
             assert settings.from_json(json.loads(text)) == stage
 
 
+@pytest.mark.parametrize("name", ["os:system", "qac_jax.evidence.running:run"])
+def test_only_settings_of_ours_are_built(name: str) -> None:
+    with pytest.raises(UserError, match="expected a class of settings"):
+        settings.from_json({"@class": name, "fields": {}})
+
+
 def test_what_depends_on_a_training_of_its_own_travels(cells: list[Cell]) -> None:
     left = {place.rsplit("/", 1)[-1] for place in bundling.travelling(cells)}
     assert {"retriever_1", "encoder", "triples_2", "metrics", "run_0", "run_2"} <= left
