@@ -13,6 +13,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, option, part
+from qac_jax.text.languages import LANGUAGES
 
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Clean(Stage):
     near_duplicates: float = option(
         0.8, "Jaccard similarity from which a text repeats another (0: keep near-duplicates)"
     )
-    languages: str = option("", "languages to keep, such as en,de (empty: all)")
+    languages: str = option("", "languages to keep, such as en,de (empty: all)", shown=LANGUAGES)
     unknown: bool = option(
         False, "with --languages: keep texts whose language is not recognised, too"
     )
@@ -50,8 +51,6 @@ class Clean(Stage):
 
     def check(self) -> None:
         super().check()
-        from qac_jax.text.languages import LANGUAGES
-
         if not 0 <= self.near_duplicates <= 1:
             raise UserError(
                 f"near_duplicates={self.near_duplicates} is not a similarity; expected 0 to 1"
@@ -72,8 +71,7 @@ class Clean(Stage):
         return {"reads": count, "count": count, **costs.on_cores("clean", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        import numpy as np
-
+        from qac_jax.artifacts import arrays
         from qac_jax.formats.records import Records, write_offsets
         from qac_jax.text import cleaning
 
@@ -86,7 +84,7 @@ class Clean(Stage):
         jobs = []
         for i, (found, (start, stop)) in enumerate(zip(each, records.shards(), strict=True)):
             path = os.path.join(scratch, f"{i:05d}")
-            np.save(f"{path}.npy", found)
+            arrays.save(f"{path}.npy", found)
             name = _shard_name(i, count)
             target = os.path.abspath(out.part(name))
             work = cleaning.KeepJob(

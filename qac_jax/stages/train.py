@@ -104,11 +104,10 @@ class Train(Stage):
 
         distributed.start(self.place())
         compiled.keep_between_runs()
-        schedule = self.schedule
+        examples, schedule = inputs.artifact("examples"), self.schedule
         size, fills = schedule.batch_size, self.objective.fills and not self.devices.pack
         mesh = meshes.mesh_for(self.devices.mesh, size, schedule.microbatch, fills)
         precision = start.precision_here(self.precision)
-        examples = inputs.artifact("examples")
         tokenizer_folder = examples.path / parameters.TOKENIZER
         objective = self.objective.with_precision(precision)
         objective, initial = start.initial(objective, inputs.get("init"))

@@ -23,6 +23,7 @@ _RAISED = ("UserError", "DataError", "BadRecord", "ValueError", "say", "_complai
 _FOREIGN = {"--no-deps", "--gin", "--logdir"}
 
 STAGES = verbs.stages()
+EVIDENCE = "evidence"
 # Rooms below the stages: who can hear what they say. All others speak of flags of every verb.
 HEARD: dict[str, tuple[str, ...]] = {
     "data/kind.py": ("tokenize",),
@@ -43,6 +44,7 @@ HEARD: dict[str, tuple[str, ...]] = {
     "pipeline/engine.py": ("prepare", "extract", "tokenize"),
     "queries/collecting.py": ("collect",),
     "retrieval/index.py": ("search", "mine", "generate"),
+    "retrieval/memory.py": ("index",),
     "retrieval/reranking.py": ("search",),
     "retrieval/run_labels.py": ("label",),
     "retrieval/texts.py": ("bm25", "embed", "prepare"),
@@ -104,6 +106,9 @@ def _said(node: ast.AST) -> Iterator[str]:
 @functools.cache
 def flags_of(verb: str) -> frozenset[str]:
     """The flags of a verb."""
+    if verb == EVIDENCE:  # which is not one of `qac`
+        source = (ROOT / "evidence/__main__.py").read_text(encoding="utf-8")
+        return frozenset(re.findall(r'"(--\w+)"', source) + ["--data_dir"])
     parser = flags.parser(verb, "", "")
     flags.add_common(parser)
     if verb in STAGES:
@@ -126,6 +131,8 @@ def flags_of(verb: str) -> frozenset[str]:
 def heard_by(message: Message) -> tuple[str, ...]:
     """The verbs that may say this."""
     folder, _, file = message.file.partition("/")
+    if folder == EVIDENCE:
+        return (EVIDENCE,)
     if folder == "stages":
         module = f"qac_jax.stages.{file.removesuffix('.py')}"
         return tuple(verb.name for verb in STAGES.values() if verb.module == module)
