@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import scale_virtual
+
 from qac_jax import artifacts
 from qac_jax.retrieval import memory as memory_lib
 
@@ -219,5 +221,5 @@ def _cpu() -> float:
 
 if __name__ == "__main__":
     drills = {"kills": kills, "road": road, "memory": memory}
-    drills |= {"rates": rates, "index": index, "ask": ask}
+    drills |= {"rates": rates, "index": index, "ask": ask, "virtual": scale_virtual.virtual}
     drills[sys.argv[1]](*sys.argv[2:])

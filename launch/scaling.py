@@ -159,11 +159,14 @@ def costs(passages: float, cluster: Cluster) -> Iterator[str]:
             at_once = max(1, shards // _EVENTS)  # shards that count as one
             seconds = at_once * step.shard / in_host
             real = simulate(math.ceil(shards / at_once), seconds, cluster) / 3600
+        simulated = _hours(real)
+        if math.isinf(real):  # so long that no host is left that is not replaced
+            real, simulated = ideal, "all hosts lost"
         paid = real * cluster.devices(step.device) * cluster.dollars(step.device)
         written = step.bytes * passages
         hours, money, disk = hours + real, money + paid, disk + written
         shown = f"{shards:,}" if shards else "–"
-        cells = (step.name, _hours(ideal), _hours(real), shown, f"{paid:,.0f}", _bytes(written))
+        cells = (step.name, _hours(ideal), simulated, shown, f"{paid:,.0f}", _bytes(written))
         yield f"| {' | '.join(cells)} |"
     yield f"| **all** | | {_hours(hours)} | | {money:,.0f} | {_bytes(disk)} |"
 

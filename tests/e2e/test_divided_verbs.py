@@ -108,6 +108,22 @@ SLOW = [pytest.param(verb, marks=pytest.mark.slow) for verb in (taught, reranked
 
 @pytest.mark.parametrize("verb", [extract, searched, mine, label, *SLOW])
 def test_two_hosts_are_one(verb, road, tmp_path, monkeypatch) -> None:
+    _hosts_are_one(2, verb, road, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", [extract, searched, mine, label])
+def test_four_hosts_are_one(verb, road, tmp_path, monkeypatch) -> None:
+    _hosts_are_one(4, verb, road, tmp_path, monkeypatch)
+
+
+def _hosts_are_one(
+    hosts: int,
+    verb: Callable[[Road], Callable[..., Any]],
+    road: Road,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(search, "TOGETHER", 2)
     monkeypatch.setattr(reranking, "_PAIRS", 10)
     monkeypatch.setattr(label_stage, "_TOGETHER", 2)
@@ -116,7 +132,7 @@ def test_two_hosts_are_one(verb, road, tmp_path, monkeypatch) -> None:
     stage_of = verb(road)
     whole = execute(stage_of(), tmp_path / "whole")
     ends = toy_hosts.execute(
-        lambda number: stage_of(processes=2, process=number), tmp_path / "out", range(2)
+        lambda number: stage_of(processes=hosts, process=number), tmp_path / "out", range(hosts)
     )
     assert all(isinstance(end, Artifact) for end in ends), ends
     for end in ends:
