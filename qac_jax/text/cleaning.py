@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax.artifacts import arrays
 from qac_jax.formats.records import Record, Records, write_lines
 from qac_jax.text import languages, near_duplicates
 
@@ -186,5 +187,5 @@ def _sketches(files: Sequence[np.ndarray], starts: np.ndarray, units: np.ndarray
 def _save(path: str, array: np.ndarray) -> None:
     """Whole or not at all."""
     with open(f"{path}.writing", "wb") as file:
-        np.save(file, array)
+        arrays.write(file, array)
     os.replace(f"{path}.writing", path)
