@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import multiprocessing
 import os
 import re
@@ -176,17 +177,33 @@ def _plain_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """What threads of libraries raise reaches the main thread; a full disk is no bug to print."""
+    """What threads of libraries raise reaches the main thread; a full disk is no bug to print.
+
+    Orbax logs it too, and TensorStore's threads, which are not Python's, print that nobody listens
+    to their result any more.
+    """
 
     def hook(failed: threading.ExceptHookArgs) -> None:
         if failed.exc_value is None or not is_full_disk(failed.exc_value):
             before(failed)
 
+    def foreign(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if str(error) != "Event loop is closed":
+            printed(kind, error, trace)
+
+    def news(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return error is None or not is_full_disk(error)
+
+    log = logging.getLogger("absl")
+    log.addFilter(news)
     before, threading.excepthook = threading.excepthook, hook
+    printed, sys.excepthook = sys.excepthook, foreign
     try:
         yield
     finally:
-        threading.excepthook = before
+        sys.excepthook, threading.excepthook = printed, before
+        log.removeFilter(news)
 
 
 class _Plain:

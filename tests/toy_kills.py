@@ -93,11 +93,12 @@ def watched(folder: Path, at: int, delay: float = 0.0) -> _Watch:
             self.seen += 1
             if self.seen == self.at:
                 if delay:
-                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    signal.setitimer(signal.ITIMER_REAL, delay)  # from any thread
                 else:
                     os.kill(os.getpid(), signal.SIGKILL)
 
+    if delay:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     watch = Killing(folder.absolute(), at, "")
     _active.append(watch)
     if not _hooked:

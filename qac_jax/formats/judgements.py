@@ -18,6 +18,10 @@ from qac_jax.formats.identities import IdSet
 from qac_jax.formats.registry import JUDGEMENTS
 
 
+# trec_eval counts how often each grade occurs, from 0 to the highest.
+_HIGHEST = 1_000_000
+
+
 class Judgement(NamedTuple):
     query: str
     passage: str
@@ -143,6 +147,9 @@ def _expected(known: Mapping[int, Sequence[JudgementFormat]]) -> str:
 
 def grade(text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise BadRecord(f"the grade {text!r} is not a whole number") from None
+    if abs(value) > _HIGHEST:
+        raise BadRecord(f"the grade {text[:20]} is not within ±{_HIGHEST:,}")
+    return value

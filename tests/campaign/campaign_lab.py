@@ -171,7 +171,10 @@ class Lab:
         return result
 
     def output(self, name: str, suffix: str) -> str:
-        return (self.work / f".{name}.{suffix}").read_text(errors="replace")
+        """What a run has printed so far; nothing before it has begun."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.work / f".{name}.{suffix}").read_text(errors="replace")
+        return ""
 
     def run(
         self, arguments: Sequence[str], *, out: str = "", limit: float = 600.0, **how: Any

@@ -40,7 +40,8 @@ COMMANDS = {
     "run_bm25": "search --index ref/bm25 --queries mine/queries.jsonl",
     "fused": "fuse --searched ref/run --against ref/run_bm25",
     "metrics": "evaluate --searched ref/run --against ref/fused --qrels mine/qrels/test.tsv",
-    "exported": "export --model ref/retriever --license apache-2.0 --no-peers",
+    "exported": "export --model ref/retriever --license apache-2.0 --no-peers "
+    "--name toy",  # else a card names its folder
 }
 # They train or apply a network, so that a run takes seconds.
 SLOW = ("base", "packed", "retriever", "vectors", "more_vectors", "run", "exported")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import logging
 import os
 import resource
 import signal
+import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -190,6 +192,30 @@ def test_a_full_disk_is_one_sentence(error, wrapped, capsys):
     assert endings.run(work) == 2
     said = capsys.readouterr().err
     assert said.startswith("qac: the disk is full while writing ") and said.count("\n") == 1
+
+
+def test_what_threads_of_libraries_print_of_a_full_disk(capsys):
+    """Orbax logs what it raises later, and TensorStore's threads print past Python's."""
+    said = io.StringIO()
+    handler, log = logging.StreamHandler(said), logging.getLogger("absl")
+    log.addHandler(handler)
+
+    def work() -> int:
+        for error in (FULL[0], ValueError("another")):
+            try:
+                raise error
+            except Exception:
+                log.exception("a thread raised an exception")
+        for error in (RuntimeError("Event loop is closed"), RuntimeError("a bug")):
+            sys.excepthook(type(error), error, None)
+        return 0
+
+    try:
+        assert endings.run(work) == 0
+    finally:
+        log.removeHandler(handler)
+    assert "another" in said.getvalue() and "No space left" not in said.getvalue()
+    assert capsys.readouterr().err == "RuntimeError: a bug\n"
 
 
 def test_nothing_whole_on_a_full_disk_and_it_goes_on_afterwards(tmp_path):

@@ -219,6 +219,7 @@ def test_judgements_of_two_columns(tmp_path):
         ("1 0 z 1", "passage 'z' is not in the corpus"),
         ("1 0 a 2", "judged for query '1' before"),
         ("1 0 b high", "the grade 'high' is not a whole number"),
+        ("1 0 b 99999999999999999999", r"the grade 99999999999999999999 is not within ±1,000,000"),
         ("1 0 b 1 5", "5 columns; expected 2"),
     ],
 )
