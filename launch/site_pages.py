@@ -89,13 +89,19 @@ def _origin(page: str) -> str:
 def _page(place: str, anchor: str) -> str | None:
     """The page or picture of the site that a file of the repository is."""
     if place == "README.md":
-        return "index.md"
+        named = (page for page, headings in PAGES.items() if anchor in map(_anchor, headings))
+        return next(named, "index.md") if anchor else "index.md"
     for page, path in WHOLE.items():
         if place in (path, posixpath.dirname(path)):
             return page
     if place.startswith("qac_jax/assets/") and (ROOT / place).suffix in (".png", ".svg"):
         return f"pictures/{place.removeprefix('qac_jax/assets/').replace('/', '-')}"
     return place.removeprefix("docs/") if place.startswith("docs/") else None
+
+
+def _anchor(heading: str) -> str:
+    """A heading's name in links."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def _sections() -> dict[str, str]:

@@ -35,6 +35,7 @@ from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOpt
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, manifest
 from qac_jax.live.index import LiveIndex
+from qac_jax.live.passages import check_several
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import hybrid, reranking
@@ -146,12 +147,12 @@ class Retriever:
     def __bool__(self) -> bool:
         return True
 
-    def encode(self, texts: str | Iterable[Passage], *, side: str = "passage") -> np.ndarray:
+    def encode(self, texts: Passage | Iterable[Passage], *, side: str = "passage") -> np.ndarray:
         """Vectors: float32 [texts, width], of a single text [width]. side: "query" for questions.
 
         The dot product of a question's vector and a passage's is its score.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, str | Mapping):
             return self.encode([texts], side=side)[0]
         rows = [self._read(text) for text in texts]
         with (
@@ -358,6 +359,7 @@ class Retriever:
             else:
                 yield from text_files.read_passages(os.fspath(passages))
             return
+        check_several(passages, "passages")
         for number, passage in enumerate(passages):
             self._read(passage)  # raises if it is not a passage
             record = {"text": passage} if isinstance(passage, str) else dict(passage)

@@ -121,10 +121,15 @@ def _names(words: Sequence[str]) -> list[str]:
     found = []
     for word in words:
         if word.startswith("@"):
-            if not os.path.exists(word[1:]):
+            if not os.path.isfile(word[1:]):
                 raise UserError(f"there is no file {word[1:]}; give ids, or @FILE with one a line")
-            with open(word[1:], encoding="utf-8") as file:
-                found += [line for line in file.read().split("\n") if line]
+            try:
+                with open(word[1:], encoding="utf-8") as file:
+                    found += [line for line in file.read().split("\n") if line]
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{word[1:]} is not UTF-8 at byte {error.start}; give a file with one id a line"
+                ) from error
         else:
             found.append(word)
     return found

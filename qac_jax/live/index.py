@@ -29,6 +29,7 @@ from qac_jax.live.passages import (
     Passage,
     check_known,
     check_new,
+    check_several,
     check_vectors,
     numbered,
     records_of,
@@ -211,6 +212,7 @@ class LiveIndex:
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> list[str]:
         """Deletes passages as one change; returns the ids that were there."""
+        check_several(ids, "ids")
         names = list(dict.fromkeys(map(str, ids)))
         with self._changing() as base:
             if not missing_ok:

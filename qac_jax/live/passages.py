@@ -23,9 +23,18 @@ _LONGEST_ID = 512
 
 def records_of(passages: Iterable[Passage]) -> list[Record]:
     """Records with "text", "title" and, where it was given, "_id" ("id" does the same)."""
+    check_several(passages, "passages")
     records = [_record(passage, number) for number, passage in enumerate(passages)]
     identities.check_once(record["_id"] for record in records if "_id" in record)
     return records
+
+
+def check_several(given: Any, what: str) -> None:
+    """Raises UserError for a single text or record, whose characters or keys are not meant."""
+    if isinstance(given, str | bytes | Mapping):
+        raise UserError(
+            f"{str(given)[:80]!r} is not a list of {what}; write it in brackets: [{what[:-1]}]"
+        )
 
 
 def _record(passage: Passage, number: int) -> Record:

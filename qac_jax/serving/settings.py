@@ -68,19 +68,21 @@ class Serving:
 
     def token(self) -> str:
         """That of writers; "" where nobody may write."""
-        if not self.token_file:
-            return os.environ.get(TOKEN, "")
-        try:
-            with open(self.token_file, encoding="utf-8") as file:
-                token = file.read().strip()
-        except OSError as error:
-            raise UserError(
-                f"the token file {self.token_file} cannot be read ({error.strerror}); give a file "
-                "with one line"
-            ) from error
+        place, token = self.token_file, os.environ.get(TOKEN, "").strip()
+        if not place and not token:
+            return ""
+        if place:
+            try:
+                with open(place, encoding="utf-8") as file:
+                    token = file.read().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise UserError(
+                    f"the token file {place} cannot be read ({why}); give a file with one line"
+                ) from error
         if len(token) < 16:
             raise UserError(
-                f"{self.token_file} holds a token of {len(token)} characters; expected 16 or more, "
+                f"{place or TOKEN} holds a token of {len(token)} characters; expected 16 or more, "
                 "such as those of `openssl rand -hex 32`"
             )
         return token

@@ -132,6 +132,19 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         Retriever.load(tmp_path / "nothing")
 
 
+def test_a_single_passage_is_not_read_by_its_characters_or_keys(folder: Path) -> None:
+    bare = Retriever.load(folder)
+    for one in ("Bees make honey.", {"_id": "a", "text": "Bees make honey."}):
+        for change in (bare.add, bare.update):
+            with pytest.raises(UserError, match="not a list of passages; write it in brackets"):
+                change(one)  # type: ignore[arg-type]
+        assert bare.encode(one).shape == (32,)
+    with pytest.raises(UserError, match="not a list of passages"):
+        bare.index({"text": "Bees make honey."})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="'d7' is not a list of ids; write it in brackets: .id."):
+        bare.delete("d7")
+
+
 def test_without_a_network_pushing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[str | list[str], dict[str, Any]]] = []
 

@@ -17,6 +17,7 @@ import toy_live as toy
 from toy_serving import TOKEN, WRITER, asked, one
 
 from qac_jax import artifacts
+from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.serving.engine import Engine
 from qac_jax.serving.settings import Limits, Serving
@@ -133,6 +134,15 @@ def test_without_a_token_nobody_writes(engine: Engine, tmp_path: Path) -> None:
         assert one(engine, "POST", "/delete", settings=settings, **body).status_code == 403
     finally:
         engine.writable = True
+
+
+def test_tokens_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QAC_SERVE_TOKEN", "short")
+    with pytest.raises(UserError, match="QAC_SERVE_TOKEN holds a token of 5 characters"):
+        Serving().token()
+    (tmp_path / "token").write_bytes(b"\xff\xfe" * 20)
+    with pytest.raises(UserError, match="cannot be read .it is not UTF-8"):
+        Serving(token_file=str(tmp_path / "token")).token()
 
 
 @pytest.mark.parametrize(

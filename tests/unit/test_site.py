@@ -69,6 +69,30 @@ def members(public: Any) -> Iterator[tuple[str, Any]]:
             yield name, inner
 
 
+def test_links_between_files_lead_to_files_and_headings() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    for name in listed.stdout.split():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
+            path, _, anchor = target.partition("#")
+            file = (ROOT / name).parent / path if path else ROOT / name
+            if "://" in target:
+                continue
+            assert file.exists(), f"{name}: {target}"
+            if anchor:
+                titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
+                anchors = [re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles]
+                assert anchor in anchors, f"{name}: {target}"
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    assert not {page for page in pages if f" {page}\n" not in menu}
+
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_public_interface_is_typed_and_described(name: str) -> None:
     public = resolved(name)
