@@ -149,7 +149,8 @@ def _stage(verb: str, arguments: list[str]) -> int:
     recipes.refuse(config.unused())
     if options.dry_run:
         planned = {"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}
-        recipes.show_plan([planned | {"missing": readiness.missing(stage)}], options.json)
+        planned["missing"] = readiness.missing(stage)
+        recipes.show_plan([planned], options.json, recipe=False)
         return 0
     if not options.out:
         raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
@@ -203,7 +204,7 @@ def _serve(arguments: list[str]) -> int:
     parser = flags.parser("serve", _OTHERS["serve"], "qac serve --index out/live")
     given = (settings.Serving, settings.Limits, settings.Traffic)
     for cls in given:
-        flags.add_field_flags(parser, cls)
+        flags.add_field_flags(parser, cls, flags.about(cls))
     options = parser.parse_all(arguments)
     made = [fields.make(cls, flags.field_flags(options, cls)) for cls in given]
     for each in made:

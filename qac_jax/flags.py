@@ -115,7 +115,10 @@ def split_gin(arguments: list[str]) -> tuple[list[str], list[str]]:
         elif "=" in word:
             bindings.append(word.removeprefix("--gin."))
         else:
-            bindings.append(f"{word.removeprefix('--gin.')}={next(words, '')}")
+            value = next(words, "")
+            if value.startswith("--"):
+                raise UserError(f"{word} needs a value; write {word}=VALUE")
+            bindings.append(f"{word.removeprefix('--gin.')}={value}")
     return rest, bindings
 
 
@@ -129,7 +132,7 @@ def split_macros(arguments: list[str], macros: Sequence[str]) -> tuple[list[str]
         if flag not in known:
             rest.append(word)
             continue
-        if not equals and (value := next(words, "")) in ("", "--"):
+        if not equals and ((value := next(words, "")) == "" or value.startswith("--")):
             raise UserError(f"{flag} needs a value; write {flag} VALUE")
         bindings.append(f"{known[flag]}={_literal(value)}")
     return rest, bindings
@@ -150,14 +153,15 @@ def flat(groups: Sequence[Sequence[str]]) -> list[str]:
     return [item for group in groups for item in group]
 
 
-def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
+def add_field_flags(
+    parser: argparse.ArgumentParser, cls: type, title: str = "inputs and settings"
+) -> None:
     """A flag for every setting of a dataclass and of its parts that a word can express."""
-    groups = {"": parser.add_argument_group("inputs and settings", _about_names(cls))}
+    groups = {"": parser.add_argument_group(title, _about_names(cls))}
     bound = []
     for name, leaf in fields.flat(cls).items():
         if leaf.part not in groups:
-            title = (leaf.owner.__doc__ or leaf.owner.__name__).strip().split("\n")[0]
-            groups[leaf.part] = parser.add_argument_group(title.rstrip("."))
+            groups[leaf.part] = parser.add_argument_group(about(leaf.owner))
         if fields.role(leaf.field) == "input":
             _add_input(groups[leaf.part], name, leaf.field)
         elif (convert := fields.converter(leaf.hint)) is not None:
@@ -166,6 +170,11 @@ def add_field_flags(parser: argparse.ArgumentParser, cls: type) -> None:
             bound += [f"  {line}" for line in _bound_in_gin(name, leaf.field)]
     if bound:
         parser.add_argument_group("bound in gin", "\n".join(bound))
+
+
+def about(cls: type) -> str:
+    """The first line of what a class of settings says about itself."""
+    return (cls.__doc__ or cls.__name__).strip().split("\n")[0].rstrip(".")
 
 
 def _about_names(cls: type) -> str | None:

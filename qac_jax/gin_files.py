@@ -24,6 +24,7 @@ _OVERRIDDEN = re.compile(r"^Commonly overridden: (.+)", re.S | re.M)
 _END = re.compile(r"[.?](?=\s+[A-Z]|\s*$)")  # of a sentence; not that of "et al., 2023"
 _INCLUDE = re.compile(r"^include ['\"]([^'\"]+)['\"]", re.M)
 _MACRO = re.compile(r"^([A-Z][A-Z0-9_]*) *= *(.+?) *(?:#.*)?$", re.M)
+_GRID = re.compile(r"^grid\.Grid[.:]", re.M)
 _REQUIRED = "%gin.REQUIRED"
 
 
@@ -82,7 +83,7 @@ def header(path: Path) -> Header:
         needs="" if stated == "nothing" else stated,
         overridden=_line(more[1]).rstrip(".") if more else "",
         required=tuple(sorted(n for n, v in _macros(path).items() if v == _REQUIRED)),
-        grid="\ngrid.Grid:" in content,
+        grid=_GRID.search(content) is not None,
         text=text,
     )
 

@@ -307,10 +307,12 @@ def list_all(arguments: list[str]) -> int:
 def _title(summary: str) -> str:
     """What stands before the colon of a long sentence."""
     title, colon, _ = summary.partition(": ")
-    return title if colon and len(summary) > _LINE and len(title) > _LINE // 4 else summary
+    whole = title.count("(") == title.count(")") and len(title) > _LINE // 4
+    return title if colon and len(summary) > _LINE and whole else summary
 
 
-def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
+def show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True) -> None:
+    """Prints the plans of a recipe's stages, or that of a single stage, which has no --sizes."""
     from qac_jax.pipeline import costs
 
     if as_json:
@@ -331,10 +333,12 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool) -> None:
                 print("\n".join(f"  * {line}" for line in _device_table(value)))
             elif value is not None and not (name == "hours" and "devices" in one["plan"]):
                 print(f"  * {name}: {readable(value)}")
-    if lines := costs.shown(costs.totals(plans)):
+    totals = costs.totals(plans)
+    if lines := costs.shown(totals) if recipe else costs.shown(totals, ""):
         print("\n" + "\n".join(lines))
     if absent := sum(len(one.get("missing", ())) for one in plans):
-        print(f"\nit would not start: {absent} inputs are not there (marked with !)")
+        inputs = "1 input is" if absent == 1 else f"{absent} inputs are"
+        print(f"\nit would not start: {inputs} not there (marked with !)")
 
 
 def _device_table(devices: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ class StubEncoder:
     """
 
     width = WIDTH
+    module = SimpleNamespace(config=SimpleNamespace(pooling="mean"))
 
     def __init__(self) -> None:
         self.calls: list[int] = []

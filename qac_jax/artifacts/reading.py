@@ -106,12 +106,13 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
         path = stores.fetched(path)
     path = place(path)
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
-    wanted = " or ".join(kinds) if kinds else "artefact"
+    wanted = " or ".join(kinds)
+    meant = f"an artefact of kind {wanted}" if kinds else "an artefact"
     commit = path / COMMIT
     if not path.exists():
-        raise UserError(f"{path} does not exist; expected a folder with {wanted}")
+        raise UserError(f"{path} does not exist; expected {meant}")
     if not commit.exists():
-        raise UserError(_why_not_whole(path, wanted))
+        raise UserError(_why_not_whole(path, meant, kinds))
     try:
         record = json.loads(commit.read_text())
         _check_record(record)
@@ -165,13 +166,19 @@ def identity_of(
     return digest.hexdigest()
 
 
-def _why_not_whole(path: epath.Path, wanted: str) -> str:
+def _why_not_whole(path: epath.Path, wanted: str, kinds: Sequence[str]) -> str:
     record = peek(path)
     if record is not None:
         return (
             f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
             f"re-run that command to complete it"
         )
+    inside = [child for child in sorted(path.iterdir()) if child.is_dir()] if path.is_dir() else []
+    for child in inside:  # the folder of a recipe, whose stages are artefacts
+        record = peek(child)
+        if record is not None and (not kinds or record["kind"] in kinds):
+            wanted += f", such as {child}"
+            break
     return f"{path} is not a folder of ours (no {COMMIT} in it); expected {wanted}"
 
 

@@ -68,10 +68,11 @@ def texts_of(passages: Artifact) -> Callable[[Sequence[str]], list[str]]:
     return texts
 
 
-def too_shallow(run: Run, measures: Sequence[str]) -> tuple[int, list[str]]:
-    """(the most passages of a query, the measures that look at more of them)."""
+def too_shallow(run: Run, measures: Sequence[str], asked: int = 0) -> tuple[int, list[str]]:
+    """(the most passages of a query, the measures that look at more of them and at more than were
+    asked for)."""
     deepest = max(len(ranking.ids) for ranking in run.values())
-    return deepest, [m for m in measures if (depth_of(m) or 0) > deepest]
+    return deepest, [m for m in measures if (depth_of(m) or 0) > max(deepest, asked)]
 
 
 def compared(

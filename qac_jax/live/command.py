@@ -34,7 +34,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="add the passages of these: a corpus, an artefact of passages, vectors, or an index",
     )
     parser.add_argument(
-        "--replace", metavar="DOCS", nargs="+", default=[], help="the same; ids that it has are new"
+        "--replace",
+        metavar="DOCS",
+        nargs="+",
+        default=[],
+        help="the same; passages with these ids are replaced",
     )
     parser.add_argument(
         "--delete",
@@ -65,11 +69,17 @@ def change(options: argparse.Namespace) -> int:
 
     names = _names(options.delete)
     sources = [_source(place) for place in (*options.add, *options.replace)]
+    new = artifacts.peek(options.folder) is None
     live = _opened(options, sources)
     count = 0
-    for number, source in enumerate(sources):
-        replace = number >= len(options.add)
-        count += convert.add(live, source, format=options.format, replace=replace)
+    try:
+        for number, source in enumerate(sources):
+            replace = number >= len(options.add)
+            count += convert.add(live, source, format=options.format, replace=replace)
+    except BaseException:
+        if new and not len(live):  # its settings may be part of what was wrong
+            artifacts.remove(options.folder)
+        raise
     deleted = live.delete(names) if names else []
     _say(live, options.json, added=count, deleted=len(deleted))
     return 0

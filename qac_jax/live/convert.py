@@ -115,7 +115,8 @@ def _read(
         return
     if source.kind not in KINDS:
         raise UserError(
-            f"{source.path} is of kind {source.kind!r}; give passages, vectors, an index or a file"
+            f"{source.path} is of kind {source.kind!r}; give passages, vectors, a "
+            "dense or hybrid index, or a file"
         )
     _check_encoder(live, source)
     known = _vectors_of(source)

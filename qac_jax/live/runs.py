@@ -19,7 +19,7 @@ from qac_jax.formats.runs import Run, ranked
 from qac_jax.inference.reranker import Texts
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.manifest import KIND
-from qac_jax.retrieval import reranking, search
+from qac_jax.retrieval import bm25, reranking, search
 from qac_jax.retrieval.hits import Hit, Searchable
 from qac_jax.retrieval.texts import passage_text
 
@@ -80,9 +80,15 @@ def opened_index(
     if is_living(place):
         return LiveSearch(LiveIndex(place, encoder=encoder), parsed(where), hybrid)
     if where or hybrid is not None:
+        known = artifacts.peek(place)
+        made_of = (
+            "its passages: qac index NEW_FOLDER --add PASSAGES --encoder MODEL"
+            if known is not None and known["kind"] == bm25.KIND
+            else f"it: qac index NEW_FOLDER --add {place}"
+        )
         raise UserError(
             f"{place} has no metadata to filter by, and its weight is fixed; make a living "
-            f"index of it: qac index NEW_FOLDER --add {place}"
+            f"index of {made_of}"
         )
     return search.open_index(place, encoder)
 

@@ -190,8 +190,8 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def shown(found: Mapping[str, Any]) -> list[str]:
-    """The totals as lines of text."""
+def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[str]:
+    """The totals as lines of text; `remedy`: how sizes that are not known may be given."""
     lines = []
     if hours := found["hours"]:
         paths = found["longest_path_hours"]
@@ -203,5 +203,5 @@ def shown(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"written: {found['bytes'] / 1e9:,.1f} GB")
     if found["without_hours"]:
         names = ", ".join(found["without_hours"])
-        lines.append(f"not counted, since the size is not known (--sizes NAME=N): {names}")
+        lines.append(f"not counted, since the size is not known{remedy}: {names}")
     return lines

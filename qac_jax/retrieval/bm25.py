@@ -13,6 +13,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -96,10 +97,16 @@ class Analyzer:
         return stems
 
 
-def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scoring) -> int:
-    """Builds the index of texts, in their order; returns how many there are."""
+def _library() -> Any:
+    """bm25s, which logs every index at the level DEBUG, unless it is asked not to."""
     import bm25s
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
+
+
+def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scoring) -> int:
+    """Builds the index of texts, in their order; returns how many there are."""
     numbers: dict[str, int] = {}
     rows = []
     for text in texts:
@@ -107,7 +114,7 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
         rows.append([numbers.setdefault(word, len(numbers)) for word in analyzer.words(text)])
     if not numbers:
         raise UserError("no text contains a word; give passages with text")
-    scores = bm25s.BM25(k1=scoring.k1, b=scoring.b, method=scoring.variant)
+    scores = _library().BM25(k1=scoring.k1, b=scoring.b, method=scoring.variant)
     scores.index((rows, numbers), show_progress=False, create_empty_token=False)
     for name in ARRAYS:
         with out.temporary(f"{name}.npy") as path:
@@ -137,9 +144,7 @@ class Bm25(Searchable):
     @functools.cached_property
     def scores(self) -> Any:
         """bm25s over the files."""
-        import bm25s
-
-        scores = bm25s.BM25(method=self.description["variant"])
+        scores = _library().BM25(method=self.description["variant"])
         mapped = {
             # Plain arrays: slicing numpy's memmap class is slow.
             name: np.asarray(np.load(os.fspath(self.artifact.file(f"{name}.npy")), mmap_mode="r"))

@@ -104,7 +104,7 @@ class App:
         return _json(
             {
                 "model_id": self.engine.name,
-                "model_type": {"embedding": {"pooling": "mean"}},
+                "model_type": {"embedding": {"pooling": self.engine.pooling}},
                 "max_client_batch_size": self.limits.max_texts,
                 "version": __version__,
             }

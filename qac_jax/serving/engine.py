@@ -77,6 +77,11 @@ class Engine:
         return made
 
     @property
+    def pooling(self) -> str:
+        """What makes one vector of those of the tokens: mean, cls …"""
+        return self.live.encoder.module.config.pooling
+
+    @property
     def snapshot(self) -> Snapshot:
         """The newest version: also what others have changed in the folder."""
         status = os.stat(self.live.folder / artifacts.COMMIT)

@@ -90,7 +90,9 @@ class Evaluate(Stage):
             progress.say(line)
         for name, path in paths.items():
             run = run_files.read_run(path, self.rules.depth or None)
-            deepest, short = judging.too_shallow(run, measures)
+            deepest, short = judging.too_shallow(
+                run, measures, 0 if self.rules.depth else _asked(path)
+            )
             if short:
                 progress.say(
                     f"{name}: the run holds at most {deepest} passages a query, so "
@@ -150,6 +152,15 @@ class Evaluate(Stage):
         return judging.by_answers(
             self.queries, inputs.artifact("passages"), self.answers, self._measures()
         )
+
+
+def _asked(path: str) -> int:
+    """How many passages `qac search` was asked for: with fewer in the run, the index has no more
+    that fit. 0 for runs of others."""
+    record = artifacts.peek(os.path.dirname(path) or ".") or {}
+    settings = record.get("fields", {})
+    searched = record.get("stage") == "search" and not settings.get("reranker")
+    return int(settings.get("k", 0)) if searched else 0
 
 
 def _approximate(paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:

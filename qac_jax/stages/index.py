@@ -33,7 +33,10 @@ class Index(Stage):
     VERB: ClassVar[str] = "index"
     KIND: ClassVar[str] = "index"
     VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = "qac index --vectors out/vectors --target_recall 0.99 --out out/index"
+    EXAMPLE: ClassVar[str] = (
+        "qac index --vectors out/vectors --target_recall 0.99 --out out/index\n"
+        "living indexes: qac index FOLDER --add DOCS; `qac index --help --add` lists their flags"
+    )
 
     vectors: Ref = input("passage vectors of qac embed", kinds=("vectors",))
     base: Ref = input("existing index to add them to", kinds=("index",), default="")

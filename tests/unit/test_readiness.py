@@ -119,6 +119,6 @@ def test_a_verb_says_it_in_its_dry_run(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run"]) == 0
     page = capsys.readouterr().out
     assert "! passages: /nowhere/at/all does not exist" in page
-    assert "it would not start: 1 inputs are not there" in page
+    assert "it would not start: 1 input is not there" in page
     assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"][0]["missing"]

@@ -137,10 +137,10 @@ def test_a_single_passage_is_not_read_by_its_characters_or_keys(folder: Path) ->
     for one in ("Bees make honey.", {"_id": "a", "text": "Bees make honey."}):
         for change in (bare.add, bare.update):
             with pytest.raises(UserError, match="not a list of passages; write it in brackets"):
-                change(one)  # type: ignore[arg-type]
+                change(one)
         assert bare.encode(one).shape == (32,)
     with pytest.raises(UserError, match="not a list of passages"):
-        bare.index({"text": "Bees make honey."})  # type: ignore[arg-type]
+        bare.index({"text": "Bees make honey."})
     with pytest.raises(UserError, match="'d7' is not a list of ids; write it in brackets: .id."):
         bare.delete("d7")
 
