@@ -357,7 +357,7 @@ class Retriever:
             if record is not None:
                 yield from Records(artifacts.load(passages, text_files.KIND))
             else:
-                yield from text_files.read_passages(os.fspath(passages))
+                yield from text_files.read_passages(os.fspath(passages), further=True)
             return
         check_several(passages, "passages")
         for number, passage in enumerate(passages):

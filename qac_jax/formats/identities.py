@@ -37,7 +37,7 @@ def repeated_id(name: str, where: str) -> UserError:
     """What every index says of an id that occurs twice."""
     return UserError(
         f"the id {name!r} {where}; ids of passages must differ: leave it out, or replace the "
-        "passage by an update"
+        "passage (--replace, or update in Python)"
     )
 
 

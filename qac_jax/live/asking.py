@@ -90,6 +90,8 @@ def _ask(options: argparse.Namespace, question: str) -> int:
         print(json.dumps(records, ensure_ascii=False))
     else:
         print(search.shown(question, hits))
+    if options.where and not hits and (why := command.why_nothing(options.index, options.where)):
+        progress.say(f"search: {why}")
     for place in missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")
     return 0

@@ -118,6 +118,15 @@ def hits(options: argparse.Namespace, question: str, k: int) -> tuple[list[Hit],
     return found, [] if isinstance(index, runs.LiveSearch) else index.texts.missing
 
 
+def why_nothing(place: str, where: str) -> str:
+    """What is odd about a filter that finds nothing, "" where nothing is."""
+    from qac_jax.live import filters, runs
+    from qac_jax.live.index import LiveIndex
+
+    segments = [segment.metadata for segment in LiveIndex(place).snapshot.segments]
+    return filters.why_nothing_fits(filters.parsed(runs.parsed(where)), segments)
+
+
 def _say(live: LiveIndex, as_json: bool, **done: int) -> None:
     state = {**done, "passages": len(live), "segments": len(live.snapshot.segments)}
     if as_json:

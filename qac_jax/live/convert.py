@@ -106,7 +106,7 @@ def _read(
 ) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     """Records and their vectors, where these are known."""
     if isinstance(source, str):
-        for records in _groups(texts.read_passages(source, format)):
+        for records in _groups(texts.read_passages(source, format, further=True)):
             yield records, None
         return
     if source.kind == texts.KIND:

@@ -9,13 +9,13 @@ Python) or a mapping (in JSON too): comparisons. None: the record does not have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.live.metadata import Metadata
+from qac_jax.live.metadata import Metadata, kind_of
 
 
 Where = Mapping[str, Any]
@@ -28,6 +28,8 @@ COMPARISONS = {
     ">": "greater",
     ">=": "greater_equal",
 }
+# What values of a type are called.
+_CALLED = {"text": "texts", "number": "numbers", "truth": "true or false"}
 OPERATORS = (*COMPARISONS, "!=", "in", "not in", "exists")
 
 
@@ -81,6 +83,24 @@ def _checked(field: str, operator: Any, value: Any) -> Condition:
                 "false"
             )
     return Condition(field, operator, list(value) if several else value)
+
+
+def why_nothing_fits(conditions: Sequence[Condition], segments: Sequence[Metadata]) -> str:
+    """What is odd about a filter that no passage fits: a field or a type that none has; or ""."""
+    fields = {field for metadata in segments for field in metadata.fields}
+    for field, operator, value in conditions:
+        if operator in ("exists", "!=", "not in"):
+            continue
+        if field not in fields:
+            return f"no passage has the field {field!r}; {nearest(field, fields)}"
+        known = {kind for metadata in segments for kind in metadata.kinds(field)}
+        asked = {kind_of(single) for single in (value if isinstance(value, list) else [value])}
+        if not asked & known:
+            names = (
+                " and ".join(sorted(_CALLED[kind] for kind in kinds)) for kinds in (known, asked)
+            )
+            return "the values of {!r} are {}, and the filter asks for {}".format(field, *names)
+    return ""
 
 
 def mask(conditions: list[Condition], metadata: Metadata, rows: int) -> np.ndarray:

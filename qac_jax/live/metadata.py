@@ -64,6 +64,11 @@ def write(out: Writer, records: Iterable[Mapping[str, Any]]) -> None:
         writer.write_table(table)
 
 
+def kind_of(value: Any) -> str:
+    """The type of a value that passages are filtered by."""
+    return next(name for name, types in _KINDS.items() if isinstance(value, types))
+
+
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -83,6 +88,11 @@ class Metadata:
     def fields(self) -> list[str]:
         return list(self._places)
 
+    def kinds(self, field: str) -> set[str]:
+        """Of what type the values of a field are: text, number, truth."""
+        part = self._part(field)
+        return {kind for kind in _KINDS if part[kind].null_count < len(part)}
+
     def having(self, field: str) -> np.ndarray:
         """bool [rows]: the rows that have any value of a field."""
         return self._mask(field, None)
@@ -96,7 +106,7 @@ class Metadata:
         import pyarrow.compute as pc
 
         part = self._part(field)
-        kind = next(name for name, types in _KINDS.items() if isinstance(value, types))
+        kind = kind_of(value)
         compared = pa.scalar(float(value) if kind == "number" else value)
         return self._mask(field, getattr(pc, operator)(part[kind], compared))
 

@@ -31,6 +31,8 @@ from qac_jax.retrieval.vectors import TEXTS
 KIND = "passages"
 # What is known of a document of a folder and belongs to its hits.
 KEPT = ("path", "url", "row", "columns")
+# What a record has of its own, and what belongs to places in a document that is cut.
+_OWN = ("_id", "title", "text", "parts")
 _LINES = (".jsonl", ".ndjson", ".json", ".tsv")
 BEIR, FOLDER = "beir", "folder"
 TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
@@ -82,8 +84,13 @@ def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
     return artifact
 
 
-def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
-    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known format."""
+def read_passages(
+    path: str, format: str = "auto", *, further: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known format.
+
+    `further`: with all that is said of their documents beside it, such as a language and a year.
+    """
     format, path = documents.source(format, path)
     format = detect(path) if format == "auto" else format
     if format == TOKENS:
@@ -91,12 +98,15 @@ def read_passages(path: str, format: str = "auto") -> Iterator[dict[str, Any]]:
         return
     bad = BadLines()
     for document in documents.read(format, path, bad=bad):
+        known = dict(document.meta) if further else {}
+        for name in _OWN:
+            known.pop(name, None)
         if not document.passages:
-            known = document.meta if "path" in document.meta else {}
-            known = {key: known[key] for key in KEPT if key in known}
+            if "path" in document.meta:
+                known |= {key: document.meta[key] for key in KEPT if key in document.meta}
             yield {"_id": document.id, "title": document.title, "text": document.text, **known}
         for passage in document.passages:
-            yield {"_id": passage.id, "title": passage.title, "text": passage.text}
+            yield {"_id": passage.id, "title": passage.title, "text": passage.text, **known}
     if summary := bad.summary():
         progress.say(f"{path}: {summary}")
     bad.say_choices(path)

@@ -70,8 +70,9 @@ def searches(body: Mapping[str, Any], limits: Limits) -> list[SearchRequest]:
     known(body, _SEARCH)
     if ("query" in body) == ("queries" in body):
         raise Problem(422, 'give "query" (a text) or "queries" (a list of texts)')
-    queries = body["queries"] if "queries" in body else [body["query"]]
-    queries = texts(queries, "queries", limits.max_queries, limits.max_query)
+    asked = "queries" if "queries" in body else "query"
+    given = body[asked] if asked == "queries" else [body[asked]]
+    queries = texts(given, asked, limits.max_queries, limits.max_query)
     settings = {name: body[name] for name in body if name not in ("query", "queries")}
     made = [SearchRequest(query, **settings) for query in queries]
     for request in made[:1]:
@@ -121,7 +122,9 @@ def known(body: Mapping[str, Any], names: set[str]) -> None:
 def texts(given: Any, name: str, most: int, longest: int) -> list[str]:
     """A list of texts (or a single one), each not empty."""
     given = [given] if isinstance(given, str) else given
-    if not isinstance(given, list) or not given or not all(isinstance(t, str) for t in given):
+    if given == []:
+        raise Problem(422, f'"{name}" is an empty list; give at least one text')
+    if not isinstance(given, list) or not all(isinstance(t, str) for t in given):
         raise Problem(422, f'"{name}" is not a text or a list of texts')
     if len(given) > most:
         raise Problem(413, f'"{name}" has {len(given)} texts; at most {most} a request')

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toy_live
 from toy_retrieval import save_encoder
 
 from qac_jax import artifacts, cli, gin_files, recipes
@@ -15,6 +16,8 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import judging
 from qac_jax.flags import split_gin, split_macros
 from qac_jax.formats.runs import Ranking
+from qac_jax.live import convert, filters
+from qac_jax.retrieval.texts import read_passages
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -59,6 +62,31 @@ def test_runs_that_hold_all_that_was_asked_for_are_deep_enough() -> None:
     run = {"q": Ranking(("a", "b"), np.ones(2, np.float32))}
     assert judging.too_shallow(run, ["recall@100", "mrr@2"]) == (2, ["recall@100"])
     assert judging.too_shallow(run, ["recall@100", "recall@1000"], 100) == (2, ["recall@1000"])
+
+
+def test_filters_of_a_corpus_that_was_added_and_why_they_find_nothing(tmp_path: Path) -> None:
+    lines = [
+        {"_id": "a", "text": "A lamp.", "lang": "en", "metadata": {"year": 2021}},
+        {"_id": "b", "text": "Eine Lampe.", "lang": "de", "metadata": "none"},
+    ]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert set(next(read_passages(str(corpus)))) == {"_id", "title", "text"}
+    live = toy_live.live(tmp_path / "live")
+    assert convert.add(live, str(corpus)) == 2
+    (hit,) = live.search(["lamp"], where={"lang": "en", "year": (">=", 2020)})[0]
+    assert hit.id == "a"
+    assert [h.id for h in live.search(["lamp"], where={"metadata": "none"})[0]] == ["b"]
+    for where, why in (
+        ({"lnag": "en"}, "no passage has the field 'lnag'; did you mean 'lang'?"),
+        ({"lang": 5}, "the values of 'lang' are texts, and the filter asks for numbers"),
+        ({"year": ["x", True]}, "are numbers, and the filter asks for texts and true or false"),
+        ({"lang": "fr"}, ""),
+        ({"other": None}, ""),
+    ):
+        segments = [segment.metadata for segment in live.snapshot.segments]
+        said = filters.why_nothing_fits(filters.parsed(where), segments)
+        assert why in said and bool(why) == bool(said)
 
 
 def test_a_flag_is_not_the_value_of_the_one_before() -> None:

@@ -152,6 +152,8 @@ def test_tokens_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({}, 422, 'give "query"'),
         ({"query": "x", "queries": ["x"]}, 422, 'give "query"'),
         ({"query": 3}, 422, "not a text or a list of texts"),
+        ({"query": ["x"]}, 422, "^.query. is not a text"),
+        ({"queries": []}, 422, "is an empty list"),
         ({"query": " "}, 422, "an empty text"),
         ({"query": "x" * 9000}, 413, "at most 8000"),
         ({"queries": ["x"] * 65}, 413, "at most 64"),

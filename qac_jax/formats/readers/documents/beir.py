@@ -79,7 +79,9 @@ def _passage(record: Mapping[str, Any], line: Line) -> Document:
     name = string(record, "_id", what="id")
     title = string(record, "title").strip()
     passages = (Passage(name, title, _text(record, "text")),)
-    meta = dict(record.get("metadata") or {}) | _rest(record, "_id", "title", "text", "metadata")
+    given = record.get("metadata") or {}
+    meta = dict(given) if isinstance(given, dict) else {"metadata": given}
+    meta |= _rest(record, "_id", "title", "text", "metadata")
     return Document(name, title, passages=passages, meta=meta, place=line.place)
 
 
