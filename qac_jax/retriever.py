@@ -103,8 +103,8 @@ class Retriever:
         progress_bars: bool | None = None,
     ) -> Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
-        a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), or what
-        `save` wrote. What is added to a living index, or deleted from it, changes its folder.
+        a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), what `save`
+        wrote, or the folder of a recipe that made an index. What is added to a living index, or deleted from it, changes its folder.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean" …) and
         max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
@@ -115,7 +115,8 @@ class Retriever:
         with _progress_shown(bars):
             place = Path(folder)
             if (place / _INDEX / artifacts.COMMIT).exists():
-                model, place = model or place / _MODEL, place / _INDEX
+                saved = (place / _MODEL).is_dir()  # else the folder of a recipe such as own_corpus
+                model, place = model or (place / _MODEL if saved else ""), place / _INDEX
             record = artifacts.peek(place)
             kinds = (index_files.KIND, hybrid.KIND, manifest.KIND)
             if record is None or record["kind"] not in kinds:
@@ -224,9 +225,11 @@ class Retriever:
                 "the retriever has no passages to search; give it some with .index(texts), or "
                 "load an index"
             )
-        if k < 1:
-            raise UserError(f"k={k}; expected at least one passage")
+        if not isinstance(k, int) or k < 1:
+            raise UserError(f"k={k!r}; expected at least one passage")
         questions = [question] if isinstance(question, str) else list(question)
+        if not questions:
+            return []
         first = max(k, _RERANKED) if rerank else k
         with _progress_shown(self._bars):
             if where is not None or hybrid is not None or isinstance(self._index, LiveIndex):

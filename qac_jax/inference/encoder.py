@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, nearest
 from qac_jax.hub import hf_config, huggingface, names, sentence_transformers
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
@@ -138,6 +138,8 @@ class Encoder:
 
     def tokenize(self, texts: Sequence[str], side: str = "passage") -> list[list[int]]:
         """The ids of each text with its prompt and special tokens, truncated to the limit."""
+        if side not in self.limits:
+            raise UserError(f"side={side!r} is not known; {nearest(side, self.limits)}")
         if prompt := self.prompts[side]:
             texts = [prompt + text for text in texts]
         return [self.framed(ids, side) for ids in self.tokenizer.encode_batch(texts)]

@@ -127,5 +127,5 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
         return os.fspath(names.folder(places[-1]))
     raise UserError(
         f"the encoder of {index.path} is not at {places[-1]} any more; say where it "
-        "is by --encoder (--model does the same)"
+        "is by --encoder (in Python: Retriever.load(…, model=…))"
     )

@@ -16,7 +16,9 @@ from toy_retrieval import save_encoder, write_collection
 
 from qac_jax import Retriever, artifacts, retriever
 from qac_jax.errors import UserError
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.hits import Hit
+from qac_jax.stages import embed, index
 
 
 TEXTS = ["Bees make honey.", "Granite is a hard stone.", "A violin has four strings."]
@@ -89,12 +91,22 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
     card = (tmp_path / "moved" / "model" / "README.md").read_text()
     assert "# bees" in card and 'license: "mit"' in card
     # The parts stand for themselves too.
-    index = tmp_path / "moved" / "index"
-    assert artifacts.load(index).kind == "index"
-    alone = Retriever.load(index, model=tmp_path / "moved" / "model")
+    place = tmp_path / "moved" / "index"
+    assert artifacts.load(place).kind == "index"
+    alone = Retriever.load(place, model=tmp_path / "moved" / "model")
     assert alone.search("honey", k=1) == searching.search("honey", k=1)
     with pytest.raises(UserError, match="exists and is not empty"):
         searching.save(tmp_path / "moved")
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_recipe_means_its_index(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "Bees make honey."}\n')
+    out = tmp_path / "out"
+    vectors = embed.Embed(encoder=str(folder), passages=str(tmp_path / "corpus.jsonl"))
+    execute(vectors, out / "vectors")
+    execute(index.Index(vectors=str(out / "vectors")), out / "index")
+    assert Retriever.load(out).search("honey", k=1)[0].id == "a"
 
 
 @pytest.mark.slow
@@ -122,6 +134,11 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         bare.search("honey")
     with pytest.raises(UserError, match="k=0; expected at least one"):
         searching.search("honey", k=0)
+    with pytest.raises(UserError, match="k='3'; expected at least one"):
+        searching.search("honey", k="3")  # type: ignore[call-overload]
+    assert searching.search([]) == []
+    with pytest.raises(UserError, match="side='quer' is not known; did you mean 'query'"):
+        bare.encode("honey", side="quer")
     with pytest.raises(UserError, match="there is no file or folder Bees make honey"):
         bare.index("Bees make honey.")
     with pytest.raises(UserError, match="neither a text nor a record"):
