@@ -104,7 +104,8 @@ class Retriever:
     ) -> Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
         a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), what `save`
-        wrote, or the folder of a recipe that made an index. What is added to a living index, or deleted from it, changes its folder.
+        wrote, or the folder of a recipe that made an index. What is added to a living index, or
+        deleted from it, changes its folder.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean" …) and
         max_length (tokens) replace the folder's settings. progress_bars: None shows them on a

@@ -196,7 +196,7 @@ def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[s
     if hours := found["hours"]:
         paths = found["longest_path_hours"]
         lines.append("hours of trainings and applied models (the longest path) on one device:")
-        lines.append("  " + ", ".join(f"{n} {hours[n]:,.1f} ({paths[n]:,.1f})" for n in hours))
+        lines.append("  " + ", ".join(f"{n} {_few(hours[n])} ({_few(paths[n])})" for n in hours))
     if found["core_hours"]:
         lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
     if found["bytes"]:
@@ -205,3 +205,8 @@ def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[s
         names = ", ".join(found["without_hours"])
         lines.append(f"not counted, since the size is not known{remedy}: {names}")
     return lines
+
+
+def _few(hours: float) -> str:
+    """Hours with a digit that says something, also where they are minutes."""
+    return f"{hours:,.1f}" if hours >= 0.1 or not hours else f"{hours:.1g}"
