@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
 
 from qac_jax import fields
-from qac_jax.artifacts import Writer, link
+from qac_jax.artifacts import Writer
 from qac_jax.data.reading import Reading
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import POOLINGS
@@ -24,8 +22,6 @@ from qac_jax.training.settings import OF_OBJECTIVE, OF_OPTIMIZER, Devices, Monit
 
 
 STARTS = ("init", "words")
-# Folder of the checkpoints of --keep_every.
-CHECKPOINTS = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,16 @@ class Train(Stage):
         from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
         from qac_jax.text import tokenizers
-        from qac_jax.training import compiled, distributed, estimate, held_out, loop, start, step
+        from qac_jax.training import (
+            compiled,
+            distributed,
+            estimate,
+            held_out,
+            loop,
+            result,
+            start,
+            step,
+        )
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
@@ -181,7 +186,8 @@ class Train(Stage):
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():
-            self._write(out, objective, params, tokenizer_folder)
+            keep = bool(self.monitoring.keep_every)
+            result.write(out, _work(out), objective, params, tokenizer_folder, checkpoints=keep)
             out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
             out.info["device"] = mesh.devices.flat[0].device_kind
         distributed.barrier("written")
@@ -213,36 +219,6 @@ class Train(Stage):
         if rate := self.schedule.learning_rate:
             optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
-
-    def _write(self, out: Writer, objective: Any, params: Any, tokenizer: Any) -> None:
-        """Writes the artefact's files from host arrays."""
-        from qac_jax.hub import parameters
-        from qac_jax.training import journal, profiler, report, start
-
-        module, kept = start.exported(objective, params)
-        folders = {parameters.EXPORTED: kept}
-        if report.count_parameters(kept) != report.count_parameters(params):
-            folders[parameters.WHOLE] = params
-        for name, tree in folders.items():
-            shutil.rmtree(out.path / name, ignore_errors=True)
-            out.adopt(name, identity=parameters.save(out.path / name, tree))
-        with out.open(parameters.MODULE) as file:
-            json.dump(parameters.describe_module(module), file, indent=1)
-        shutil.copytree(tokenizer, out.path / parameters.TOKENIZER, dirs_exist_ok=True)
-        out.adopt(parameters.TOKENIZER)
-        metrics = _work(out) / "metrics.jsonl"
-        shutil.copyfile(metrics, out.path / metrics.name)
-        out.adopt(metrics.name, volatile=True)
-        out.count = report.count_parameters(kept)
-        kept_folders = [CHECKPOINTS] if self.monitoring.keep_every else []
-        if (_work(out) / profiler.FOLDER).exists():
-            kept_folders.append(profiler.FOLDER)
-            journal.announce(profiler.how_to_open(out.path / profiler.FOLDER))
-        for name in kept_folders:
-            shutil.rmtree(out.path / name, ignore_errors=True)
-            # Linked: a run that is killed here still has them to go on from.
-            shutil.copytree(_work(out) / name, out.path / name, copy_function=link)
-            out.adopt(name, volatile=True)
 
 
 def _work(out: Writer) -> epath.Path:
