@@ -11,11 +11,12 @@ import re
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One accelerator: dense bf16 (fp16 where there is no bf16) peak and memory."""
+    """One accelerator: dense peak of its half precision, and memory."""
 
     name: str
     peak_flops: float
     memory_bytes: float
+    precision: str = "bfloat16"  # what its peak is of, and what trains with it (`--precision`)
 
 
 _GIB = 2.0**30
@@ -23,7 +24,7 @@ _GIB = 2.0**30
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        Device("V100-32", 125e12, 32 * _GIB),
+        Device("V100-32", 125e12, 32 * _GIB, "float16"),
         Device("A100-40", 312e12, 40 * _GIB),
         Device("A100-80", 312e12, 80 * _GIB),
         Device("H100", 989e12, 80 * _GIB),
@@ -58,6 +59,6 @@ def find(device_kind: str) -> Device | None:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 peak in FLOP/s, or None if it is unknown."""
+    """Dense peak of half precision in FLOP/s, or None if it is unknown."""
     device = find(device_kind)
     return device.peak_flops if device else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
-from qac_jax.inference.settings import PRECISIONS
+from qac_jax.training.settings import PRECISIONS
 
 
 Batch = dict[str, np.ndarray]

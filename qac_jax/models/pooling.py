@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.layers import Array
+from qac_jax.models.layers import Array, statistics_dtype
 
 
 def _first(hidden: Array, ends: Array, start: int) -> Array:
@@ -83,7 +83,9 @@ def pool(name: str, hidden: Array, lengths: Array | None, start: int = 0) -> Arr
 
 def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     """The mean over each row's real tokens, special ones included: [B, L, D] -> [B, D]."""
-    return hidden.mean(1) if lengths is None else _mean(hidden, lengths, 0)
+    wide = hidden.astype(statistics_dtype(hidden.dtype))  # sums of long texts exceed float16
+    mean = wide.mean(1) if lengths is None else _mean(wide, lengths, 0)
+    return mean.astype(hidden.dtype)
 
 
 def rows(name: str, start: int = 0) -> int | None:

@@ -11,7 +11,8 @@ usual passage, not as the longest one. Starting, loading and compiling are not c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from qac_jax import hardware
@@ -190,12 +191,23 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _precisions(names: Iterable[str]) -> str:
+    """The half precisions of these devices: that of most, and the exceptions."""
+    of_each = {name: hardware.DEVICES[name].precision for name in names}
+    usual = statistics.mode(of_each.values())
+    others = [f"{precision} on {name}" for name, precision in of_each.items() if precision != usual]
+    return ", ".join([usual, *others])
+
+
 def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[str]:
     """The totals as lines of text; `remedy`: how sizes that are not known may be given."""
     lines = []
     if hours := found["hours"]:
         paths = found["longest_path_hours"]
-        lines.append("hours of trainings and applied models (the longest path) on one device:")
+        lines.append(
+            "hours of trainings and applied models (the longest path) on one device, in "
+            f"{_precisions(hours)}:"
+        )
         lines.append("  " + ", ".join(f"{n} {_few(hours[n])} ({_few(paths[n])})" for n in hours))
     if found["core_hours"]:
         lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")

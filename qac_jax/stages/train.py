@@ -18,7 +18,14 @@ from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
 from qac_jax.processes import Place
-from qac_jax.training.settings import OF_OBJECTIVE, OF_OPTIMIZER, Devices, Monitoring, Schedule
+from qac_jax.training.settings import (
+    OF_OBJECTIVE,
+    OF_OPTIMIZER,
+    PRECISIONS,
+    Devices,
+    Monitoring,
+    Schedule,
+)
 
 
 STARTS = ("init", "words")
@@ -56,8 +63,9 @@ class Train(Stage):
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
         "auto",
-        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
-        choices=("auto", "float32", "bfloat16"),
+        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs; float16 is "
+        "for GPUs without bfloat16, such as V100s)",
+        choices=PRECISIONS,
     )
     schedule: Schedule = part(Schedule)
     reading: Reading = part(Reading)

@@ -40,7 +40,7 @@ def plan(
 
     Tokens are those of full batches, so they and the hours are upper bounds. Hours and memory of
     several devices assume data parallelism: each holds the whole state, and computes its part of
-    a microbatch in bf16 (on a V100, which has none, in fp16).
+    a microbatch in the half precision that the row of the device names.
     """
     variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     parameters = report.count_parameters(variables["params"])
@@ -160,18 +160,20 @@ def _on(device: hardware.Device, count: int, result: Mapping[str, Any]) -> dict[
         "hours": result["hours"][device.name] / count if "hours" in result else None,
         "memory_bytes": needed,
         "fits": needed <= device.memory_bytes,
+        "precision": device.precision,
     }
 
 
 def table(devices: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """The estimate as a table in text: hours and memory; "!" marks where it does not fit."""
     counts = next(iter(devices.values()))
-    lines = [f"{'hours on':<10}" + "".join(f"{f'x {count}':>16}" for count in counts)]
+    lines = [f"{'hours on':<20}" + "".join(f"{f'x {count}':>16}" for count in counts)]
     for name, each in devices.items():
         cells = []
         for estimate in each.values():
             memory = f"{estimate['memory_bytes'] / 2**30:.0f} GiB"
             hours = "?" if estimate["hours"] is None else f"{estimate['hours']:,.1f}"
             cells.append(f"{hours} ({memory}{'' if estimate['fits'] else '!'})")
-        lines.append(f"{name:<10}" + "".join(f"{cell:>16}" for cell in cells))
+        precision = next(iter(each.values()))["precision"]
+        lines.append(f"{f'{name} {precision}':<20}" + "".join(f"{cell:>16}" for cell in cells))
     return lines

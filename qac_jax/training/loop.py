@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax.errors import UserError
-from qac_jax.training import interrupt, journal, packing, profiler, report, trackers
+from qac_jax.training import interrupt, journal, packing, profiler, report, scaling, trackers
 from qac_jax.training import mesh as meshes
 from qac_jax.training.checkpoints import Checkpoints, abstract_like
 from qac_jax.training.feed import Loader
@@ -26,6 +26,8 @@ from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine, State
 from qac_jax.training.validation import Best, Validation
 
+
+_HALF = "; a model whose numbers exceed 65504 needs --precision float32"
 
 Measure = Callable[[State], journal.Figures]
 
@@ -192,15 +194,22 @@ def finite_means(engine: Engine, state: State, since_log: list[Any], step: int) 
     skipped = int(jax.device_get(state.skipped))
     if skipped > engine.max_skips:
         first = step - len(records) + 1
-        bad = [first + i for i, metrics in enumerate(records) if not _is_finite(metrics)]
+        bad = [
+            first + i
+            for i, metrics in enumerate(records)
+            if not _is_finite(metrics) and not scaling.is_overflow(metrics)
+        ]
         where = f"step {bad[0]}, between steps {first} and {step}" if bad else f"step {step}"
         raise UserError(
             f"the loss or its gradient is not finite at {where} ({skipped} such steps, "
             f"max_skips={engine.max_skips}); lower the learning rate, lengthen the warm-up, or "
-            "allow more skipped steps"
+            "allow more skipped steps" + (_HALF if engine.scales else "")
         )
     means = journal.means([metrics for metrics in records if _is_finite(metrics)])
-    return {**means, "skipped": skipped} if skipped else means
+    counts = {"skipped": skipped, "overflows": sum(map(scaling.is_overflow, records))}
+    if engine.scales and records:
+        means[scaling.METRIC] = float(records[-1][scaling.METRIC])
+    return {**means, **{name: count for name, count in counts.items() if count}}
 
 
 def _is_finite(metrics: Mapping[str, Any]) -> bool:

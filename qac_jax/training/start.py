@@ -23,9 +23,8 @@ from qac_jax.objectives.objective import Objective
 from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import Tokenizer
 from qac_jax.training.journal import announce
+from qac_jax.training.settings import PRECISIONS
 
-
-PRECISIONS = ("auto", "float32", "bfloat16")
 
 Nested = dict[str, Any]
 

@@ -22,7 +22,9 @@ from qac_jax.errors import UserError
 from qac_jax.objectives import chunked
 from qac_jax.objectives.objective import Objective, Variables, split_aux
 from qac_jax.training import mesh as meshes
+from qac_jax.training import scaling
 from qac_jax.training.optimizers import held
+from qac_jax.training.scaling import Scaling
 
 
 Metrics = dict[str, jax.Array]
@@ -37,7 +39,8 @@ class State:
     variables: Variables
     opt_state: Any
     ema: Any  # EMA of the parameters; {} when it is off
-    skipped: Any  # steps whose loss or gradient was not finite
+    skipped: Any  # steps whose loss or gradient was not finite, whatever the scale of the loss
+    scale: Any = None  # scaling.Scale in float16, which alone needs one
 
     @property
     def params(self) -> Any:
@@ -57,6 +60,12 @@ class Engine:
     ema: float = 0.0  # decay of the EMA of parameters; 0: off
     max_skips: int = 0  # steps whose loss is not finite that may be skipped
     frozen: tuple[str, ...] = ()  # patterns of parameters without a gradient (`Optimizer.frozen`)
+    scaling: Scaling = Scaling()  # of the loss, in float16
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled, and steps whose gradient overflows are skipped."""
+        return self.objective.runtime.dtype == "float16"
 
     def new(self, key: jax.Array) -> State:
         """A fresh state, parameters unboxed."""
@@ -73,6 +82,7 @@ class Engine:
             opt_state=self.tx.init(params),
             ema=jax.tree.map(jnp.copy, params) if self.ema else {},
             skipped=zero,
+            scale=self.scaling.start() if self.scales else None,
         )
 
     @functools.cached_property
@@ -91,6 +101,7 @@ class Engine:
             ),
             ema=variables["params"] if self.ema else {},
             skipped=whole,
+            scale=jax.tree.map(lambda _: whole, abstract.scale),
         )
 
     @functools.cached_property
@@ -122,34 +133,47 @@ class Engine:
         )
         with jax.named_scope("prepare"):
             batch = self.objective.prepare(batch, prepare_key)
-        loss, metrics, grads, collections = self.gradients(state.variables, batch, loss_key)
+        scale = state.scale["value"] if self.scales else None
+        loss, metrics, grads, collections = self.gradients(state.variables, batch, loss_key, scale)
         with jax.named_scope("optimizer"):
             updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
             norm = optax.tree.norm(grads)
             ema = optax.incremental_update(params, state.ema, 1 - self.ema) if self.ema else {}
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        lost = ~finite
+        if self.scales:
+            lost &= ~scaling.overflows(loss, norm, scale)
+            metrics = {**metrics, scaling.METRIC: scale}
         new = State(
             step=state.step + 1,
             variables={**state.variables, **collections, "params": params},
             opt_state=opt_state,
             ema=ema,
-            skipped=state.skipped + ~finite,
+            skipped=state.skipped + lost,
+            scale=self.scaling.after(state.scale, finite) if self.scales else None,
         )
-        if self.max_skips:
-            kept = dataclasses.replace(state, step=new.step, skipped=new.skipped)
+        if self.max_skips or self.scales:
+            kept = dataclasses.replace(state, step=new.step, skipped=new.skipped, scale=new.scale)
             new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, kept)
         return new, {"loss": loss, **metrics, "grad_norm": norm}
 
     def gradients(
-        self, variables: Variables, batch: Any, key: jax.Array
+        self, variables: Variables, batch: Any, key: jax.Array, scale: jax.Array | None = None
     ) -> tuple[jax.Array, Metrics, Any, Variables]:
-        """(loss, metrics, gradients, new collections) of a prepared batch."""
+        """(loss, metrics, gradients, new collections) of a prepared batch; `scale` multiplies the
+        loss of the backward pass only."""
         rest = {name: value for name, value in variables.items() if name != "params"}
 
         def loss_of(params: Any, part: Any) -> tuple[jax.Array, Any]:
             params = held(self.frozen, params)  # or their backward pass would be computed
-            return self.objective.loss({**rest, "params": params}, part, key, True)
+            loss, aux = self.objective.loss({**rest, "params": params}, part, key, True)
+            return loss if scale is None else loss * scale, aux
+
+        def unscaled(loss: jax.Array, grads: Any) -> tuple[jax.Array, Any]:
+            if scale is None:
+                return loss, grads
+            return loss / scale, jax.tree.map(lambda x: x / scale, grads)  # exact: powers of two
 
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
         params = variables["params"]
@@ -157,9 +181,10 @@ class Engine:
         if not self.microbatch or self.microbatch >= size or not self.objective.splittable:
             (loss, aux), grads = differentiate(params, batch)
             metrics, collections = split_aux(aux)
-            return loss, metrics, grads, collections
-
-        return self._accumulate(differentiate, params, batch, size)
+        else:
+            loss, metrics, grads, collections = self._accumulate(differentiate, params, batch, size)
+        loss, grads = unscaled(loss, grads)
+        return loss, metrics, grads, collections
 
     def _accumulate(
         self, differentiate: Any, params: Any, batch: Any, size: int

@@ -12,11 +12,13 @@ import numpy as np
 import optax
 import pytest
 import toy
+import toy_half
 from jax.experimental.compilation_cache import compilation_cache
 
 from qac_jax.errors import UserError
 from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
+from qac_jax.training.scaling import Scaling
 from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine
 
@@ -100,6 +102,24 @@ def test_resumed_is_uninterrupted_bit_for_bit(whole: Any, tmp_path: Path) -> Non
     # The window of step 8 holds what came after the restart at 6.
     assert [line["step"] for line in resumed] == [line["step"] for line in straight] == [4, 8, 10]
     assert resumed[0] == straight[0] and resumed[2] == straight[2]
+
+
+@pytest.mark.slow
+def test_resumed_in_float16_with_the_scale_of_the_loss(tmp_path: Path) -> None:
+    options = {
+        "objective": toy_half.Mlm(toy_half.Net(dropout=0.2)),
+        "scaling": Scaling(2.0**24, period=3),
+        "plan": loop.Plan(14, Monitoring(log_every=1, save_every=3)),
+    }
+    straight = run(tmp_path / "a", **options)
+    with pytest.raises(Stopped):
+        run(tmp_path / "b", Breaking(11), **options)
+    assert_bits(run(tmp_path / "b", **options), straight)
+    logged = lines(tmp_path / "a")
+    scales = [[line["loss_scale"] for line in lines(tmp_path / name)] for name in "ab"]
+    assert scales[0] == scales[1] and len(set(scales[0])) > 1
+    assert sum(line.get("overflows", 0) for line in logged) > 1
+    assert not any("skipped" in line for line in logged)
 
 
 def test_a_finished_run_is_not_trained_again(whole: Any) -> None:

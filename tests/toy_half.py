@@ -1,0 +1,42 @@
+"""The toy objectives in float16: half parameters in the pass, losses in full."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import toy
+
+from qac_jax.models.layers import Runtime
+
+
+class Net(toy.Net):
+    """Gives logits in full, as all models do."""
+
+    runtime: Runtime = Runtime("float16")
+
+    def logits(self, variables: Any, x: jax.Array) -> jax.Array:
+        return super().logits(variables, x).astype(jnp.float32)
+
+
+def half(variables: Any) -> Any:
+    cast = jax.tree.map(lambda x: x.astype(jnp.float16), variables["params"])
+    return {**variables, "params": cast}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlm(toy.ToyMlm):
+    model: toy.Net = Net()
+
+    def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
+        return super().loss(half(variables), batch, key, train)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive(toy.ToyContrastive):
+    model: toy.Net = Net()
+
+    def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
+        return super().loss(half(variables), batch, key, train)
