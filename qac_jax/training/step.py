@@ -133,7 +133,7 @@ class Engine:
         )
         with jax.named_scope("prepare"):
             batch = self.objective.prepare(batch, prepare_key)
-        scale = state.scale["value"] if self.scales else None
+        scale: Any = state.scale["value"] if self.scales else None
         loss, metrics, grads, collections = self.gradients(state.variables, batch, loss_key, scale)
         with jax.named_scope("optimizer"):
             updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
