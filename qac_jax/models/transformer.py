@@ -298,10 +298,12 @@ class Layers(nn.Module):
 
         key = self.make_rng("params")
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(self.count))
+        # Drawn for all layers at once, also for a loop: to compile it for each took a minute.
+        stacked = jax.vmap(one)(keys)
         if self.runtime.scan:
-            params = nn.meta.add_axis(jax.vmap(one)(keys), 0, {nn.meta.PARTITION_NAME: "layers"})
+            params = nn.meta.add_axis(stacked, 0, {nn.meta.PARTITION_NAME: "layers"})
         else:
-            params = {str(index): one(keys[index]) for index in range(self.count)}
+            params = unstack_layers(stacked)
         for name, value in params.items():
             self.param(name, lambda _, value=value: value)
         return nn.meta.unbox(params)
