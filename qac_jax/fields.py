@@ -213,9 +213,10 @@ def check(instance: Any, name: str = "") -> None:
         if valid := choices(field):
             for item in value if isinstance(value, list | tuple) else (value,):
                 if item not in valid:
+                    close = nearest(str(item), map(str, valid))
+                    hint = f"; {close}" if close.startswith("did you") else ""  # no second list
                     raise UserError(
-                        f"{label} = {shown(item)} is not one of {', '.join(map(str, valid))}; "
-                        + nearest(str(item), map(str, valid))
+                        f"{label} = {shown(item)} is not one of {', '.join(map(str, valid))}{hint}"
                     )
         for child_label, child in _children(value, label):
             check(child, child_label)

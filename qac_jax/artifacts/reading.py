@@ -173,8 +173,9 @@ def _why_not_whole(path: epath.Path, wanted: str, kinds: Sequence[str]) -> str:
             f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
             f"re-run that command to complete it"
         )
-    inside = [child for child in sorted(path.iterdir()) if child.is_dir()] if path.is_dir() else []
-    for child in inside:  # the folder of a recipe, whose stages are artefacts
+    inside = [child for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
+    # The folder of a recipe, whose stages are artefacts; what is called as its kind comes first.
+    for child in sorted(inside, key=lambda child: (child.name not in kinds, child)):
         record = peek(child)
         if record is not None and (not kinds or record["kind"] in kinds):
             wanted += f", such as {child}"

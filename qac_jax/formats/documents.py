@@ -127,7 +127,12 @@ def shards(
     """
     reader = DOCUMENTS.get(format)
     chosen = _checked(format, reader.options, options or {})
-    pieces = reader.share(os.fspath(path), count, chosen)
+    try:
+        pieces = reader.share(os.fspath(path), count, chosen)
+    except UserError as error:
+        if format == "folder" or not os.path.isdir(path) or not os.listdir(path):
+            raise
+        raise UserError(f"{error}, or read files of other kinds by --format folder") from error
     settings = tuple(sorted(chosen.items()))
     return [
         Shard(format, os.fspath(path), part, index, len(pieces), settings)

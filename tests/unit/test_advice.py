@@ -37,6 +37,16 @@ def test_a_folder_of_a_recipe_names_an_artefact_in_it(tmp_path: Path) -> None:
         artifacts.load(tmp_path / "none", "live")
 
 
+def test_a_folder_of_other_files_names_the_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.md").write_text("A lamp.")
+    said = complaint(capsys, "prepare", "--documents", tmp_path, "--out", tmp_path / "out")
+    assert "check the path, or read files of other kinds by --format folder" in said
+    said = complaint(capsys, "prepare", "--format", "zzz", "--documents", tmp_path, "--out", "o")
+    assert said.count("wikipedia") == 1
+
+
 @pytest.mark.slow
 def test_a_bm25_index_is_searched_quietly_and_says_what_filters_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
