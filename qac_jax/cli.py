@@ -266,7 +266,8 @@ def _doctor(arguments: list[str]) -> int:
 
 def _bench(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: qac bench NAME [flags]\n\n  " + "\n  ".join(BENCHMARKS))
+        lines = [f"  {name:<10} {text}" for name, text in verbs.benchmarks().items()]
+        print("\n".join(["usage: qac bench NAME [flags]", "", *lines]))
         print("\nexample: qac bench train --steps 20")
         return 0
     name, rest = arguments[0], arguments[1:]

@@ -28,6 +28,7 @@ ORDER = (
 
 _STAGES = Path(__file__).parent / "stages"
 _FIRST_LINE = re.compile(r'^"""((?:`qac [\w-]+`(?:, | and )?)+): (.+)$', re.M)
+_BENCH = re.compile(r'^"""`qac bench (\w+)`: (.+?)\.(?:\s|""")', re.S)
 _CLASS = re.compile(r"^class (\w+)\((?:\w+\.)?Stage\):", re.M)
 
 
@@ -59,3 +60,10 @@ def stages() -> dict[str, Verb]:
             verbs[name] = Verb(name, f"qac_jax.stages.{path.stem}", cls[1], summary)
     place = {name: number for number, name in enumerate(ORDER)}
     return dict(sorted(verbs.items(), key=lambda item: (place.get(item[0], len(place)), item[0])))
+
+
+def benchmarks() -> dict[str, str]:
+    """Every benchmark with the first sentence of its file."""
+    texts = ((path.read_text(encoding="utf-8")) for path in (_STAGES.parent / "bench").glob("*.py"))
+    found = (_BENCH.match(text) for text in texts)
+    return dict(sorted((line[1], " ".join(line[2].split())) for line in found if line))

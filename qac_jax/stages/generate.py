@@ -57,7 +57,7 @@ class Generate(Stage):
         choices=contexts.PARTS,
     )
     generator: Ref = input(
-        "T5 that generates the queries",
+        "T5 or pointer-generator that generates the queries, such as shipped:qgen",
         kinds=("parameters", MODEL),
         default="",
         aliases=("model",),

@@ -11,7 +11,7 @@ import pytest
 import toy_live
 from toy_retrieval import save_encoder
 
-from qac_jax import artifacts, cli, gin_files, recipes
+from qac_jax import artifacts, cli, gin_files, recipes, verbs
 from qac_jax.errors import UserError
 from qac_jax.evaluation import judging
 from qac_jax.flags import split_gin, split_macros
@@ -118,6 +118,8 @@ def test_lists_and_help_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["index", "--help", "--add"])
     assert "--delete ID" in capsys.readouterr().out
+    assert cli.main(["bench"]) == 0 and set(verbs.benchmarks()) == set(cli.BENCHMARKS)
+    assert "loader     tokenised pairs a second" in capsys.readouterr().out
 
 
 GRIDS = ("claim_qac", "claim_qac_decoders", "augtriever_baselines", "usefulness")
