@@ -187,9 +187,9 @@ def _quiet_threads() -> Iterator[None]:
         if failed.exc_value is None or not is_full_disk(failed.exc_value):
             before(failed)
 
-    def foreign(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if str(error) != "Event loop is closed":
-            printed(kind, error, trace)
+    def foreign(failed: Any) -> None:
+        if str(failed.exc_value) != "Event loop is closed":
+            printed(failed)
 
     def news(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -198,11 +198,11 @@ def _quiet_threads() -> Iterator[None]:
     log = logging.getLogger("absl")
     log.addFilter(news)
     before, threading.excepthook = threading.excepthook, hook
-    printed, sys.excepthook = sys.excepthook, foreign
+    printed, sys.unraisablehook = sys.unraisablehook, foreign
     try:
         yield
     finally:
-        sys.excepthook, threading.excepthook = printed, before
+        sys.unraisablehook, threading.excepthook = printed, before
         log.removeFilter(news)
 
 

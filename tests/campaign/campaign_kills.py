@@ -160,6 +160,7 @@ def link(lab: Lab, name: str, number: int, rng: random.Random) -> Outcome:
     place = lab.work / out
     folders = [place, *(path for path in place.rglob("*") if path.is_dir())]
     linked = rng.choice(folders) / rng.choice(_LINKS)
+    mark, finished = place / ".unfinished.json", (place / "artifact.json").is_file()
     if linked.is_dir() and not linked.is_symlink():
         shutil.rmtree(linked)
     linked.unlink(missing_ok=True)
@@ -178,7 +179,11 @@ def link(lab: Lab, name: str, number: int, rng: random.Random) -> Outcome:
     if ended.code == 2:
         if linked.is_symlink():
             linked.unlink()
+        if linked == mark:  # what says that the folder is ours: emptied, as the sentence advises
+            lab.clear(out)
         ended = lab.run([*command, "--overwrite"], out=out)
+    elif finished and linked.is_symlink():  # nothing was to be done, so it stayed
+        linked.unlink()
     lab.same(outcome, ended, out, name, where)
     return outcome
 
