@@ -16,6 +16,7 @@ import json
 import random
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -120,7 +121,8 @@ def attack(lab: Lab, seed: int, kind: str, group: str, number: int) -> Outcome |
         outcome = KINDS[kind].attack(lab, group, number, random.Random(repr(key(record))))
     except Exception as error:  # of the campaign itself, or of a folder that it cannot read
         outcome = Outcome()
-        outcome.fault("other", repr(error)[:2000])
+        trace = "".join(traceback.format_exception(error))
+        outcome.fault("other", f"{error!r:.200}\n{trace[-1500:]}")
     record |= vars(outcome) | {
         "seconds": round(time.monotonic() - began, 2),
         "cpu": round(sum(result.seconds for _, result in lab.runs), 2),

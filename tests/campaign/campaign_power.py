@@ -82,9 +82,9 @@ def _run(lab: Lab, command: list[str], out: str, at: int, *, on_disk: bool = Fal
     store = lab.work / "power_store"
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir()
-    above = (lab.work / out).parent
+    folder = lab.work / out
     if on_disk:
-        for path in [above, *above.rglob("*")]:
+        for path in [folder.parent, folder, *folder.rglob("*")]:
             _note(store, path)
     return lab.run(command, watch=out, at=at, environment={"POWER_STORE": str(store)})
 
@@ -95,7 +95,7 @@ def _note(store: Path, path: Path) -> None:
     if path.is_file():
         shutil.copyfile(path, store / f"{inode}.file")
         return
-    names = [f"{p.stat().st_ino} {'d' if p.is_dir() else 'f'} {p.name}\n" for p in path.iterdir()]
+    names = [f"{p.lstat().st_ino} {'d' if p.is_dir() else 'f'} {p.name}\n" for p in path.iterdir()]
     (store / f"{inode}.dir").write_text("".join(names))
 
 
