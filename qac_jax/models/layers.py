@@ -42,7 +42,8 @@ class Runtime:
     the program: it compiles once whatever the depth. remat names what the backward pass
     computes again: nothing, the attention scores, all but the matrix products, whole layers.
     packed says which texts are computed without padding (packing.py): those padded to a length,
-    with room for a share of their tokens.
+    with room for a share of their tokens. kept is the number of chunks of a batch that is encoded
+    in chunks which the backward pass does not compute again (objectives/chunked.py).
     """
 
     dtype: str = "float32"
@@ -53,6 +54,7 @@ class Runtime:
     packed: tuple[tuple[int, float], ...] = dataclasses.field(
         default=(), metadata={"affects_result": False}
     )
+    kept: int = dataclasses.field(default=0, metadata={"affects_result": False})
 
     def __post_init__(self) -> None:
         for field, valid in (

@@ -66,7 +66,8 @@ class InBatch(PseudoQueries):
             passages = self.passages(params, part)
             return self.queries(params, part, passages[:, 0]), passages
 
-        queries, passages = chunked_encode(encode, _features(batch, train), self.chunk)
+        features, kept = _features(batch, train), self.runtime.kept
+        queries, passages = chunked_encode(encode, features, self.chunk, kept)
         ranked = self.rank(queries, passages, self.smoothing if train else 0.0)
         return jnp.mean(ranked.loss), {"accuracy": jnp.mean(ranked.correct)}
 
@@ -164,7 +165,8 @@ class MoCo(PseudoQueries):
             keys = lax.stop_gradient(self.passages(whole_ema, part)[:, 0])
             return self.queries(whole, part, keys), keys
 
-        queries, keys = chunked_encode(encode, _features(batch, train), self.chunk)
+        features, kept = _features(batch, train), self.runtime.kept
+        queries, keys = chunked_encode(encode, features, self.chunk, kept)
         queue_keys = variables["queue"]["keys"]
         ranked = self.rank(queries, keys, queue_keys, self.smoothing if train else 0.0)
         aux: Aux = {"accuracy": jnp.mean(ranked.correct)}

@@ -2,7 +2,8 @@
 
 Contrastive losses need the vectors of all examples, but not all their activations at once:
 GradCache (Gao et al., 2021). In JAX that is a scan over chunks of a rematerialised encoder; the
-second forward pass replays the same keys because they are inputs.
+second forward pass replays the same keys because they are inputs. Where memory has room for the
+activations of some chunks, these are encoded once, as one larger batch (`kept`).
 
 Chunks are *strided*: chunk j holds the examples j, j + n, j + 2n, … of a batch cut in n chunks.
 Where the batch is sharded over devices every chunk is too. Contiguous chunks would each be on one
@@ -38,8 +39,11 @@ def join(chunks: Tree) -> Tree:
     )
 
 
-def chunked_encode(encode: Callable[[Tree], Tree], batch: Tree, chunk: int) -> Tree:
+def chunked_encode(encode: Callable[[Tree], Tree], batch: Tree, chunk: int, kept: int = 0) -> Tree:
     """`encode(batch)`, `chunk` examples at a time (0: all at once).
+
+    The backward pass encodes every chunk again, but for `kept` of them, whose activations it finds
+    in memory.
 
     `encode` maps a tree of arrays with the examples first to a tree of arrays with the examples
     first, each example independently; it may close over its parameters. Dropout keys are part of
@@ -48,7 +52,7 @@ def chunked_encode(encode: Callable[[Tree], Tree], batch: Tree, chunk: int) -> T
     the caller sums.
     """
     size = jax.tree.leaves(batch)[0].shape[0]
-    if not chunk or chunk >= size:
+    if not chunk or chunk >= size or kept * chunk >= size:
         return encode(batch)
     if size % chunk:
         raise UserError(
@@ -57,7 +61,13 @@ def chunked_encode(encode: Callable[[Tree], Tree], batch: Tree, chunk: int) -> T
         )
     # Without prevent_cse the scan already keeps both passes apart (jax.checkpoint's own advice).
     body = jax.checkpoint(encode, prevent_cse=False)
-    return join(jax.lax.map(body, split(batch, size // chunk)))
+    chunks = split(batch, size // chunk)
+    if not kept:
+        return join(jax.lax.map(body, chunks))
+    whole = encode(join(jax.tree.map(lambda x: x[:kept], chunks)))
+    again = jax.lax.map(body, jax.tree.map(lambda x: x[kept:], chunks))
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), split(whole, kept), again)
+    return join(both)
 
 
 def gathered(variables: Tree) -> Tree:

@@ -100,7 +100,7 @@ class CoCondenser(Condenser):
                 for name in _TEXTS
             ]
 
-        texts = chunked_encode(encode, batch, self.chunk)
+        texts = chunked_encode(encode, batch, self.chunk, self.runtime.kept)
         mlm, aux = self.mlm_terms(texts)
         ranked = self.contrast(*(text.vector for text in texts))
         contrast = jnp.mean(ranked.loss)

@@ -165,7 +165,7 @@ class _Scorer(Objective):
         parts = {name: batch[name] for name in ("ids", "lengths", "types")}
         if keys is not None:
             parts["keys"] = keys
-        return chunked_encode(score, parts, self.chunk)
+        return chunked_encode(score, parts, self.chunk, self.runtime.kept)
 
     def _activation_bytes(self, texts: int, length: int) -> float:
         config = self.encoder_module.config

@@ -129,6 +129,11 @@ class Objective(abc.ABC):
         runtime = dataclasses.replace(self.runtime, packed=room)
         return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
 
+    def with_kept(self, chunks: int) -> Self:
+        """The objective of whose chunks this number keep their activations (`Runtime.kept`)."""
+        runtime = dataclasses.replace(self.runtime, kept=chunks)
+        return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
+
     def with_tokenizer(self, tokenizer: Any) -> Self:
         """The objective for texts of this tokenizer. Raises UserError if the model is too small."""
         return self

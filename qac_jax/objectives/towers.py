@@ -167,7 +167,7 @@ def vectors(
     parts = {name: batch[name] for name in names if name in batch}
     if keys is not None:
         parts["keys"] = keys
-    return chunked_encode(encode, parts, chunk)
+    return chunked_encode(encode, parts, chunk, model.runtime.kept)
 
 
 def activation_bytes(model: DualEncoder, spec: Spec) -> float:

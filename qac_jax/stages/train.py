@@ -142,7 +142,8 @@ class Train(Stage):
         kind = data.featurizers[0]
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
-        estimate.refuse_too_large(objective, kind, schedule.batch_size, schedule.microbatch, mesh)
+        estimate.refuse_too_large(objective, kind, size, schedule.microbatch, mesh)
+        objective = estimate.keeping(objective, kind, size, mesh)
         validation, probe = None, None
         if (examined := inputs.get_artifact("validation")) is not None:
             validation = held_out.validation(examined, self.reading, size, mesh, host, fills)

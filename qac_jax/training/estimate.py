@@ -16,7 +16,7 @@ from qac_jax.data.form import Form
 from qac_jax.errors import UserError
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import report
-from qac_jax.training.journal import padded_tokens
+from qac_jax.training.journal import announce, padded_tokens
 
 
 # The share of a device's peak that hours are estimated for: what well-tuned BERTs reach.
@@ -95,9 +95,7 @@ def refuse_too_large(
     device = hardware.find(mesh.devices.flat[0].device_kind)
     if device is None:
         return
-    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    cut = mesh.size // mesh.shape["data"]
-    state = report.count_parameters(variables["params"]) * _FLOAT * 4 / cut
+    state = _state_bytes(objective, mesh)
 
     def needed(objective: Objective, rows: int) -> float | None:
         kept = objective.activation_bytes(_spec(recipe, rows))
@@ -112,6 +110,34 @@ def refuse_too_large(
         f"{device.name}, which have {device.memory_bytes / 2**30:.0f}; "
         + _remedy(objective, rows, mesh.size, device.memory_bytes, needed)
     )
+
+
+def keeping(objective: Objective, recipe: Featurizer, batch_size: int, mesh: Mesh) -> Objective:
+    """The objective, of whose chunks as many keep their activations for the backward pass as the
+    memory of these devices has room for.
+
+    The others are encoded twice. On devices of unknown memory that is all of them. A tenth of the
+    memory is left for what the formulas do not count.
+    """
+    chunk = objective.chunk
+    device = hardware.find(mesh.devices.flat[0].device_kind)
+    if device is None or not 0 < chunk < batch_size:
+        return objective
+    of_chunk = objective.activation_bytes(_spec(recipe, chunk))
+    if not of_chunk:
+        return objective
+    count = batch_size // chunk
+    room = int((0.9 * device.memory_bytes - _state_bytes(objective, mesh)) * mesh.size / of_chunk)
+    kept = count if room >= count else max(0, room - 1)  # one is in the works
+    announce(f"{kept} of {count} chunks of {chunk} examples keep their activations")
+    return objective.with_kept(kept)
+
+
+def _state_bytes(objective: Objective, mesh: Mesh) -> float:
+    """Bytes of parameters, gradients and two moments on each device."""
+    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    cut = mesh.size // mesh.shape["data"]
+    return report.count_parameters(variables["params"]) * _FLOAT * 4 / cut
 
 
 def _remedy(

@@ -171,6 +171,22 @@ def test_chunked_is_an_unrolled_loop_over_the_same_chunks() -> None:
         assert_same((float(a[0]), jax.device_get(a[1]), 0), (float(b[0]), b[1], 0), "float64")
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_chunks_that_keep_their_activations_are_not_encoded_again(kept: int) -> None:
+    x = np.arange(24.0, dtype=np.float32).reshape(12, 2) / 10
+    kernel = np.ones((2, 3), np.float32)
+
+    def loss(kernel: jax.Array, chunk: int) -> jax.Array:
+        encoded = chunked.chunked_encode(lambda part: jnp.sin(part @ kernel), x, chunk, kept)
+        return jnp.sum(encoded * np.arange(36).reshape(12, 3))
+
+    differentiate = jax.grad(loss)
+    np.testing.assert_allclose(differentiate(kernel, 4), differentiate(kernel, 0), rtol=1e-5)
+    # Two products for chunks that are kept; one more, in two loops, for those that are not.
+    program = jax.make_jaxpr(differentiate, static_argnums=1)(kernel, 4)
+    assert str(program).count("= dot_general") == {0: 3, 1: 5, 2: 5, 3: 2}[kept]
+
+
 def test_split_and_join_are_inverse_and_strided() -> None:
     x = {"a": np.arange(24).reshape(12, 2), "b": np.arange(12)}
     parts = chunked.split(x, 3)

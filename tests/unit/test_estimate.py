@@ -55,6 +55,22 @@ def test_what_cannot_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPa
     assert jax.device_count() == 8
 
 
+def test_chunks_are_kept_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, mesh = Finetune(model()).with_chunk(16), meshes.mesh_for((-1, 1, 1), 64, 16)
+
+    def kept(chunks: float, chosen: Finetune = objective) -> int:
+        """With memory for the state and this number of chunks."""
+        each = objective.activation_bytes(estimate._spec(TRIPLES, 16)) / mesh.size
+        memory = (estimate._state_bytes(objective, mesh) + chunks * each) / 0.9
+        monkeypatch.setattr(hardware, "find", lambda kind: Device("Toy", 1e12, memory))
+        return estimate.keeping(chosen, TRIPLES, 64, mesh).runtime.kept
+
+    assert [kept(chunks) for chunks in (0, 0.5, 1.1, 3.1, 3.9, 4.1, 99)] == [0, 0, 0, 2, 2, 4, 4]
+    assert kept(99, Finetune(model())) == 0  # computed at once, in no chunks
+    monkeypatch.setattr(hardware, "find", lambda kind: None)
+    assert estimate.keeping(objective, TRIPLES, 64, mesh) is objective
+
+
 def test_hours_and_the_longest_path() -> None:
     def one(stage: str, hours: float | None, *before: str) -> dict[str, Any]:
         plan: dict[str, Any] = {"batch_size": 8} if hours != 0 else {}
