@@ -26,7 +26,7 @@ from jax import lax
 from qac_jax.errors import UserError, nearest
 from qac_jax.models.encoders import l2_normalize
 from qac_jax.objectives import contrastive
-from qac_jax.objectives.chunked import chunked_encode, gathered
+from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables
 from qac_jax.objectives.pseudo_queries import PseudoQueries
@@ -67,7 +67,8 @@ class InBatch(PseudoQueries):
             return self.queries(params, part, passages[:, 0]), passages
 
         features, kept = _features(batch, train), self.runtime.kept
-        queries, passages = chunked_encode(encode, features, self.chunk, kept)
+        vectors = chunked_encode(encode, features, self.chunk, kept)
+        queries, passages = first_rows(vectors, self.examples)
         ranked = self.rank(queries, passages, self.smoothing if train else 0.0)
         return jnp.mean(ranked.loss), {"accuracy": jnp.mean(ranked.correct)}
 
@@ -166,8 +167,11 @@ class MoCo(PseudoQueries):
             return self.queries(whole, part, keys), keys
 
         features, kept = _features(batch, train), self.runtime.kept
-        queries, keys = chunked_encode(encode, features, self.chunk, kept)
+        vectors = chunked_encode(encode, features, self.chunk, kept)
+        queries, keys = first_rows(vectors, self.examples)
         queue_keys = variables["queue"]["keys"]
+        if self.examples:  # beside keys that are whole, or candidates would be sharded unequally
+            queue_keys = gathered(queue_keys)
         ranked = self.rank(queries, keys, queue_keys, self.smoothing if train else 0.0)
         aux: Aux = {"accuracy": jnp.mean(ranked.correct)}
         if train:

@@ -19,7 +19,7 @@ from qac_jax.models import flops, pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
 from qac_jax.objectives import contrastive
-from qac_jax.objectives.chunked import chunked_encode, gathered
+from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
 from qac_jax.objectives.masked_text import masked, shared
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
@@ -85,7 +85,7 @@ class CoCondenser(Condenser):
             masked(self.masking, vocabulary, batch[name], batch[f"{name}_length"], mask_key)
             for name, mask_key in zip(_TEXTS, keys, strict=False)
         ]
-        ready: Batch = dict(zip(_TEXTS, shared(texts, self.mlm_group), strict=True))
+        ready: Batch = dict(zip(_TEXTS, shared(texts, self.mlm_group, self.examples), strict=True))
         return {**ready, "keys": dict(zip(_TEXTS, keys[len(_TEXTS) :], strict=True))}
 
     def loss(
@@ -102,7 +102,7 @@ class CoCondenser(Condenser):
 
         texts = chunked_encode(encode, batch, self.chunk, self.runtime.kept)
         mlm, aux = self.mlm_terms(texts)
-        ranked = self.contrast(*(text.vector for text in texts))
+        ranked = self.contrast(*first_rows([text.vector for text in texts], self.examples))
         contrast = jnp.mean(ranked.loss)
         aux |= {"contrastive_loss": contrast, "pair_accuracy": jnp.mean(ranked.correct)}
         return self.mlm_scale * mlm + self.coefficient * contrast, aux

@@ -95,7 +95,7 @@ class Condenser(Mlm):
         ids, lengths = batch["tokens"], batch["tokens_length"]
         mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
         text = masked(self.masking, self.known_vocabulary, ids, lengths, mask_keys)
-        return {"text": shared([text])[0], "keys": dropout_keys}
+        return {"text": shared([text], examples=self.examples)[0], "keys": dropout_keys}
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool

@@ -23,10 +23,11 @@ from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
+from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masked_text import MaskedText, masked, new_head, part, predicted, shared
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, of_examples
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
@@ -116,10 +117,14 @@ class CotMae(Mlm):
             ids, lengths = batch[name], batch[f"{name}_length"]
             return masked(masking, vocabulary, ids, lengths, example_keys(next(keys), count))
 
-        encoded = shared([text(self.masking, source) for source, _ in self.ways])
-        mlm = shared([text(self.decoder_masking, target) for _, target in self.ways])
+        encoded = shared(
+            [text(self.masking, source) for source, _ in self.ways], examples=self.examples
+        )
+        mlm = shared(
+            [text(self.decoder_masking, target) for _, target in self.ways], examples=self.examples
+        )
         targets = [(batch[name], batch[f"{name}_length"]) for _, name in self.ways]
-        decoded = {"mlm": mlm, "causal": causal_texts(targets)}
+        decoded = {"mlm": mlm, "causal": causal_texts(targets, self.examples)}
         ready = {
             "encoded": encoded,
             "decoded": {name: decoded[name] for name in DECODERS[self.decoder]},
@@ -153,9 +158,10 @@ class CotMae(Mlm):
                 add(f"{name}_decoder_loss", jnp.sum(decoded.loss))
                 add(f"{name}_decoder_accuracy", jnp.sum(decoded.accuracy))
                 if not train:
-                    swapped = _others(vector)
+                    swapped = _others(vector, self.examples)
                     other = self.reconstructed(name, variables, encoder, swapped, target, None)
-                    for measure, value in compared(decoded, other, target.weights).items():
+                    found = first_rows((decoded, other, target.weights), self.examples)
+                    for measure, value in compared(*found).items():
                         add(f"{name}_decoder_{measure}", value / len(self.ways))
         if self.encoder_mlm:
             loss = loss + aux["encoder_mlm_loss"]
@@ -236,9 +242,13 @@ class CotMae(Mlm):
         return {name: each[name] for name in DECODERS[self.decoder]}
 
 
-def causal_texts(texts: list[tuple[jax.Array, jax.Array]]) -> list[CausalText]:
-    """Texts [(ids, lengths)] for causal decoding: every token after [CLS] is predicted."""
-    wanted = [jnp.arange(1, ids.shape[1]) < lengths[:, None] for ids, lengths in texts]
+def causal_texts(texts: list[tuple[jax.Array, jax.Array]], examples: int = 0) -> list[CausalText]:
+    """Texts [(ids, lengths)] for causal decoding: every token after [CLS] is predicted, of the
+    first `examples` (0: all)."""
+    wanted = [
+        (jnp.arange(1, ids.shape[1]) < lengths[:, None]) & of_examples(len(ids), examples)[:, None]
+        for ids, lengths in texts
+    ]
     total = sum(jnp.sum(mask, dtype=float) for mask in wanted)
     return [
         CausalText(ids, lengths, mask.astype(float) / jnp.maximum(total, 1.0))
@@ -262,6 +272,9 @@ def compared(own: TokenLoss, other: TokenLoss, weights: jax.Array) -> dict[str, 
     }
 
 
-def _others(vectors: jax.Array) -> jax.Array:
-    """Another passage's vector for each: half a batch away, so of another document."""
-    return jnp.roll(vectors, vectors.shape[0] // 2, axis=0)
+def _others(vectors: jax.Array, examples: int = 0) -> jax.Array:
+    """Another passage's vector for each of the first `examples` (0: all): half a batch away, so of
+    another document."""
+    real = first_rows(vectors, examples)
+    others = jnp.roll(real, len(real) // 2, axis=0)
+    return jnp.pad(others, ((0, len(vectors) - len(real)), (0, 0))) if examples else others

@@ -71,6 +71,10 @@ class _Scorer(Objective):
         return True
 
     @property
+    def fills(self) -> bool:
+        return True
+
+    @property
     def encoder_module(self) -> CrossEncoder:
         """The model with the pooler that its output reads."""
         config = self.model.config.with_parts("pooler")
@@ -192,7 +196,7 @@ class Pointwise(_Scorer):
             "types": batch["pair_types"],
             "lengths": batch["pair_length"],
             "label": batch["label"],
-            "weights": global_weights(jnp.ones(size, bool)),
+            "weights": global_weights(jnp.ones(size, bool), self.examples),
             "keys": example_keys(key, size),
         }
 
@@ -222,7 +226,7 @@ class Localized(_Scorer):
             "ids": batch["pairs"],
             "types": batch["pairs_types"],
             "lengths": batch["pairs_length"],
-            "weights": global_weights(jnp.ones(size, bool)),
+            "weights": global_weights(jnp.ones(size, bool), self.examples),
             "keys": jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(texts)),
         }
 

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables
+from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, of_examples
 from qac_jax.objectives.retromae import RetroMae, text_names
 
 
@@ -75,6 +75,7 @@ class DupMae(RetroMae):
         """[B, L]: 1 / (distinct words of the text · texts with words); sums over words to one."""
         vocabulary, place = self.known_vocabulary, jnp.arange(ids.shape[1])
         words = (place < lengths[:, None]) & (ids != vocabulary.cls) & (ids != vocabulary.sep)
+        words &= of_examples(len(ids), self.examples)[:, None]
         before = place < place[:, None]
         repeated = (ids[:, None] == ids[:, :, None]) & words[:, None] & before
         distinct = jnp.sum(words & ~repeated.any(-1), axis=1, dtype=float)

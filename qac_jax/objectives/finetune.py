@@ -14,7 +14,6 @@ Without negatives in the examples (n_passages=1) training uses in-batch negative
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +43,6 @@ class Finetune(DualEncoderObjective):
     distillation_weight: float = 1.0
     contrastive_weight: float = 1.0
     teacher_temperature: float = 1.0
-    # Of a batch that was filled up to equal shards (0: all rows are examples).
-    examples: int = dataclasses.field(default=0, metadata={"affects_result": False})
 
     def verb(self, kind: str) -> str:
         return "finetune"
@@ -70,10 +67,6 @@ class Finetune(DualEncoderObjective):
     @property
     def fills(self) -> bool:
         return True
-
-    def with_examples(self, count: int) -> Self:
-        chunk = self.chunk if self.chunk < count else 0  # all at once, with the rows that fill up
-        return dataclasses.replace(self, examples=count, chunk=chunk)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same texts with dropout keys, and numbers that are equal for equal passages."""

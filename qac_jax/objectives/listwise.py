@@ -19,7 +19,14 @@ from jax import lax
 from qac_jax.errors import UserError
 from qac_jax.models import flops, pooling
 from qac_jax.models.layers import fold
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.objective import (
+    Aux,
+    Batch,
+    Spec,
+    Variables,
+    example_keys,
+    global_weights,
+)
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
@@ -46,13 +53,17 @@ class Listwise(DualEncoderObjective):
         """Groups do not see one another."""
         return True
 
+    @property
+    def fills(self) -> bool:
+        return True
+
     def with_chunk(self, examples: int) -> Self:
         return self
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same groups with dropout keys, and weights that sum to one over the batch."""
         count = batch["query"].shape[0]
-        weights = jnp.full(count, 1.0 / count)
+        weights = global_weights(jnp.ones(count, bool), self.examples)
         return dict(batch, keys=example_keys(key, count), weights=weights)
 
     def loss(

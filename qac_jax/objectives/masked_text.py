@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.models.backbone import Backbone
+from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.objective import Variables
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
@@ -39,15 +40,17 @@ def masked(
     return MaskedText(batch.ids, lengths, batch.positions, batch.labels, batch.weights)
 
 
-def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
+def shared(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -> list[MaskedText]:
     """The same texts with weights that sum to one over all of them: one mean over all tokens.
 
     group: a mean over each group of this many sequences, then the mean of these, as in the
     gradient cache of Condenser's released code (one mean per chunk). Sequences are ordered by
-    example: the first example's texts, then the second's.
+    example: the first example's texts, then the second's. Rows behind the first `examples` (0:
+    none) have weights of zero.
     """
     wanted = [text.weights > 0 for text in texts]
     counts = jnp.stack([jnp.sum(each, axis=1, dtype=float) for each in wanted], axis=1)
+    rows, counts = counts.shape[0], first_rows(counts, examples)
     sequences = counts.size
     size = group if 0 < group < sequences else sequences
     if sequences % size:
@@ -58,6 +61,8 @@ def shared(texts: Sequence[MaskedText], group: int = 0) -> list[MaskedText]:
     total = jnp.sum(counts.reshape(-1, size), axis=1)
     share = (size / sequences) / jnp.maximum(total, 1.0)
     each = jnp.repeat(share, size).reshape(counts.shape)
+    if examples:
+        each = jnp.pad(each, ((0, rows - examples), (0, 0)))
     return [
         text._replace(weights=mask.astype(float) * each[:, place, None])
         for place, (text, mask) in enumerate(zip(texts, wanted, strict=True))

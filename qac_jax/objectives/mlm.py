@@ -47,6 +47,10 @@ class Mlm(Objective):
     def packs(self) -> bool:
         return True
 
+    @property
+    def fills(self) -> bool:
+        return True
+
     def with_tokenizer(self, tokenizer: Any) -> Self:
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         check_vocabulary(vocabulary.size, self.model.config.vocab_size)
@@ -82,7 +86,7 @@ class Mlm(Objective):
             "tokens_length": lengths,
             "positions": masked.positions,
             "labels": masked.labels,
-            "weights": global_weights(masked.weights > 0),
+            "weights": global_weights(masked.weights > 0, self.examples),
             "keys": dropout_keys,
         }
 

@@ -26,6 +26,9 @@ may encode it a chunk of examples at a time (`qac_jax.objectives.chunked`); it t
 "state" of the auxiliary dict, and the trainer replaces the old ones (in training only). An
 objective with state is not splittable.
 
+**Any batch on any devices.** Where devices cannot share a batch equally, copies of its first rows
+fill it up behind the examples. An objective that `fills` leaves them out of its loss and figures.
+
 The arrays of a prepared batch have the examples first.
 """
 
@@ -56,6 +59,8 @@ class Objective(abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
 
     model: nn.Module
+    # The rows of a batch that are examples, where others fill it up (0: all; see `fills`).
+    examples: int = dataclasses.field(default=0, kw_only=True, metadata={"affects_result": False})
 
     # To be defined by every objective.
 
@@ -104,13 +109,19 @@ class Objective(abc.ABC):
 
     @property
     def fills(self) -> bool:
-        """Whether the loss may be told how many rows of a batch are examples (`with_examples`), so
-        that a batch which the devices cannot share equally is filled up with other rows."""
+        """Whether `prepare` and `loss` leave out the rows behind the first `examples`, so that a
+        batch which the devices cannot share equally is filled up with other rows: their weights are
+        0 (`global_weights`), or the vectors of others are taken (`chunked.first_rows`)."""
         return False
 
     def with_examples(self, count: int) -> Self:
         """The objective whose loss is that of a batch's first `count` rows; only if `fills`."""
-        raise TypeError(f"{type(self).__name__} has the loss of all rows of a batch")
+        if not self.fills:
+            raise TypeError(f"{type(self).__name__} has the loss of all rows of a batch")
+        changed: dict[str, Any] = {"examples": count}
+        if self.chunk >= count:  # all at once, with the rows that fill up
+            changed["chunk"] = 0
+        return dataclasses.replace(self, **changed)
 
     # How a run starts.
 
@@ -205,8 +216,19 @@ def example_keys(key: jax.Array, count: int) -> jax.Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
 
 
-def global_weights(mask: jax.Array) -> jax.Array:
-    """Weights that sum to one over the true positions of the batch (all zero if there are none)."""
+def of_examples(rows: int, examples: int) -> jax.Array:
+    """Which rows of a batch are its first `examples` (0: all), bool [rows]."""
+    return jnp.arange(rows) < (examples or rows)
+
+
+def global_weights(mask: jax.Array, examples: int = 0) -> jax.Array:
+    """Weights that sum to one over the true positions of the batch (all zero if there are none).
+
+    Rows behind the first `examples` (0: none) have weights of zero.
+    """
+    if examples:
+        real = of_examples(mask.shape[0], examples)
+        mask = mask & real.reshape(-1, *[1] * (mask.ndim - 1))
     count = jnp.sum(mask, dtype=float)  # fp32; fp64 where JAX runs in x64
     return mask.astype(float) / jnp.maximum(count, 1.0)
 

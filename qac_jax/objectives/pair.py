@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
-from qac_jax.objectives import contrastive, towers
+from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.finetune import passage_numbers
 from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
@@ -59,6 +59,10 @@ class Pair(DualEncoderObjective):
     def verb(self, kind: str) -> str:
         return "pretrain" if self.alpha else "finetune"
 
+    @property
+    def fills(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 <= self.alpha <= 1.0:
@@ -88,9 +92,12 @@ class Pair(DualEncoderObjective):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         keys = batch["keys"] if train else None
-        queries, passages = towers.vectors(self.model, variables, batch, keys, self.chunk)
+        vectors = towers.vectors(self.model, variables, batch, keys, self.chunk)
+        (queries, passages), numbers = chunked.first_rows(
+            (vectors, batch.get("numbers")), self.examples
+        )
         seen: dict[str, Any] = {
-            "numbers": batch.get("numbers"),
+            "numbers": numbers,
             "group": self.negatives_group,
             "rows": self.rows,
             "temperature": self.temperature,

@@ -50,6 +50,10 @@ class PseudoQueries(DualEncoderObjective):
             )
 
     @property
+    def fills(self) -> bool:
+        return True
+
+    @property
     def encoder_module(self) -> DualEncoder:
         """The exported model: normalised if passages are (a query's norm changes no ranking)."""
         config = self.model.config

@@ -161,7 +161,8 @@ class RetroMae(Mlm):
 
         def text(name: str, masking: Masking, keys: jax.Array) -> MaskedText:
             ids, lengths = batch[name], batch[f"{name}_length"]
-            return shared([masked(masking, vocabulary, ids, lengths, keys)])[0]
+            text = masked(masking, vocabulary, ids, lengths, keys)
+            return shared([text], examples=self.examples)[0]
 
         ready: Batch = {"encoded": text(source, self.masking, encoded), "keys": dropped}
         if not self.enhanced:
@@ -169,7 +170,8 @@ class RetroMae(Mlm):
         ids, lengths = batch[target], batch[f"{target}_length"]
         wanted = jnp.arange(ids.shape[1]) < lengths[:, None]
         wanted &= (ids != vocabulary.cls) & (ids != vocabulary.sep)
-        return {**ready, "decoded": WholeText(ids, lengths, global_weights(wanted), decoded)}
+        weights = global_weights(wanted, self.examples)
+        return {**ready, "decoded": WholeText(ids, lengths, weights, decoded)}
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool

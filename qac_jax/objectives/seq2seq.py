@@ -64,6 +64,10 @@ class Seq2Seq(Objective):
         """Inputs are; targets, which the decoder reads, are not."""
         return True
 
+    @property
+    def fills(self) -> bool:
+        return True
+
     def with_tokenizer(self, tokenizer: Any) -> Self:
         config = self.model.config
         check_vocabulary(tokenizer.vocab_size, config.vocab_size)
@@ -104,7 +108,7 @@ class Seq2Seq(Objective):
             "inputs": batch["inputs"],
             "inputs_length": batch["inputs_length"],
             "targets": targets,
-            "weights": global_weights(mask),
+            "weights": global_weights(mask, self.examples),
             "keys": example_keys(key, targets.shape[0]),
         }
 

@@ -119,7 +119,8 @@ class Train(Stage):
         compiled.keep_between_runs()
         examples, schedule = inputs.artifact("examples"), self.schedule
         size, fills = schedule.batch_size, self.objective.fills and not self.devices.pack
-        mesh = meshes.mesh_for(self.devices.mesh, size, schedule.microbatch, fills)
+        pieces = schedule.microbatch or self.objective.chunk
+        mesh = meshes.mesh_for(self.devices.mesh, size, pieces, fills)
         precision = start.precision_here(self.precision)
         tokenizer_folder = examples.path / parameters.TOKENIZER
         objective = self.objective.with_precision(precision)
@@ -146,7 +147,9 @@ class Train(Stage):
         objective = estimate.keeping(objective, kind, size, mesh)
         validation, probe = None, None
         if (examined := inputs.get_artifact("validation")) is not None:
-            validation = held_out.validation(examined, self.reading, size, mesh, host, fills)
+            validation = held_out.validation(
+                examined, self.reading, size, mesh, host, fills, objective.chunk
+            )
         if (asked := inputs.get_artifact("probe")) is not None:
             held_out.check_probe(asked, examples)
             probe = held_out.probe(asked, self.monitoring, kind.lengths, mesh, host)

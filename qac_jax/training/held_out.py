@@ -28,18 +28,20 @@ def validation(
     mesh: Mesh,
     host: tuple[int, int],
     fills: bool = False,
+    chunk: int = 0,
 ) -> Loader:
     """Batches as those of training, or smaller ones where there are too few examples.
 
     Shuffled with a fixed seed: passages of one document would be harder in-batch negatives of each
-    other than those of training batches.
+    other than those of training batches. Where they are encoded in chunks nothing fills them up.
     """
+    count = min(examples.count, batch_size)
     return Loader(
         os.fspath(examples.path),
         reading=reading,
         separate_documents=False,
         workers=0,
-        batch_size=meshes.largest_batch(mesh, min(examples.count, batch_size), fills),
+        batch_size=meshes.largest_batch(mesh, count, fills and not 0 < chunk < count),
         host=host,
     )
 

@@ -279,9 +279,9 @@ class Engine:
 
     def check(self, batch_size: int) -> None:
         """Raises UserError for batch sizes that do not fit the mesh or the microbatch."""
-        parts = 0 < self.microbatch < batch_size
-        meshes.check_batch(batch_size, self.mesh, fills=self.objective.fills and not parts)
-        if parts:
+        whole = not 0 < (self.microbatch or self.objective.chunk) < batch_size
+        meshes.check_batch(batch_size, self.mesh, fills=self.objective.fills and whole)
+        if 0 < self.microbatch < batch_size:
             if batch_size % self.microbatch:
                 raise UserError(
                     f"microbatch={self.microbatch} does not divide batch_size={batch_size}; "
