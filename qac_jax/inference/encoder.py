@@ -25,6 +25,7 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
+from qac_jax.models import pooling
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 from qac_jax.text.titles import SEGMENTS, text_of
@@ -176,13 +177,44 @@ class Encoder:
             advance,
         )
 
+    def encode_windows(
+        self,
+        rows: Sequence[Tokens],
+        size: int,
+        side: str = "passage",
+        *,
+        advance: Callable[[int], None] | None = None,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The vectors of texts, and of each the vectors [windows, width] of its windows."""
+        lengths = np.array([len(row) for row in rows])
+        counts = pooling.window_counts(lengths, size, self._skipped[side])
+        whole = np.empty((len(rows), self.width), np.float32)
+        parts: list[np.ndarray] = [whole[:0]] * len(rows)
+
+        def start(batch: Batch) -> jax.Array:
+            return self.apply(*padded(rows, batch, self.tokenizer.pad_id), side, window=size)
+
+        def take(batch: Batch, result: jax.Array) -> None:
+            for row, vectors in zip(batch.rows.tolist(), np.asarray(result), strict=False):
+                whole[row], parts[row] = vectors[0], vectors[1 : 1 + counts[row]].copy()
+            if advance is not None:
+                advance(len(batch.rows))
+
+        self.runner.run(self.batches(rows), start, take)
+        return whole, parts
+
     def batches(self, rows: Sequence[Tokens]) -> list[Batch]:
         """The batches of `encode_tokens`."""
         lengths = [len(row) for row in rows]
         return list(self.runner.batches(lengths, max(self.limits.values())))
 
     def apply(
-        self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage", room: int = 0
+        self,
+        ids: np.ndarray,
+        lengths: np.ndarray,
+        side: str = "passage",
+        room: int = 0,
+        window: int = 0,
     ) -> jax.Array:
         """The vectors of one padded batch.
 
@@ -192,7 +224,7 @@ class Encoder:
         segments = self.module.config.title == SEGMENTS
         program = _program(self.module, self.tokenizer.sep_id if segments else -1)
         placed = self.runner.placed((ids, lengths))
-        return program(self.runner.params, *placed, side, self._skipped[side], room)
+        return program(self.runner.params, *placed, side, self._skipped[side], room, window)
 
     @functools.cached_property
     def _skipped(self) -> dict[str, int]:
@@ -225,7 +257,13 @@ def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
     """Compiled once for all encoders of one architecture: a run loads its encoder repeatedly."""
 
     def vectors(
-        params: Any, ids: jax.Array, lengths: jax.Array, side: str, skip: int, room: int
+        params: Any,
+        ids: jax.Array,
+        lengths: jax.Array,
+        side: str,
+        skip: int,
+        room: int,
+        window: int,
     ) -> jax.Array:
         types, model = None, module
         if side == "passage" and module.config.title == SEGMENTS:
@@ -235,10 +273,12 @@ def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
         if room:
             packed = ((ids.shape[1], room / ids.size),)
             model = module.clone(runtime=dataclasses.replace(module.runtime, packed=packed))
-        encoded = model.apply({"params": params}, ids, lengths, types, side=side, skip=skip)
+        encoded = model.apply(
+            {"params": params}, ids, lengths, types, side=side, skip=skip, window=window
+        )
         return jnp.asarray(encoded, jnp.float32)
 
-    return jax.jit(vectors, static_argnums=(3, 4, 5))
+    return jax.jit(vectors, static_argnums=(3, 4, 5, 6))
 
 
 def _cosine(folder: Path) -> bool | None:

@@ -137,18 +137,22 @@ class Tower(nn.Module):
         token_types: Array | None = None,
         keys: Array | None = None,
         skip: int = 0,
+        window: int = 0,
     ) -> Array:
         config = self.config
         rows = pooling.rows(config.pooling, skip)
         hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
         hidden = hidden.astype(statistics_dtype(hidden.dtype))
         vector = pooling.pool(config.pooling, hidden, lengths, skip)
+        if window:
+            parts = pooling.windows(hidden, lengths, window, skip)
+            vector = jnp.concatenate([vector[:, None], parts], 1)
         if config.projection is not None:
             vector = activation(config.projection_activation)(self.projection(vector))
             vector = vector.astype(hidden.dtype)
         if config.normalize:
             vector = l2_normalize(vector)
-        return shard(vector, "batch", None)
+        return shard(vector, "batch", *[None] * (vector.ndim - 1))
 
 
 class DualEncoder(nn.Module):
@@ -172,8 +176,11 @@ class DualEncoder(nn.Module):
         keys: Array | None = None,
         side: str = "passage",
         skip: int = 0,
+        window: int = 0,
     ) -> Array:
         """ids [B, L], lengths [B] -> vectors [B, width] in at least fp32.
+
+        window: with the windows of this many tokens behind the text, [B, 1 + windows, width].
 
         side ("query" or "passage") chooses the tower where they are not tied, and whether the
         scale applies. skip: how many of the first tokens are not pooled. Initialising makes both
@@ -189,7 +196,7 @@ class DualEncoder(nn.Module):
             )
             if self.is_initializing():
                 other(ids, lengths, token_types)
-        vector = tower(ids, lengths, token_types, keys, skip)
+        vector = tower(ids, lengths, token_types, keys, skip, window)
         return vector * self.config.scale if side == "query" else vector
 
     @nn.nowrap

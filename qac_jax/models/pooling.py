@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
+import numpy as np
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models.layers import Array, statistics_dtype
@@ -86,6 +87,34 @@ def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     wide = hidden.astype(statistics_dtype(hidden.dtype))  # sums of long texts exceed float16
     mean = wide.mean(1) if lengths is None else _mean(wide, lengths, 0)
     return mean.astype(hidden.dtype)
+
+
+def windows(hidden: Array, lengths: Array | None, size: int, start: int = 0) -> Array:
+    """Means of `size` tokens in a row, each window half over the next: [B, L, D] -> [B, W, D].
+
+    Late chunking (Günther et al., 2024): parts of a text whose vectors have seen all of it. A text
+    has the first `window_counts` of its windows; the others mean nothing.
+    """
+    count, length, _ = hidden.shape
+    if lengths is None:
+        lengths = jnp.full(count, length)
+    most = int(window_counts(np.array([length]), size, start)[0])
+    first = start + size // 2 * jnp.arange(most)
+    begins = jnp.minimum(first, lengths[:, None])
+    ends = jnp.minimum(first + size, lengths[:, None])
+    sums = jnp.pad(hidden.cumsum(1), ((0, 0), (1, 0), (0, 0)))
+    total = _at(sums, ends) - _at(sums, begins)
+    return total / jnp.maximum(ends - begins, 1)[..., None].astype(hidden.dtype)
+
+
+def window_counts(lengths: np.ndarray, size: int, start: int = 0) -> np.ndarray:
+    """How many windows texts of these lengths have, at least one: the last one reaches the end."""
+    step = size // 2
+    return -(-np.maximum(lengths - start - (size - step), 1) // step)
+
+
+def _at(sums: Array, places: Array) -> Array:
+    return jnp.take_along_axis(sums, places[..., None], axis=1)
 
 
 def rows(name: str, start: int = 0) -> int | None:

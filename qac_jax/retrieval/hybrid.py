@@ -27,6 +27,7 @@ from qac_jax.retrieval.bm25 import Bm25
 from qac_jax.retrieval.hits import Hit, Searchable
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.settings import Fusion
+from qac_jax.retrieval.windows import Windows
 
 
 KIND = "hybrid"
@@ -86,6 +87,14 @@ class Parts:
         together = np.concatenate([near_rows, lexical_rows], 1)
         rows = [np.unique(both[both >= 0]) for both in together]
         dense = self._dense_scores(vectors, rows, near, near_rows)
+        if windows := self.windows:
+            share = self.settings.windows
+            best = windows.best(vectors, rows)
+            dense = [(1 - share) * w + share * b for w, b in zip(dense, best, strict=True)]
+            near = np.full_like(near, -np.inf)
+            for mine, scores in zip(near, dense, strict=True):
+                ranked = -np.sort(-scores)[: len(mine)]
+                mine[: len(ranked)] = ranked
         words = self.scores_by_words(questions, rows)
         how = self.settings.normalization
         lowest = fusion.COSINE if self.cosine else None
@@ -96,6 +105,11 @@ class Parts:
             by_words = fusion.scale(lexical[number, :first], how, fusion.BM25)
             offsets, units = np.array([by_vectors, by_words]).T[..., None]
             yield Candidates(wanted, scores, (scores - offsets) / units)
+
+    @property
+    def windows(self) -> Windows | None:
+        """Those of the dense index, where they count."""
+        return self.dense.windows if self.settings.windows else None
 
     def by_words(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """BM25's search, with the dense index's rows."""
@@ -166,7 +180,7 @@ class Hybrid(Searchable):
     def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """As of every index: the fused scores, or with weight 0 or 1 those of the one part."""
         weight = self.settings.weight
-        if weight == 0:
+        if weight == 0 and self.parts.windows is None:
             return self.parts.dense.search(self.encoder.encode(questions, "query"), k)
         if weight == 1:
             return self.parts.by_words(questions, k)
@@ -178,7 +192,7 @@ class Hybrid(Searchable):
         return scores, rows
 
     def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        if not 0 < self.settings.weight < 1:
+        if self.settings.weight == 1 or not self.settings.weight and self.parts.windows is None:
             return super().ask(questions, k)
         answers = []
         for candidates in self.parts.candidates(self.encoder, questions, k):

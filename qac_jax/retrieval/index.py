@@ -23,7 +23,8 @@ from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval.hits import Searchable
-from qac_jax.retrieval.vectors import Vectors, shard_names
+from qac_jax.retrieval.vectors import Vectors, shard_names, windows_names
+from qac_jax.retrieval.windows import Windows
 
 
 KIND = "index"
@@ -91,6 +92,26 @@ class Index(Searchable):
             for name in shard_names(self.artifact, f"{part}/")
         )
         return Vectors(list(files))
+
+    @functools.cached_property
+    def windows(self) -> Windows | None:
+        """The windows of the passages, where every part of an exact index has them."""
+        files = (
+            [
+                [
+                    self.artifact.path / f"{part}/{name}"
+                    for name in windows_names(number, len(shards))
+                ]
+                for part in self.description["parts"]
+                for shards in (shard_names(self.artifact, f"{part}/"),)
+                for number in range(len(shards))
+            ]
+            if self.description["method"] == EXACT
+            else []
+        )
+        if not files or not all(path.exists() for pair in files for path in pair):
+            return None
+        return Windows([(os.fspath(one), os.fspath(other)) for one, other in files])
 
     @functools.cached_property
     def encoder(self) -> Encoder:

@@ -63,7 +63,9 @@ def _floats(vectors: Vectors, start: int, stop: int) -> np.ndarray:
 
 def link_vectors(vectors: Artifact, name: str, out: Writer) -> None:
     """The files of vectors as a part: linked where that is possible, else copied."""
-    _link_files(vectors, {f"{name}/{file}": file for file in shard_names(vectors)}, out)
+    windows = [file for file in vectors.files if file.startswith("window")]
+    files = (*shard_names(vectors), *windows)
+    _link_files(vectors, {f"{name}/{file}": file for file in files}, out)
 
 
 def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:

@@ -86,9 +86,14 @@ class Fusion:
         choices=SCALES,
     )
     depth: int = option(100, "first passages of each ranking that are scaled and fused, at least")
+    windows: float = option(
+        0.7, "share of the best window in a passage's dense score, where the index has windows"
+    )
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.weight <= 1.0:
             raise UserError(f"weight={self.weight}; expected 0 (vectors alone) to 1 (BM25 alone)")
         if self.depth < 1:
             raise UserError(f"depth={self.depth}; expected 1 passage or more")
+        if not 0.0 <= self.windows <= 1.0:
+            raise UserError(f"windows={self.windows} is not a share; expected 0 to 1")

@@ -2,7 +2,8 @@
 
 In the folder: `vectors-00000-of-00004.npy` (rows of fp32 or fp16), `lengths-00000-of-00004.npy`
 (tokens of each text), the ids, and, where the input is not an artefact, `texts/`, an artefact of
-kind "passages".
+kind "passages". With windows also `windows-…` (fp16 rows) and `window_counts-…` (windows of each
+text).
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ def shard_name(index: int, count: int) -> str:
 
 def lengths_name(index: int, count: int) -> str:
     return f"lengths-{index:05d}-of-{count:05d}.npy"
+
+
+def windows_names(index: int, count: int) -> tuple[str, str]:
+    """The files of the windows of a shard's texts, and of how many each text has."""
+    end = f"{index:05d}-of-{count:05d}.npy"
+    return f"windows-{end}", f"window_counts-{end}"
 
 
 class Shard(NamedTuple):

@@ -59,6 +59,11 @@ class Embed(Stage):
     )
     titles: bool = option(True, "put a passage's title before its text, as in training")
     prompt: str | None = option(None, "text before each input (default: the model's)")
+    window: int = option(
+        0,
+        "also keep the vectors of windows of this many tokens, each half over the next: qac hybrid "
+        "then ranks a passage by its best one too (0: none; mean pooling only)",
+    )
     dtype: str = option("float32", "type of the stored vectors", choices=("float32", "float16"))
     shard_rows: int = option(65536, "texts per file; an interruption loses at most one file")
     options: EncoderOptions = part(EncoderOptions)
@@ -72,6 +77,8 @@ class Embed(Stage):
         super().check()
         if self.shard_rows < 1:
             raise UserError(f"shard_rows={self.shard_rows}; expected 1 or more")
+        if self.window < 0 or self.window == 1:
+            raise UserError(f"window={self.window}; expected 2 tokens or more, or 0 for none")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = costs.count_of(inputs, "passages", "queries")
@@ -132,8 +139,19 @@ class Embed(Stage):
             for index in range(work.shards)
         ]
 
+        window = self._window(work.encoder)
+
         def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
-            encoded = work.encoder.encode_tokens(tokens, work.side, advance=bar.advance)
+            encoder, side = work.encoder, work.side
+            if window:
+                encoded, parts = encoder.encode_windows(tokens, window, side, advance=bar.advance)
+                files = vectors.windows_names(shard.job, work.shards)
+                stored = np.concatenate([*parts, np.empty((0, encoder.width))]).astype(np.float16)
+                for name, array in zip(files, (stored, [len(p) for p in parts]), strict=True):
+                    with out.temporary(name) as path:
+                        arrays.save(path, np.asarray(array))
+            else:
+                encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
             # The vectors come last, so that a shard with vectors is complete.
             with out.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
                 arrays.save(path, np.array([len(row) for row in tokens], np.int32))
@@ -142,6 +160,13 @@ class Embed(Stage):
 
         with progress.Bar("embed", total=len(work.texts), unit="texts") as bar:
             sharded(out, shards, encode, bar, ahead=lambda shard: work.tokens(shard.job))
+
+    def _window(self, encoder: Encoder) -> int:
+        pooling = encoder.module.config.pooling
+        if self.window and pooling != "mean":
+            progress.say(f"embed: no windows, which are means: the encoder's pooling is {pooling}")
+            return 0
+        return self.window
 
     def _finish(self, work: _Work, out: Writer, model: epath.Path) -> None:
         from qac_jax.inference.encoder import memory

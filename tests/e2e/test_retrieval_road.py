@@ -95,7 +95,7 @@ def test_a_moved_encoder_is_told(road, tmp_path, capsys):
     try:
         question = ["search", "--index", str(road / "index"), "copper"]
         assert cli.main(question) == 2
-        assert "--model" in capsys.readouterr().err
+        assert "--encoder" in capsys.readouterr().err
         assert cli.main([*question, "--model", str(tmp_path / "encoder")]) == 0
     finally:
         shutil.move(tmp_path / "encoder", road / "encoder")
