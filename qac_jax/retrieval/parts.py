@@ -63,9 +63,13 @@ def _floats(vectors: Vectors, start: int, stop: int) -> np.ndarray:
 
 def link_vectors(vectors: Artifact, name: str, out: Writer) -> None:
     """The files of vectors as a part: linked where that is possible, else copied."""
-    windows = [file for file in vectors.files if file.startswith("window")]
-    files = (*shard_names(vectors), *windows)
+    files = (*shard_names(vectors), *windows_of(vectors))
     _link_files(vectors, {f"{name}/{file}": file for file in files}, out)
+
+
+def windows_of(vectors: Artifact) -> list[str]:
+    """The files of windows beside vectors."""
+    return [file for file in vectors.files if file.startswith("window")]
 
 
 def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:

@@ -119,6 +119,8 @@ class Index(Stage):
         if base is not None:
             parts.check_alike(base, added, vectors.width)
         method = self._method(len(vectors), base)
+        if method != index.EXACT and parts.windows_of(added):
+            progress.say("index: ScaNN's index keeps no windows; --method exact does")
         known = dict(base.description["parts"]) if base is not None else {}
         if base is not None:
             parts.link_parts(base.artifact, known, out)

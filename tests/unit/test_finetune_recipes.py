@@ -120,6 +120,8 @@ def test_own_documents_start_from_a_retriever() -> None:
 def test_own_documents_have_rows_for_every_round(rounds: int, systems: list[str]) -> None:
     found = built(["own_corpus"], (f"ROUNDS = {rounds}",))
     assert ("retriever_2" in found) == (rounds == 2)
+    for name in systems:  # a teacher and windows need the vectors, which ScaNN's index has not
+        assert found[f"vectors_{name}"].window and found[f"index_{name}"].method == "exact"
     summary, choice = found["summary"], found["choice"]
     assert [name.removeprefix("run_") for name in summary.alone] == systems
     assert [name.removeprefix("fused_") for name in summary.fused] == systems

@@ -123,6 +123,13 @@ def test_settings_that_cannot_be(road: Path) -> None:
         hybrids.Hybrid.make(index="i", bm25="b", windows=2)
 
 
+def test_scann_keeps_none(road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = index.Index(vectors=str(road / "vectors_windows"), method="scann", leaves=0)
+    made = Index(execute(stage, tmp_path / "index"))
+    assert made.windows is None
+    assert "ScaNN's index keeps no windows; --method exact does" in capsys.readouterr().err
+
+
 def test_windows_are_means(road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     toy.save_encoder(tmp_path / "cls", pooling="cls")
     stage = embed.Embed(encoder=str(tmp_path / "cls"), passages=str(road / "passages"), window=SIZE)
