@@ -21,12 +21,16 @@ python="${QAC_PYTHON:-$(command -v python3 || command -v python)}"
 code="$(mktemp -d)"
 trap 'rm -rf "$code"' EXIT
 "$python" - "$1" "$code" <<'PYTHON'
-import sys, tarfile
+import os, sys, tarfile
 
 try:
     with tarfile.open(sys.argv[1]) as tar:
-        members = [member for member in tar if member.name.startswith("code/")]
-        tar.extractall(sys.argv[2], members, filter="data")
+        for member in tar:
+            if member.isreg() and member.name.startswith("code/") and ".." not in member.name:
+                path = os.path.join(sys.argv[2], member.name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(tar.extractfile(member).read())
 except (OSError, tarfile.TarError) as error:
     sys.exit(f"evidence.sh: {sys.argv[1]} cannot be read as a bundle ({error}); copy it again")
 PYTHON

@@ -22,7 +22,7 @@ from typing import Any
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.evidence.layout import Bundle, PackedCell, finished
+from qac_jax.evidence.layout import Bundle, PackedCell, extract, finished
 
 
 SLICE, LEDGER = "slice.json", "ledger.json"
@@ -125,7 +125,7 @@ def unpack(folder: Path, bundle: Bundle, root: Path) -> None:
         _Joined([folder / name for name in record["files"]]) as joined,
         tarfile.open(fileobj=joined, mode="r|gz") as tar,
     ):
-        tar.extractall(root, filter="data")
+        extract(tar, root)
 
 
 def _names(folder: Path) -> list[str]:

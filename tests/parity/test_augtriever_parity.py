@@ -50,7 +50,7 @@ class Compiled:
     """An encoder that is compiled once for all variants, which then run operation by operation."""
 
     def __init__(self, model: Any):
-        self.config = model.config
+        self.config, self.runtime = model.config, model.runtime
         self._apply = jax.jit(model.apply)
 
     def apply(self, variables: Any, ids: Any, lengths: Any, keys: Any, side: str) -> Any:

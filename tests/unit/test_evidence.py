@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import signal
 import sys
@@ -145,6 +146,24 @@ def test_a_slice_goes_on_from_the_one_before(tmp_path: Path) -> None:
         slices.unpack(out, bundle, tmp_path / "again")
     with pytest.raises(UserError, match="another bundle"):
         slices.read(out, dataclasses.replace(bundle, identity="5678"))
+
+
+@pytest.mark.parametrize("kind", ["above", "absolute", "link"])
+def test_archives_write_into_their_folder_alone(kind: str, tmp_path: Path) -> None:
+    names = {"above": "../x", "absolute": str(tmp_path / "x"), "link": "x"}
+    member = tarfile.TarInfo(names[kind])
+    member.size = 1
+    if kind == "link":
+        member.type, member.linkname, member.size = tarfile.SYMTYPE, "/etc", 0
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.addfile(member, io.BytesIO(b"1"))
+    (tmp_path / "out").mkdir()
+    with (
+        tarfile.open(tmp_path / "a.tar") as tar,
+        pytest.raises(UserError, match="not a file in"),
+    ):
+        layout.extract(tar, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.tar", "out"]
 
 
 def test_a_checkpoint_travels_and_scratch_of_others_does_not(tmp_path: Path) -> None:
