@@ -185,7 +185,7 @@ class Encoder:
         *,
         advance: Callable[[int], None] | None = None,
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The vectors of texts, and of each the vectors [windows, width] of its windows."""
+        """The vectors of texts, and of each those of its windows, float16 [windows, width]."""
         lengths = np.array([len(row) for row in rows])
         counts = pooling.window_counts(lengths, size, self._skipped[side])
         whole = np.empty((len(rows), self.width), np.float32)
@@ -196,7 +196,8 @@ class Encoder:
 
         def take(batch: Batch, result: jax.Array) -> None:
             for row, vectors in zip(batch.rows.tolist(), np.asarray(result), strict=False):
-                whole[row], parts[row] = vectors[0], vectors[1 : 1 + counts[row]].copy()
+                whole[row] = vectors[0]
+                parts[row] = vectors[1 : 1 + counts[row]].astype(np.float16)
             if advance is not None:
                 advance(len(batch.rows))
 

@@ -96,22 +96,16 @@ class Index(Searchable):
     @functools.cached_property
     def windows(self) -> Windows | None:
         """The windows of the passages, where every part of an exact index has them."""
-        files = (
-            [
-                [
-                    self.artifact.path / f"{part}/{name}"
-                    for name in windows_names(number, len(shards))
-                ]
-                for part in self.description["parts"]
-                for shards in (shard_names(self.artifact, f"{part}/"),)
-                for number in range(len(shards))
-            ]
-            if self.description["method"] == EXACT
-            else []
-        )
-        if not files or not all(path.exists() for pair in files for path in pair):
+        if self.description["method"] != EXACT:
             return None
-        return Windows([(os.fspath(one), os.fspath(other)) for one, other in files])
+        files = []
+        for part in self.description["parts"]:
+            count = len(shard_names(self.artifact, f"{part}/"))
+            for number in range(count):
+                files.append([f"{part}/{name}" for name in windows_names(number, count)])
+        if not files or not all(name in self.artifact.files for pair in files for name in pair):
+            return None
+        return Windows([[os.fspath(self.artifact.path / name) for name in pair] for pair in files])
 
     @functools.cached_property
     def encoder(self) -> Encoder:

@@ -21,7 +21,7 @@ _TOGETHER = 16
 class Windows:
     """The windows of an index's passages, in files; only what is asked for is in memory."""
 
-    def __init__(self, files: Sequence[tuple[str, str]]):
+    def __init__(self, files: Sequence[Sequence[str]]):
         self._vectors = Vectors([vectors for vectors, _ in files])
         counts = np.concatenate([np.load(counts) for _, counts in files])
         self._starts = np.concatenate([[0], np.cumsum(counts)])

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from qac_jax.inference.encoder import Encoder
 
 
+# Windows of a text, about: so many fewer texts are in a file where they are kept.
+_WINDOWS = 32
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embed(Stage):
     """Encodes passages or queries with a dual encoder, on all devices of all hosts."""
@@ -95,7 +99,8 @@ class Embed(Stage):
         dividing.once("texts", lambda: self._texts(inputs, out))
         texts = artifacts.load(self._texts_folder(inputs, out), "passages")
         encoder = self.load(inputs.path("encoder"))
-        work = _Work(texts, encoder, self._side(), self.titles, self.shard_rows)
+        rows = self.shard_rows if not self.window else max(self.shard_rows // _WINDOWS, 1)
+        work = _Work(texts, encoder, self._side(), self.titles, rows)
         self._encode(work, out)
         if out.joins:
             self._finish(work, out, inputs.path("encoder"))
@@ -138,18 +143,18 @@ class Embed(Stage):
             ShardFile(vectors.shard_name(index, work.shards), work.size(index), index)
             for index in range(work.shards)
         ]
-
         window = self._window(work.encoder)
 
         def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
             encoder, side = work.encoder, work.side
             if window:
                 encoded, parts = encoder.encode_windows(tokens, window, side, advance=bar.advance)
+                counts = np.array([len(part) for part in parts], np.int32)
+                every = np.concatenate([np.empty((0, encoder.width), np.float16), *parts])
                 files = vectors.windows_names(shard.job, work.shards)
-                stored = np.concatenate([*parts, np.empty((0, encoder.width))]).astype(np.float16)
-                for name, array in zip(files, (stored, [len(p) for p in parts]), strict=True):
+                for name, array in zip(files, (every, counts), strict=True):
                     with out.temporary(name) as path:
-                        arrays.save(path, np.asarray(array))
+                        arrays.save(path, array)
             else:
                 encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
             # The vectors come last, so that a shard with vectors is complete.

@@ -50,7 +50,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passages = str(folder / "passages")
     for name, window in (("plain", 0), ("windows", SIZE)):
         stage = embed.Embed(
-            encoder=str(folder / "encoder"), passages=passages, window=window, shard_rows=15
+            encoder=str(folder / "encoder"), passages=passages, window=window, shard_rows=480
         )
         execute(stage, folder / f"vectors_{name}")
         execute(index.Index(vectors=str(folder / f"vectors_{name}")), folder / f"index_{name}")
@@ -82,7 +82,7 @@ def test_texts_have_the_same_vectors_and_short_ones_one_window(road: Path) -> No
     assert [len(w) for w in windows] == pooling.window_counts(np.array(lengths), SIZE).tolist()
     assert max(map(len, windows)) > 5
     short = encoder.encode_windows([[2, 9, 8, 3]], SIZE)
-    np.testing.assert_allclose(short[0][0], short[1][0][0], atol=1e-6)
+    np.testing.assert_allclose(short[0][0], short[1][0][0], atol=1e-3)  # float16
     assert plain.windows is None
 
 
