@@ -5,8 +5,6 @@ The factors are measured (docs/results/search.md): resident bytes by those of a 
 
 from __future__ import annotations
 
-import psutil
-
 from qac_jax.errors import UserError
 
 
@@ -47,6 +45,8 @@ def stored_bytes(rows: int, width: int, reordering: str = "float32") -> float:
 
 def refuse_too_large(rows: int, width: int, reordering: str) -> None:
     """Raises where a part cannot be built in the memory that is free, with a size that can."""
+    import psutil  # which a machine that runs a bundle need not have
+
     free = psutil.virtual_memory().available
     needed = build_bytes(rows, width, reordering)
     if needed <= free:

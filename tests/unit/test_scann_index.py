@@ -219,7 +219,7 @@ def test_parts_are_searched_together(made, tmp_path, monkeypatch):
     exact = -np.sort(-(queries @ array.T), axis=1)[:, :K]
     assert np.allclose(scores, exact, atol=1e-4)
     assert np.allclose((queries[:, None] * array[rows]).sum(-1), exact, atol=1e-4)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: Free(0.6e9))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Free(0.6e9))
     with pytest.raises(UserError, match="about .* give --part_rows"):
         memory.refuse_too_large(10**6, 768, "float32")
 
