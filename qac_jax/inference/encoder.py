@@ -221,6 +221,7 @@ class Encoder:
 
         room: its layers compute this number of tokens, without the padding (models/packing.py).
         Texts that do not fit become NaN. 0: they compute the padding too.
+        window: behind each text's vector come those of its windows of this many tokens.
         """
         segments = self.module.config.title == SEGMENTS
         program = _program(self.module, self.tokenizer.sep_id if segments else -1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qac_jax.inference.encoder import Encoder
 
 
-# Windows of a text, about: so many fewer texts are in a file where they are kept.
+# Windows of a text, about: where they are kept, a file has fewer texts by this factor.
 _WINDOWS = 32
 
 

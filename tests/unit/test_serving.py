@@ -85,8 +85,8 @@ def test_vectors_in_three_shapes(engine: Engine) -> None:
     np.testing.assert_allclose(tei, expected, atol=1e-6)
     refused = one(engine, "POST", "/embed", json={"inputs": []})
     assert refused.status_code == 422 and set(refused.json()) == {"error", "error_type"}
-    told = one(engine, "GET", "/info").json()
-    assert told["model_id"] == "stub" and told["model_type"] == {"embedding": {"pooling": "mean"}}
+    info = one(engine, "GET", "/info").json()
+    assert info["model_id"] == "stub" and info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert one(engine, "GET", "/v1/models").json()["data"][0]["id"] == "stub"
 
 
