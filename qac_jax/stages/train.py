@@ -101,72 +101,32 @@ class Train(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data.loader import Loader
-        from qac_jax.hub import parameters
-        from qac_jax.text import tokenizers
-        from qac_jax.training import (
-            compiled,
-            distributed,
-            estimate,
-            held_out,
-            loop,
-            result,
-            start,
-            step,
-        )
+        from qac_jax.training import compiled, distributed, estimate, loop, result, start
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
         compiled.keep_between_runs()
         examples, schedule = inputs.artifact("examples"), self.schedule
-        size, fills = schedule.batch_size, self.objective.fills and not self.devices.pack
+        fills = self.objective.fills and not self.devices.pack
         pieces = schedule.microbatch or self.objective.chunk
-        mesh = meshes.mesh_for(self.devices.mesh, size, pieces, fills)
+        mesh = meshes.mesh_for(self.devices.mesh, schedule.batch_size, pieces, fills)
         precision = start.precision_here(self.precision)
-        tokenizer_folder = examples.path / parameters.TOKENIZER
-        objective = self.objective.with_precision(precision)
-        objective, initial = start.initial(objective, inputs.get("init"))
-        tokenizer = tokenizers.load(os.fspath(tokenizer_folder))
-        objective = objective.with_tokenizer(tokenizer)
-        if self.words:
-            initial = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
-        objective = step.chunk_of(objective, schedule.microbatch)
-
-        host = meshes.my_part(mesh)
+        objective, initial = self._model(inputs, precision)
         data = Loader(
             os.fspath(examples.path),
             reading=self.reading,
-            batch_size=size,
+            batch_size=schedule.batch_size,
             seed=self.seed,
-            host=host,
+            host=meshes.my_part(mesh),
             accelerators=distributed.accelerators(),
         )
         kind = data.featurizers[0]
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
-        estimate.refuse_too_large(objective, kind, size, schedule.microbatch, mesh)
-        objective = estimate.keeping(objective, kind, size, mesh)
-        validation, probe = None, None
-        if (examined := inputs.get_artifact("validation")) is not None:
-            validation = held_out.validation(
-                examined, self.reading, size, mesh, host, fills, objective.chunk
-            )
-        if (asked := inputs.get_artifact("probe")) is not None:
-            held_out.check_probe(asked, examples)
-            probe = held_out.probe(asked, self.monitoring, kind.lengths, mesh, host)
-
+        estimate.refuse_too_large(objective, kind, schedule.batch_size, schedule.microbatch, mesh)
+        objective = estimate.keeping(objective, kind, schedule.batch_size, mesh)
         total = schedule.total_steps(data.examples_per_epoch)
-        optimizer = self._optimizer()
-        engine = step.Engine(
-            objective=objective,
-            tx=optimizer.build(total, start.abstract_params(objective)),
-            mesh=mesh,
-            rules=meshes.rules_named(self.devices.rules),
-            seed=self.seed,
-            microbatch=schedule.microbatch,
-            ema=schedule.ema,
-            max_skips=schedule.max_skips,
-            frozen=optimizer.frozen,
-        )
+        engine = self._engine(objective, total, mesh)
         if initial is not None:
             initial = start.placed(initial, engine.abstract.params, report=not self.words)
         with data:
@@ -175,34 +135,84 @@ class Train(Stage):
                 data,
                 loop.Plan(total, self.monitoring),
                 _work(out),
-                identity={
-                    "model": fields.describe(self.objective),
-                    "data": data.identity,
-                    "settings": {
-                        "total_steps": total,
-                        "optimizer": fields.describe(optimizer),
-                        "seed": self.seed,
-                        "ema": schedule.ema,
-                        "precision": precision,
-                        "start": pipeline_inputs.identities(
-                            Inputs({name: inputs[name] for name in STARTS if name in inputs})
-                        ),
-                    },
-                },
-                validation=validation,
-                probe=probe,
-                schedule=optimizer.schedule(total),
+                identity=self._identity(inputs, data.identity, total, precision),
                 params=initial,
+                schedule=self._optimizer().schedule(total),
                 pack=self.devices.pack,
                 name=out.path.name,
+                **self._held_out(inputs, objective, kind, mesh, fills),
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():
-            keep = bool(self.monitoring.keep_every)
-            result.write(out, _work(out), objective, params, tokenizer_folder, checkpoints=keep)
+            keep, tokenizer = bool(self.monitoring.keep_every), _tokenizer_of(inputs)
+            result.write(out, _work(out), objective, params, tokenizer, checkpoints=keep)
             out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
             out.info["device"] = mesh.devices.flat[0].device_kind
         distributed.barrier("written")
+
+    def _model(self, inputs: Inputs, precision: str) -> tuple[Any, Any]:
+        """The objective for this precision, start and tokenizer; initial parameters, if any."""
+        from qac_jax.text import tokenizers
+        from qac_jax.training import start, step
+
+        objective = self.objective.with_precision(precision)
+        objective, initial = start.initial(objective, inputs.get("init"))
+        tokenizer = tokenizers.load(os.fspath(_tokenizer_of(inputs)))
+        objective = objective.with_tokenizer(tokenizer)
+        if self.words:
+            initial = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
+        return step.chunk_of(objective, self.schedule.microbatch), initial
+
+    def _engine(self, objective: Any, total: int, mesh: Any) -> Any:
+        from qac_jax.training import mesh as meshes
+        from qac_jax.training import start, step
+
+        optimizer = self._optimizer()
+        return step.Engine(
+            objective=objective,
+            tx=optimizer.build(total, start.abstract_params(objective)),
+            mesh=mesh,
+            rules=meshes.rules_named(self.devices.rules),
+            seed=self.seed,
+            microbatch=self.schedule.microbatch,
+            ema=self.schedule.ema,
+            max_skips=self.schedule.max_skips,
+            frozen=optimizer.frozen,
+        )
+
+    def _held_out(
+        self, inputs: Inputs, objective: Any, kind: Any, mesh: Any, fills: bool
+    ) -> dict[str, Any]:
+        """Loaders of the validation examples and of the probe's triples, where there are any."""
+        from qac_jax.training import held_out
+        from qac_jax.training import mesh as meshes
+
+        loaders: dict[str, Any] = {}
+        host, size = meshes.my_part(mesh), self.schedule.batch_size
+        if (examined := inputs.get_artifact("validation")) is not None:
+            loaders["validation"] = held_out.validation(
+                examined, self.reading, size, mesh, host, fills, objective.chunk
+            )
+        if (asked := inputs.get_artifact("probe")) is not None:
+            held_out.check_probe(asked, inputs.artifact("examples"))
+            loaders["probe"] = held_out.probe(asked, self.monitoring, kind.lengths, mesh, host)
+        return loaders
+
+    def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
+        """What a checkpoint must agree in to be continued."""
+        starts = Inputs({name: inputs[name] for name in STARTS if name in inputs})
+        return {
+            "model": fields.describe(self.objective),
+            "data": data,
+            "settings": {
+                "total_steps": total,
+                "optimizer": fields.describe(self._optimizer()),
+                "seed": self.seed,
+                "ema": self.schedule.ema,
+                "precision": precision,
+                "start": pipeline_inputs.identities(starts),
+            },
+        }
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.training import estimate
@@ -231,6 +241,13 @@ class Train(Stage):
         if rate := self.schedule.learning_rate:
             optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
+
+
+def _tokenizer_of(inputs: Inputs) -> epath.Path:
+    """The folder of the tokenizer that the examples were made with."""
+    from qac_jax.hub import parameters
+
+    return inputs.artifact("examples").path / parameters.TOKENIZER
 
 
 def _work(out: Writer) -> epath.Path:

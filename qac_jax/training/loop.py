@@ -18,13 +18,13 @@ from etils import epath
 from qac_jax.errors import UserError
 from qac_jax.training import interrupt, journal, packing, profiler, report, scaling, trackers
 from qac_jax.training import mesh as meshes
-from qac_jax.training.checkpoints import Checkpoints, abstract_like
 from qac_jax.training.feed import Loader
 from qac_jax.training.journal import announce
+from qac_jax.training.keeping import Kept
 from qac_jax.training.probe import Probe
 from qac_jax.training.settings import Monitoring
 from qac_jax.training.step import Engine, State
-from qac_jax.training.validation import Best, Validation
+from qac_jax.training.validation import Validation
 
 
 _HALF = "; a model whose numbers exceed 65504 needs --precision float32"
@@ -67,47 +67,30 @@ def train(
     """
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    window = profiler.Window.parse(plan.monitoring.profile)
+    chosen = plan.monitoring
+    window = profiler.Window.parse(chosen.profile)
     window.check(plan.total_steps)
-    mirrors = trackers.opened(plan.monitoring, name or folder.name)
+    recording = profiler.Recording(window, folder / profiler.FOLDER)
+    mirrors = trackers.opened(chosen, name or folder.name)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     step_flops = report.flops(engine.objective, spec)
     steps = packing.Steps(engine, lambda engine: compile_step(engine, spec), pack)
-    measures = _measures(engine, validation, probe, plan.monitoring)
+    measures = _measures(engine, validation, probe, chosen)
 
-    checkpoints = Checkpoints(
-        folder / "checkpoints",
-        identity,
-        keep=plan.monitoring.keep,
-        keep_every=plan.monitoring.keep_every,
-    )
-    best_one = Checkpoints(folder / "best", identity, keep=None)
-    target = abstract_like(engine.abstract, engine.shardings)
-    if checkpoints.latest() is None:
-        state, step, best = engine.create(params), 0, Best(plan.monitoring.best)
-    else:
-        state, facts = checkpoints.restore(target)
-        step, best = facts["step"], Best(plan.monitoring.best, **facts["best"])
-        data.restore(facts["loader"])
-        announce(f"resuming after step {step} of {plan.total_steps}")
-    best_one.keep_only(best.step)  # a killed run may have saved later ones
+    kept = Kept(folder, identity, engine, chosen)
+    state, step = kept.begin(engine, data, params, plan.total_steps)
     log = folder / "metrics.jsonl"
     journal.forget_after(log, step)
 
     since_log: list[Any] = []
     clock = journal.Clock(step)
-    recording = False
     with (
         interrupt.watch() as signals,
         journal.metrics_file(log, mirrors) as metrics,
-        checkpoints.finishing(),
+        kept.finishing(),
     ):
         while step < plan.total_steps:
-            if window.last and step == window.first:
-                jax.block_until_ready(state)
-                profiler.start(folder / profiler.FOLDER)
-                recording = True
-
+            recording.begin(step, state)
             batch = _next(data, step, plan.total_steps)
             with clock.paused():  # a program may be compiled
                 run_step = steps(batch)
@@ -116,13 +99,9 @@ def train(
             since_log.append(scalars)
             clock.tokens += journal.tokens_of(batch)
 
-            if recording and step == window.last:  # a run that resumed in it has no beginning
-                recording = False
-                jax.block_until_ready(state)
-                with clock.paused():
-                    kernels = profiler.stop(folder / profiler.FOLDER, run_step)
-                    announce(profiler.table(kernels, window.last - window.first))
-            if plan.at(plan.monitoring.log_every, step):
+            with clock.paused():
+                recording.end(step, state, run_step)
+            if plan.at(chosen.log_every, step):
                 figures = finite_means(engine, state, since_log, step)
                 figures |= clock.rates(step, spec, step_flops, engine.mesh)
                 if schedule is not None:
@@ -137,26 +116,17 @@ def train(
                         measured = measure(state)
                         metrics.log(step, measured)
                         announce(f"step {step}: {journal.shown(measured)}")
-                        if best.improves(step, measured):
-                            best_one.save(step, state, {"step": step, "best": best.facts()})
+                        kept.measured(step, state, measured)
             stop = signals.stop(step)
-            if stop or plan.at(plan.monitoring.save_every, step):
+            if stop or plan.at(chosen.save_every, step):
                 with clock.paused():
                     finite_means(engine, state, since_log, step)
-                    best_one.wait()  # the facts name it, so it must be complete
-                    facts = {"step": step, "loader": data.state(), "best": best.facts()}
-                    checkpoints.save(step, state, facts)
-                    best_one.keep_only(best.step)
+                    kept.save(step, state, data)
             if stop and step < plan.total_steps:
-                checkpoints.close()
+                kept.close()
                 raise interrupt.Saved(signals.number, step, plan.total_steps)
 
-    checkpoints.close()
-    if best.step not in (None, step):
-        announce(f"the result is that of step {best.step}: {plan.monitoring.best} {best.value:.5g}")
-        state, _ = best_one.restore(target, best.step)
-    best_one.close()
-    return state
+    return kept.result(step, state)
 
 
 def _measures(

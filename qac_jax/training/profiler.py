@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from qac_jax.errors import UserError
+from qac_jax.training.journal import announce
 
 
 # Of the trace, in a run's folder and in its artefact.
@@ -98,6 +99,28 @@ def stop(folder: os.PathLike[str] | str, compiled: jax.stages.Compiled | None = 
         modules = json.dumps(origins(compiled.as_text() or ""), indent=1)
         (Path(folder) / _ORIGINS).write_text(modules)
     return read(folder)
+
+
+class Recording:
+    """The recording of a run's window, and its table when it is over."""
+
+    def __init__(self, window: Window, folder: os.PathLike[str] | str):
+        self._window, self._folder, self._runs = window, folder, False
+
+    def begin(self, step: int, state: Any) -> None:
+        """Before the step after `step`."""
+        if self._window.last and step == self._window.first:
+            jax.block_until_ready(state)
+            start(self._folder)
+            self._runs = True
+
+    def end(self, step: int, state: Any, compiled: jax.stages.Compiled) -> None:
+        """After `step`; a run that resumed within the window has recorded nothing."""
+        if self._runs and step == self._window.last:
+            self._runs = False
+            jax.block_until_ready(state)
+            kernels = stop(self._folder, compiled)
+            announce(table(kernels, self._window.last - self._window.first))
 
 
 def read(folder: os.PathLike[str] | str) -> Kernels:
