@@ -215,7 +215,7 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace, com
     from qac_jax.report import grids
 
     if options.dry_run:
-        return _show_grid(described, cells, options.json)
+        return _show_grid(described, cells, options)
     if not options.out:
         raise UserError("run needs a folder to write to; pass --out DIR")
     if options.start or options.only:
@@ -230,11 +230,11 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace, com
     return 0
 
 
-def _show_grid(described: Any, cells: list[Any], as_json: bool) -> int:
-    from qac_jax.pipeline import grid
+def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> int:
+    from qac_jax.pipeline import costs, grid
 
-    planned = grid.plan(cells)
-    if as_json:
+    planned = grid.plan(cells, costs.sizes_of(options.sizes))
+    if options.json:
         print(json.dumps(planned, indent=1))
         return 0
     print(f"{described.title or 'grid'}: {len(cells)} cells, {planned['distinct_stages']} stages\n")
@@ -256,7 +256,7 @@ def plan(arguments: list[str]) -> int:
 
     described, cells = _build_grid(options, bindings)
     if described is not None:
-        return _show_grid(described, cells, options.json)
+        return _show_grid(described, cells, options)
     built = _build_recipe(options, bindings)
     refuse(config.unused())
     show_plan(recipe.plan(built, costs.sizes_of(options.sizes)), options.json)

@@ -14,11 +14,12 @@ from qac_jax.pipeline import grid
 
 include 'recipes/claim_qac.gin'
 
-grid.Grid.systems = {"none": ["PRETRAINING = {}", "ENCODER = %INIT"], "queries-cotmae": []}
+grid.Grid.systems = SYSTEMS
 grid.Grid.recipe = 'tiny_cell.gin'
 grid.Grid.seeds = [0]
 grid.Grid.permutations = 50
 """
+SYSTEMS = '{"none": ["PRETRAINING = {}", "ENCODER = %INIT"], "queries-cotmae": []}'
 CELL = """
 from __gin__ import dynamic_registration
 from qac_jax.models import bert
@@ -58,13 +59,13 @@ judging/evaluate.Evaluate.permutations = 50
 """
 
 
-def write(folder: Path) -> list[str]:
+def write(folder: Path, systems: str = SYSTEMS) -> list[str]:
     """Writes data and gin files; returns the arguments of `qac run` for the grid."""
     data = toy_retrieval.write_collection(folder / "data", 40, 24)
     lines = (data / "qrels" / "test.tsv").read_text().splitlines()
     for name, chosen in (("train", lines[1:13]), ("test", lines[13:])):
         (data / "qrels" / f"{name}.tsv").write_text("\n".join([lines[0], *chosen]) + "\n")
-    for name, text in (("tiny_grid", GRID), ("tiny_cell", CELL)):
+    for name, text in (("tiny_grid", GRID.replace("SYSTEMS", systems)), ("tiny_cell", CELL)):
         (folder / f"{name}.gin").write_text(text)
     grid = str(folder / "tiny_grid.gin")
     return [grid, f"--gin_search_paths={folder}", f"--data_dir={data}"]

@@ -236,7 +236,7 @@ def _executed(stage: Stage, folder: epath.Path, documentation: str, patient: boo
             time.sleep(_POLL)
 
 
-def plan(todo: Sequence[Cell]) -> dict[str, Any]:
+def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The plan of a dry run: the cells, the stages each adds, and the first cell in full."""
     seen: set[str] = set()
     rows = []
@@ -253,8 +253,8 @@ def plan(todo: Sequence[Cell]) -> dict[str, Any]:
                 "places": dict(cell.places),
             }
         )
-    first = Recipe(stages=todo[0].stages)
-    return {"cells": rows, "distinct_stages": len(seen), "first_cell": recipe.plan(first)}
+    first = Recipe(stages=todo[0].stages, data_dir=todo[0].data_dir)
+    return {"cells": rows, "distinct_stages": len(seen), "first_cell": recipe.plan(first, sizes)}
 
 
 def _places(stages: Mapping[str, Stage]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import toy_evidence
 import toy_retrieval as toy
 
 from qac_jax import cli
@@ -70,6 +71,7 @@ def test_a_grid_from_files_to_its_table(
     plan = json.loads(capsys.readouterr().out)
     assert [len(row["new"]) for row in plan["cells"]] == [4, 3, 3]
     assert plan["first_cell"][0]["verb"] == "prepare"
+    assert not any(stage["missing"] for stage in plan["first_cell"])  # --data_dir is known
 
     out = tmp_path / "out"
     assert cli.main([*arguments, f"--out={out}"]) == 0
@@ -95,3 +97,15 @@ def test_a_misspelt_grid_is_told(
     assert cli.main([*arguments, "--dry_run"]) == 2
     error = capsys.readouterr().err
     assert "untitld.gin" in error and "untitled" in error
+
+
+@pytest.mark.slow
+def test_the_rows_of_retromae_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    systems = '{"own": %OWN_TEXT, "queries": ["overlays/retromae.gin"]}'
+    arguments = toy_evidence.write(tmp_path, systems)
+    assert cli.main(["run", *arguments, f"--out={tmp_path / 'out'}", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["system"] for row in rows] == ["own", "queries"]
+    for system in ("own", "queries"):
+        log = tmp_path / "out" / system / "seed_0" / "encoder" / "metrics.jsonl"
+        assert "decoder_accuracy" in log.read_text()  # RetroMAE's, and not CoT-MAE's
