@@ -72,6 +72,7 @@ def verdict(
     choice: ModelChoice,
     systems: Systems,
     weight: float,
+    windows: float,
     questions: Provenance,
     names: Mapping[str, str],
 ) -> list[str]:
@@ -94,6 +95,11 @@ def verdict(
             f"{said} on the same questions."
             if said
             else f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
+        )
+    if windows and weight < 1 and systems.fused:
+        sentences.append(
+            f"Beside BM25 a passage's best window of words counts for {windows:g} of 1 and the "
+            "whole passage for the rest; alone, only the whole passage counts."
         )
     sentences += _caution(questions)
     return sentences

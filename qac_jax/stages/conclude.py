@@ -29,6 +29,7 @@ class Conclude(Stage):
 
     VERB: ClassVar[str] = "conclude"
     KIND: ClassVar[str] = "summary"
+    VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
         "qac conclude --metrics out/metrics --choice out/choice --validation out/validation "
         "--questions out/questions --alone run_start,run_1 --out out/summary"
@@ -68,12 +69,13 @@ class Conclude(Stage):
         )
         systems = verdict.Systems(self.bm25, tuple(self.alone), tuple(self.fused))
         validated = {r.name: r.mean for r in results.read(inputs.artifact("validation"))[0]}
-        weight = float(inputs.artifact("index").info["weight"]) if "index" in inputs else 0.0
+        searched = inputs.artifact("index").info if "index" in inputs else {}
+        weight, windows = float(searched.get("weight", 0.0)), float(searched.get("windows", 0.0))
         questions = _questions(inputs.artifact("questions"))
         comparisons = [Comparison(**c) for c in facts["comparisons"]]
         names = dict(self.names or {})
         sentences = verdict.verdict(
-            rows, comparisons, choice, systems, weight, questions["test"], names
+            rows, comparisons, choice, systems, weight, windows, questions["test"], names
         )
         use = systems.used(choice.place, weight)
         summary = {
@@ -83,6 +85,7 @@ class Conclude(Stage):
                 "system": use,
                 "name": names.get(use, use),
                 "weight of BM25": weight,
+                "share of the best window": windows,
                 "trained": choice.changed,
             },
             "rows": [{"system": r.name, "name": names.get(r.name, r.name), **r.mean} for r in rows],

@@ -89,6 +89,7 @@ class Hybrid(Stage):
         out.count = len(dense)
         out.info.update(
             weight=settings.weight,
+            windows=settings.windows if dense.windows else 0.0,
             cosine=cosine,
             encoder=parts.encoder_seen_from(made_by, out, os.fspath(known.path)),
             texts=parts.texts_seen_from(known.path, known.info["texts"], out),

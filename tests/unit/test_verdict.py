@@ -49,7 +49,9 @@ def test_training_must_be_better_than_noise() -> None:
         choosing.choose(three, "ndcg@10")
 
 
-def said(choice: choosing.ModelChoice, weight: float, questions: Provenance) -> str:
+def said(
+    choice: choosing.ModelChoice, weight: float, questions: Provenance, windows: float = 0.0
+) -> str:
     rows = [
         result("bm25", [2] * 20 + [1] * 20),
         result("start", [1] * 10 + [2] * 30),
@@ -58,7 +60,9 @@ def said(choice: choosing.ModelChoice, weight: float, questions: Provenance) -> 
         result("one+", [1] * 30 + [2] * 10),
     ]
     compared = judging.compared(rows, ["mrr@10"], 1000)
-    return " ".join(verdict.verdict(rows, compared, choice, SYSTEMS, weight, questions, NAMES))
+    return " ".join(
+        verdict.verdict(rows, compared, choice, SYSTEMS, weight, windows, questions, NAMES)
+    )
 
 
 def test_what_to_use_is_said_in_words() -> None:
@@ -69,6 +73,10 @@ def test_what_to_use_is_said_in_words() -> None:
     )
     assert "Against the start: +0.250 mrr@10, which is significant" in text
     assert "so it was chosen" in text and "the weight 0.3" in text and "Caution" not in text
+    assert "window" not in text
+    by_windows = said(chosen([1] * 40), 0.3, JUDGED, 0.7)
+    assert "a passage's best window of words counts for 0.7 of 1" in by_windows
+    assert "window" not in said(chosen([1] * 40), 1.0, JUDGED, 0.7)  # BM25 alone
 
 
 def test_the_start_is_kept_and_made_questions_are_a_caution() -> None:
