@@ -70,7 +70,7 @@ def sharded(
     its facts.
 
     `ahead` prepares a shard, such as its tokens, in a thread during the work on the previous one.
-    `work` may advance the bar itself; the remaining items are counted afterwards.
+    `work` may advance the bar itself; the rest of its shard was then done by an earlier run.
     """
     for place, left in enumerate(dividing.team().turns(out, shards)):
         if place == 0:
@@ -93,7 +93,8 @@ def _work_off(
             upcoming = [reader.submit(ahead, s) for s in left[place + 1 : place + 2]]
             before = bar.count
             facts = dict(work(shard, ready) or {})
-            bar.skip(shard.items - (bar.count - before))
+            counted = bar.count - before
+            (bar.skip if counted else bar.advance)(shard.items - counted)
             out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
 
 

@@ -97,6 +97,14 @@ def same(out: Path, whole: Artifact) -> None:
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole.path.iterdir())
 
 
+def test_the_rate_is_that_of_what_was_done_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.execute(Squares(), tmp_path / "out")
+    shown = capsys.readouterr().err
+    assert "7/7 items (100%)" in shown and "  0/s" not in shown
+
+
 @pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_are_one(processes, whole, tmp_path, monkeypatch) -> None:
     writers = set()
