@@ -48,23 +48,30 @@ def run(work: Callable[[], int], *, own_process: bool = False, serves: bool = Fa
     `own_process`: nothing else runs in this process, so that it ends at once after a signal, and
     after a second one even where the first is not taken. `serves`: it takes them in its own way.
     """
-    with _plain_output(), _quiet_threads(), _impatience(own_process and not serves):
-        try:
-            return work()
-        except UserError as error:
-            return _say(str(error), error.exit_code)
-        except Interrupted as stop:
-            return _stopped(str(stop), stop.exit_code, own_process)
-        except KeyboardInterrupt:
-            return _stopped("interrupted", 130, own_process)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        except Exception as error:
-            sentence = _circumstance(error)
-            if sentence is None:
-                raise
-            return _say(sentence, 2)
+    try:
+        with _plain_output(), _quiet_threads(), _impatience(own_process and not serves):
+            return _ended(work, own_process)
+    except Interrupted as stop:  # while the contexts begin or end
+        return _stopped(str(stop), stop.exit_code, own_process)
+
+
+def _ended(work: Callable[[], int], own_process: bool) -> int:
+    try:
+        return work()
+    except UserError as error:
+        return _say(str(error), error.exit_code)
+    except Interrupted as stop:
+        return _stopped(str(stop), stop.exit_code, own_process)
+    except KeyboardInterrupt:
+        return _stopped("interrupted", 130, own_process)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        sentence = _circumstance(error)
+        if sentence is None:
+            raise
+        return _say(sentence, 2)
 
 
 def _impatience(own_process: bool) -> contextlib.AbstractContextManager[None]:
@@ -179,8 +186,8 @@ def _plain_output() -> Iterator[None]:
 def _quiet_threads() -> Iterator[None]:
     """What threads of libraries raise reaches the main thread; a full disk is no bug to print.
 
-    Orbax logs it too, and TensorStore's threads, which are not Python's, print that nobody listens
-    to their result any more.
+    Orbax logs it too, as it does a signal that finds it waiting, and TensorStore's threads, which
+    are not Python's, print that nobody listens to their result any more.
     """
 
     def hook(failed: threading.ExceptHookArgs) -> None:
@@ -193,7 +200,7 @@ def _quiet_threads() -> Iterator[None]:
 
     def news(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return error is None or not is_full_disk(error)
+        return error is None or not (isinstance(error, Interrupted) or is_full_disk(error))
 
     log = logging.getLogger("absl")
     log.addFilter(news)

@@ -142,6 +142,9 @@ def _described(folder: Path) -> dict[str, Any]:
     try:
         own = settings.get(_OWN, {})
         read = {name: own[name] for name in _READING if name in own}
+        for name, value in read.items():
+            if name != "title" and (type(value) is not int or value < 0):
+                raise ValueError(f"{name} = {shown(value)} is not a length")
         return {"scale": float(settings.get("scale", 1.0)), **read, **_prompts(folder, settings)}
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(

@@ -47,9 +47,12 @@ def lowercases(folder: Path) -> bool:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}); copy the folder again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} holds no JSON object; copy the folder again")
+    return content
 
 
 def _read(folder: Path) -> Any:
@@ -87,10 +90,7 @@ def config(folder: Path) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
-            content = _json(folder / name)
-            if not isinstance(content, dict):
-                raise UserError(f"{folder / name} holds no JSON object; copy the folder again")
-            merged.update(content)
+            merged.update(_json(folder / name))
     return merged
 
 

@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 import zipfile
@@ -276,6 +277,37 @@ def test_a_signal_at_any_time_says_how_to_go_on(capsys):
         assert endings.run(work) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "the same command continues" in said
+
+
+def test_a_signal_while_the_handling_of_signals_begins():
+    code = """
+import os, signal, threading
+from qac_jax import endings
+from qac_jax.pipeline import signals
+
+start = threading.Thread.start
+def interrupted(thread):
+    start(thread)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread.start = interrupted
+with signals.interruptible():
+    os._exit(endings.run(lambda: 0, own_process=True))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.count("\n")) == (143, 1), ended.stderr
+    assert "the same command continues" in ended.stderr
+
+
+def test_a_library_does_not_log_that_it_was_interrupted(caplog, capsys):
+    def work() -> int:
+        try:
+            raise Interrupted(signal.SIGINT)
+        except BaseException:
+            logging.getLogger("absl").exception("Save Finalize thread (save_finalize) failed.")
+            raise
+
+    assert endings.run(work) == 130
+    assert "Finalize" not in caplog.text and "interrupted by signal 2" in capsys.readouterr().err
 
 
 # Fault 15: what others wrote is shown, not obeyed.

@@ -13,7 +13,7 @@ from qac_jax import endings
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, names, sentence_modules, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
-from qac_jax.text import tokenizers
+from qac_jax.text import backends, tokenizers
 from qac_jax.text.titles import text_of
 
 
@@ -52,6 +52,21 @@ def test_lengths_that_are_none(value, tmp_path: Path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": value}))
     with pytest.raises(UserError, match="model_max_length = .* is not a length"):
         sentence_transformers.max_length(tmp_path)
+
+
+@pytest.mark.parametrize("value", [[1, "a"], -1, True, "x", None])
+def test_lengths_of_our_own_that_are_none(value, tmp_path: Path):
+    name = sentence_transformers.SETTINGS
+    (tmp_path / name).write_text(json.dumps({"qac_jax": {"query_length": value}}))
+    with pytest.raises(UserError, match="query_length = .* is not a length"):
+        sentence_transformers._described(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["null", "[1]"])
+def test_settings_of_sentence_transformers_that_are_none(content, tmp_path: Path):
+    (tmp_path / "sentence_bert_config.json").write_text(content)
+    with pytest.raises(UserError, match="sentence_bert_config.json holds no JSON object"):
+        backends.lowercases(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["[1]", "[" * 100_000, "3"])
