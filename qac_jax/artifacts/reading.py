@@ -44,6 +44,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "contents": dict,
     "files": dict,
 }
+_UNSEALED = {*_TYPES, "format", "code", "written"}
 
 
 class Artifact:
@@ -220,6 +221,7 @@ def _check_record(record: Any) -> None:
     for name, entry in record["files"].items():
         if not is_entry(name, entry):
             raise ValueError(f"{name!r} does not describe a file of the folder")
-    # Artefacts of earlier versions have no seal.
-    if record.get(SEAL, "") and record[SEAL] != _seal(record):
+    # Artefacts of earlier versions have no seal, and nothing in its place.
+    sealed = record[SEAL] == _seal(record) if SEAL in record else _UNSEALED.issuperset(record)
+    if not sealed:
         raise ValueError("it was changed after it was written")

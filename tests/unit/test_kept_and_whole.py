@@ -230,10 +230,13 @@ def test_noise_for_a_record_claim_or_journal(text, tmp_path):
     assert write(tmp_path / "b").count == 2
 
 
-def test_a_changed_figure_in_a_record_is_noticed(tmp_path):
+@pytest.mark.parametrize(
+    "before, after", [('"count": 2', '"count": 3'), ('"record_sha256"', '"recort_sha256"')]
+)
+def test_a_change_in_a_record_is_noticed(before, after, tmp_path):
     write(tmp_path / "a")
     commit = tmp_path / "a" / artifacts.COMMIT
-    commit.write_text(commit.read_text().replace('"count": 2', '"count": 3'))
+    commit.write_text(commit.read_text().replace(before, after))
     with pytest.raises(UserError, match="it was changed after it was written"):
         artifacts.load(tmp_path / "a")
 
