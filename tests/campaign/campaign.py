@@ -111,7 +111,8 @@ def plan(counts: Mapping[str, int]) -> list[tuple[str, str, int]]:
 def attack(lab: Lab, seed: int, kind: str, group: str, number: int) -> Outcome | None:
     """One attack, unless the journal has it."""
     place = lab.work / "journal.jsonl"
-    known = _known.setdefault(str(place), {key(record) for record in journal(lab.work)})
+    if (known := _known.get(str(place))) is None:
+        known = _known[str(place)] = {key(record) for record in journal(lab.work)}
     record: Json = {"seed": seed, "kind": kind, "group": group, "number": number}
     if key(record) in known:
         return None
