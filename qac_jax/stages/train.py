@@ -101,6 +101,7 @@ class Train(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data.loader import Loader
+        from qac_jax.hub import parameters
         from qac_jax.training import compiled, distributed, estimate, loop, result, start
         from qac_jax.training import mesh as meshes
 
@@ -111,7 +112,8 @@ class Train(Stage):
         pieces = schedule.microbatch or self.objective.chunk
         mesh = meshes.mesh_for(self.devices.mesh, schedule.batch_size, pieces, fills)
         precision = start.precision_here(self.precision)
-        objective, initial = self._model(inputs, precision)
+        tokenizer = examples.path / parameters.TOKENIZER
+        objective, initial = self._model(inputs, tokenizer, precision)
         data = Loader(
             os.fspath(examples.path),
             reading=self.reading,
@@ -140,24 +142,24 @@ class Train(Stage):
                 schedule=self._optimizer().schedule(total),
                 pack=self.devices.pack,
                 name=out.path.name,
-                **self._held_out(inputs, objective, kind, mesh, fills),
+                **self._held_out(inputs, mesh, kind.lengths, objective.chunk),
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if distributed.is_first():
-            keep, tokenizer = bool(self.monitoring.keep_every), _tokenizer_of(inputs)
+            keep = bool(self.monitoring.keep_every)
             result.write(out, _work(out), objective, params, tokenizer, checkpoints=keep)
             out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
             out.info["device"] = mesh.devices.flat[0].device_kind
         distributed.barrier("written")
 
-    def _model(self, inputs: Inputs, precision: str) -> tuple[Any, Any]:
-        """The objective for this precision, start and tokenizer; initial parameters, if any."""
+    def _model(self, inputs: Inputs, folder: epath.Path, precision: str) -> tuple[Any, Any]:
+        """The objective for this precision, start and tokenizer (in `folder`); initial parameters."""
         from qac_jax.text import tokenizers
         from qac_jax.training import start, step
 
         objective = self.objective.with_precision(precision)
         objective, initial = start.initial(objective, inputs.get("init"))
-        tokenizer = tokenizers.load(os.fspath(_tokenizer_of(inputs)))
+        tokenizer = tokenizers.load(os.fspath(folder))
         objective = objective.with_tokenizer(tokenizer)
         if self.words:
             initial = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
@@ -180,22 +182,19 @@ class Train(Stage):
             frozen=optimizer.frozen,
         )
 
-    def _held_out(
-        self, inputs: Inputs, objective: Any, kind: Any, mesh: Any, fills: bool
-    ) -> dict[str, Any]:
+    def _held_out(self, inputs: Inputs, mesh: Any, lengths: Any, chunk: int) -> dict[str, Any]:
         """Loaders of the validation examples and of the probe's triples, where there are any."""
         from qac_jax.training import held_out
-        from qac_jax.training import mesh as meshes
 
         loaders: dict[str, Any] = {}
-        host, size = meshes.my_part(mesh), self.schedule.batch_size
+        fills = self.objective.fills and not self.devices.pack
         if (examined := inputs.get_artifact("validation")) is not None:
             loaders["validation"] = held_out.validation(
-                examined, self.reading, size, mesh, host, fills, objective.chunk
+                examined, self.reading, self.schedule.batch_size, mesh, fills, chunk
             )
         if (asked := inputs.get_artifact("probe")) is not None:
             held_out.check_probe(asked, inputs.artifact("examples"))
-            loaders["probe"] = held_out.probe(asked, self.monitoring, kind.lengths, mesh, host)
+            loaders["probe"] = held_out.probe(asked, self.monitoring, lengths, mesh)
         return loaders
 
     def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
@@ -241,13 +240,6 @@ class Train(Stage):
         if rate := self.schedule.learning_rate:
             optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
-
-
-def _tokenizer_of(inputs: Inputs) -> epath.Path:
-    """The folder of the tokenizer that the examples were made with."""
-    from qac_jax.hub import parameters
-
-    return inputs.artifact("examples").path / parameters.TOKENIZER
 
 
 def _work(out: Writer) -> epath.Path:

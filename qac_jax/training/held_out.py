@@ -26,7 +26,6 @@ def validation(
     reading: Reading,
     batch_size: int,
     mesh: Mesh,
-    host: tuple[int, int],
     fills: bool = False,
     chunk: int = 0,
 ) -> Loader:
@@ -42,7 +41,7 @@ def validation(
         separate_documents=False,
         workers=0,
         batch_size=meshes.largest_batch(mesh, count, fills and not 0 < chunk < count),
-        host=host,
+        host=meshes.my_part(mesh),
     )
 
 
@@ -61,11 +60,7 @@ def check_probe(examples: Artifact, trained: Artifact) -> None:
 
 
 def probe(
-    examples: Artifact,
-    monitoring: Monitoring,
-    lengths: Mapping[str, int],
-    mesh: Mesh,
-    host: tuple[int, int],
+    examples: Artifact, monitoring: Monitoring, lengths: Mapping[str, int], mesh: Mesh
 ) -> Loader:
     """Questions with one passage each, cut to the lengths of the training's texts."""
     limits = {}
@@ -74,5 +69,10 @@ def probe(
         limits[name] = known[0] if known else min([_LENGTHS[name], *lengths.values()])
     rows = meshes.largest_batch(mesh, min(examples.count, monitoring.probe_questions, _BATCH))
     reading = Reading(kind=_TASK, settings={"n_passages": 1}, lengths=limits)
-    place = os.fspath(examples.path)
-    return Loader(place, reading=reading, batch_size=rows, shuffle=False, host=host)
+    return Loader(
+        os.fspath(examples.path),
+        reading=reading,
+        batch_size=rows,
+        shuffle=False,
+        host=meshes.my_part(mesh),
+    )

@@ -13,6 +13,7 @@ from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.cotmae import CotMae
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.listwise import Listwise
+from qac_jax.objectives.retromae import RetroMae
 from qac_jax.pipeline import grid, recipe
 
 
@@ -152,20 +153,26 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
     }
     assert "encoder" not in cells["none"] and cells["none"]["retriever_1"].init == "stage:base"
     trained = {name: stages["encoder"] for name, stages in cells.items() if name != "none"}
-    assert len(trained) == 6
+    assert len(trained) == 8
     spent = {
         (s.steps, s.batch_size, s.total_examples, t.optimizer, t.init, t.seed)
         for t, s in ((train, train.schedule) for train in trained.values())
     }
     assert len(spent) == 1 and spent.pop()[-1] == 2
     kinds = {"queries": "passage_query", "mixed": "mixed"}
+    objectives = {
+        "cotmae": (CotMae, "passage_passage"),
+        "cocondenser": (CoCondenser, "two_spans"),
+        "retromae": (RetroMae, "mlm"),  # the passage itself, read as by the first MLM
+    }
     for name, train in trained.items():
         context, objective = name.split("-")
-        baseline = "passage_passage" if objective == "cotmae" else "two_spans"
-        assert train.reading.kind == kinds.get(context, baseline) == cells[name]["pairs"].task
+        kind, baseline = objectives[objective]
+        examples = train.examples.removeprefix("stage:")
+        assert train.reading.kind == kinds.get(context, baseline) == cells[name][examples].task
         if objective == "cotmae":
             assert train.objective.symmetric == (context == "passages")
-        assert isinstance(train.objective, CotMae if objective == "cotmae" else CoCondenser)
+        assert isinstance(train.objective, kind)
     both = [(s["retriever_1"], s["retriever_2"]) for s in cells.values()]
     tuned = {(a.schedule.steps, b.schedule.steps, a.optimizer) for a, b in both}
     assert len(tuned) == 1
