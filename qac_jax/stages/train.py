@@ -153,7 +153,7 @@ class Train(Stage):
         distributed.barrier("written")
 
     def _model(self, inputs: Inputs, folder: epath.Path, precision: str) -> tuple[Any, Any]:
-        """The objective for this precision, start and tokenizer (of `folder`), and its parameters."""
+        """The objective for this precision and tokenizer (of `folder`), and its parameters."""
         from qac_jax.text import tokenizers
         from qac_jax.training import start, step
 
