@@ -21,6 +21,12 @@ from qac_jax.retrieval import memory as memory_lib
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "lmnrst"]
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+TINY = (
+    *("--gin_file", "objectives/mlm.gin", "--gin_file", "models/bert_tiny.gin"),
+    *("--gin.bert.BertConfig.hidden_size=64", "--gin.bert.BertConfig.num_layers=1"),
+    *("--gin.bert.BertConfig.intermediate_size=256", "--gin.bert.BertConfig.num_heads=1"),
+    *("--steps", "2", "--batch_size", "32"),
+)
 
 
 def qac(*words: Any) -> list[str]:
@@ -66,24 +72,28 @@ def kills(times: str, out: str, encoder: str = ENCODER) -> None:
         print(f"kill {number + 1} of {times}: equal", flush=True)
 
 
-def road(count: str, out: str, encoder: str = ENCODER) -> None:
-    """Seconds and peak memory of every step over synthetic passages."""
+def road(count: str, out: str) -> None:
+    """Seconds and peak memory of every step over synthetic passages, with a tiny encoder."""
     root = Path(out)
-    if not (root / "corpus.jsonl").exists():
+    if not (root / "queries.jsonl").exists():
         write(root / "corpus.jsonl", texts(int(count)))
         write(root / "queries.jsonl", texts(1000, seed=1))
-    corpus, queries = root / "corpus.jsonl", root / "queries.jsonl"
-    steps = (
-        ("passages", "prepare", "--input", corpus, "--cut", "none"),
-        ("vectors", "embed", "--encoder", encoder, "--passages", root / "passages"),
-        ("index", "index", "--vectors", root / "vectors"),
+    passages, queries = root / "passages", root / "queries.jsonl"
+    encode = ("--encoder", root / "encoder", "--pooling", "mean")
+    steps: tuple[tuple[Any, ...], ...] = (
+        ("passages", "prepare", "--documents", root / "corpus.jsonl", "--cut", "none"),
+        ("tokens", "tokenize", "--task", "mlm", "--passages", passages),
+        ("encoder", "pretrain", "--examples", root / "tokens", *TINY),
+        ("vectors", "embed", *encode, "--passages", passages, "--dtype", "float16"),
+        ("index", "index", "--vectors", root / "vectors", "--part_rows", 1_000_000),
         ("run", "search", "--index", root / "index", "--queries", queries, "--k", 100),
     )
-    for name, *words in steps:
-        subprocess.run(qac(*words, "--out", root / name), check=True)
+    print("| step | seconds | peak resident |\n|---|---|---|")
+    for name, verb, *words in steps:
+        subprocess.run(qac(verb, *words, "--out", root / name), check=True)
         info = artifacts.load(root / name).info
         peak = info["peak_resident_bytes"] / 1e9
-        print(f"{name}: {info['seconds']:,.0f} s, {peak:.2f} GB", flush=True)
+        print(f"| {verb} | {info['seconds']:,.0f} | {peak:.2f} GB |", flush=True)
 
 
 def memory(out: str) -> None:
