@@ -19,6 +19,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from qac_jax.data import feeding
 from qac_jax.data.batches import Batch, Batches
 from qac_jax.data.examples import Examples, Source, check_holds
@@ -86,13 +88,6 @@ class Loader:
                 f"batch_size {batch_size} cannot be shared by {count} hosts (this is number "
                 f"{number}); make it a positive multiple of their count"
             )
-        separate = reading.separate_documents
-        documents = sources[0].documents if separate else None
-        if separate and documents is None:
-            raise UserError(
-                "separate_documents needs examples whose documents are known; tokenize passages "
-                "made by `qac prepare`, or set it to False"
-            )
         self.plan = make_plan(
             [source.count for source in sources],
             batch_size,
@@ -100,7 +95,7 @@ class Loader:
             seed=seed,
             shuffle=shuffle,
             remainder=remainder,
-            documents=documents,
+            documents=_documents(sources[0]) if reading.separate_documents else None,
         )
         rows = batch_size // count
         self.batch_size, self.rows, self.featurizers = batch_size, rows, featurizers
@@ -115,29 +110,15 @@ class Loader:
             rows=self.here,
             with_valid=remainder == "pad",
         )
-        backend = feeding.choose(reading.feed if backend == "auto" else backend)
-        if backend == feeding.SEQIO and (separate or remainder == "pad" or reading.workers > 0):
-            raise UserError(
-                "feed 'seqio' cannot keep the examples of a document apart, pad the last batch or "
-                "use worker processes; leave separate_documents and workers out, or use 'grain'"
-            )
+        backend = _backend(reading, backend, remainder)
         workers = reading.workers
         if workers < 0:
             of_threads = backend == feeding.SEQIO or not accelerators
             workers = 0 if of_threads else usual(accelerators, self.spec, prefetch)
         self._ahead = feeding.Ahead(backend, prefetch, workers)
         self._feed: feeding.Feed | None = None
-        facts = {
-            "parts": [
-                (source.identity, featurizer.kind.name, featurizer.settings, part.weight)
-                for source, featurizer, part in zip(sources, featurizers, self.parts, strict=True)
-            ],
-            "lengths": featurizers[0].lengths,
-            "form": [dataclasses.asdict(featurizer.form) for featurizer in featurizers],
-            "order": (seed, batch_size, shuffle, remainder, separate),
-        }
-        text = json.dumps(facts, sort_keys=True, default=repr)
-        self.identity = hashlib.sha256(text.encode()).hexdigest()
+        order = (seed, batch_size, shuffle, remainder, reading.separate_documents)
+        self.identity = _identity(sources, featurizers, self.parts, order)
 
     @property
     def spec(self) -> Spec:
@@ -237,6 +218,48 @@ def _as_parts(
     if isinstance(parts, Part):
         return (parts,)
     return (Part(parts, reading.kind, reading.settings or {}),)
+
+
+def _documents(source: Source) -> np.ndarray:
+    """The document of every example, by which those of one document are kept apart."""
+    if source.documents is None:
+        raise UserError(
+            "separate_documents needs examples whose documents are known; tokenize passages "
+            "made by `qac prepare`, or set it to False"
+        )
+    return source.documents
+
+
+def _backend(reading: Reading, wanted: str, remainder: str) -> str:
+    """What makes the batches; seqio cannot do all that the loader can."""
+    backend = feeding.choose(reading.feed if wanted == "auto" else wanted)
+    more = reading.separate_documents or remainder == "pad" or reading.workers > 0
+    if backend == feeding.SEQIO and more:
+        raise UserError(
+            "feed 'seqio' cannot keep the examples of a document apart, pad the last batch or "
+            "use worker processes; leave separate_documents and workers out, or use 'grain'"
+        )
+    return backend
+
+
+def _identity(
+    sources: Sequence[Source],
+    featurizers: Sequence[Featurizer],
+    parts: Sequence[Part],
+    order: tuple[Any, ...],
+) -> str:
+    """A hash of all that the batches depend on, so that no state goes on with other ones."""
+    facts = {
+        "parts": [
+            (source.identity, featurizer.kind.name, featurizer.settings, part.weight)
+            for source, featurizer, part in zip(sources, featurizers, parts, strict=True)
+        ],
+        "lengths": featurizers[0].lengths,
+        "form": [dataclasses.asdict(featurizer.form) for featurizer in featurizers],
+        "order": order,
+    }
+    text = json.dumps(facts, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_alike(featurizers: Sequence[Featurizer]) -> None:
