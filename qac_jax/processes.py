@@ -13,6 +13,10 @@ from qac_jax.errors import UserError
 # The arguments of `qac`, if it runs: messages quote the command that continues the run.
 _command: tuple[str, ...] = ()
 
+# The signals that this process was sent and that have not ended it. What takes them may have to
+# finish first, or be a library that swallows what is raised in it: the next stage looks here.
+received: list[int] = []
+
 
 def run_by(arguments: Sequence[str]) -> None:
     """Records the arguments that `qac` was called with."""

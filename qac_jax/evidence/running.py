@@ -28,6 +28,7 @@ from qac_jax.errors import Interrupted, UserError
 from qac_jax.evidence import layout, settings, slices
 from qac_jax.evidence.layout import SCHEME, Bundle, PackedCell, finished
 from qac_jax.evidence.slices import LEDGER
+from qac_jax.pipeline import signals
 
 
 # Seconds for saving at the end, and what a training needs at least to load, compile and take steps.
@@ -145,9 +146,10 @@ def work(root: Path, share: str, until: float) -> None:
     timer.daemon = True
     timer.start()
     try:
-        for number, cell in enumerate(cells := chosen(worker.bundle, share), start=1):
-            if not worker.complete(cell, f"[cell {number}/{len(cells)}] {cell.name}"):
-                return
+        with signals.interruptible():
+            for number, cell in enumerate(cells := chosen(worker.bundle, share), start=1):
+                if not worker.complete(cell, f"[cell {number}/{len(cells)}] {cell.name}"):
+                    return
     except Interrupted as interrupted:
         progress.say(f"stopped: {interrupted}")
     finally:

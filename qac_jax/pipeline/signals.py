@@ -10,12 +10,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from qac_jax import processes
 from qac_jax.errors import Interrupted
 
 
-# The signals since the outermost block began. A library may swallow what is raised while it is
-# imported, so the next block looks here.
-_received: list[int] = []
 _depth = 0
 
 
@@ -27,12 +25,12 @@ def interruptible() -> Iterator[None]:
         return
     global _depth
     if _depth == 0:
-        _received.clear()
-    elif _received:
-        raise Interrupted(_received[-1])
+        processes.received.clear()
+    elif processes.received:
+        raise Interrupted(processes.received[-1])
 
     def stop(number: int, _: object) -> None:
-        _received.append(number)
+        processes.received.append(number)
         raise Interrupted(number)
 
     def again(ignored: Any) -> None:

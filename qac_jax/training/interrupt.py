@@ -42,14 +42,24 @@ class Watch:
             self.number = signal.SIGTERM
         return bool(self.number)
 
+    def pass_on(self) -> None:
+        """Leaves a signal that stopped nothing to what comes next."""
+        if self.number:
+            processes.received.append(self.number)
+
 
 @contextlib.contextmanager
 def watch() -> Iterator[Watch]:
-    """Records signals inside the context; a second one has its usual effect at once."""
+    """Records signals inside the context; a second one has its usual effect at once.
+
+    One that comes after the last step ends nothing here: the result is written, and the next stage
+    of a recipe does not begin.
+    """
     signals = Watch()
     # With several processes SIGTERM belongs to JAX's own notifier, which notifies all of them.
     if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
         yield signals
+        signals.pass_on()
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -67,3 +77,4 @@ def watch() -> Iterator[Watch]:
         yield signals
     finally:
         restore()
+    signals.pass_on()

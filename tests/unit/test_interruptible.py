@@ -14,6 +14,7 @@ import pytest
 
 from qac_jax.errors import Interrupted
 from qac_jax.pipeline.stage import interruptible
+from qac_jax.training import interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -24,6 +25,17 @@ def test_a_signal_ends_the_block(number: signal.Signals) -> None:
         time.sleep(5)
     assert stopped.value.exit_code == 128 + number
     assert signal.getsignal(number) is before
+
+
+def test_one_after_the_last_step_lets_the_stage_end_but_not_the_next_begin() -> None:
+    """A training that had no further step swallowed it, and the recipe went on."""
+    with interruptible():  # of the command
+        with interruptible(), interrupt.watch() as signals:  # of the stage
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.number == signal.SIGTERM
+        with pytest.raises(Interrupted) as stopped, interruptible():
+            pass
+    assert stopped.value.signal_number == signal.SIGTERM
 
 
 def test_also_within_a_callback_of_the_garbage_collector() -> None:
