@@ -16,7 +16,7 @@ from qac_jax.stages.search import RUN
 
 
 if TYPE_CHECKING:
-    from qac_jax.formats.runs import Run
+    from qac_jax.formats.runs import Ranking, Run
 
 
 # Method -> the normalisations that it knows, the default first.
@@ -24,12 +24,14 @@ _NORMALIZATIONS = {
     "rrf": (),
     "scores": ("min_max", "none"),
     "convex": SCALES,
+    "merge": (),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Fuses rankings, such as an encoder's and BM25's, by ranks or by scores.
+    """Fuses rankings, such as an encoder's and BM25's, by ranks or by scores; or merges those of
+    indexes that hold different passages.
 
     With --choose_on, judgements choose the weight of the second of two runs: the one nearest to
     its --weights (default: one half) whose MRR@10 is within one standard error of the best.
@@ -49,8 +51,9 @@ class Fuse(Stage):
     method: str = option(
         "rrf",
         "rrf: sum of weight / (k + rank); scores: weighted sum of scores; convex: mean of "
-        "scores with weights that sum to 1 (`qac hybrid` does the same to two indexes)",
-        choices=("rrf", "scores", "convex"),
+        "scores with weights that sum to 1 (`qac hybrid` does the same to two indexes); merge: "
+        "by the scores as they are, for runs of one encoder over indexes of different passages",
+        choices=tuple(_NORMALIZATIONS),
     )
     k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate")
     weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
@@ -84,6 +87,8 @@ class Fuse(Stage):
             raise UserError(
                 "--choose_on chooses the weight between two runs; give two and --method convex"
             )
+        if self.weights and self.method == "merge":
+            raise UserError("--method merge takes all scores as they are; leave --weights out")
         known = _NORMALIZATIONS[self.method]
         if self.normalization and self.normalization not in known:
             raise UserError(
@@ -93,9 +98,15 @@ class Fuse(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs as run_files
+        from qac_jax.formats.run_file import open_run
+        from qac_jax.retrieval.merging import Merged
 
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
-        fused = self._fused([run_files.read_run(path) for path in paths.values()], out)
+        fused: Mapping[str, Ranking]
+        if self.method == "merge":
+            fused = Merged([open_run(path) for path in paths.values()], self.depth or None)
+        else:
+            fused = self._fused([run_files.read_run(path) for path in paths.values()], out)
         with out.open(RUN) as file:
             run_files.write_lines(file, fused)
         out.count = len(fused)
