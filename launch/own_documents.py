@@ -23,6 +23,9 @@ from qac_jax.formats.runs import read_run
 
 
 MEASURE = "mrr@10"
+# The place of the first answer among the first ten; "-": it is not there.
+PLACES = "-123456789A"
+RECIPROCAL = {place: 1 / number if number else 0.0 for number, place in enumerate(PLACES)}
 SYSTEMS = {
     "bm25": "BM25",
     "index_start": "start",
@@ -53,21 +56,39 @@ def write_questions(collection: Path, file: Path) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
+def places(run: Path, judged: dict[str, dict[str, int]]) -> dict[str, str]:
+    """System -> the place of every question's first answer, in the order of the judgements.
+
+    Kept in the run's folder. These small files are what a table needs, so that seeds can be run on
+    different days and machines: docs/results/own_documents holds some.
+    """
+    kept = run / "places.json"
+    if not kept.exists():
+        found = {}
+        for system in SYSTEMS:
+            ranking = read_run(run / "judged" / f"{system}.trec")
+            scores = metrics.evaluate(ranking, judged, [MEASURE]).per_query.values()
+            found[system] = "".join(
+                PLACES[round(1 / s[MEASURE]) if s[MEASURE] else 0] for s in scores
+            )
+        kept.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+    return dict(json.loads(kept.read_text(encoding="utf-8")))
+
+
 def values(out: Path, collection: Path) -> tuple[int, dict[str, dict[str, float]]]:
     """The number of finished seeds; system -> question -> reciprocal rank, the mean over seeds."""
     judged = judgements(collection)
-    of_seeds: list[dict[str, dict[str, float]]] = []
-    for folder in sorted((out / collection.name).glob("seed_*/judged")):
-        if all((folder / f"{system}.trec").exists() for system in SYSTEMS):
-            of_seeds.append({})
-            for system in SYSTEMS:
-                scores = metrics.evaluate(read_run(folder / f"{system}.trec"), judged, [MEASURE])
-                asked = scores.queries("judged")
-                of_seeds[-1][system] = {q: scores.per_query[q][MEASURE] for q in asked}
-    means = {
-        system: {q: float(np.mean([seed[system][q] for seed in of_seeds])) for q in first}
-        for system, first in (of_seeds[0].items() if of_seeds else ())
-    }
+    runs = [
+        folder
+        for folder in sorted((out / collection.name).glob("seed_*"))
+        if (folder / "places.json").exists()
+        or all((folder / "judged" / f"{system}.trec").exists() for system in SYSTEMS)
+    ]
+    of_seeds = [places(folder, judged) for folder in runs]
+    means = {}
+    for system in SYSTEMS if of_seeds else ():
+        found = [[RECIPROCAL[place] for place in seed[system]] for seed in of_seeds]
+        means[system] = dict(zip(judged, np.mean(found, axis=0).tolist(), strict=True))
     return len(of_seeds), means
 
 
