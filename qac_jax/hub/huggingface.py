@@ -107,8 +107,9 @@ def as_dual_encoder(
     if isinstance(module, Backbone):
         if pooling is None:
             raise UserError(
-                f"{place} does not say how it makes a vector of a text; choose pooling='cls' or "
-                f"'mean' (or another of {', '.join(POOLINGS)})"
+                f"{place} does not say how it makes a vector of a text; give --pooling mean, or "
+                f"another of {', '.join(POOLINGS)}; for a verb without --pooling, "
+                f"`qac export --model {place} --pooling mean --out DIR` makes a folder that says it"
             )
         config = DualEncoderConfig(module.config, pooling=pooling, normalize=bool(normalize))
         params = {"encoder": {"backbone": variables["params"]}}

@@ -227,7 +227,7 @@ def test_dpr(prefix: str, width: int, tmp_path: Path) -> None:
 
 def test_dual_encoders_of_bare_models(tensors, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "m", tensors)
-    with pytest.raises(UserError, match="choose pooling='cls' or 'mean'"):
+    with pytest.raises(UserError, match="give --pooling mean, or another of cls, mean"):
         huggingface.load_dual_encoder(folder)
     module, variables = huggingface.load_dual_encoder(folder, pooling="mean", normalize=True)
     assert (module.config.pooling, module.config.normalize) == ("mean", True)
