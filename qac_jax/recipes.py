@@ -66,6 +66,8 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
     own = [binding for binding in bindings if binding.startswith(("grid.Grid.", "Grid."))]
     _apply(options, [options.recipe], own)
     if not config.binds(grid.Grid):
+        if options.systems:
+            raise UserError(f"{options.recipe} is a recipe; --systems is for grids, leave it out")
         return None, []
     described = config.build(grid.Grid)
     rest = [binding for binding in bindings if binding not in own]
@@ -79,6 +81,8 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
 
     if options.seed is not None:
         described = dataclasses.replace(described, seeds=(options.seed,))
+    if options.systems:
+        described = dataclasses.replace(described, only=tuple(options.systems.split(",")))
     cells = grid.cells(described, build)
     # What one system has no use for, another may have.
     in_all = set.intersection(*map(set, unused))
@@ -121,6 +125,9 @@ def _recipe_parser(verb: str, description: str = "") -> flags.Parser:
         "--data_dir", metavar="D", help="data folder: the recipe's macro %%DATA_DIR"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed: the recipe's macro %%SEED")
+    parser.add_argument(
+        "--systems", metavar="A,B", default="", help="grids: only these of their systems"
+    )
     return parser
 
 

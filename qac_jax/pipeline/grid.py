@@ -51,7 +51,7 @@ class Grid:
 
     A system's parts may be lists themselves, so that macros of the grid's file stand for several.
     crossed: more systems, products of factors; `[{"topic": […]}, {"": […], "half": […]}]` are the
-    systems topic and topic_half, each with the parts of both factors.
+    systems topic and topic_half, each with the parts of both factors. only: these of all systems.
     metrics is the recipe's stage of kind "metrics" (or several, joined by commas, whose runs differ
     in name); `rows` and `baselines` map its runs to names in the table: runs of every system, and
     runs of none. partial: a system need not have every row (each is judged on its own collection).
@@ -62,6 +62,7 @@ class Grid:
     recipe: str = ""
     systems: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     crossed: Sequence[Sequence[Mapping[str, Sequence[Any]]]] = ()
+    only: Sequence[str] = ()
     seeds: Sequence[int] = (0,)
     metrics: str = "metrics"
     partial: bool = False
@@ -102,7 +103,10 @@ def systems(grid: Grid) -> dict[str, list[str]]:
         if name in overlays:
             raise UserError(f"the grid has two systems {name!r}; give one of them another name")
         overlays[name] = list(_flat(parts, name))
-    return overlays
+    for name in grid.only:
+        if name not in overlays:
+            raise UserError(f"the grid has no system {name!r}; {nearest(name, overlays)}")
+    return {name: overlays[name] for name in overlays if not grid.only or name in grid.only}
 
 
 def _flat(parts: Any, system: str) -> Iterator[str]:

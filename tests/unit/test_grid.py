@@ -240,6 +240,15 @@ def test_systems_are_products_of_factors() -> None:
     }
 
 
+def test_some_systems_alone(done: tuple[Path, Any]) -> None:
+    """Their cells are those of the whole grid, so what it has done is not done again."""
+    out, _ = done
+    alone = toy(only=["double"])
+    assert list(grid.systems(alone)) == ["double"]
+    assert {row["system"] for row in run(alone, out)["rows"]} == {"double", ""}
+    assert RAN == []
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -247,6 +256,7 @@ def test_systems_are_products_of_factors() -> None:
         ({"crossed": [[{"": []}]]}, "cannot be the name"),
         ({"systems": {"x": ["factor"]}}, "neither a gin file nor a binding"),
         ({"systems": {"x": [3]}}, "has the part 3"),
+        ({"only": ["dubble"]}, "no system 'dubble'.*double"),
     ],
 )
 def test_systems_that_are_refused(changes: dict[str, Any], expected: str) -> None:
