@@ -199,7 +199,7 @@ def _run_cells(
 ) -> Iterator[tuple[int, dict[str, Artifact]]]:
     """Runs the unfinished stages cell by cell; yields how many cells are done, and all stages."""
     finished: dict[str, Artifact] = {}
-    clock = _Clock(todo)
+    clock = _Clock(todo, root)
     for cell in todo:
         readiness.check(cell.stages, cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
@@ -222,7 +222,7 @@ def _run_cells(
             except Interrupted:
                 progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
                 raise
-            clock.took(name, finished[place])
+            clock.took(name, place, finished[place])
         yield number, finished
 
 
@@ -383,18 +383,31 @@ def _resident_bytes() -> int:
 class _Clock:
     """Estimates the remaining time from finished stages of the same name."""
 
-    def __init__(self, todo: Sequence[Cell]):
+    def __init__(self, todo: Sequence[Cell], root: epath.Path):
         self._all = {place: name for cell in todo for name, place in cell.places.items()}
         self._seconds: dict[str, list[float]] = {}
+        # What an earlier run finished takes no time any more, but tells how long its like takes.
+        self._before: set[str] = set()
+        for place, name in self._all.items():
+            record = artifacts.peek(root / place)
+            if record is not None and record["finished"]:
+                self._before.add(place)
+                self._note(name, record)
 
-    def took(self, name: str, artifact: Artifact) -> None:
-        self._seconds.setdefault(name, []).append(float(artifact.info.get("seconds", 0.0)))
+    def took(self, name: str, place: str, artifact: Artifact) -> None:
+        if place not in self._before:
+            self._note(name, {"info": artifact.info})
+
+    def _note(self, name: str, record: Mapping[str, Any]) -> None:
+        seconds = record.get("info", {}).get("seconds", 0.0)
+        self._seconds.setdefault(name, []).append(float(seconds))
 
     def left(self, finished: Mapping[str, artifacts.Artifact]) -> str:
-        left = [name for place, name in self._all.items() if place not in finished]
-        here = f" (stage {len(self._all) - len(left) + 1} of {len(self._all)}"
+        here = f" (stage {len(finished) + 1} of {len(self._all)}"
+        done = self._before.union(finished)
+        left = [name for place, name in self._all.items() if place not in done]
         known = [sum(self._seconds[n]) / len(self._seconds[n]) for n in left if n in self._seconds]
         if len(known) * 2 < len(left):
             return f"{here})"
-        rest = sum(known) / len(known) * len(left)
+        rest = sum(known) / len(known) * len(left) if known else 0.0
         return f"{here}, about {progress.human_seconds(rest)} left)"

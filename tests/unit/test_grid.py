@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from etils import epath
 from toy_stages import Doubled, Numbers, values
 
 from qac_jax.artifacts import Writer
@@ -140,6 +141,22 @@ def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
     more = toy(systems={"plain": [], "double": ["factor=2"], "triple": ["factor=3"]})
     run(more, out)
     assert RAN == ["judge 0", "judge 1"]
+
+
+def test_what_was_finished_before_is_not_waited_for(
+    done: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grid that was nearly done said that hours were left."""
+    out, _ = done
+    took = {"finished": True, "info": {"seconds": 1000.0}}
+    monkeypatch.setattr(grid.artifacts, "peek", lambda place: took)
+    todo = grid.cells(toy(), build)
+    whole = grid._Clock(todo, epath.Path(out)).left({})
+    assert whole.startswith(" (stage 1 of ") and whole.endswith("about 0:00 left)")
+    first = todo[0].places["metrics"]
+    peek = lambda place: None if str(place).endswith(first) else took  # noqa: E731
+    monkeypatch.setattr(grid.artifacts, "peek", peek)
+    assert grid._Clock(todo, epath.Path(out)).left({}).endswith("about 16:40 left)")
 
 
 def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
