@@ -59,11 +59,12 @@ def write_questions(collection: Path, file: Path) -> None:
 def places(run: Path, judged: dict[str, dict[str, int]]) -> dict[str, str]:
     """System -> the place of every question's first answer, in the order of the judgements.
 
-    Kept in the run's folder. These small files are what a table needs, so that seeds can be run on
-    different days and machines: docs/results/own_documents holds some.
+    Made of the rankings wherever they are, and kept in the run's folder. These small files are what
+    a table needs, so that seeds can be run on different days and machines:
+    docs/results/own_documents holds some.
     """
     kept = run / "places.json"
-    if not kept.exists():
+    if _is_searched(run):
         found = {}
         for system in SYSTEMS:
             ranking = read_run(run / "judged" / f"{system}.trec")
@@ -75,14 +76,17 @@ def places(run: Path, judged: dict[str, dict[str, int]]) -> dict[str, str]:
     return dict(json.loads(kept.read_text(encoding="utf-8")))
 
 
+def _is_searched(run: Path) -> bool:
+    return all((run / "judged" / f"{system}.trec").exists() for system in SYSTEMS)
+
+
 def values(out: Path, collection: Path) -> tuple[int, dict[str, dict[str, float]]]:
     """The number of finished seeds; system -> question -> reciprocal rank, the mean over seeds."""
     judged = judgements(collection)
     runs = [
         folder
         for folder in sorted((out / collection.name).glob("seed_*"))
-        if (folder / "places.json").exists()
-        or all((folder / "judged" / f"{system}.trec").exists() for system in SYSTEMS)
+        if (folder / "places.json").exists() or _is_searched(folder)
     ]
     of_seeds = [places(folder, judged) for folder in runs]
     means = {}

@@ -1,4 +1,4 @@
-"""This process: its index among several hosts, its command line, its cores. Needs no JAX."""
+"""This process: its place among hosts, its command line, cores and signals. Needs no JAX."""
 
 from __future__ import annotations
 

@@ -399,8 +399,10 @@ class _Clock:
             self._note(name, {"info": artifact.info})
 
     def _note(self, name: str, record: Mapping[str, Any]) -> None:
-        seconds = record.get("info", {}).get("seconds", 0.0)
-        self._seconds.setdefault(name, []).append(float(seconds))
+        info = record.get("info")
+        seconds = info.get("seconds") if isinstance(info, dict) else None
+        if isinstance(seconds, int | float):  # a damaged record only costs the estimate
+            self._seconds.setdefault(name, []).append(float(seconds))
 
     def left(self, finished: Mapping[str, artifacts.Artifact]) -> str:
         here = f" (stage {len(finished) + 1} of {len(self._all)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy_live
-from toy_retrieval import save_encoder
+from toy_retrieval import save_encoder, write_collection
 
 from qac_jax import artifacts, cli, gin_files, recipes, verbs
 from qac_jax.errors import UserError
@@ -123,3 +123,16 @@ def test_lists_and_help_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 GRIDS = ("claim_qac", "claim_qac_decoders", "augtriever_baselines", "usefulness")
+
+
+def test_some_of_a_grids_systems_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_collection(tmp_path)
+    run = ("run", "claim_qac", "--data_dir", tmp_path, "--out", tmp_path / "out", "--dry_run")
+    given = [*map(str, run), "--systems"]
+    assert cli.main([*given, "none,queries-cotmae"]) == 0
+    assert "6 cells" in capsys.readouterr().out
+    assert "did you mean 'none'?" in complaint(capsys, *given, "nome")
+    said = complaint(capsys, "run", "own_corpus", *given[2:], "none")
+    assert "own_corpus is a recipe; --systems is for grids, leave it out" in said

@@ -157,6 +157,10 @@ def test_what_was_finished_before_is_not_waited_for(
     peek = lambda place: None if str(place).endswith(first) else took  # noqa: E731
     monkeypatch.setattr(grid.artifacts, "peek", peek)
     assert grid._Clock(todo, epath.Path(out)).left({}).endswith("about 16:40 left)")
+    records: list[dict[str, Any]] = [{}, {"info": []}, {"info": {"seconds": "soon"}}]
+    for damaged in records:
+        monkeypatch.setattr(grid.artifacts, "peek", lambda _, d=damaged: {"finished": True, **d})
+        assert grid._Clock(todo, epath.Path(out)).left({}).endswith("about 0:00 left)")
 
 
 def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,6 @@ def test_a_passage_of_two_runs_has_its_best_score_and_no_query_is_lost() -> None
     assert Merged([first, second], 1)["q"].ids == ("a",)
 
 
-def test_weights_have_no_meaning_for_it(tmp_path: Path) -> None:
+def test_weights_have_no_meaning_for_it() -> None:
     with pytest.raises(UserError, match="--method merge takes all scores as they are"):
         Fuse(runs="a,b", method="merge", weights=(1.0, 2.0)).check()
