@@ -20,7 +20,7 @@ from qac_jax.retrieval import memory as memory_lib
 
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "lmnrst"]
-ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+ENCODER = "shipped:minilm"
 TINY = (
     *("--gin_file", "objectives/mlm.gin", "--gin_file", "models/bert_tiny.gin"),
     *("--gin.bert.BertConfig.hidden_size=64", "--gin.bert.BertConfig.num_layers=1"),

@@ -257,16 +257,34 @@ def plan(arguments: list[str]) -> int:
     arguments, bindings = flags.split_gin(arguments)
     parser = _recipe_parser("plan")
     _add_sizes(parser)
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="try each kind of work on this machine for some seconds: how long will the stages "
+        "take here?",
+    )
     options = _recipe_options(parser, arguments, bindings)
     from qac_jax import config
     from qac_jax.pipeline import costs, recipe
 
     described, cells = _build_grid(options, bindings)
     if described is not None:
+        if options.here:
+            raise UserError(f"{options.recipe} is a grid; --here is for recipes, such as its own")
         return _show_grid(described, cells, options)
     built = _build_recipe(options, bindings)
     refuse(config.unused())
-    show_plan(recipe.plan(built, costs.sizes_of(options.sizes)), options.json)
+    sizes = costs.sizes_of(options.sizes)
+    if not options.here:
+        show_plan(recipe.plan(built, sizes), options.json)
+        return 0
+    from qac_jax import here
+
+    stages = recipe.ordered(built)
+    documents = here.look_at(stages, built.data_dir)
+    plans = recipe.plan(built, {**documents.passages, **sizes})
+    here.add(stages, plans, documents)
+    show_plan(plans, options.json)
     return 0
 
 
@@ -338,6 +356,8 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True
         for name, value in one["plan"].items():
             if name == "devices":
                 print("\n".join(f"  * {line}" for line in _device_table(value)))
+            elif name == "seconds_here":
+                print(f"  * on this machine: {progress.human_seconds(value)}")
             elif value is not None and not (name == "hours" and "devices" in one["plan"]):
                 print(f"  * {name}: {readable(value)}")
     totals = costs.totals(plans)

@@ -7,6 +7,7 @@ parameters are here.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,27 @@ def read_folder(folder: str | os.PathLike[str]) -> Tensors:
         f"{folder} holds no weights; expected {SAFETENSORS} or {PYTORCH} (TensorFlow and Flax "
         "weight files are not read)"
     )
+
+
+def count_of_layers(folder: str | os.PathLike[str]) -> int | None:
+    """The parameters of a folder's model but its embeddings, from what safetensors say of
+    themselves; None where that is not known."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    total = 0
+    try:
+        for file in files:
+            with safetensors.safe_open(file, "np") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 (it is no dictionary)
+                    if not is_embedding(name):
+                        total += math.prod(tensors.get_slice(name).get_shape())
+    except (OSError, safetensors.SafetensorError):
+        return None
+    return total or None
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a parameter is a row for each word or place, and no matrix of a layer."""
+    return "embed" in name.lower() or "shared" in name.lower()
 
 
 def _read_shards(folder: Path, index: str) -> Tensors:

@@ -191,13 +191,16 @@ class BackboneConfig(Architecture):
         *,
         layers: int | None = None,
         predictions: float = 0,
+        rows: int | None = None,
     ) -> float:
         """What the backward pass keeps of `layers` layers (None: its own) and predictions.
 
-        Heads on top are further layers of the same width.
+        Heads on top are further layers of the same width. rows: the last layer computes only this
+        many positions.
         """
         count = self.num_layers if layers is None else layers
-        kept = memory.layers(runtime, texts, length, count, self.hidden_size, self.num_heads)
+        width, heads = self.hidden_size, self.num_heads
+        kept = memory.layers(runtime, texts, length, count, width, heads, rows=rows)
         return kept + memory.mlm_head(runtime, self.hidden_size, self.vocab_size, predictions)
 
 

@@ -18,6 +18,8 @@ from qac_jax.models.layers import Runtime
 # and how many of them are left under each policy of `Runtime.remat`.
 _WIDTHS = {"none": 17.0, "attention": 17.0, "dots": 8.0, "layer": 1.0}
 _PROBABILITIES = {"none": 2.5, "attention": 0.0, "dots": 0.0, "layer": 0.0}
+# Of a layer at positions that are read but not computed: its input, their keys and values.
+_OF_OTHERS = 3.0
 _LOGITS = 2 * 4  # a logit and its gradient, in fp32
 
 
@@ -29,13 +31,19 @@ def layers(
     width: int,
     heads: int,
     widths: Mapping[str, float] = _WIDTHS,
+    rows: int | None = None,
 ) -> float:
     """`count` layers over padded texts, and the embeddings below them.
 
     widths: numbers kept under each policy, as multiples of the width, where not those of a BERT.
+    rows: the last layer computes only this many positions of every text.
     """
-    of_layer = widths[runtime.remat] * width + _PROBABILITIES[runtime.remat] * heads * length
-    return _bytes(runtime) * texts * length * (count * of_layer + 4 * width)
+    each = widths[runtime.remat]
+    of_layer = each * width + _PROBABILITIES[runtime.remat] * heads * length
+    kept = count * of_layer
+    if rows is not None and count and rows < length:
+        kept -= (1 - rows / length) * of_layer - min(each, _OF_OTHERS) * width
+    return _bytes(runtime) * texts * length * (kept + 4 * width)
 
 
 def mlm_head(runtime: Runtime, width: int, vocab_size: int, predictions: float) -> float:

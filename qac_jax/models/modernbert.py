@@ -252,6 +252,7 @@ class ModernBertConfig(BackboneConfig):
         *,
         layers: int | None = None,
         predictions: float = 0,
+        rows: int | None = None,
     ) -> float:
         """Of local layers too the scores of all pairs, which are computed and masked."""
         count = self.num_layers if layers is None else layers
@@ -266,7 +267,7 @@ class ModernBertConfig(BackboneConfig):
             "dots": 6 + 2 * inner / width,
             "layer": 1.0,
         }
-        kept = memory.layers(runtime, texts, length, count, width, self.num_heads, widths)
+        kept = memory.layers(runtime, texts, length, count, width, self.num_heads, widths, rows)
         return kept + memory.mlm_head(runtime, width, self.vocab_size, predictions)
 
 

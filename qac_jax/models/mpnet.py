@@ -135,10 +135,11 @@ class MpnetConfig(BackboneConfig):
         *,
         layers: int | None = None,
         predictions: float = 0,
+        rows: int | None = None,
     ) -> float:
         """A BERT's, and the scores of distances with what chooses them, once in fp32."""
         kept = super().activation_bytes(
-            runtime, texts, length, layers=layers, predictions=predictions
+            runtime, texts, length, layers=layers, predictions=predictions, rows=rows
         )
         return kept + 4 * length**2 * (self.num_heads + self.num_buckets)
 

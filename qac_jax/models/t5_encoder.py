@@ -174,6 +174,7 @@ class T5EncoderConfig(BackboneConfig):
         *,
         layers: int | None = None,
         predictions: float = 0,
+        rows: int | None = None,
     ) -> float:
         """Of the layers, and of the scores of distances with what chooses them, once in fp32."""
         del predictions
@@ -188,7 +189,7 @@ class T5EncoderConfig(BackboneConfig):
             3 + 3 * inner / width + (2 if self._gated else 1) * self.intermediate_size / width
         )
         widths = {"none": whole, "attention": whole, "dots": products, "layer": 1.0}
-        kept = memory.layers(runtime, texts, length, count, width, self.num_heads, widths)
+        kept = memory.layers(runtime, texts, length, count, width, self.num_heads, widths, rows)
         return kept + 4 * length**2 * (self.num_heads + self.num_buckets)
 
 

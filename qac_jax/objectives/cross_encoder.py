@@ -173,7 +173,7 @@ class _Scorer(Objective):
 
     def _activation_bytes(self, texts: int, length: int) -> float:
         config = self.encoder_module.config
-        return config.activation_bytes(self.runtime, texts, length)
+        return config.activation_bytes(self.runtime, texts, length, rows=config.pooler_rows)
 
     def _flops(self, texts: int, length: int) -> float:
         config = self.encoder_module.config

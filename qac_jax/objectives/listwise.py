@@ -10,6 +10,7 @@ once for all of its queries, so a step sees many queries for the cost of few pas
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Self
 
 import jax
@@ -106,9 +107,12 @@ class Listwise(DualEncoderObjective):
 
     def activation_bytes(self, spec: Spec) -> float:
         """Bytes that the backward pass keeps."""
-        kept = self.model.config.backbone.activation_bytes
+        rows = pooling.rows(self.model.config.pooling)
+        kept = functools.partial(
+            self.model.config.backbone.activation_bytes, self.runtime, rows=rows
+        )
         shapes = (spec[name].shape for name in ("query", "passages"))
-        return sum(kept(self.runtime, groups * texts, length) for groups, texts, length in shapes)
+        return sum(kept(groups * texts, length) for groups, texts, length in shapes)
 
     def flops(self, spec: Spec) -> float:
         """Model FLOPs of a training step over padded texts."""

@@ -38,7 +38,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -57,6 +57,10 @@ Spec = Mapping[str, jax.ShapeDtypeStruct]
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
+
+    # The share of a device's peak that hours are planned for: what CoT-MAE was measured at on an
+    # H100, with dropout and padding (docs/results/speed.md). What says nothing was not measured.
+    MFU: ClassVar[float] = 0.259
 
     model: nn.Module
     # The rows of a batch that are examples, where others fill it up (0: all; see `fills`).

@@ -172,7 +172,9 @@ def vectors(
 
 def activation_bytes(model: DualEncoder, spec: Spec) -> float:
     """Bytes that the backward pass keeps of queries and passages, as padded."""
-    kept = functools.partial(model.config.backbone.activation_bytes, model.runtime)
+    rows = pooling.rows(model.config.pooling)
+    of = model.config.backbone.activation_bytes
+    kept = functools.partial(of, model.runtime, rows=rows)
     size, per, length = spec["passages"].shape
     return kept(*spec["query"].shape) + kept(size * per, length)
 

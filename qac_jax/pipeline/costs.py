@@ -15,8 +15,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from qac_jax import hardware
+from qac_jax import hardware, progress
 from qac_jax.errors import UserError, nearest
+from qac_jax.hub import weights
 from qac_jax.pipeline import inputs as inputs_lib
 
 
@@ -26,7 +27,7 @@ OWN = ""
 PASSAGE_TOKENS, QUERY_TOKENS = 80, 12
 PAIR_TOKENS = PASSAGE_TOKENS + QUERY_TOKENS + 4  # as a cross-encoder reads them
 WIDTH = 768  # of vectors that are still to be made
-# Of a model that is named and not trained before: BERT-base.
+# Of a model that is named, not trained before and not here: BERT-base.
 USUAL_PARAMETERS = 110e6
 # Shares of a device's peak. A decoder reads its weights for every token.
 ENCODER_MFU, DECODER_MFU = 0.35, 0.05
@@ -97,12 +98,15 @@ def of_model(
     parameter and token."""
     if not tokens:
         return {}
-    parameters = inputs.get(field, {}).get("parameters") or USUAL_PARAMETERS
+    known = inputs.get(field, {})
+    parameters = known.get("parameters_of_layers") or USUAL_PARAMETERS
+    if "folder" in known:
+        parameters = weights.count_of_layers(known["folder"]) or parameters
+    flops = 2 * parameters * tokens
     hours = {
-        name: 2 * parameters * tokens / (device.peak_flops * mfu) / 3600
-        for name, device in hardware.DEVICES.items()
+        name: flops / (device.peak_flops * mfu) / 3600 for name, device in hardware.DEVICES.items()
     }
-    return {"hours": hours, "bytes": bytes_written or 0.0}
+    return {"hours": hours, "flops": flops, "bytes": bytes_written or 0.0}
 
 
 def searching(inputs: Plans, field: str, queries: float | None, k: int) -> dict[str, Any]:
@@ -188,6 +192,7 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "core_hours": cores,
         "bytes": written,
         "without_hours": unknown,
+        "seconds_here": sum(one["plan"].get("seconds_here") or 0.0 for one in plans),
     }
 
 
@@ -213,6 +218,8 @@ def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[s
         lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
     if found["bytes"]:
         lines.append(f"written: {found['bytes'] / 1e9:,.1f} GB")
+    if found["seconds_here"]:
+        lines.append(f"on this machine: {progress.human_seconds(found['seconds_here'])}")
     if found["without_hours"]:
         names = ", ".join(found["without_hours"])
         lines.append(f"not counted, since the size is not known{remedy}: {names}")

@@ -53,6 +53,20 @@ def missing(stage: Any, data_dir: str = "") -> list[str]:
     return reasons
 
 
+def local_models(stage: Any, data_dir: str = "") -> dict[str, str]:
+    """Input -> the folder of the model that it names, where that is on this machine."""
+    found = {}
+    for field, part, kinds in _parts(stage):
+        if MODEL not in kinds or part.startswith(STAGE) or part.startswith(DATA) and not data_dir:
+            continue
+        place = inputs.place(part, field, {}, data_dir)
+        if place.startswith(shipped.SCHEME):
+            place = shipped.folder(place.removeprefix(shipped.SCHEME))
+        if os.path.isdir(place):
+            found[field] = place
+    return found
+
+
 def check(stages: Mapping[str, Any], only: Collection[str], data_dir: str) -> None:
     """Raises before a recipe runs if one of these stages could not start."""
     reasons = [f"{name}.{why}" for name in only for why in missing(stages[name], data_dir)]

@@ -194,7 +194,10 @@ def plan(recipe: Recipe, sizes: Mapping[str, int] | None = None) -> list[dict[st
         references = inputs.references(stage)
         plans_before = {field: plans[target]["plan"] for field, target in references.items()}
         sized = costs.with_sizes(name, stage, plans_before, sizes)
-        plans[name] = {"stage": name, "inputs": references, **plan_of(stage, sized)}
+        models = readiness.local_models(stage, recipe.data_dir)
+        sized = {**sized, **{field: {"folder": place} for field, place in models.items()}}
+        of_stage = plan_of(stage, sized)
+        plans[name] = {"stage": name, "inputs": references, "models": models, **of_stage}
         if name in sizes:
             plans[name]["plan"]["count"] = sizes[name]
         plans[name]["missing"] = readiness.missing(stage, recipe.data_dir)

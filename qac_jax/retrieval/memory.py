@@ -8,14 +8,16 @@ from __future__ import annotations
 from qac_jax.errors import UserError
 
 
-# Vectors of a part where nobody says how many: 5 million of 768 dimensions build in 52 GB.
+# Vectors of a part where nobody says how many: 5 million of 768 dimensions build in 54 GB.
 PART_ROWS = 5_000_000
 
 _FLOAT = 4
 # Bytes of a dimension in the vectors that candidates are rescored with.
 _STORED = {"float32": 4, "bfloat16": 2, "int8": 1}
-# While a part is built: copies of its vectors in float32 (ours and ScaNN's), and what it makes.
+# While a part is built: copies of its vectors in float32 (ours and ScaNN's) and what it makes, and
+# copies of the sample that its centres are learned on.
 _COPIES = 3.4
+_SAMPLE, _SAMPLE_COPIES = 100_000, 5.0
 _SEARCHED = 1.3
 _PROCESS = 0.5e9
 
@@ -30,7 +32,8 @@ def part_rows(total: int, most: int = 0) -> list[tuple[int, int]]:
 def build_bytes(rows: int, width: int, reordering: str = "float32") -> float:
     """Peak resident memory of building one part."""
     del reordering  # what is stored comes last, and is never more than what was freed for it
-    return _PROCESS + _COPIES * _FLOAT * rows * width
+    copied = _COPIES * rows + _SAMPLE_COPIES * min(rows, _SAMPLE)
+    return _PROCESS + _FLOAT * width * copied
 
 
 def search_bytes(rows: int, width: int, reordering: str = "float32") -> float:

@@ -35,8 +35,9 @@ class Average(Stage):
     share: float = option(0.5, "weight of the retriever; the start has the rest of 1")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"share of the retriever": self.share if self.start else 1.0}
+        model = inputs.get("model", {})
+        same = {n: model[n] for n in ("parameters", "parameters_of_layers") if n in model}
+        return {**same, "share of the retriever": self.share if self.start else 1.0}
 
     def check(self) -> None:
         super().check()

@@ -86,7 +86,7 @@ class Prepare(Stage):
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
-        elif self._source()[0] == FOLDER:
+        elif self.source()[0] == FOLDER:
             identities["pypdf"] = pdf.version()
         return identities
 
@@ -101,7 +101,7 @@ class Prepare(Stage):
         if python and self.documents or not python and self.packages:
             flag, other = ("--documents", "files") if python else ("--packages", "python_docs")
             raise UserError(f"{flag} is for {other}, not for format {self.format}; leave it out")
-        self._options()
+        self.reader_options()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {
@@ -115,8 +115,8 @@ class Prepare(Stage):
         from qac_jax.formats import documents
 
         del inputs  # the format's reader opens them by path or name
-        format, path = self._source()
-        pieces = documents.shards(format, path, self.shards or None, self._options())
+        format, path = self.source()
+        pieces = documents.shards(format, path, self.shards or None, self.reader_options())
         if self.format == AUTO:
             progress.say(f"prepare: {path} is read as format {format}")
         out.info["format"] = format
@@ -130,7 +130,7 @@ class Prepare(Stage):
         """What is read: packages, files, or a data set by its name."""
         return self.packages if self.format == PYTHON_DOCS else self.documents
 
-    def _source(self) -> tuple[str, str]:
+    def source(self) -> tuple[str, str]:
         """The format, recognised where it is to be, and what its reader takes."""
         from qac_jax.formats import documents
         from qac_jax.retrieval import texts
@@ -138,7 +138,7 @@ class Prepare(Stage):
         format, path = documents.source(self.format, self._path())
         return (texts.format_of(path) if format == AUTO else format), path
 
-    def _options(self) -> dict[str, str]:
+    def reader_options(self) -> dict[str, str]:
         from qac_jax.formats import documents
 
         return documents.options_of(self.options, columns=self.columns)

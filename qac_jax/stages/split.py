@@ -35,8 +35,10 @@ class Split(Stage):
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
-        aside = self.settings.target(count) if count else None
-        return {"part": self.part, "passages, at most": aside if self.part != "train" else count}
+        aside = self.settings.target(count) if count else 0
+        # Of two parts that are kept aside; where questions are judged, one of them is empty.
+        kept = aside if self.part != "train" else (count or 0) - 2 * aside
+        return {"part": self.part, "count": kept or None}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import Records, write_records

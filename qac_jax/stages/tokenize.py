@@ -92,10 +92,11 @@ class Tokenize(Stage):
         KINDS[self.task].check_inputs(present, self._building())
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        # The number of examples is known only for kinds with one example per passage.
+        # About, for kinds of queries: some may have no judgement. Unknown for others.
         count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
         each = getattr(KINDS[self.task], "one_each", False)
-        known = {"task": self.task, "vocabulary": self.tokenizer, "count": count if each else None}
+        examples = count if each else costs.count_of(inputs, "queries") if self.queries else None
+        known = {"task": self.task, "vocabulary": self.tokenizer, "count": examples}
         return {**known, **costs.on_cores("tokenize", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:

@@ -214,22 +214,25 @@ class Train(Stage):
         }
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        from qac_jax.training import estimate
+        from qac_jax.training import estimate, start
 
-        count = inputs.get("examples", {}).get("count") or 0
-        schedule = self.schedule
+        count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule
         steps = schedule.total_steps(count) if count or not schedule.epochs else None
+        origin = inputs.get("init", {})
+        folder = origin.get("folder") or origin.get("started from") or ""
+        kind = self.reading.kind or inputs.get("examples", {}).get("task", "")
         estimated = estimate.plan(
-            self.objective,
+            start.shaped(self.objective, folder),
             steps=steps,
             batch_size=schedule.batch_size,
-            kind=self.reading.kind or inputs.get("examples", {}).get("task", ""),
+            kind=kind,
             settings=self.reading.settings,
             lengths=self.reading.lengths,
             ema=bool(schedule.ema),
             microbatch=schedule.microbatch,
         )
-        return {**estimated, "learning_rate": self._optimizer().learning_rate}
+        known = {"kind": kind, "started from": folder or None}
+        return {**known, **estimated, "learning_rate": self._optimizer().learning_rate}
 
     def _optimizer(self) -> Any:
         from qac_jax.training.optimizers import Optimizer

@@ -39,7 +39,7 @@ class PrepareJob:
 def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     """Writes the passages of one shard; returns what the parent has to know, as JSON."""
     bad = BadLines(job.skip_bad)
-    cutter = _cutter(job)
+    cutter = cutter_of(job.cutting, job.seed, job.tokenizer, job.splitter)
     ids = ShardIds()
     facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
@@ -64,12 +64,12 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     return facts
 
 
-def _cutter(job: PrepareJob) -> Cutter:
+def cutter_of(cutting: Cutting, seed: int, tokenizer: str, splitter: str) -> Cutter:
     """A cutter with what its way of cutting needs, and no more."""
-    if job.cutting.cut == "none":
-        return Cutter(job.cutting, seed=job.seed)
-    splitter = functools.partial(sentences.load, job.splitter)
-    return Cutter(job.cutting, tokenizers.load(job.tokenizer), splitter, seed=job.seed)
+    if cutting.cut == "none":
+        return Cutter(cutting, seed=seed)
+    ends = functools.partial(sentences.load, splitter)
+    return Cutter(cutting, tokenizers.load(tokenizer), ends, seed=seed)
 
 
 def ids_of(job: PrepareJob) -> Ids:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 from jax.sharding import Mesh
 
@@ -14,13 +15,12 @@ from qac_jax import hardware
 from qac_jax.data.featurizer import Featurizer, settle
 from qac_jax.data.form import Form
 from qac_jax.errors import UserError
+from qac_jax.hub import weights
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import report
 from qac_jax.training.journal import announce, padded_tokens
 
 
-# The share of a device's peak that hours are estimated for: what well-tuned BERTs reach.
-MFU = 0.4
 DEVICE_COUNTS = (1, 2, 4, 8, 16, 64, 256)
 _FLOAT = 4
 
@@ -49,6 +49,7 @@ def plan(
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
+        "parameters_of_layers": report.count_parameters(_layers(variables["params"])),
         # Parameters, gradients, two moments of the optimiser, the EMA, and the objective's other
         # state.
         "state_bytes": parameters * _FLOAT * (5 if ema else 4)
@@ -58,11 +59,11 @@ def plan(
         return result
     recipe = settle(kind, Form(), lengths=lengths, settings=settings)
 
-    tokens = padded_tokens(_spec(recipe, batch_size))
+    tokens = padded_tokens(spec(recipe, batch_size))
     result["tokens_per_step"] = tokens
-    result["step_flops"] = report.flops(objective, _spec(recipe, batch_size))
+    result["step_flops"] = report.flops(objective, spec(recipe, batch_size))
     rows = microbatch or batch_size
-    kept = objective.with_precision("bfloat16").activation_bytes(_spec(recipe, rows))
+    kept = objective.with_precision("bfloat16").activation_bytes(spec(recipe, rows))
     if kept is not None:
         # Linear in the examples, so a device has its share of it.
         result["microbatch"] = rows
@@ -74,9 +75,9 @@ def plan(
     result["tokens"] = tokens * steps
     if result["step_flops"] is not None:
         result["flops"] = result["step_flops"] * steps
-        result["mfu"] = MFU
+        result["mfu"] = objective.MFU
         result["hours"] = {
-            name: result["flops"] / (device.peak_flops * MFU) / 3600
+            name: result["flops"] / (device.peak_flops * objective.MFU) / 3600
             for name, device in hardware.DEVICES.items()
         }
         if "activation_bytes" in result:
@@ -98,7 +99,7 @@ def refuse_too_large(
     state = _state_bytes(objective, mesh)
 
     def needed(objective: Objective, rows: int) -> float | None:
-        kept = objective.activation_bytes(_spec(recipe, rows))
+        kept = objective.activation_bytes(spec(recipe, rows))
         return None if kept is None else state + kept / mesh.size
 
     rows = microbatch or batch_size
@@ -123,7 +124,7 @@ def keeping(objective: Objective, recipe: Featurizer, batch_size: int, mesh: Mes
     device = hardware.find(mesh.devices.flat[0].device_kind)
     if device is None or not 0 < chunk < batch_size:
         return objective
-    of_chunk = objective.activation_bytes(_spec(recipe, chunk))
+    of_chunk = objective.activation_bytes(spec(recipe, chunk))
     if not of_chunk:
         return objective
     count = batch_size // chunk
@@ -134,10 +135,14 @@ def keeping(objective: Objective, recipe: Featurizer, batch_size: int, mesh: Mes
 
 
 def _state_bytes(objective: Objective, mesh: Mesh) -> float:
-    """Bytes of parameters, gradients and two moments on each device."""
+    """That of a training on each device."""
+    return state_bytes(objective) * mesh.shape["data"] / mesh.size
+
+
+def state_bytes(objective: Objective) -> float:
+    """Bytes of parameters, gradients and two moments."""
     variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    cut = mesh.size // mesh.shape["data"]
-    return report.count_parameters(variables["params"]) * _FLOAT * 4 / cut
+    return report.count_parameters(variables["params"]) * _FLOAT * 4
 
 
 def _remedy(
@@ -167,7 +172,16 @@ def _remedy(
     return f"use {' or '.join(choices)}"
 
 
-def _spec(recipe: Featurizer, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+def _layers(params: Any) -> Any:
+    """Parameters but those of embeddings."""
+    return {
+        path: leaf
+        for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()
+        if not weights.is_embedding(path)
+    }
+
+
+def spec(recipe: Featurizer, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     shapes = recipe.spec(rows)
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes.items()}
 

@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 from etils import epath
 
+from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, parameters, word_vectors
@@ -93,6 +94,15 @@ def initial(objective: Objective, source: Artifact | epath.Path | None) -> tuple
     module, variables = huggingface.load(folder, runtime)
     objective, params = objective.start_from(module, variables["params"])
     return objective, {**params, **objective.stored_heads(folder)}
+
+
+def shaped(objective: Objective, folder: str) -> Any:
+    """The objective in the shape of the model in a folder; "": as it is."""
+    if not folder:
+        return objective
+    place = epath.Path(folder)
+    known = artifacts.peek(place)
+    return initial(objective, artifacts.load(place) if known else place)[0]
 
 
 def word_vectors_of(

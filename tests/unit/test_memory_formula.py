@@ -1,0 +1,40 @@
+"""The memory that plans say a training needs, beside what the compiler says."""
+
+from __future__ import annotations
+
+import jax
+import optax
+import pytest
+
+from qac_jax.bench import hlo
+from qac_jax.models import memory
+from qac_jax.models.layers import Runtime
+from qac_jax.training import mesh as meshes
+from qac_jax.training import report
+from qac_jax.training.step import Engine
+
+
+BENCH = hlo.Hlo(layers=2, hidden=256, vocabulary=4000, examples=32, passage=128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BENCH._objectives()))
+def test_plans_are_within_15_percent_of_the_compiler(name: str) -> None:
+    objective, batch = BENCH._objectives()[name], BENCH.batch(name)
+    mesh = meshes.make_mesh(devices=jax.devices()[:1])
+    engine = Engine(objective, optax.adamw(1e-4), mesh, meshes.rules_named("default"))
+    needed = report.memory(engine.compile_step(batch))["peak"]
+    assert hlo.planned_bytes(objective, batch) == pytest.approx(needed, rel=0.15)
+
+
+@pytest.mark.parametrize("remat", ["none", "attention", "dots", "layer"])
+def test_a_last_layer_of_a_few_positions_keeps_what_the_others_give_it(remat: str) -> None:
+    """Its input, keys and values of all positions; everything of those that are computed."""
+    runtime, width, heads, length = Runtime(remat=remat), 8, 2, 10
+
+    def kept(count: int, rows: int | None = None) -> float:
+        return memory.layers(runtime, 1, length, count, width, heads, rows=rows)
+
+    whole, of_others = kept(2) - kept(1), 4 * length * min(3, memory._WIDTHS[remat]) * width
+    assert kept(2, rows=1) == pytest.approx(kept(1) + of_others + whole / length)
+    assert kept(2, rows=length) == kept(2) and kept(0, rows=1) == kept(0)
