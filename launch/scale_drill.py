@@ -45,12 +45,15 @@ def write(path: Path, records: Iterator[dict[str, str]]) -> None:
         file.writelines(json.dumps(record) + "\n" for record in records)
 
 
-def kills(times: str, out: str, encoder: str = ENCODER) -> None:
-    """Two processes embed; one of them is killed at a random moment, then 1 to 3 continue."""
-    root, rng = Path(out), random.Random(0)
-    write(root / "corpus.jsonl", texts(4000))
+def kills(times: str, out: str, encoder: str = ENCODER, count: str = "4000") -> None:
+    """Two processes embed; one of them is killed at a random moment, then 1 to 3 continue.
+
+    The moments depend on the name of `out`, so that several drills beside one another differ.
+    """
+    root, rng = Path(out), random.Random(Path(out).name)
+    write(root / "corpus.jsonl", texts(int(count)))
     given = ("embed", "--encoder", encoder, "--passages", root / "corpus.jsonl")
-    given = (*given, "--shard_rows", 100)
+    given = (*given, "--pooling", "mean", "--shard_rows", int(count) // 40)
     began = time.monotonic()
     subprocess.run(qac(*given, "--out", root / "whole"), check=True)
     lasted, wanted = time.monotonic() - began, artifacts.load(root / "whole").identity
