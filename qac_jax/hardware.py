@@ -1,4 +1,4 @@
-"""Peak rates and memory of known devices, for MFU and for dry runs.
+"""Peak rates and memory of known devices, for MFU and for dry runs; precisions.
 
 Dense peaks from the vendors' data sheets. For an unknown device no MFU is printed.
 """
@@ -6,6 +6,7 @@ Dense peaks from the vendors' data sheets. For an unknown device no MFU is print
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 
 
@@ -48,6 +49,33 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"TPU v5p|TPU v5$", "TPUv5p"),
     (r"TPU v4$", "TPUv4"),
 )
+
+
+# What `--precision` says of them, for training and inference alike.
+PRECISIONS_MEAN = (
+    "auto: bfloat16 on accelerators, float32 on CPUs; mixed: products of bfloat16 numbers, all "
+    "else float32; fast: as auto, but mixed on CPUs that have instructions for it"
+)
+
+
+def precision_on(backend: str, name: str) -> str:
+    """The precision that a setting means on JAX's backend: "auto" and "fast" depend on it."""
+    if name not in ("auto", "fast"):
+        return name
+    if backend != "cpu":
+        return "bfloat16"
+    return "mixed" if name == "fast" and multiplies_bfloat16() else "float32"
+
+
+@functools.cache
+def multiplies_bfloat16(cpus: str = "/proc/cpuinfo") -> bool:
+    """Whether this machine's CPU has instructions for products of bfloat16 numbers."""
+    try:
+        with open(cpus, encoding="utf-8", errors="replace") as file:
+            flags = next((line for line in file if line.startswith("flags")), "").split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
 
 
 def find(device_kind: str) -> Device | None:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from qac_jax import hardware
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
 from qac_jax.inference.settings import BY_DEVICE, Inference
@@ -119,11 +120,8 @@ class Runner:
 
 
 def dtype_of(precision: str) -> str:
-    """The dtype of matrix products: by default bfloat16 on accelerators, float32 on CPUs."""
-    name = Inference(precision).precision
-    if name != "auto":
-        return name
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    """What matrix products are computed in (`Runtime.dtype`)."""
+    return hardware.precision_on(jax.default_backend(), Inference(precision).precision)
 
 
 def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:

@@ -6,9 +6,10 @@ import dataclasses
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.fields import option
+from qac_jax.hardware import PRECISIONS_MEAN
 
 
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16")
 TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 # Those of models/pooling.py, which takes seconds to import.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
@@ -20,9 +21,7 @@ class Inference:
     """How a model is run."""
 
     precision: str = option(
-        "auto",
-        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs)",
-        choices=PRECISIONS,
+        "auto", f"precision of matrix products ({PRECISIONS_MEAN})", choices=PRECISIONS
     )
     batch_tokens: int = option(
         0, "tokens per batch and device, padding included (0: by device)", affects_result=False

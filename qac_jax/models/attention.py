@@ -20,6 +20,11 @@ from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
 from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
 
 
+# Bytes of scores that a CPU computes at once: they stay in its cache, where those of a whole batch
+# are written to memory and read again, three times.
+_BLOCK = 4 << 20
+
+
 def causal_window(length: int, window: int = -1) -> Array:
     """[L, L]: row i sees columns j <= i; with a window W > 0, only column 0 and i-W < j <= i.
 
@@ -98,9 +103,48 @@ def attend(
         return _cudnn(query, key, value, lengths)
     compute: Callable[..., Array]
     compute = functools.partial(_xla, rate=rate if drops else 0.0, generator=runtime.dropout)
+    arguments = (query, key, value, lengths, visible, bias, keys if drops else None, site)
+    if rows := _block(query, key):
+        return _in_blocks(jax.checkpoint(compute), rows, *arguments)
     if runtime.remat == "attention":
         compute = jax.checkpoint(compute)
-    return compute(query, key, value, lengths, visible, bias, keys if drops else None, site)
+    return compute(*arguments)
+
+
+def _block(query: Array, key: Array) -> int:
+    """How many texts are computed at once; 0: all of them."""
+    texts, heads, length, _ = query.shape
+    of_text = heads * length * key.shape[2] * statistics_dtype(query.dtype).itemsize
+    fitting = max(_BLOCK // of_text, 1)
+    if jax.default_backend() != "cpu" or jax.device_count() > 1 or texts < 2 * fitting:
+        return 0
+    return next((rows for rows in range(fitting, 0, -1) if texts % rows == 0), 0)
+
+
+def _in_blocks(
+    compute: Callable[..., Array],
+    rows: int,
+    query: Array,
+    key: Array,
+    value: Array,
+    lengths: Array | None,
+    visible: Array | None,
+    bias: Array | None,
+    keys: Array | None,
+    site: int | Array,
+) -> Array:
+    """`rows` texts after the others; a checkpointed `compute` keeps no scores."""
+    of_texts = visible is not None and visible.ndim == 4  # not the same for all of them
+    each = (query, key, value, lengths, visible if of_texts else None, keys)
+
+    def block(cut: tuple) -> Array:
+        query, key, value, lengths, seen, keys = cut
+        seen = seen if of_texts else visible
+        return compute(query, key, value, lengths, seen, bias, keys, site)
+
+    texts = query.shape[0]
+    cut = jax.tree.map(lambda x: x.reshape(texts // rows, rows, *x.shape[1:]), each)
+    return lax.map(block, cut).reshape(*query.shape[:3], value.shape[3])
 
 
 def _xla(

@@ -28,7 +28,7 @@ from qac_jax.models.packing import TokenKeys
 Array = jax.Array
 Initializer = Callable[..., Array]
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+DTYPES = ("float32", "mixed", "bfloat16", "float16", "float64")
 ATTENTION = ("auto", "xla", "cudnn")
 REMATERIALISATION = ("none", "attention", "dots", "layer")
 DROPOUT = ("threefry", "hash")
@@ -38,6 +38,8 @@ DROPOUT = ("threefry", "hash")
 class Runtime:
     """How a model is computed; no field changes what it computes, nor its parameters' values.
 
+    dtype is that of activations; with "mixed" they are fp32, and dense layers multiply their
+    bfloat16 roundings, sums staying fp32: for CPUs with instructions for such products.
     scan stacks the parameters of equal layers along a leading axis and loops over them inside
     the program: it compiles once whatever the depth. remat names what the backward pass
     computes again: nothing, the attention scores, all but the matrix products, whole layers.
@@ -72,7 +74,12 @@ class Runtime:
         """The dtype of activations."""
         if self.dtype == "float64" and jnp.result_type(float) != jnp.float64:
             raise UserError("dtype='float64' needs JAX's 64-bit mode; set JAX_ENABLE_X64=1")
-        return jnp.dtype(self.dtype)
+        return jnp.dtype("float32" if self.dtype == "mixed" else self.dtype)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether dense layers round what they multiply to bfloat16."""
+        return self.dtype == "mixed"
 
 
 def statistics_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -92,14 +99,38 @@ def parameter(
     return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
 
 
-def matmul(x: Array, kernel: Array) -> Array:
+def matmul(x: Array, kernel: Array, mixed: bool = False) -> Array:
     """x [..., in] times kernel [in, out], as one product of two matrices.
 
     Leading axes are merged first: XLA's CPU code multiplies matrices much faster than it does
     anything with three axes, and elsewhere the reshapes cost nothing.
     """
-    flat = lax.dot(x.reshape(-1, x.shape[-1]), kernel)
+    multiply = _mixed_product if mixed else lax.dot
+    flat = multiply(x.reshape(-1, x.shape[-1]), kernel)
     return flat.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+@jax.custom_vjp
+def _mixed_product(x: Array, kernel: Array) -> Array:
+    """x [N, in] times kernel [in, out], both rounded to bfloat16, in fp32; so are the gradients."""
+    return _mixed_forward(x, kernel)[0]
+
+
+def _mixed_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+    return lax.dot(x, kernel, preferred_element_type=jnp.float32), (x, kernel)
+
+
+def _mixed_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, kernel = kept
+    g = g.astype(jnp.bfloat16)
+    wide = jnp.float32
+    of_x = lax.dot_general(g, kernel, (((1,), (1,)), ((), ())), preferred_element_type=wide)
+    of_kernel = lax.dot_general(x, g, (((0,), (0,)), ((), ())), preferred_element_type=wide)
+    return of_x, of_kernel
+
+
+_mixed_product.defvjp(_mixed_forward, _mixed_backward)
 
 
 class Dense(nn.Module):
@@ -110,6 +141,7 @@ class Dense(nn.Module):
     dtype: jnp.dtype
     kernel_init: Initializer = nn.initializers.normal(0.02)
     use_bias: bool = True
+    mixed: bool = False
 
     @nn.compact
     def __call__(self, x: Array, scale: float = 1.0) -> Array:
@@ -118,12 +150,26 @@ class Dense(nn.Module):
         kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
         if scale != 1.0:
             kernel = kernel * scale
-        y = matmul(x.astype(self.dtype), kernel.astype(self.dtype))
+        y = matmul(x.astype(self.dtype), kernel.astype(self.dtype), self.mixed)
         if self.use_bias:
             zeros = nn.initializers.zeros_init()
             bias = parameter(self, "bias", zeros, (self.features,), self.axes[1:])
             y = y + (bias * scale if scale != 1.0 else bias).astype(self.dtype)
         return y
+
+
+def dense_of(
+    runtime: Runtime,
+    features: int,
+    axes: tuple[str | None, str | None],
+    init: Initializer,
+    use_bias: bool = True,
+    *,
+    name: str | None = None,
+) -> Dense:
+    """The dense layer of a network with this runtime."""
+    dtype, mixed = runtime.compute_dtype, runtime.mixed
+    return Dense(features, axes, dtype, init, use_bias, mixed, name=name)
 
 
 class LayerNorm(nn.Module):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import jax.numpy as jnp
-
 from qac_jax.models.layers import Runtime
 
 
@@ -54,4 +52,4 @@ def mlm_head(runtime: Runtime, width: int, vocab_size: int, predictions: float) 
 
 def _bytes(runtime: Runtime) -> int:
     """Of one activation."""
-    return jnp.dtype(runtime.dtype).itemsize
+    return runtime.compute_dtype.itemsize

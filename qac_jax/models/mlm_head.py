@@ -13,10 +13,11 @@ import jax.numpy as jnp
 
 from qac_jax.models.layers import (
     Array,
-    Dense,
     LayerNorm,
     Runtime,
     activation,
+    dense_of,
+    matmul,
     parameter,
     statistics_dtype,
 )
@@ -40,15 +41,17 @@ class MlmHead(nn.Module):
         config, dtype = self.config, self.runtime.compute_dtype
         init = nn.initializers.normal(config.initializer_range)
         width = table.shape[-1]
-        x = Dense(width, ("embed", None), dtype, init, name="dense")(hidden)
+        x = dense_of(self.runtime, width, ("embed", None), init, name="dense")(hidden)
         x = activation(self.activation or config.activation)(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="norm")(x)
         zeros = nn.initializers.zeros_init()
         bias = parameter(self, "bias", zeros, (config.vocab_size,), ("vocab",))
-        return tied_logits(x, table, bias, padded)
+        return tied_logits(x, table, bias, padded, self.runtime.mixed)
 
 
-def tied_logits(x: Array, table: Array, bias: Array | None, padded: bool) -> Array:
+def tied_logits(
+    x: Array, table: Array, bias: Array | None, padded: bool, mixed: bool = False
+) -> Array:
     """x table^T + bias in at least fp32, [..., V].
 
     Computed over a vocabulary padded to a multiple of 128 (what tensor cores and an even
@@ -60,8 +63,10 @@ def tied_logits(x: Array, table: Array, bias: Array | None, padded: bool) -> Arr
     wide = statistics_dtype(x.dtype)
     table = jnp.pad(table.astype(x.dtype), ((0, surplus), (0, 0)))
     flat = x.reshape(-1, x.shape[-1])
-    product = _half_product if flat.dtype.itemsize < 4 else _product
-    logits = product(flat, table)
+    if mixed:
+        logits = matmul(flat, table.T, mixed)
+    else:
+        logits = (_half_product if flat.dtype.itemsize < 4 else _product)(flat, table)
     logits = logits.reshape(*x.shape[:-1], words + surplus)
     if bias is not None:
         logits = logits + jnp.pad(bias.astype(wide), (0, surplus))

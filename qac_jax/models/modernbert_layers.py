@@ -16,6 +16,7 @@ from qac_jax.models.layers import (
     LayerNorm,
     Runtime,
     activation,
+    dense_of,
     dropout,
     parameter,
     shard,
@@ -102,10 +103,10 @@ class ModernAttention(nn.Module):
         rows: int | None,
     ) -> Array:
         config, runtime = self.config, self.runtime
-        dtype, width, heads = runtime.compute_dtype, config.hidden_size, config.num_heads
+        width, heads = config.hidden_size, config.num_heads
         std, bias, rate = config.initializer_range, config.attention_bias, config.attention_dropout
         into = nn.initializers.truncated_normal(std)
-        fused = Dense(3 * width, ("embed", "heads"), dtype, into, bias, name="qkv")(x)
+        fused = dense_of(runtime, 3 * width, ("embed", "heads"), into, bias, name="qkv")(x)
         fused = packing.unpack(shard(fused, "batch", "length", "heads"), lengths, "heads")
         query, key, value = (split_heads(part, heads) for part in jnp.split(fused, 3, axis=-1))
         turn, visible = self._positions(fused.shape[1], number)
@@ -127,7 +128,7 @@ class ModernAttention(nn.Module):
         else:
             keys = packing.text_keys(keys)
         out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
-        output = Dense(width, ("heads", "embed"), dtype, out, bias, name="output")
+        output = dense_of(runtime, width, ("heads", "embed"), out, bias, name="output")
         return dropout(output(merged), keys, site(number, _ATTENTION), rate, runtime.dropout)
 
     def _positions(self, length: int, number: int | Array) -> tuple[Array, Array | None]:
@@ -156,15 +157,16 @@ class GatedMlp(nn.Module):
     @nn.compact
     def __call__(self, x: Array, number: int | Array, keys: Array | None) -> Array:
         config, runtime = self.config, self.runtime
-        dtype, inner, bias = runtime.compute_dtype, config.intermediate_size, config.mlp_bias
+        inner, bias = config.intermediate_size, config.mlp_bias
         std = config.initializer_range
         into = nn.initializers.truncated_normal(std)
-        fused = Dense(2 * inner, ("embed", "mlp"), dtype, into, bias, name="up")(x)
+        fused = dense_of(runtime, 2 * inner, ("embed", "mlp"), into, bias, name="up")(x)
         left, right = jnp.split(shard(fused, "batch", "length", "mlp"), 2, axis=-1)
         hidden = activation(config.activation)(left) * right
         hidden = dropout(hidden, keys, site(number, _MLP), config.hidden_dropout, runtime.dropout)
         out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
-        return Dense(config.hidden_size, ("mlp", "embed"), dtype, out, bias, name="down")(hidden)
+        width = config.hidden_size
+        return dense_of(runtime, width, ("mlp", "embed"), out, bias, name="down")(hidden)
 
 
 class PredictionHead(nn.Module):
@@ -191,7 +193,7 @@ class WordHead(nn.Module):
         if self.config.decoder_bias:
             zeros = nn.initializers.zeros_init()
             bias = parameter(self, "bias", zeros, (self.config.vocab_size,), ("vocab",))
-        return tied_logits(x, table, bias, padded)
+        return tied_logits(x, table, bias, padded, self.runtime.mixed)
 
 
 def _predicting(config: Any, runtime: Runtime, x: Array) -> Array:

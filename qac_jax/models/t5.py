@@ -275,7 +275,7 @@ class T5(nn.Module):
             hidden = hidden * config.d_model**-0.5
         table = (self.shared if config.tied else self.lm_head).table
         hidden = hidden.astype(self.runtime.compute_dtype)
-        scores = tied_logits(hidden, table, None, padded=False)
+        scores = tied_logits(hidden, table, None, False, self.runtime.mixed)
         return shard(scores, "batch", "length", "vocab")
 
     def _embed(self, ids: Array) -> Array:

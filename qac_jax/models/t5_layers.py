@@ -23,6 +23,7 @@ from qac_jax.models.layers import (
     Array,
     Dense,
     Runtime,
+    dense_of,
     dropout,
     gelu_tanh,
     parameter,
@@ -122,12 +123,12 @@ class T5Attention(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        config, dtype = self.config, self.runtime.compute_dtype
+        config, runtime = self.config, self.runtime
         inner, factor = config.num_heads * config.d_kv, config.initializer_factor
 
         def dense(width: int, axes: tuple[str, str], std: float) -> Dense:
             init = nn.initializers.normal(factor * std)
-            return Dense(width, axes, dtype, init, use_bias=False)
+            return dense_of(runtime, width, axes, init, use_bias=False)
 
         into = ("embed", "heads")
         self.query = dense(inner, into, (config.d_model * config.d_kv) ** -0.5)
@@ -160,19 +161,19 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, keys: Array | None, index: int | Array) -> Array:
-        config, dtype = self.config, self.runtime.compute_dtype
+        config, runtime = self.config, self.runtime
         factor = config.initializer_factor
         function, gated = FEED_FORWARD[config.feed_forward]
 
         def up(name: str) -> Array:
             init = nn.initializers.normal(factor * config.d_model**-0.5)
-            dense = Dense(config.d_ff, ("embed", "mlp"), dtype, init, use_bias=False, name=name)
+            dense = dense_of(runtime, config.d_ff, ("embed", "mlp"), init, False, name=name)
             return shard(dense(x), "batch", "length", "mlp")
 
         hidden = function(up("gate")) * up("up") if gated else function(up("up"))
-        hidden = dropout(hidden, keys, site(index, _INNER), config.dropout, self.runtime.dropout)
+        hidden = dropout(hidden, keys, site(index, _INNER), config.dropout, runtime.dropout)
         init = nn.initializers.normal(factor * config.d_ff**-0.5)
-        down = Dense(config.d_model, ("mlp", "embed"), dtype, init, use_bias=False, name="down")
+        down = dense_of(runtime, config.d_model, ("mlp", "embed"), init, False, name="down")
         return down(hidden)
 
 

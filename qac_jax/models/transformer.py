@@ -23,11 +23,11 @@ from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
-    Dense,
     Initializer,
     LayerNorm,
     Runtime,
     activation,
+    dense_of,
     dropout,
     shard,
 )
@@ -84,7 +84,7 @@ class Attention(nn.Module):
         init = nn.initializers.normal(config.initializer_range)
 
         def project(source: Array, name: str, scale: float = 1.0) -> Array:
-            dense = Dense(width, ("embed", "heads"), self.runtime.compute_dtype, init, name=name)
+            dense = dense_of(self.runtime, width, ("embed", "heads"), init, name=name)
             return shard(dense(source, scale), "batch", "length", "heads")
 
         scale = (width // config.num_heads) ** -0.5
@@ -111,13 +111,8 @@ class Attention(nn.Module):
             merged = packing.pack(merged, lengths, "heads")
         else:
             keys = packing.text_keys(keys)
-        output = Dense(
-            width,
-            ("heads", "embed"),
-            self.runtime.compute_dtype,
-            self.output_init or init,
-            name="output",
-        )(merged)
+        last = self.output_init or init
+        output = dense_of(self.runtime, width, ("heads", "embed"), last, name="output")(merged)
         rate = config.hidden_dropout
         return dropout(output, keys, site(index, _ATTENTION), rate, self.runtime.dropout)
 
@@ -132,15 +127,15 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, keys: Array | None, index: int | Array) -> Array:
-        config, dtype = self.config, self.runtime.compute_dtype
+        config, runtime = self.config, self.runtime
         init = nn.initializers.normal(config.initializer_range)
-        hidden = Dense(self.intermediate_size, ("embed", "mlp"), dtype, init, name="up")(x)
+        width = self.intermediate_size
+        hidden = dense_of(runtime, width, ("embed", "mlp"), init, name="up")(x)
         hidden = activation(config.activation)(shard(hidden, "batch", "length", "mlp"))
         output_init = self.output_init or init
-        output = Dense(config.hidden_size, ("mlp", "embed"), dtype, output_init, name="down")(
-            hidden
-        )
-        return dropout(output, keys, site(index, _MLP), config.hidden_dropout, self.runtime.dropout)
+        width = config.hidden_size
+        output = dense_of(runtime, width, ("mlp", "embed"), output_init, name="down")(hidden)
+        return dropout(output, keys, site(index, _MLP), config.hidden_dropout, runtime.dropout)
 
 
 class EncoderLayer(nn.Module):

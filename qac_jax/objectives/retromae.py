@@ -37,7 +37,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.models import flops, packing, pooling
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
-from qac_jax.models.layers import Dense, LayerNorm, Runtime, dropout, fold, shard
+from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masked_text import MaskedText, masked, part, predicted, shared
 from qac_jax.objectives.masking import Masking
@@ -81,12 +81,13 @@ class Decoder(nn.Module):
 
         Where `lengths` is a Packed and `keys` are TokenKeys, all three are packed tokens.
         """
-        config, width, dtype = self.config, self.config.hidden_size, self.runtime.compute_dtype
+        config, runtime = self.config, self.runtime
+        width, dtype = config.hidden_size, runtime.compute_dtype
         init = nn.initializers.normal(config.initializer_range)
         queries, context = queries.astype(dtype), context.astype(dtype)
 
         def project(source: jax.Array, name: str, scale: float = 1.0) -> jax.Array:
-            x = Dense(width, ("embed", "heads"), dtype, init, name=name)(source, scale)
+            x = dense_of(runtime, width, ("embed", "heads"), init, name=name)(source, scale)
             x = packing.unpack(shard(x, "batch", "length", "heads"), lengths, "heads")
             return split_heads(x, config.num_heads)
 
@@ -95,17 +96,17 @@ class Decoder(nn.Module):
             project(context, "key"),
             project(context, "value"),
             lengths,
-            self.runtime,
+            runtime,
             visible=None if visible is None else visible[:, None],
             keys=keys,
             site=site(0, 0),
             rate=config.attention_dropout,
         )
         merged = packing.pack(merge_heads(mixed), lengths, "heads")
-        mixed = Dense(width, ("heads", "embed"), dtype, init, name="output")(merged)
-        mixed = dropout(mixed, keys, site(0, 1), config.hidden_dropout, self.runtime.dropout)
+        mixed = dense_of(runtime, width, ("heads", "embed"), init, name="output")(merged)
+        mixed = dropout(mixed, keys, site(0, 1), config.hidden_dropout, runtime.dropout)
         x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(queries + mixed)
-        mlp = Mlp(config, self.runtime, config.intermediate_size, name="mlp")(x, keys, 0)
+        mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, 0)
         x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)
         return shard(x, "batch", "length", None)
 

@@ -178,15 +178,25 @@ class Generation(Sources):
 def _specificity(
     likelihood: Likelihood, inputs: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]
 ) -> list[list[float]]:
-    """Of every input's texts: log-likelihood given the input, less its mean given others."""
-    others = sorted({len(inputs) * part // 4 for part in (1, 2, 3)} - {0})
+    """Of every input's texts: log-likelihood given the input, less its mean given others.
+
+    An input is read once, for its own texts and for those of the inputs that it is another of.
+    """
+    count = len(inputs)
+    others = sorted({count * part // 4 for part in (1, 2, 3)} - {0})
     if not others:  # nothing to compare a single passage with
         return [[math.inf] * len(of) for of in texts]
-    own = likelihood.of(inputs, texts)
-    elsewhere = [likelihood.of([*inputs[n:], *inputs[:n]], texts) for n in others]
-    return [
-        (mine - np.mean(of, axis=0)).tolist() for mine, *of in zip(own, *elsewhere, strict=True)
-    ]
+    sources = [[(place - n) % count for n in (0, *others)] for place in range(count)]
+    asked = [[text for source in of for text in texts[source]] for of in sources]
+    own: list[np.ndarray] = []
+    elsewhere: list[list[np.ndarray]] = [[] for _ in texts]
+    for of, found in zip(sources, likelihood.of(inputs, asked), strict=True):
+        ends = np.cumsum([len(texts[source]) for source in of])
+        mine, *of_others = np.split(found, ends[:-1])
+        own.append(mine)
+        for source, values in zip(of[1:], of_others, strict=True):
+            elsewhere[source].append(values)
+    return [(mine - np.mean(of, axis=0)).tolist() for mine, of in zip(own, elsewhere, strict=True)]
 
 
 def _has_text(passage: Record) -> bool:

@@ -13,6 +13,7 @@ from qac_jax import fields
 from qac_jax.artifacts import Writer
 from qac_jax.data.reading import Reading
 from qac_jax.errors import UserError
+from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
@@ -63,8 +64,7 @@ class Train(Stage):
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
         "auto",
-        "precision of matrix products (auto: bfloat16 on accelerators, float32 on CPUs; float16 is "
-        "for GPUs without bfloat16, such as V100s)",
+        f"precision of matrix products ({PRECISIONS_MEAN}; float16: for V100s)",
         choices=PRECISIONS,
     )
     schedule: Schedule = part(Schedule)

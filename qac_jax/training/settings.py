@@ -10,7 +10,7 @@ from qac_jax.fields import option
 from qac_jax.inference.settings import POOLINGS
 
 
-PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16", "float16")
 OPTIMIZERS = ("adamw", "adamw_hf", "lamb", "lamb_paddle18")
 SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
 # Tables of sharding rules (mesh.py).

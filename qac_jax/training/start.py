@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 from etils import epath
 
-from qac_jax import artifacts
+from qac_jax import artifacts, hardware
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, parameters, word_vectors
@@ -31,12 +31,10 @@ Nested = dict[str, Any]
 
 
 def precision_here(name: str) -> str:
-    """The dtype of matrix products; "auto" is bfloat16, except on CPUs."""
+    """What matrix products are computed in (`Runtime.dtype`)."""
     if name not in PRECISIONS:
         raise UserError(f"precision={name!r} is not one of {', '.join(PRECISIONS)}; choose one")
-    if name != "auto":
-        return name
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return hardware.precision_on(jax.default_backend(), name)
 
 
 def fuller(objective: Objective, params: Nested, whole: Nested) -> Nested:

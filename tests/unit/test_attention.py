@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
+from qac_jax.models import attention
 from qac_jax.models.attention import attend, causal_window, choose, merge_heads, split_heads
 from qac_jax.models.layers import Runtime
 
@@ -56,6 +57,56 @@ def test_attend_is_softmax(masks: str, remat: str) -> None:
         )
     expected = _plain(*_inputs(), seen, 0.0 if bias is None else bias)
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("generator", ["threefry", "hash"])
+@pytest.mark.parametrize("masks", ["lengths", "visible", "of texts", "bias"])
+def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str, generator: str) -> None:
+    """On a CPU; values and gradients, with dropout, to the last bits of fp64."""
+    rng = np.random.default_rng(1)
+    texts, length = 6, 5
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    with jax.enable_x64(True):
+        shape = (texts, HEADS, length, WIDTH)
+        inputs = [jnp.asarray(rng.normal(size=shape)) for _ in range(3)]
+        lengths = jnp.array([5, 1, 4, 2, 5, 3]) if masks == "lengths" else None
+        visible, bias = None, None
+        if masks == "visible":
+            visible = causal_window(length)
+        if masks == "of texts":
+            some = rng.random((texts, 1, length, length)) < 0.6
+            visible = jnp.asarray(some | np.eye(length, dtype=bool))
+        if masks == "bias":
+            bias = jnp.asarray(rng.normal(size=(1, HEADS, length, length)))
+        keys = jax.random.split(jax.random.key(2), texts)
+
+        def run(block: int) -> list[jax.Array]:
+            monkeypatch.setattr(attention, "_BLOCK", block)
+
+            def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+                out = attend(
+                    q,
+                    k,
+                    v,
+                    lengths,
+                    Runtime(dtype="float64", dropout=generator),
+                    visible=visible,
+                    bias=bias,
+                    keys=keys,
+                    rate=0.2,
+                )
+                return jnp.square(out).sum(), out
+
+            loops = "scan[" in str(jax.make_jaxpr(total)(*inputs))
+            assert loops == (block < 1 << 20)
+            gradients, out = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(*inputs)
+            return [out, *gradients]
+
+        of_text = HEADS * length * length * 8
+        whole = run(1 << 20)
+        for block in (of_text, 2 * of_text, 3 * of_text):
+            for one, other in zip(whole, run(block), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
 
 
 def test_large_scores_and_empty_rows_stay_finite() -> None:
