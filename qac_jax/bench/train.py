@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax.bench.encode import half_products
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.hardware import PRECISIONS_MEAN
+from qac_jax.training.settings import PRECISIONS
 
 
 _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
@@ -36,6 +39,9 @@ class Train:
     dropout: float = option(0.1, "dropout, on both sides")
     generator: str = option("hash", "generator of our dropout masks", choices=("hash", "threefry"))
     steps: int = option(3, "steps per repetition")
+    precision: str = option(
+        "auto", f"ours, and PyTorch's by autocast ({PRECISIONS_MEAN})", choices=PRECISIONS
+    )
     repetitions: int = option(7, "repetitions of each side")
     threads: int = option(0, "threads of PyTorch (0: one per core)")
     profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
@@ -66,6 +72,7 @@ class Train:
         figures["ratio_full_logits"] = medians["pytorch_full_logits"] / medians["qac_jax"]
         figures["shape"] = f"{self.layers} x {self.hidden}, {self.batch} x {self.length}"
         figures["dropout"], figures["cores"] = self.dropout, os.cpu_count()
+        figures["precision"] = self.precision
         return figures
 
     def _ids(self) -> np.ndarray:
@@ -98,7 +105,7 @@ class Train:
             hidden_dropout=self.dropout,
             attention_dropout=self.dropout,
         )
-        runtime = Runtime(dtype=start.precision_here("auto"), dropout=self.generator)
+        runtime = Runtime(dtype=start.precision_here(self.precision), dropout=self.generator)
         continuation = np.zeros(self.vocabulary, bool)
         objective = Mlm(Bert(config, runtime), vocabulary=Vocabulary(continuation))
         mesh = meshes.make_mesh(devices=jax.devices()[:1])
@@ -159,7 +166,9 @@ class Train:
         def steps(count: int) -> None:
             for _ in range(count):
                 optimizer.zero_grad()
-                loss().backward()
+                with half_products(self.precision):
+                    found = loss()
+                found.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
 
