@@ -16,6 +16,7 @@ from qac_jax.pipeline import signals
 
 
 BENCHMARKS = {
+    "all": "qac_jax.bench.everything:All",
     "encode": "qac_jax.bench.encode:Encode",
     "extract": "qac_jax.bench.extract:Extract",
     "generate": "qac_jax.bench.generate:Generate",
@@ -285,11 +286,12 @@ def _bench(arguments: list[str]) -> int:
     benchmark = fields.make(cls, flags.field_flags(options, cls))
     fields.check(benchmark)
     figures = benchmark.run()
-    print(
-        json.dumps(figures)
-        if options.json
-        else "\n".join(f"{k}: {recipes.readable(v)}" for k, v in figures.items())
-    )
+    if options.json:
+        print(json.dumps(figures))
+    elif shown := getattr(benchmark, "shown", None):
+        print(shown(figures))
+    else:
+        print("\n".join(f"{k}: {recipes.readable(v)}" for k, v in figures.items()))
     return 0
 
 

@@ -47,7 +47,7 @@ class Train:
     profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
 
     def run(self) -> dict[str, Any]:
-        ours, compiled = self._ours()
+        ours, compiled, flops = self._ours()
         sides = {
             "qac_jax": ours,
             "pytorch": self._theirs(full_logits=False),
@@ -68,6 +68,7 @@ class Train:
             f"{name}_examples_per_second": self.batch / median for name, median in medians.items()
         }
         figures |= {f"{name}_fastest_ms": 1e3 * min(times) for name, times in seconds.items()}
+        figures["gflops_per_second"] = 1e-9 * flops / medians["qac_jax"]
         figures["ratio"] = medians["pytorch"] / medians["qac_jax"]
         figures["ratio_full_logits"] = medians["pytorch_full_logits"] / medians["qac_jax"]
         figures["shape"] = f"{self.layers} x {self.hidden}, {self.batch} x {self.length}"
@@ -82,8 +83,9 @@ class Train:
         words[:, 0], words[:, -1] = 2, 3
         return words.astype(np.int32)
 
-    def _ours(self) -> tuple[Callable[[int], None], Any]:
-        """What `qac pretrain` does at each step, batches handed over from the host included."""
+    def _ours(self) -> tuple[Callable[[int], None], Any, float]:
+        """What `qac pretrain` does at each step, batches handed over from the host included; the
+        compiled step, and its FLOPs."""
         import jax
 
         from qac_jax.models.bert import Bert, BertConfig
@@ -91,7 +93,7 @@ class Train:
         from qac_jax.objectives.masking import Vocabulary
         from qac_jax.objectives.mlm import Mlm
         from qac_jax.training import mesh as meshes
-        from qac_jax.training import start
+        from qac_jax.training import report, start
         from qac_jax.training.optimizers import Optimizer
         from qac_jax.training.step import Engine
 
@@ -122,7 +124,8 @@ class Train:
                 state, metrics = compiled(state, meshes.place(batch, mesh))
             jax.block_until_ready(metrics)
 
-        return steps, compiled
+        spec = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
+        return steps, compiled, report.flops(objective, spec) or 0.0
 
     def _theirs(self, full_logits: bool) -> Callable[[int], None]:
         """transformers' BertForMaskedLM, with PyTorch's fastest optimiser; masks come for free."""
