@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qac_jax import progress
+from qac_jax import extras, progress
 from qac_jax.errors import UserError
-from qac_jax.retrieval import tuning
+from qac_jax.retrieval import faiss_index, tuning
 
 
 # Lists of an inverted file, as multiples of the root of the rows.
@@ -26,8 +27,7 @@ _LISTS = (1.0, 2.0)
 _DIMS = (2, 4)
 _FACTORS = (1.5, 2.0, 3.0, 4.0)
 _CODES = ("fs", "fsr")  # of the vectors, or of what their list's centre leaves of them
-_LINKS = (32,)
-_CONSTRUCTION = 100
+_GRAPHS = (faiss_index.Graph(links=32, construction=100),)
 _TIMINGS = 2
 # Queries that a configuration is chosen on; all queries evaluate and time it.
 _SAMPLE = 250
@@ -50,16 +50,15 @@ class Found:
     search: Callable[[np.ndarray], np.ndarray]
 
 
-def load() -> Any:
-    """The package; raises if it is not installed."""
+def load() -> None:
+    """Imports the package as its own users do; raises if it is not installed."""
     try:
-        import faiss
+        importlib.import_module("faiss")
     except ImportError as error:
         raise UserError(
-            "the peer of this benchmark is missing (faiss); pip install 'qac_jax[bench]', or leave "
+            f"the peer of this benchmark is missing (faiss); {extras.remedy('bench')}, or leave "
             "faiss out of --systems"
         ) from error
-    return faiss
 
 
 def best(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray, target: float) -> list[Found]:
@@ -100,62 +99,37 @@ def best(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray, target: fl
 
 def flat(vectors: np.ndarray, k: int) -> Callable[[np.ndarray], np.ndarray]:
     """Its exact search."""
-    index = load().IndexFlatIP(vectors.shape[1])
-    index.add(vectors)
+    index = faiss_index.coded("Flat", vectors)
     return lambda queries: index.search(queries, k)[1]
 
 
 def _indexes(vectors: np.ndarray, k: int) -> Iterator[tuple[str, str, Search, int, int]]:
     """(family, name, search with an effort, the smallest effort, the largest)."""
-    faiss = load()
     rows, width = vectors.shape
     for multiple in _LISTS:
         lists = max(1, round(multiple * rows**0.5))
-        plain = _built(f"IVF{lists},Flat", vectors)
-        yield "ivf_flat", f"IVF{lists},Flat", _probing(plain, k), 1, lists
+        name = f"IVF{lists},Flat"
+        yield "ivf_flat", name, _probing(faiss_index.coded(name, vectors), k, 0), 1, lists
         for dims, code in itertools.product(_DIMS, _CODES):
             name = f"IVF{lists},PQ{width // dims}x4{code}"
-            coded = _built(name, vectors)
-            exact = faiss.IndexFlatIP(width)
-            exact.add(vectors)
-            refined = faiss.IndexRefine(coded, exact)
+            refined = faiss_index.refined(faiss_index.coded(name, vectors), vectors)
             for factor in _FACTORS:
-                search = _refining(refined, coded, k, factor)
+                search = _probing(refined, k, round(factor * k))
                 yield "ivf_pq_refine", f"{name},RFlat, k_factor {factor:g}", search, 1, lists
-    for links in _LINKS:
-        graph = faiss.IndexHNSWFlat(width, links, faiss.METRIC_INNER_PRODUCT)
-        graph.hnsw.efConstruction = _CONSTRUCTION
-        graph.add(vectors)
-        yield "hnsw", f"HNSW{links},Flat", _walking(graph, k), k, 64 * k
+    for preset in _GRAPHS:
+        graph = faiss_index.graph(vectors, preset)
+        yield "hnsw", f"HNSW{preset.links},Flat", _walking(graph, k), k, 64 * k
 
 
-def _built(description: str, vectors: np.ndarray) -> Any:
-    faiss = load()
-    index = faiss.index_factory(vectors.shape[1], description, faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
-    return index
-
-
-def _probing(index: Any, k: int) -> Search:
+def _probing(index: Any, k: int, candidates: int) -> Search:
     def search(queries: np.ndarray, effort: int) -> np.ndarray:
-        index.nprobe = effort
-        return index.search(queries, k)[1]
-
-    return search
-
-
-def _refining(index: Any, coded: Any, k: int, factor: float) -> Search:
-    def search(queries: np.ndarray, effort: int) -> np.ndarray:
-        coded.nprobe, index.k_factor = effort, factor
-        return index.search(queries, k)[1]
+        return faiss_index.search_lists(index, queries, k, effort, candidates)[1]
 
     return search
 
 
 def _walking(index: Any, k: int) -> Search:
     def search(queries: np.ndarray, effort: int) -> np.ndarray:
-        index.hnsw.efSearch = effort
-        return index.search(queries, k)[1]
+        return faiss_index.search_graph(index, queries, k, effort)[1]
 
     return search

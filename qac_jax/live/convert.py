@@ -158,7 +158,7 @@ def _records_of(source: Artifact) -> Iterator[Record]:
 
 
 def _vectors_of(source: Artifact) -> Vectors | None:
-    """None where ScaNN keeps them in another precision only."""
+    """None of FAISS's indexes, and where ScaNN keeps them in another precision only."""
     if source.kind == vectors.KIND:
         return Vectors.of(source)
     dense = Index.load(source.path / hybrid.DENSE) if source.kind == hybrid.KIND else Index(source)

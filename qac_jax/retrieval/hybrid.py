@@ -139,7 +139,7 @@ class Parts:
         """The scores of the wanted rows for each query.
 
         Those that the search has given stay as they are. The others are computed from the vectors
-        of an exact index; ScaNN's has none, so they get the lowest score of the ranking.
+        of an exact index; others give none, so they get the lowest score of the ranking.
         """
         exact = self.dense.description["method"] == index.EXACT
         every = np.unique(np.concatenate([np.arange(0), *wanted]))

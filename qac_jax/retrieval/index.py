@@ -1,10 +1,10 @@
-"""An index folder, exact or ScaNN: vectors in, ids and texts out.
+"""An index folder, exact, of ScaNN or of FAISS: vectors in, ids and texts out.
 
     index = Index.load("out/index")
     index.ask(["a question"], k=10)          # a list of hits for each question
 
 Artefacts of kind "index" contain the ids, `index.json` (how it was built) and parts, one for each
-artefact of vectors in it: `part-00000/` with the vectors (exact) or ScaNN's files.
+artefact of vectors in it: `part-00000/` with the vectors (exact) or the library's files.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from qac_jax.artifacts import Artifact, stores
 from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
+from qac_jax.retrieval import engines
+from qac_jax.retrieval.approximate import Effort
 from qac_jax.retrieval.hits import Searchable
 from qac_jax.retrieval.vectors import Vectors, shard_names, windows_names
 from qac_jax.retrieval.windows import Windows
@@ -29,15 +31,15 @@ from qac_jax.retrieval.windows import Windows
 
 KIND = "index"
 DESCRIPTION = "index.json"
-EXACT, SCANN = "exact", "scann"
-METHODS = (EXACT, SCANN)
+EXACT = "exact"
+METHODS = (EXACT, *engines.METHODS)
 
 # Questions of one search: their rankings of 1,000 take little memory.
 _TOGETHER = 4096
 
 
 class Searcher(Protocol):
-    """What exact search and ScaNN have in common."""
+    """What exact and approximate search have in common."""
 
     @property
     def width(self) -> int:
@@ -71,15 +73,14 @@ class Index(Searchable):
             from qac_jax.retrieval.exact import Exact
 
             return Exact(self.vectors)
-        from qac_jax.retrieval.scann_index import Effort, Preset, Scann
-
         effort = self.artifact.info.get("effort")
         parts = self.description["parts"]
-        return Scann(
+        return engines.opened(
+            self.description["method"],
             [self.artifact.path / name for name in parts],
             [part["rows"] for part in parts.values()],
             self.description["dimension"],
-            [Preset(**part["preset"]) for part in parts.values()],
+            [part["preset"] for part in parts.values()],
             Effort(**effort) if effort else None,
         )
 

@@ -1,4 +1,4 @@
-"""Writes the parts of an index: linked vectors, ScaNN's files, parts of another index.
+"""Writes the parts of an index: linked vectors, ScaNN's or FAISS's files, parts of another index.
 
 Existing files are hard-linked where the file system allows it: no file is ever changed in place.
 """
@@ -18,10 +18,10 @@ from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.identities import IdSet, repeated_id
-from qac_jax.retrieval import memory, scann_index, texts
+from qac_jax.retrieval import engines, memory, texts
+from qac_jax.retrieval.engines import AnyPreset
 from qac_jax.retrieval.ids import Ids
 from qac_jax.retrieval.index import Index
-from qac_jax.retrieval.scann_index import Preset
 from qac_jax.retrieval.vectors import Vectors, shard_names
 
 
@@ -29,24 +29,32 @@ _ROWS = 1 << 16  # that are turned into float32 at a time
 
 
 def build(
-    vectors: Vectors, rows: tuple[int, int], preset: Preset, identity: str, name: str, out: Writer
+    method: str,
+    vectors: Vectors,
+    rows: tuple[int, int],
+    preset: AnyPreset,
+    identity: str,
+    name: str,
+    out: Writer,
 ) -> None:
-    """One part of these rows built by ScaNN; a finished one survives an interruption."""
-    work = out.scratch("scann")
+    """One part of these rows by ScaNN or FAISS; a finished one survives an interruption."""
+    work = out.scratch(method)
     built = work / name
     if not built.exists():
         unfinished = work / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         start, stop = rows
-        memory.refuse_too_large(stop - start, vectors.width, preset.reordering)
-        progress.say(f"index: building ScaNN's index of {stop - start:,} vectors ({name})")
+        reordering = getattr(preset, "reordering", "float32")
+        memory.refuse_too_large(stop - start, vectors.width, reordering, method)
+        called = memory.NAMES[method]
+        progress.say(f"index: building {called}'s index of {stop - start:,} vectors ({name})")
         # Handed over without a name here: ScaNN has its own copy, ours is freed.
-        scann_index.build(_floats(vectors, start, stop), preset, unfinished)
+        engines.build(method, _floats(vectors, start, stop), preset, unfinished)
         os.rename(unfinished, built)
     shutil.rmtree(out.path / name, ignore_errors=True)
     shutil.copytree(built, out.path / name, copy_function=artifacts.link)
     # Threads make k-means differ in the last bits, so the identity is that of the inputs.
-    decisive: list[Any] = [identity, dataclasses.asdict(preset), scann_index.version()]
+    decisive: list[Any] = [identity, dataclasses.asdict(preset), engines.version(method)]
     if rows != (0, len(vectors)):
         decisive.append(rows)
     out.adopt(name, identity=fields.digest(decisive))

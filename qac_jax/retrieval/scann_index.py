@@ -1,15 +1,9 @@
-"""Approximate search by ScaNN: presets by corpus size, parts on disk, one searcher over them.
-
-ScaNN is imported here only, inside functions. Presets follow its rules of thumb: brute force below
-20,000 rows, hashing and reordering below 100,000, and above that a tree of about 2 sqrt(rows)
-leaves as well.
-"""
+"""Approximate search by ScaNN, which is imported here only, inside functions."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -19,17 +13,9 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.processes import cores
-from qac_jax.retrieval.exact import check_width
+from qac_jax.retrieval.approximate import Approximate, Effort, check_reordering, tree_for
 
 
-BRUTE_FORCE, HASHED = 20_000, 100_000
-REORDERINGS = ("float32", "bfloat16", "int8")
-
-# Candidates whose scores are computed exactly, as a multiple of k: always more than k, since the
-# quantised scores may rank a true neighbour just behind the last of the top k.
-SLACK, _USUAL_SLACK = 1.25, 5
-# Without tuning at least this number of leaves is searched.
-_FEW_LEAVES = 30
 # Queries that a thread searches together; fewer than twice the first are searched by one thread.
 _SMALLEST_BATCH, _BATCH = 4, 64
 
@@ -47,38 +33,12 @@ class Preset:
     soar: float = 0.0  # lambda of a second leaf for each row (0: none)
 
 
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """What trades speed for recall at search time."""
-
-    leaves: int  # leaves searched; 0: there is no tree
-    reorder: int  # candidates whose score is computed exactly; 0: all scores are exact
-
-
-def preset_for(rows: int, **changes: Any) -> Preset:
+def preset_for(rows: int, *, leaves: int | None = None, **changes: Any) -> Preset:
     """The default preset for a number of rows, with some of its settings changed."""
-    leaves = changes.pop("leaves", 0 if rows < HASHED else _leaves(rows))
-    preset = Preset(leaves, hashed=rows >= BRUTE_FORCE or leaves > 0, **changes)
-    if preset.leaves > rows:
-        raise UserError(
-            f"leaves={preset.leaves} are more than the {rows} vectors; use about {_leaves(rows)}, "
-            "or 0 for no tree"
-        )
-    if preset.reordering not in REORDERINGS:
-        raise UserError(f"reordering={preset.reordering!r} is not one of {', '.join(REORDERINGS)}")
+    leaves, hashed = tree_for(rows, leaves)
+    preset = Preset(leaves, hashed, **changes)
+    check_reordering(preset.reordering)
     return preset
-
-
-def usual_effort(presets: Sequence[Preset], k: int = 100) -> Effort:
-    """The default without tuning: recall matters more than speed."""
-    most = largest_effort(presets, _USUAL_SLACK * k, k)
-    return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
-
-
-def largest_effort(presets: Sequence[Preset], rows: int, k: int) -> Effort:
-    """The effort above which recall does not grow."""
-    hashed = any(preset.hashed for preset in presets)
-    return Effort(max(p.leaves for p in presets), min(rows, 20 * k) if hashed else 0)
 
 
 def version() -> str:
@@ -122,7 +82,7 @@ def build(vectors: np.ndarray, preset: Preset, folder: str | os.PathLike[str]) -
         ) from error
 
 
-class Scann:
+class Scann(Approximate):
     """Searches the parts of an index; rows are numbered across the parts."""
 
     def __init__(
@@ -133,70 +93,39 @@ class Scann:
         presets: Sequence[Preset],
         effort: Effort | None = None,
     ):
-        scann = library()
-        self.presets = presets
-        self.effort = effort  # None: not tuned
-        self.width = width
-        self._starts = [0, *np.cumsum(rows).tolist()]
-        self._parts = []
-        for folder, count in zip(folders, rows, strict=True):
-            try:
-                part = scann.load_searcher(os.fspath(folder))
-            except (RuntimeError, ValueError, OSError) as error:
-                raise UserError(
-                    f"{folder} cannot be loaded by ScaNN {version()} "
-                    f"({str(error).splitlines()[0]}); build the index again"
-                ) from error
-            if part.size() != count:
-                raise UserError(
-                    f"{folder} holds {part.size()} vectors instead of {count}; build the index "
-                    "again"
-                )
-            self._parts.append(part)
+        pairs = zip(folders, rows, strict=True)
+        super().__init__([_load(*pair) for pair in pairs], rows, width, presets, effort)
 
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def search(
-        self, queries: np.ndarray, k: int, effort: Effort | None = None
+    def _search_part(
+        self, part: Any, preset: Preset, queries: np.ndarray, k: int, effort: Effort
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `Exact.search`: scores and rows of the approximate top k, row -1 for none."""
-        check_width(queries, self.width)
-        queries = np.ascontiguousarray(queries, np.float32)
-        effort = effort or self.effort or usual_effort(self.presets, max(k, 100))
-        candidates = max(effort.reorder, math.ceil(SLACK * k))
-        scores = np.full((len(queries), k * len(self._parts)), -np.inf, np.float32)
-        rows = np.full(scores.shape, -1, np.int64)
-        if not len(queries):
-            return scores[:, :k], rows[:, :k]
-        for number, (part, preset) in enumerate(zip(self._parts, self.presets, strict=True)):
-            count = self._starts[number + 1] - self._starts[number]
-            settings: dict[str, int] = {"final_num_neighbors": min(k, count)}
-            if preset.hashed:
-                settings["pre_reorder_num_neighbors"] = min(candidates, count)
-            if preset.leaves:
-                settings["leaves_to_search"] = min(effort.leaves, preset.leaves)
-            if len(queries) >= 2 * _SMALLEST_BATCH:
-                own = np.clip(-(-len(queries) // cores()), _SMALLEST_BATCH, _BATCH)
-                best, gains = part.search_batched_parallel(queries, batch_size=int(own), **settings)
-            else:
-                best, gains = part.search_batched(queries, **settings)
-            place = slice(number * k, number * k + best.shape[1])
-            # Where the leaves have too few rows, ScaNN pads with NaN.
-            missing = np.isnan(gains)
-            scores[:, place] = np.where(missing, -np.inf, gains)
-            rows[:, place] = np.where(missing, -1, best.astype(np.int64) + self._starts[number])
-        # Most rankings of a single part are in order; of equal scores the earlier row wins.
-        loose = np.flatnonzero((scores[:, 1:] >= scores[:, :-1]).any(1))
-        order = np.lexsort((rows[loose], -scores[loose]), axis=1)
-        scores[loose] = np.take_along_axis(scores[loose], order, 1)
-        rows[loose] = np.take_along_axis(rows[loose], order, 1)
-        return scores[:, :k], rows[:, :k]
+        settings: dict[str, int] = {"final_num_neighbors": k}
+        if preset.hashed:
+            settings["pre_reorder_num_neighbors"] = effort.reorder
+        if preset.leaves:
+            settings["leaves_to_search"] = effort.leaves
+        if len(queries) >= 2 * _SMALLEST_BATCH:
+            own = np.clip(-(-len(queries) // cores()), _SMALLEST_BATCH, _BATCH)
+            rows, scores = part.search_batched_parallel(queries, batch_size=int(own), **settings)
+        else:
+            rows, scores = part.search_batched(queries, **settings)
+        # Where the leaves have too few rows, ScaNN pads with NaN.
+        return scores, np.where(np.isnan(scores), -1, rows.astype(np.int64))
 
 
-def _leaves(rows: int) -> int:
-    """Twice the square root: a quarter faster at equal recall than the square root itself."""
-    return max(1, round(2 * rows**0.5))
+def _load(folder: str | os.PathLike[str], count: int) -> Any:
+    try:
+        part = library().load_searcher(os.fspath(folder))
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UserError(
+            f"{folder} cannot be loaded by ScaNN {version()} "
+            f"({str(error).splitlines()[0]}); build the index again"
+        ) from error
+    if part.size() != count:
+        raise UserError(
+            f"{folder} holds {part.size()} vectors instead of {count}; build the index again"
+        )
+    return part
 
 
 def _reordering(name: str) -> Any:

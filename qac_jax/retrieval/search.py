@@ -16,7 +16,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
 from qac_jax.inference.encoder import Encoder
-from qac_jax.retrieval import bm25, hybrid, index, rankings
+from qac_jax.retrieval import bm25, engines, hybrid, index, rankings
 from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.hits import Hit, Searchable
 from qac_jax.retrieval.vectors import Vectors
@@ -46,7 +46,7 @@ def approximation(artifact: Artifact) -> dict[str, Any] | None:
 
     None: the index is exact. {}: its recall was not measured.
     """
-    if artifact.info.get("method") != index.SCANN:
+    if artifact.info.get("method") not in engines.METHODS:
         return None
     tuning = artifact.info.get("tuning")
     return {"k": tuning["k"], "recall": tuning["held_out_recall"]} if tuning else {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+from typing import Any
 
+from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 
@@ -23,6 +26,27 @@ def stemmers() -> tuple[str, ...]:
     except ImportError:
         return ()
     return ("", *Stemmer.algorithms())
+
+
+def check_faiss(index: Any) -> None:
+    """Raises UserError where settings of `qac index` ask FAISS for what it does not have."""
+    if index.method == "faiss":
+        if importlib.util.find_spec("faiss") is None:
+            raise UserError(
+                f"--method faiss needs FAISS, which is not installed; {extras.remedy('faiss')}, or "
+                "give --method scann"
+            )
+        if index.soar:
+            raise UserError(f"soar={index.soar} is of ScaNN; leave it out, or give --method scann")
+    elif index.faiss != "auto" and (index.method != "auto" or not index.base):
+        raise UserError(f"faiss={index.faiss!r} goes with --method faiss; give that as well")
+    if index.faiss == "hnsw":
+        for name, own in (("leaves", -1), ("dims_per_block", 2), ("reordering", "float32")):
+            if (given := getattr(index, name)) != own:
+                raise UserError(
+                    f"{name}={given!r} does not go with faiss='hnsw', a graph over the vectors "
+                    "themselves; leave it out, or give --faiss ivf"
+                )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+from etils import epath
 
 from qac_jax import progress
+from qac_jax.artifacts import Artifact
+from qac_jax.errors import UserError
+from qac_jax.formats.queries import read_queries
+from qac_jax.inference.encoder import Encoder
+from qac_jax.retrieval.approximate import SLACK, Approximate, Effort
 from qac_jax.retrieval.exact import Exact
-from qac_jax.retrieval.scann_index import SLACK, Effort, Scann, largest_effort
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -52,6 +58,17 @@ class Tuned:
     def effort(self) -> Effort:
         return Effort(self.chosen.leaves, self.chosen.reorder)
 
+    def sentence(self, searcher: Approximate) -> str:
+        """What was reached with which effort; a remedy where it is less than was wanted."""
+        reached = self.chosen.recall
+        told = (
+            f"recall@{self.k} {reached:.4f} (on other queries {self.held_out_recall:.4f}) "
+            f"with {searcher.named(self.effort)}"
+        )
+        if reached < self.target:
+            told += f": {self.target} is out of reach; {searcher.remedy()}"
+        return told
+
 
 def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """The share of each query's true rows that are among `rows`; -1 is padding."""
@@ -61,7 +78,11 @@ def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def tune(
-    searcher: Scann, queries: np.ndarray, truth: np.ndarray, target: float, own: np.ndarray | None
+    searcher: Approximate,
+    queries: np.ndarray,
+    truth: np.ndarray,
+    target: float,
+    own: np.ndarray | None,
 ) -> Tuned:
     """Chooses among efforts by the first half of the queries, and confirms by the second.
 
@@ -89,7 +110,7 @@ def tune(
         # A margin of two standard errors: this is a sample, and the best of many is chosen on it.
         return float(recalls.mean() - 2 * recalls.std() / len(recalls) ** 0.5)
 
-    most = largest_effort(searcher.presets, len(searcher), k)
+    most = searcher.largest_effort(k)
     enough: list[Effort] = []
     fewest = min(most.leaves, 1)
     # Fewer candidates need more leaves; if all leaves do not suffice, fewer candidates never do.
@@ -120,7 +141,7 @@ def tune(
 
 
 def tune_on_sample(
-    searcher: Scann,
+    searcher: Approximate,
     vectors: Vectors,
     queries: np.ndarray | None,
     *,
@@ -145,6 +166,20 @@ def tune_on_sample(
     _, truth = Exact(vectors).search(queries, k + 1)
     truth = truth[:, :k] if own is None else without(truth, own)
     return tune(searcher, queries, truth, target, own)
+
+
+def queries_of(queries: Artifact | epath.Path, encoder: Mapping[str, Any]) -> np.ndarray:
+    """The vectors of queries to tune on: an artefact of them, or a file for this encoder."""
+    if isinstance(queries, Artifact):
+        of, place = Vectors.of(queries), queries.path
+        vectors = of.read(0, len(of)).astype(np.float32)
+    else:
+        place = queries
+        texts = [query.text for query in read_queries(queries)]
+        vectors = Encoder.remembered(encoder).encode(texts, "query")
+    if len(vectors) < 2:
+        raise UserError(f"{place} holds {len(vectors)} queries; tuning needs two or more")
+    return vectors
 
 
 def least(measure: Callable[[int], float], target: float, low: int, most: int) -> int | None:
@@ -177,4 +212,7 @@ def without(rows: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 def _reorderings(most: Effort, k: int) -> list[int]:
     """Numbers of candidates to try, the largest first."""
-    return sorted({min(round(m * k), most.reorder) for m in _MULTIPLES}, reverse=True)
+    wanted = [round(m * k) for m in _MULTIPLES]
+    while wanted[-1] < most.reorder:
+        wanted.append(2 * wanted[-1])
+    return sorted({min(number, most.reorder) for number in wanted}, reverse=True)

@@ -80,7 +80,7 @@ class ExportFaiss(Stage):
         opened = index.Index(artifact)
         if opened.description["method"] != index.EXACT:
             raise UserError(
-                f"{artifact.path} is a ScaNN index, which has no vectors in full; give the vectors "
-                "that it was made of"
+                f"{artifact.path} is an approximate index, of which no vectors are exported; give "
+                "the vectors that it was made of"
             )
         return opened.vectors

@@ -1,4 +1,4 @@
-"""`qac index`: passage vectors → an exact or tuned ScaNN index; FOLDER --add DOCS → a living one"""
+"""`qac index`: vectors → an exact, ScaNN or FAISS index; FOLDER --add DOCS → a living one"""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.retrieval import settings
 
 
 if TYPE_CHECKING:
-    from qac_jax.retrieval.scann_index import Preset
+    import numpy as np
+
+    from qac_jax.retrieval.approximate import Approximate
+    from qac_jax.retrieval.engines import AnyPreset
     from qac_jax.retrieval.vectors import Vectors
 
 
@@ -43,9 +45,17 @@ class Index(Stage):
     method: str = option(
         "auto",
         "auto: exact below 20,000 vectors, ScaNN from there on, or as --base",
-        choices=("auto", "exact", "scann"),
+        choices=("auto", "exact", "scann", "faiss"),
     )
-    target_recall: float = option(0.0, "ScaNN: tune the search to this recall (0: use the preset)")
+    faiss: str = option(
+        "auto",
+        "FAISS: an inverted file of 4-bit codes (ivf) or a graph (hnsw, built by one thread); "
+        "auto: ivf, or as --base",
+        choices=("auto", "ivf", "hnsw"),
+    )
+    target_recall: float = option(
+        0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)"
+    )
     recall_at: int = option(100, "k of the recall@k that is tuned")
     queries: Ref = input(
         "queries to tune on: a file, or vectors of queries",
@@ -55,8 +65,10 @@ class Index(Stage):
     sample: int = option(
         1000, "at most N queries to tune on (without --queries: vectors of the index)"
     )
-    leaves: int = option(-1, "leaves of ScaNN's tree (-1: about 2 sqrt(vectors); 0: no tree)")
-    dims_per_block: int = option(2, "dimensions per block of ScaNN's product quantisation")
+    leaves: int = option(
+        -1, "leaves of ScaNN's tree or lists of ivf (-1: about 2 sqrt(vectors); 0: none)"
+    )
+    dims_per_block: int = option(2, "dimensions per block of the product quantisation")
     reordering: str = option(
         "float32",
         "type of the vectors that candidates are rescored with",
@@ -64,10 +76,10 @@ class Index(Stage):
     )
     part_rows: int = option(
         0,
-        "ScaNN: build in parts of at most N vectors, which bounds memory; they are searched "
+        "ScaNN, FAISS: build in parts of at most N vectors, which bounds memory; they are searched "
         "together (0: at most 5 million)",
     )
-    soar: float = option(0.0, "SOAR's lambda: assigns each vector to a second leaf (0: off)")
+    soar: float = option(0.0, "ScaNN: SOAR's lambda: assigns each vector to a second leaf (0: off)")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.retrieval import memory
@@ -76,7 +88,7 @@ class Index(Stage):
         width = inputs.get("vectors", {}).get("dimension", costs.WIDTH)
         method = self._method(count, None) if count and not self.base else self.method
         plan = {"vectors": count, "count": count, "method": method}
-        if not count or method != "scann":  # an exact one links the files of vectors
+        if not count or method not in ("scann", "faiss"):  # an exact one links vectors' files
             return {**plan, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
         parts = memory.part_rows(count, self.part_rows)
         largest = max(stop - start for start, stop in parts)
@@ -84,7 +96,7 @@ class Index(Stage):
             **plan,
             "dimension": width,
             "parts": len(parts),
-            "bytes of memory to build": memory.build_bytes(largest, width, self.reordering),
+            "bytes of memory to build": memory.build_bytes(largest, width, self.reordering, method),
             "bytes of memory to search": memory.search_bytes(count, width, self.reordering),
             **costs.on_cores("index", count, work=width / costs.WIDTH),
             "bytes": memory.stored_bytes(count, width, self.reordering),
@@ -92,6 +104,7 @@ class Index(Stage):
 
     def check(self) -> None:
         super().check()
+        settings.check_faiss(self)
         if self.part_rows < 0:
             raise UserError(
                 f"part_rows={self.part_rows} is not a number of vectors; give 1 or more"
@@ -108,7 +121,7 @@ class Index(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import ids, index, parts
+        from qac_jax.retrieval import engines, ids, index, memory, parts
         from qac_jax.retrieval.vectors import Vectors
 
         added = inputs.artifact("vectors")
@@ -120,19 +133,22 @@ class Index(Stage):
             parts.check_alike(base, added, vectors.width)
         method = self._method(len(vectors), base)
         if method != index.EXACT and parts.windows_of(added):
-            progress.say("index: ScaNN's index keeps no windows; --method exact does")
+            progress.say(
+                f"index: {memory.NAMES[method]}'s index keeps no windows; --method exact does"
+            )
         known = dict(base.description["parts"]) if base is not None else {}
         if base is not None:
             parts.link_parts(base.artifact, known, out)
         new = self._parts(method, vectors, first=len(known))
+        family = engines.family(method, self.faiss, known.values())
         for name, (start, stop) in new.items():
             known[name] = {"rows": stop - start}
             if method == index.EXACT:
                 parts.link_vectors(added, name, out)
             else:
-                preset = self._preset(stop - start)
+                preset = self._preset(method, family, stop - start)
                 known[name]["preset"] = dataclasses.asdict(preset)
-                parts.build(vectors, (start, stop), preset, added.identity, name, out)
+                parts.build(method, vectors, (start, stop), preset, added.identity, name, out)
         with out.open(index.DESCRIPTION) as file:
             description = {"method": method, "dimension": vectors.width, "parts": known}
             json.dump(description, file, indent=1)
@@ -151,15 +167,22 @@ class Index(Stage):
             encoder=parts.encoder_seen_from(parts.encoder_of(added), out),
             texts=texts,
         )
-        if method == index.SCANN and self.target_recall:
-            self._tune(inputs, out, vectors, new)
+        if method != index.EXACT and self.target_recall:
+            searcher = engines.opened(
+                method,
+                [out.path / name for name in new],
+                [known[name]["rows"] for name in new],
+                vectors.width,
+                [known[name]["preset"] for name in new],
+            )
+            self._tune(inputs, out, vectors, searcher)
 
     def _parts(self, method: str, vectors: Vectors, first: int) -> dict[str, tuple[int, int]]:
         """The names and rows of the parts to build."""
         from qac_jax.retrieval import index, memory
 
         rows = [(0, len(vectors))]
-        if method == index.SCANN:
+        if method != index.EXACT:
             rows = memory.part_rows(len(vectors), self.part_rows)
         return {f"part-{first + number:05d}": part for number, part in enumerate(rows)}
 
@@ -174,33 +197,25 @@ class Index(Stage):
             return known or self.method
         return "exact" if count < _MANY else "scann"
 
-    def _preset(self, count: int) -> Preset:
-        from qac_jax.retrieval.scann_index import preset_for
+    def _preset(self, method: str, family: str, count: int) -> AnyPreset:
+        from qac_jax.retrieval import engines
 
-        changes: dict[str, Any] = {} if self.leaves < 0 else {"leaves": self.leaves}
-        return preset_for(
+        return engines.preset_for(
+            method,
             count,
+            family=family,
+            soar=self.soar,
+            leaves=None if self.leaves < 0 else self.leaves,
             dims_per_block=self.dims_per_block,
             reordering=self.reordering,
-            soar=self.soar,
-            **changes,
         )
 
-    def _tune(
-        self,
-        inputs: Inputs,
-        out: Writer,
-        vectors: Vectors,
-        parts: Mapping[str, tuple[int, int]],
-    ) -> None:
+    def _tune(self, inputs: Inputs, out: Writer, vectors: Vectors, searcher: Approximate) -> None:
         """Tunes the search effort on a sample of queries."""
         from qac_jax.retrieval import tuning
-        from qac_jax.retrieval.scann_index import Scann
 
-        rows = [stop - start for start, stop in parts.values()]
-        presets = [self._preset(count) for count in rows]
         tuned = tuning.tune_on_sample(
-            Scann([out.path / name for name in parts], rows, vectors.width, presets),
+            searcher,
             vectors,
             self._queries(inputs),
             sample=self.sample,
@@ -210,37 +225,16 @@ class Index(Stage):
         )
         measured = dataclasses.asdict(tuned)
         out.info.update(effort=dataclasses.asdict(tuned.effort), tuning=measured)
-        chosen = tuned.chosen
-        sentence = (
-            f"recall@{tuned.k} {chosen.recall:.4f} (on other queries {tuned.held_out_recall:.4f}) "
-            f"with {chosen.leaves} leaves and {chosen.reorder} candidates"
-        )
-        if chosen.recall < self.target_recall:
-            sentence += (
-                f": {self.target_recall} is out of reach; raise --leaves or give --dims_per_block 1"
-            )
+        sentence = tuned.sentence(searcher)
         if not self.queries:
             sentence += "; measured with vectors of the index, give --queries for real queries"
         progress.say(f"index: {sentence}")
 
     def _queries(self, inputs: Inputs) -> np.ndarray | None:
         """Vectors of the queries to tune on; None: vectors of the index are used."""
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.inference.encoder import Encoder
-        from qac_jax.retrieval.vectors import Vectors
+        from qac_jax.retrieval import tuning
 
         if "queries" not in inputs:
             return None
-        if (artifact := inputs.get_artifact("queries")) is not None:
-            of = Vectors.of(artifact)
-            vectors = of.read(0, len(of)).astype(np.float32)
-        else:
-            known = inputs.artifact("vectors").info["encoder"]
-            encoder = Encoder.remembered(known)
-            texts = [query.text for query in read_queries(inputs.path("queries"))]
-            vectors = encoder.encode(texts, "query")
-        if len(vectors) < 2:
-            raise UserError(
-                f"{self.queries} holds {len(vectors)} queries; tuning needs two or more"
-            )
-        return vectors
+        given = inputs.get_artifact("queries") or inputs.path("queries")
+        return tuning.queries_of(given, inputs.artifact("vectors").info["encoder"])

@@ -59,5 +59,7 @@ def test_what_has_no_vectors_is_refused(tmp_path: Path) -> None:
     rows = toy.clustered(np.random.default_rng(1), 200, 8)
     made = toy.write_vectors(tmp_path / "vectors", rows)
     index = execute(Index(vectors=str(made), method="scann"), tmp_path / "index")
-    with pytest.raises(UserError, match="is a ScaNN index, .*give the vectors that it was made of"):
+    with pytest.raises(
+        UserError, match="is an approximate index, .*give the vectors that it was made of"
+    ):
         execute(ExportFaiss(faiss=str(index.path)), tmp_path / "out")

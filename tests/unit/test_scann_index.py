@@ -17,8 +17,9 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import memory, scann_index, tuning
+from qac_jax.retrieval.approximate import Effort
 from qac_jax.retrieval.index import Index
-from qac_jax.retrieval.scann_index import Effort, Preset, Scann
+from qac_jax.retrieval.scann_index import Preset, Scann
 from qac_jax.stages import index as stages
 
 
