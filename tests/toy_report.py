@@ -14,7 +14,7 @@ from qac_jax import artifacts
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import Ranking, ranked, write_lines
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval.scann_index import Effort
+from qac_jax.retrieval.approximate import Effort
 from qac_jax.retrieval.tuning import Point, Tuned
 from qac_jax.stages.evaluate import Evaluate
 

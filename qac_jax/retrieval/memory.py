@@ -17,8 +17,8 @@ NAMES = {"scann": "ScaNN", "faiss": "FAISS"}
 _FLOAT = 4
 # Bytes of a dimension in the vectors that candidates are rescored with.
 _STORED = {"float32": 4, "bfloat16": 2, "int8": 1}
-# While a part is built: copies of its vectors in float32 (ours and the library's) and what it makes, and
-# copies of the sample that its centres are learned on.
+# While a part is built: copies of its vectors in float32 (ours and the library's) and what it
+# makes, and copies of the sample that its centres are learned on.
 _COPIES = {"scann": 3.4, "faiss": 2.4}
 _SAMPLE, _SAMPLE_COPIES = 100_000, 5.0
 _SEARCHED = 1.3
