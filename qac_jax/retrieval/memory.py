@@ -1,4 +1,4 @@
-"""What ScaNN keeps in memory, planned before anything is built; light to import.
+"""What ScaNN and FAISS keep in memory, planned before anything is built; light to import.
 
 The factors are measured (docs/results/search.md): resident bytes by those of a row in each form.
 """
