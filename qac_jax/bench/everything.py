@@ -139,7 +139,7 @@ class All:
 
 
 def _measured(row: _Row, quick: bool) -> dict[str, Any]:
-    """A row's figures, or why there are none."""
+    """A row's figures, or the reason why it was not measured."""
     flags = [*row.flags.split(), *(row.quick.split() if quick else ())]
     command = [sys.executable, "-m", "qac_jax.cli", "bench", row.verb, *flags, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)

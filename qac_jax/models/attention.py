@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -121,19 +122,9 @@ def _block(query: Array, key: Array) -> int:
     return next((rows for rows in range(fitting, 0, -1) if texts % rows == 0), 0)
 
 
-def _in_blocks(
-    compute: Callable[..., Array],
-    rows: int,
-    query: Array,
-    key: Array,
-    value: Array,
-    lengths: Array | None,
-    visible: Array | None,
-    bias: Array | None,
-    keys: Array | None,
-    site: int | Array,
-) -> Array:
+def _in_blocks(compute: Callable[..., Array], rows: int, *arguments: Any) -> Array:
     """`rows` texts after the others; a checkpointed `compute` keeps no scores."""
+    query, key, value, lengths, visible, bias, keys, site = arguments
     of_texts = visible is not None and visible.ndim == 4  # not the same for all of them
     each = (query, key, value, lengths, visible if of_texts else None, keys)
 

@@ -38,8 +38,9 @@ DROPOUT = ("threefry", "hash")
 class Runtime:
     """How a model is computed; no field changes what it computes, nor its parameters' values.
 
-    dtype is that of activations; with "mixed" they are fp32, and dense layers multiply their
-    bfloat16 roundings, sums staying fp32: for CPUs with instructions for such products.
+    dtype is that of activations; with "mixed" they are fp32, and the dense layers of a stack and
+    word predictions multiply bfloat16 roundings, sums staying fp32: for CPUs with instructions for
+    such products.
     scan stacks the parameters of equal layers along a leading axis and loops over them inside
     the program: it compiles once whatever the depth. remat names what the backward pass
     computes again: nothing, the attention scores, all but the matrix products, whole layers.

@@ -61,13 +61,13 @@ class Tuned:
     def sentence(self, searcher: Approximate) -> str:
         """What was reached with which effort; a remedy where it is less than was wanted."""
         reached = self.chosen.recall
-        told = (
+        sentence = (
             f"recall@{self.k} {reached:.4f} (on other queries {self.held_out_recall:.4f}) "
             f"with {searcher.named(self.effort)}"
         )
         if reached < self.target:
-            told += f": {self.target} is out of reach; {searcher.remedy()}"
-        return told
+            sentence += f": {self.target} is out of reach; {searcher.remedy()}"
+        return sentence
 
 
 def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -112,8 +112,8 @@ def test_promised_recall_is_kept_on_other_queries(made, tmp_path, capsys, family
     folder, array, centres = made
     settings = {"faiss": family, "target_recall": TARGET, "queries": folder / "queries"}
     index = Index(build(folder / "vectors", tmp_path / "index", **settings))
-    told = index.artifact.info["tuning"]
-    assert told["chosen"]["recall"] >= TARGET and told["target"] == TARGET
+    tuned = index.artifact.info["tuning"]
+    assert tuned["chosen"]["recall"] >= TARGET and tuned["target"] == TARGET
     others = toy.clustered(np.random.default_rng(9), 300, WIDTH, centres)
     truth = toy.brute_force(others, array, K)[1]
     scores, rows = index.search(others, K)
@@ -124,7 +124,7 @@ def test_promised_recall_is_kept_on_other_queries(made, tmp_path, capsys, family
     assert effort.leaves < 60 if family == "ivf" else effort.leaves == 0
     word = "nprobe" if family == "ivf" else "efSearch"
     assert f"with {word} {effort.leaves or effort.reorder}" in capsys.readouterr().err
-    assert approximation(index.artifact) == {"k": K, "recall": told["held_out_recall"]}
+    assert approximation(index.artifact) == {"k": K, "recall": tuned["held_out_recall"]}
 
 
 @needs_faiss
@@ -232,7 +232,7 @@ def test_damaged_indexes_are_refused(made, tmp_path, monkeypatch):
 
 @needs_faiss
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"leaves": 5000}, "leaves=5000 are more than the 3000 vectors"),
         ({"soar": 1.0}, "soar=1.0 is of ScaNN"),
@@ -243,8 +243,8 @@ def test_damaged_indexes_are_refused(made, tmp_path, monkeypatch):
         ({"faiss": "tree"}, "faiss = 'tree' is not one of auto, ivf, hnsw"),
     ],
 )
-def test_mistakes_are_told(made, tmp_path, settings, told):
-    with pytest.raises(UserError, match=told):
+def test_mistakes_are_refused(made, tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
         build(made[0] / "vectors", tmp_path / "out", **settings)
 
 
@@ -254,8 +254,8 @@ def test_a_missing_package_is_one_sentence(made, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", gone)
     words = ["index", "--vectors", made[0] / "vectors", "--method", "faiss"]
     assert cli.main([*map(str, words), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert extras.remedy("faiss") in told and told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert extras.remedy("faiss") in printed and printed.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -318,8 +318,8 @@ def test_a_run_tells_its_measured_recall(road, tmp_path):
     for family in ("ivf", "hnsw"):
         words = ["search", "--index", road / family, "--queries", road / "toys" / "queries.jsonl"]
         assert cli.main([*map(str, words), "--out", str(tmp_path / family)]) == 0
-    told = artifacts.load(tmp_path / "ivf").info["approximate"]
-    assert told["recall"] > 0.5 and told["k"] == 39
+    known = artifacts.load(tmp_path / "ivf").info["approximate"]
+    assert known["recall"] > 0.5 and known["k"] == 39
     assert artifacts.load(tmp_path / "hnsw").info["approximate"] == {}
 
 
