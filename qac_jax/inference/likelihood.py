@@ -16,19 +16,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from qac_jax.data.form import form_of
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.models.pointer import PointerGenerator
 from qac_jax.models.t5 import shift_right
 from qac_jax.models.writers import Writer
 
 
-# Documents of one batch on one device: the logits of all positions need the most memory.
-_ON_CPU, _ELSEWHERE = 4, 32
+# Documents of one batch on one device.
+_ON_CPU, _ELSEWHERE = 16, 64
 # Every length is a program to compile.
 _STEP = 8
 
@@ -76,7 +76,7 @@ class Likelihood:
         width = min(options.span_tokens, -(-max(longest, 1) // _STEP) * _STEP)
         length = min(options.document_tokens, -(-max(map(len, read)) // 32) * 32)
         size = runner.texts(_ON_CPU, _ELSEWHERE)
-        program = _program(self.generator.module)
+        program = _program(self.generator.module, runner.mesh)
         results: list[np.ndarray] = []
 
         def start(batch: Batch) -> tuple[np.ndarray, jax.Array]:
@@ -112,7 +112,7 @@ def _filled(spans: list[list[int]], count: int) -> list[list[int]]:
 
 
 @functools.lru_cache(maxsize=4)
-def _program(module: Writer) -> Callable[..., jax.Array]:
+def _program(module: Writer, mesh: Mesh) -> Callable[..., jax.Array]:
     """Sums of log-probabilities [B, S] over the first `limits` [B, S] tokens of spans [B, S, T]."""
 
     def sums(
@@ -122,16 +122,13 @@ def _program(module: Writer) -> Callable[..., jax.Array]:
         variables = {"params": params}
         memory = module.apply(variables, ids, lengths, method="encode")
         shifted = shift_right(spans, module.config.start_id).reshape(size, count * width)
-        flat = spans.reshape(size, count * width)
-        if isinstance(module, PointerGenerator):
-            arguments = (shifted, flat, memory, lengths, None, count)
-            each = module.apply(variables, *arguments, method="likelihood")
-        else:
-            logits = module.apply(variables, shifted, memory, lengths, None, count, method="decode")
-            picked = jnp.take_along_axis(logits, flat[..., None], axis=-1)[..., 0]
-            each = picked - jax.nn.logsumexp(logits, axis=-1)
-        each = each.reshape(spans.shape)
-        counted = jnp.arange(width) < limits[..., None]
-        return jnp.sum(jnp.where(counted, each, 0.0), axis=-1)
+        counted = (jnp.arange(width) < limits[..., None]).reshape(size, count * width)
+        targets = spans.reshape(size, count * width)
+        arguments = (shifted, targets, counted, memory, lengths, count)
+        each = module.apply(variables, *arguments, method="counted_likelihood")
+        return each.reshape(spans.shape).sum(-1)
 
-    return jax.jit(sums)
+    # Each device counts its own positions.
+    rows = PartitionSpec("data")
+    inputs = (PartitionSpec(), rows, rows, rows, rows)
+    return jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=inputs, out_specs=rows, check_vma=False))

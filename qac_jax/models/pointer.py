@@ -29,11 +29,20 @@ from qac_jax.errors import UserError
 from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture, register
 from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.layers import Array, Dense, Runtime, parameter, shard, statistics_dtype
+from qac_jax.models.layers import (
+    Array,
+    Dense,
+    Runtime,
+    dense_of,
+    parameter,
+    shard,
+    statistics_dtype,
+)
 from qac_jax.models.t5 import T5Config
 from qac_jax.models.t5_layers import RMSNorm
 from qac_jax.models.t5_stack import Cache, Stack
 from qac_jax.models.tensor_names import Slot, Table, dense, under
+from qac_jax.models.word_likelihood import log_likelihood
 
 
 # The least probability of a token: its logarithm must be finite.
@@ -219,12 +228,12 @@ class _Reading(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        width, dtype = self.config.hidden_size, self.runtime.compute_dtype
-        axes, normal = (None, "embed"), nn.initializers.normal
-        self.hidden = Dense(width, axes, dtype, normal(_STD))
-        self.word = Dense(width, axes, dtype, normal(_STD), use_bias=False)
-        self.before = Dense(width, axes, dtype, nn.initializers.zeros_init(), use_bias=False)
-        self.norm = RMSNorm(self.config.decoder, dtype)
+        width, axes = self.config.hidden_size, (None, "embed")
+        normal, zeros = nn.initializers.normal(_STD), nn.initializers.zeros_init()
+        self.hidden = dense_of(self.runtime, width, axes, normal)
+        self.word = dense_of(self.runtime, width, axes, normal, use_bias=False)
+        self.before = dense_of(self.runtime, width, axes, zeros, use_bias=False)
+        self.norm = RMSNorm(self.config.decoder, self.runtime.compute_dtype)
 
     def __call__(self, hidden: Array, vectors: Array) -> Array:
         before = jnp.pad(vectors[:, :-1], ((0, 0), (1, 0), (0, 0)))
@@ -239,10 +248,9 @@ class _Copy(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        width, dtype = self.config.hidden_size, self.runtime.compute_dtype
-        init = nn.initializers.normal(_STD)
-        self.query = Dense(width, (None, "embed"), dtype, init)
-        self.key = Dense(width, (None, "embed"), dtype, init)
+        width, axes, init = self.config.hidden_size, (None, "embed"), nn.initializers.normal(_STD)
+        self.query = dense_of(self.runtime, width, axes, init)
+        self.key = dense_of(self.runtime, width, axes, init)
 
     def __call__(self, hidden: Array, keys: Array, visible: Array) -> Array:
         """Weights [B, T, S] of hidden [B, T, D]; visible [B, S]."""
@@ -260,15 +268,15 @@ class _Output(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        width, dtype = self.config.hidden_size, self.runtime.compute_dtype
-        self.dense = Dense(width, (None, "embed"), dtype, nn.initializers.normal(_STD))
+        width, axes, init = self.config.hidden_size, (None, "embed"), nn.initializers.normal(_STD)
+        self.dense = dense_of(self.runtime, width, axes, init)
         zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
         self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
 
     def __call__(self, hidden: Array, words: Array) -> Array:
         flat = self.dense(hidden).reshape(-1, words.shape[1])
-        dtype = statistics_dtype(flat.dtype)
-        contract = (((1,), (1,)), ((), ()))
+        dtype, contract = statistics_dtype(flat.dtype), (((1,), (1,)), ((), ()))
+        flat = flat.astype(words.dtype)
         scores = lax.dot_general(flat, words, contract, preferred_element_type=dtype)
         return scores.reshape(*hidden.shape[:-1], -1) + self.bias
 
@@ -281,14 +289,14 @@ class PointerGenerator(nn.Module):
 
     def setup(self) -> None:
         config, runtime = self.config, self.runtime
-        width, dtype = config.hidden_size, runtime.compute_dtype
+        axes, init = (None, "embed"), nn.initializers.normal(_STD)
         self.encoder = Bert(config.encoder, runtime)
         self.memory = _Reading(config, runtime)
-        self.input = Dense(width, (None, "embed"), dtype, nn.initializers.normal(_STD))
+        self.input = dense_of(runtime, config.hidden_size, axes, init)
         self.decoder = Stack(config.decoder, dataclasses.replace(runtime, packed=()), decoder=True)
         self.output = _Output(config, runtime)
         self.copy = _Copy(config, runtime)
-        self.gate = Dense(1, ("embed", None), dtype)
+        self.gate = Dense(1, ("embed", None), runtime.compute_dtype)
 
     def __call__(
         self, ids: Array, lengths: Array, targets_in: Array, keys: Array | None = None
@@ -303,8 +311,10 @@ class PointerGenerator(nn.Module):
         return ids, jnp.ones((1,), jnp.int32), ids
 
     def in_common(self) -> Array:
-        """The word vectors, which `encode` makes if it is not given them."""
-        return _unit(self.encoder.word_table()).astype(self.runtime.compute_dtype)
+        """The word vectors, which `encode` makes if it is not given them; they are only multiplied
+        with others, so in `mixed` precision they are bfloat16."""
+        dtype = jnp.bfloat16 if self.runtime.mixed else self.runtime.compute_dtype
+        return _unit(self.encoder.word_table()).astype(dtype)
 
     def encode(
         self, ids: Array, lengths: Array, keys: Array | None = None, shared: Array | None = None
@@ -312,7 +322,7 @@ class PointerGenerator(nn.Module):
         """What the decoder reads."""
         hidden = self.encoder(ids, lengths, keys=keys).last
         words = self.in_common() if shared is None else shared
-        return Memory(self.memory(hidden, words[ids]), ids, words)
+        return Memory(self.memory(hidden, self._vectors(ids, words)), ids, words)
 
     def decode(
         self,
@@ -351,29 +361,54 @@ class PointerGenerator(nn.Module):
         memory: Memory,
         lengths: Array,
         keys: Array | None = None,
-        beside: int = 1,
     ) -> Array:
         """log p [B, T] of every target: as the logits say, without those of all other tokens."""
-        ids, x = memory.ids, self._input(targets_in, memory)
-        hidden = self.decoder.forced(x, memory.states, lengths, keys, beside)
-        scores, copied, gate = self._parts(hidden, memory, self.copy.key(memory.states), lengths)
+        x = self._input(targets_in, memory)
+        hidden = self.decoder.forced(x, memory.states, lengths, keys)
+        scores = self.output(hidden, memory.words)
         # As in `token_loss`: a gather's gradient would be a scatter into an array of all words.
         is_target = jnp.arange(scores.shape[-1]) == targets[..., None]
         picked = jnp.where(is_target, scores, 0.0).sum(-1)
+        said = picked - jax.nn.logsumexp(scores, axis=-1)
+        return self._mixture(said, hidden, targets, memory, lengths)
+
+    def counted_likelihood(
+        self,
+        targets_in: Array,
+        targets: Array,
+        counted: Array,
+        memory: Memory,
+        lengths: Array,
+        beside: int = 1,
+    ) -> Array:
+        """The same where counted [B, T], without gradients; beside: see `Stack.forced`."""
+        x = self._input(targets_in, memory)
+        hidden = self.decoder.forced(x, memory.states, lengths, beside=beside)
+        said = log_likelihood(lambda h: self.output(h, memory.words), hidden, targets, counted)
+        return jnp.where(counted, self._mixture(said, hidden, targets, memory, lengths), 0.0)
+
+    def _mixture(
+        self, said: Array, hidden: Array, targets: Array, memory: Memory, lengths: Array
+    ) -> Array:
+        """log p of targets [B, T] whose logarithm among the words is `said`."""
+        copied, gate = self._pointing(hidden, memory, self.copy.key(memory.states), lengths)
         share = jax.nn.sigmoid(gate)
-        said = jnp.exp(picked - jax.nn.logsumexp(scores, axis=-1)) * share
-        same = ids[:, None] == targets[..., None]
+        same = memory.ids[:, None] == targets[..., None]
         pointed = jnp.where(same, copied, 0.0).sum(-1) * (1.0 - share)
-        return jnp.log(said + pointed + _LEAST)
+        return jnp.log(jnp.exp(said) * share + pointed + _LEAST)
 
     def _input(self, ids: Array, memory: Memory) -> Array:
-        return self.input(_LENGTH * memory.words[ids])
+        return self.input(_LENGTH * self._vectors(ids, memory.words))
+
+    def _vectors(self, ids: Array, words: Array) -> Array:
+        return words[ids].astype(self.runtime.compute_dtype)
 
     def _logits(self, hidden: Array, memory: Memory, keys: Array, lengths: Array) -> Array:
         """Logits of the mixture, in at least fp32: the words' scores, greater where the text has
         the word. Divided by the words' share, probabilities are exp(score) / sum of exp(scores)
         + exp(-gate) x those of copying, so that no other word's score needs a change."""
-        scores, copied, gate = self._parts(hidden, memory, keys, lengths)
+        scores = self.output(hidden, memory.words)
+        copied, gate = self._pointing(hidden, memory, keys, lengths)
         ids = memory.ids
         equal = (ids[:, :, None] == ids[:, None]).astype(copied.dtype)
         total = jnp.einsum("bts,bsr->btr", copied, equal)  # a word may stand in several places
@@ -385,11 +420,11 @@ class PointerGenerator(nn.Module):
 
         return shard(jax.vmap(changed)(scores, ids, pointed), "batch", "length", "vocab")
 
-    def _parts(
+    def _pointing(
         self, hidden: Array, memory: Memory, keys: Array, lengths: Array
-    ) -> tuple[Array, Array, Array]:
-        """Scores of all words, weights of the text's tokens [B, T, S], the gate between them: the
-        words' share is its sigmoid."""
+    ) -> tuple[Array, Array]:
+        """Weights of the text's tokens [B, T, S], and the gate between words and them: the words'
+        share is its sigmoid."""
         config, ids = self.config, memory.ids
         special = (ids == config.pad_id) | (ids == config.start_id) | (ids == config.eos_id)
         visible = (jnp.arange(ids.shape[1]) < lengths[:, None]) & ~special
@@ -399,7 +434,7 @@ class PointerGenerator(nn.Module):
         context = jnp.einsum("bts,bsd->btd", copied.astype(hidden.dtype), memory.states)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(copied.dtype)
         gate = jnp.where(any_visible, gate, _CLOSED)[..., 0]
-        return self.output(hidden, memory.words), copied, gate
+        return copied, gate
 
 
 def _unit(words: Array) -> Array:

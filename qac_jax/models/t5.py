@@ -23,6 +23,7 @@ from qac_jax.models.mlm_head import tied_logits
 from qac_jax.models.t5_layers import FEED_FORWARD
 from qac_jax.models.t5_stack import Cache, Stack
 from qac_jax.models.tensor_names import Slot, Table
+from qac_jax.models.word_likelihood import log_likelihood
 
 
 _RELATIVE_BIAS = "relative_attention_bias.weight"
@@ -277,6 +278,19 @@ class T5(nn.Module):
         hidden = hidden.astype(self.runtime.compute_dtype)
         scores = tied_logits(hidden, table, None, False, self.runtime.mixed)
         return shard(scores, "batch", "length", "vocab")
+
+    def counted_likelihood(
+        self,
+        targets_in: Array,
+        targets: Array,
+        counted: Array,
+        memory: Array,
+        lengths: Array,
+        beside: int = 1,
+    ) -> Array:
+        """log p [B, T] of targets where counted [B, T], elsewhere 0; without gradients."""
+        hidden = self.decode_hidden(targets_in, memory, lengths, None, beside)
+        return log_likelihood(self.logits, hidden, targets, counted)
 
     def _embed(self, ids: Array) -> Array:
         x = self.shared(ids).astype(self.runtime.compute_dtype)

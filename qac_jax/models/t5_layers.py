@@ -247,9 +247,13 @@ class DecoderBlock(nn.Module):
         memory_lengths: Array,
         keys: Array | None,
     ) -> Array:
-        """All positions at once (teacher forcing)."""
+        """All positions at once (teacher forcing).
+
+        x holds one or more continuations of a text side by side, of visible's length each.
+        """
         runtime, rate = self.runtime, self.config.dropout
-        h = self.attention_norm(x)
+        # Each by itself here; together where they read the memory.
+        h = self.attention_norm(x).reshape(-1, visible.shape[-1], x.shape[-1])
         mixed = attend(
             self.attention.queries(h),
             *self.attention.keys_values(h),
@@ -261,7 +265,7 @@ class DecoderBlock(nn.Module):
             site=site(index, _WEIGHTS),
             rate=rate,
         )
-        h = self.attention.merge(mixed)
+        h = self.attention.merge(mixed).reshape(x.shape)
         x = x + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
         h = self.cross_attention_norm(x)
         mixed = attend(

@@ -119,13 +119,9 @@ class Stack(nn.Module):
         """
         keys = fold(keys, 1)  # other bits than the encoder's
         length = x.shape[1] // beside
-        positions = jnp.tile(jnp.arange(length), beside)
+        positions = jnp.arange(length)
         bias = self.bias(positions, positions)
-        visible = causal_window(length)
-        if beside > 1:
-            own = jnp.repeat(jnp.arange(beside), length)
-            visible = jnp.tile(visible, (beside, beside)) & (own[:, None] == own)
-        return self(x, keys, (), bias, visible, memory, lengths)[0]
+        return self(x, keys, (), bias, causal_window(length), memory, lengths)[0]
 
     def init_cache(self, memory: Array, lengths: Array, max_length: int, copies: int = 1) -> Cache:
         """An empty cache of `copies` rows a text; the memory's keys and values are made here."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from qac_jax.hub import backbones, name_maps
+from qac_jax.models import word_likelihood
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.models.t5 import shift_right
@@ -92,6 +93,26 @@ def test_likelihood_of_targets_is_that_of_the_logits(logits: np.ndarray) -> None
     each = bound.likelihood(TARGETS_IN, TARGETS, bound.encode(IDS, LENGTHS), LENGTHS)
     picked = np.take_along_axis(logits, TARGETS[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(each, picked, atol=1e-9)
+
+
+def test_likelihood_of_those_that_count(logits: np.ndarray, monkeypatch: Any) -> None:
+    """Two continuations a text, in blocks of five positions."""
+    monkeypatch.setattr(word_likelihood, "_BLOCK", 5)
+    bound = module().bind({"params": params()})
+    picked = np.take_along_axis(logits, TARGETS[..., None], axis=-1)[..., 0]
+    counted = np.arange(4) < np.array([[4, 1], [3, 0], [2, 4]])[..., None]
+    twice = jnp.tile(TARGETS_IN, 2), jnp.tile(TARGETS, 2), jnp.asarray(counted.reshape(3, 8))
+    each = bound.counted_likelihood(*twice, bound.encode(IDS, LENGTHS), LENGTHS, 2)
+    expected = np.where(counted, picked[:, None], 0.0)
+    np.testing.assert_allclose(np.reshape(each, (3, 2, 4)), expected, atol=1e-9)
+
+
+def test_mixed_precision_rounds_products_alone(logits: np.ndarray) -> None:
+    """bfloat16 has 8 bits: log-probabilities differ by a few hundredths, and they do differ."""
+    single = jax.tree.map(lambda x: np.asarray(x, np.float32), params())
+    model = PointerGenerator(CONFIG, Runtime(dtype="mixed"))
+    rounded = log_probabilities(model.apply({"params": single}, IDS, LENGTHS, TARGETS_IN))
+    assert 1e-5 < np.abs(np.asarray(rounded) - logits).max() < 0.1
 
 
 @pytest.mark.parametrize("scan", [False, True])
