@@ -111,7 +111,7 @@ class Hlo:
             "gigabytes": float(cost.get("bytes accessed", 0.0)) / 1e9,
             "gigaflops": (report.flops(engine.objective, batch) or 0.0) / 1e9,
             "temporary_megabytes": report.memory(compiled).get("temporary", 0) / 1e6,
-            "planned": planned_bytes(objective, batch) / report.memory(compiled)["peak"],
+            "planned": planned_bytes(engine.objective, batch) / report.memory(compiled)["peak"],
             "padding": 1.0 - real / computed,
             "tokens": real / padded,
         }
@@ -179,7 +179,7 @@ class Hlo:
 
 
 def planned_bytes(objective: Any, batch: Batch) -> float:
-    """The memory of a padded step by the formulas: state and activations."""
+    """The memory of a step by the formulas: state and activations."""
     from qac_jax.training import estimate
 
     kept: float = objective.activation_bytes(batch)
@@ -215,16 +215,16 @@ def rows(figures: dict[str, Any]) -> list[str]:
         "GFLOPs": "{gigaflops:,.0f}",
         "temporary MB": "{temporary_megabytes:,.0f}",
         "padding": "{padding:.1%}",
+        "planned memory": "{planned:.2f}",
     }
-    head = ("objective", *columns, "planned memory")
+    head = ("objective", *columns)
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, ways in figures.items():
         cells = (
             f"{form.format(**ways['padded'])} → {form.format(**ways['packed'])}"
             for form in columns.values()
         )
-        planned = f"{ways['padded']['planned']:.2f}"
-        lines.append(f"| {name} | " + " | ".join((*cells, planned)) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
 

@@ -229,8 +229,8 @@ class Pretrain:
         """
         import jax
 
+        from qac_jax.training import estimate, packing, report, start
         from qac_jax.training import mesh as meshes
-        from qac_jax.training import packing, report, start
         from qac_jax.training.optimizers import Optimizer
         from qac_jax.training.step import Engine, chunk_of
 
@@ -245,7 +245,8 @@ class Pretrain:
             return programs[key]
         engine = packing.packed(engine, room)
         spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
-        compiled = engine.compile_step(spec)
+        kept = estimate.keeping(engine.objective, spec, mesh)
+        compiled = dataclasses.replace(engine, objective=kept).compile_step(spec)
         state: Any = None
 
         def steps(batch: Batch, count: int) -> None:

@@ -2,7 +2,8 @@
 
 Counts what a layer's derivative needs (Korthikanti et al., 2022, "Reducing activation
 recomputation"): per token 34 × hidden at two bytes a number, and 5 × heads × length for the
-attention probabilities. A compiler that fuses keeps less, so this is an upper estimate.
+attention probabilities. A compiler that fuses keeps less, so this is an upper estimate. Where
+padding is left out (`Runtime.packed`), only what attention reads is kept of padded texts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ _WIDTHS = {"none": 17.0, "attention": 17.0, "dots": 8.0, "layer": 1.0}
 _PROBABILITIES = {"none": 2.5, "attention": 0.0, "dots": 0.0, "layer": 0.0}
 # Of a layer at positions that are read but not computed: its input, their keys and values.
 _OF_OTHERS = 3.0
+# Those of them that are of padded texts even where texts are packed: queries, keys and values.
+_PADDED = {"none": 3.0, "attention": 3.0, "dots": 0.0, "layer": 0.0}
 _LOGITS = 2 * 4  # a logit and its gradient, in fp32
 
 
@@ -36,12 +39,16 @@ def layers(
     widths: numbers kept under each policy, as multiples of the width, where not those of a BERT.
     rows: the last layer computes only this many positions of every text.
     """
-    each = widths[runtime.remat]
-    of_layer = each * width + _PROBABILITIES[runtime.remat] * heads * length
+    # A fused kernel computes the probabilities again.
+    fused = runtime.attention == "cudnn"
+    probabilities = 0.0 if fused else _PROBABILITIES[runtime.remat] * heads * length
+    room, padded = dict(runtime.packed).get(length, 1.0), _PADDED[runtime.remat]
+    each = (widths[runtime.remat] - padded) * room + padded
+    of_layer = each * width + probabilities
     kept = count * of_layer
     if rows is not None and count and rows < length:
         kept -= (1 - rows / length) * of_layer - min(each, _OF_OTHERS) * width
-    return _bytes(runtime) * texts * length * (kept + 4 * width)
+    return _bytes(runtime) * texts * length * (kept + 4 * room * width)
 
 
 def mlm_head(runtime: Runtime, width: int, vocab_size: int, predictions: float) -> float:

@@ -126,7 +126,6 @@ class Train(Stage):
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
         estimate.refuse_too_large(objective, kind, schedule.batch_size, schedule.microbatch, mesh)
-        objective = estimate.keeping(objective, kind, schedule.batch_size, mesh)
         total = schedule.total_steps(data.examples_per_epoch)
         engine = self._engine(objective, total, mesh)
         if initial is not None:

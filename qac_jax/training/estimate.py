@@ -16,7 +16,7 @@ from qac_jax.data.featurizer import Featurizer, settle
 from qac_jax.data.form import Form
 from qac_jax.errors import UserError
 from qac_jax.hub import weights
-from qac_jax.objectives.objective import Objective
+from qac_jax.objectives.objective import Objective, Spec
 from qac_jax.training import report
 from qac_jax.training.journal import announce, padded_tokens
 
@@ -113,18 +113,21 @@ def refuse_too_large(
     )
 
 
-def keeping(objective: Objective, recipe: Featurizer, batch_size: int, mesh: Mesh) -> Objective:
-    """The objective, of whose chunks as many keep their activations for the backward pass as the
-    memory of these devices has room for.
+def keeping(objective: Objective, batch: Spec, mesh: Mesh) -> Objective:
+    """The objective, of whose chunks of a batch of these shapes as many keep their activations for
+    the backward pass as the memory of these devices has room for.
 
     The others are encoded twice. On devices of unknown memory that is all of them. A tenth of the
     memory is left for what the formulas do not count.
     """
     chunk = objective.chunk
+    batch_size = next(iter(batch.values())).shape[0]
     device = hardware.find(mesh.devices.flat[0].device_kind)
     if device is None or not 0 < chunk < batch_size:
         return objective
-    of_chunk = objective.activation_bytes(spec(recipe, chunk))
+    of_chunk = objective.activation_bytes(
+        {name: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype) for name, x in batch.items()}
+    )
     if not of_chunk:
         return objective
     count = batch_size // chunk

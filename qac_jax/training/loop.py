@@ -16,7 +16,16 @@ import numpy as np
 from etils import epath
 
 from qac_jax.errors import UserError
-from qac_jax.training import interrupt, journal, packing, profiler, report, scaling, trackers
+from qac_jax.training import (
+    estimate,
+    interrupt,
+    journal,
+    packing,
+    profiler,
+    report,
+    scaling,
+    trackers,
+)
 from qac_jax.training import mesh as meshes
 from qac_jax.training.feed import Loader
 from qac_jax.training.journal import announce
@@ -147,6 +156,8 @@ def compile_step(engine: Engine, spec: Any) -> jax.stages.Compiled:
     step_flops = report.flops(engine.objective, spec)
     sizes = ", ".join(f"{axis} {size}" for axis, size in engine.mesh.shape.items())
     kind = engine.mesh.devices.flat[0].device_kind
+    objective = estimate.keeping(engine.objective, spec, engine.mesh)
+    engine = dataclasses.replace(engine, objective=objective)
     announce(f"compiling the step for {engine.mesh.size} x {kind} ({sizes})")
     began = time.monotonic()
     compiled = engine.compile_step(spec)

@@ -65,12 +65,13 @@ def test_chunks_are_kept_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> No
         each = objective.activation_bytes(estimate.spec(TRIPLES, 16)) / mesh.size
         memory = (estimate._state_bytes(objective, mesh) + chunks * each) / 0.9
         monkeypatch.setattr(hardware, "find", lambda kind: Device("Toy", 1e12, memory))
-        return estimate.keeping(chosen, TRIPLES, 64, mesh).runtime.kept
+        return estimate.keeping(chosen, estimate.spec(TRIPLES, 64), mesh).runtime.kept
 
     assert [kept(chunks) for chunks in (0, 0.5, 1.1, 3.1, 3.9, 4.1, 99)] == [0, 0, 0, 2, 2, 4, 4]
     assert kept(99, Finetune(model())) == 0  # computed at once, in no chunks
+    assert kept(3.1, objective.with_packed(((8, 0.6), (16, 0.6)))) == 4  # smaller without padding
     monkeypatch.setattr(hardware, "find", lambda kind: None)
-    assert estimate.keeping(objective, TRIPLES, 64, mesh) is objective
+    assert estimate.keeping(objective, estimate.spec(TRIPLES, 64), mesh) is objective
 
 
 def test_hours_and_the_longest_path() -> None:
