@@ -23,10 +23,10 @@ from jax.sharding import Mesh, PartitionSpec
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, names
-from qac_jax.inference import refilling
+from qac_jax.inference import partitioning, refilling
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
-from qac_jax.inference.settings import BY_DEVICE, Inference
+from qac_jax.inference.settings import BY_DEVICE, TENSOR, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.decoding.decode import decode
 from qac_jax.models.decoding.rules import Decoded, Rules
@@ -87,8 +87,9 @@ class Generator:
         *,
         seed: int = 0,
         max_input: int = 512,
+        partitions: int = 1,
     ) -> Generator:
-        """From an artefact of ours or a Hugging Face folder."""
+        """From an artefact of ours or a Hugging Face folder; partitions: see `of`."""
         folder = names.folder(place)
         dtype = dtype_of(inference.precision)
         module, variables = huggingface.load(folder, Runtime(dtype=dtype))
@@ -99,7 +100,14 @@ class Generator:
             )
         params, tokenizer = variables["params"], tokenizer_of(folder)
         return cls.of(
-            module, params, tokenizer, decoding, inference, seed=seed, max_input=max_input
+            module,
+            params,
+            tokenizer,
+            decoding,
+            inference,
+            partitions=partitions,
+            seed=seed,
+            max_input=max_input,
         )
 
     @classmethod
@@ -112,14 +120,17 @@ class Generator:
         inference: Inference = BY_DEVICE,
         *,
         devices: Sequence[Any] | None = None,
+        partitions: int = 1,
         **options: Any,
     ) -> Generator:
-        """From a module and its parameters, on `devices` (default: all of this process)."""
+        """From a module and its parameters, on `devices` (default: all of this process), of which
+        `partitions` share a copy of the model."""
         _check(module, tokenizer)
         # Every decoding step reads all weights: half precision halves the bytes.
         dtype = module.runtime.compute_dtype
         params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
-        runner = Runner.of(params, inference, devices)
+        place = functools.partial(partitioning.shardings, module)
+        runner = Runner.of(params, inference, devices, partitions, place)
         return cls(module, runner, tokenizer, decoding, tokenizer.vocab_size, **options)
 
     @functools.cached_property
@@ -228,8 +239,8 @@ class Generator:
 def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Callable[..., Decoded]:
     """Compiled once for all generators of one architecture.
 
-    Every device runs its own loop, without communication, and stops when its own rows have ended:
-    it does not wait for the longest text of another device.
+    Every copy of the model runs its own loop, without communication, and stops when its own rows
+    have ended: it does not wait for the longest text of another.
     """
 
     def run(params: Any, ids: Any, lengths: Any, limits: Any, keys: Any) -> Decoded:
@@ -238,6 +249,8 @@ def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Cal
             module, variables, ids, lengths, decoding, limits=limits, keys=keys, pieces=pieces
         )
 
+    if mesh.shape[TENSOR] > 1:
+        return jax.jit(run)  # one loop, in which devices wait for one another
     rows = PartitionSpec("data")
     cut = jax.shard_map(
         run,

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qac_jax.inference.buckets import Batch, coarse, padded
 from qac_jax.inference.runner import Runner
+from qac_jax.inference.settings import TENSOR
 from qac_jax.models.decoding import slots as parts
 from qac_jax.models.decoding.rules import Rules
 from qac_jax.models.decoding.settings import Decoding
@@ -63,7 +64,7 @@ def generate(
     size = slots_of(runner, rules.settings, len(texts), max(lengths))
     programs = _programs(module, rules, runner.mesh)
     shared = programs.shared(runner.params)
-    queue = _Queue(texts, lengths, runner.mesh.size, size, max(1, size // _SHARE))
+    queue = _Queue(texts, lengths, runner.copies, size, max(1, size // _SHARE))
     length = queue.longest()
     slots = programs.empty(runner.params, shared, queue.inside.size, length)
     while queue.left():
@@ -149,13 +150,13 @@ def slots_of(runner: Runner, settings: Decoding, count: int, length: int) -> int
     size = inference.batch_texts or max(1, min(rows // settings.samples, most))
     if inference.batch_tokens:
         size = max(1, min(size, inference.batch_tokens // length))
-    while size // 2 * runner.mesh.size >= max(count, runner.mesh.size):
+    while size // 2 * runner.copies >= max(count, runner.copies):
         size //= 2  # few texts
     return size
 
 
 class _Programs:
-    """What is compiled. Every device runs its own loop, without communication."""
+    """What is compiled. Every copy of the model runs its own loop, without communication."""
 
     def __init__(self, module: Writer, rules: Rules, mesh: Mesh):
         self._module, self._rules, self._mesh = module, rules, mesh
@@ -181,15 +182,23 @@ class _Programs:
     def _advance(self, params: Any, shared: Any, slots: parts.Slots, ended: Any) -> parts.Slots:
         def run(params: Any, shared: Any, slots: parts.Slots, ended: Any) -> parts.Slots:
             variables = {"params": params}
-            return parts.advance(self._module, variables, shared, slots, ended[0], self._rules)
+            return parts.advance(self._module, variables, shared, slots, ended.sum(), self._rules)
 
+        if self._mesh.shape[TENSOR] > 1:
+            # One loop for all copies: a device must not leave one in which others wait for it.
+            return self._placed(run(params, shared, slots, ended))
         specs, everywhere = _specs(slots), PartitionSpec()
         inputs = (everywhere, everywhere, specs, PartitionSpec("data"))
         return self._on_each(run, inputs, specs)(params, shared, slots, ended)
 
     def _on_each(self, function: Callable[..., Any], inputs: Any, output: Any) -> Any:
         return jax.shard_map(
-            function, mesh=self._mesh, in_specs=inputs, out_specs=output, check_vma=False
+            function,
+            mesh=self._mesh,
+            in_specs=inputs,
+            out_specs=output,
+            axis_names={"data"},
+            check_vma=False,
         )
 
     def _nothing(self, params: Any, shared: Any, count: int, length: int) -> parts.Slots:
@@ -203,8 +212,18 @@ class _Programs:
         return self._placed(parts.cut(slots, length))
 
     def _placed(self, slots: parts.Slots) -> parts.Slots:
-        shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), _specs(slots))
-        return jax.lax.with_sharding_constraint(slots, shardings)
+        devices = self._mesh.shape[TENSOR]
+
+        def placed(x: jax.Array, axis: int) -> jax.Array:
+            names: list[Any] = [None] * x.ndim
+            names[axis] = "data"
+            keys_or_values = x.ndim - axis == 4  # [rows, heads, …]
+            if keys_or_values and x.shape[axis + 1] % devices == 0:
+                names[axis + 1] = TENSOR
+            sharding = NamedSharding(self._mesh, PartitionSpec(*names))
+            return jax.lax.with_sharding_constraint(x, sharding)
+
+        return jax.tree.map(placed, slots, slots.axes())
 
 
 def _specs(slots: parts.Slots) -> Any:

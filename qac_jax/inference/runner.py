@@ -1,7 +1,7 @@
 """Runs the batches of a model at inference, on all devices of this process.
 
-The weights are replicated, the rows of a batch are sharded over the devices, and the host prepares
-the next batches while the devices compute.
+Each device has a copy of the weights, or several share one (partitions.py). The rows of a batch
+are sharded over the copies, and the host prepares the next batches while the devices compute.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from qac_jax import hardware
+from qac_jax.errors import UserError
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
-from qac_jax.inference.settings import BY_DEVICE, Inference
+from qac_jax.inference.settings import BY_DEVICE, TENSOR, Inference
 
 
 # Tokens of one batch on one device: few for a CPU's caches, many to use a GPU fully.
@@ -44,11 +45,27 @@ class Runner:
         params: Any,
         inference: Inference = BY_DEVICE,
         devices: Sequence[Any] | None = None,
+        partitions: int = 1,
+        place: Callable[[Mesh], Any] | None = None,
     ) -> Runner:
-        """On `devices` (default: all of this process)."""
+        """On `devices` (default: all of this process), of which `partitions` share a copy of the
+        parameters; place: where each parameter lies on the mesh (default: whole on every device).
+        """
         devices = jax.local_devices() if devices is None else list(devices)
-        mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
-        return cls(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), mesh, inference)
+        if len(devices) % partitions:
+            raise UserError(
+                f"partitions={partitions} does not divide the number of devices of this process, "
+                f"{len(devices)}; choose a number that does"
+            )
+        shape, axes = (len(devices) // partitions, partitions), ("data", TENSOR)
+        mesh = jax.make_mesh(shape, axes, (AxisType.Auto,) * 2, devices=devices)
+        where = place(mesh) if place else NamedSharding(mesh, PartitionSpec())
+        return cls(jax.device_put(params, where), mesh, inference)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model, each of which computes its own rows of a batch."""
+        return self.mesh.shape["data"]
 
     def placed(self, arrays: T) -> T:
         """The arrays of one batch, their rows sharded over the devices."""
@@ -56,7 +73,7 @@ class Runner:
 
     def batches(self, lengths: Sequence[int], limit: int) -> Iterator[Batch]:
         """Batches of about the same number of tokens, for encoders."""
-        devices = self.mesh.size
+        devices = self.copies
         tokens = self.inference.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS)
         texts = self.inference.batch_texts
         return buckets.batches(
@@ -67,7 +84,7 @@ class Runner:
         self, lengths: Sequence[int], limit: int, *, on_cpu: int, elsewhere: int
     ) -> Iterator[Batch]:
         """Batches of the same number of texts, for models that generate."""
-        devices = self.mesh.size
+        devices = self.copies
         return buckets.even_batches(
             lengths,
             self.texts(on_cpu, elsewhere),
@@ -79,7 +96,7 @@ class Runner:
     def texts(self, on_cpu: int, elsewhere: int) -> int:
         """Texts of a batch on all devices; the arguments are for one device, by its kind."""
         usual = on_cpu if jax.default_backend() == "cpu" else elsewhere
-        return (self.inference.batch_texts or usual) * self.mesh.size
+        return (self.inference.batch_texts or usual) * self.copies
 
     def run(
         self,

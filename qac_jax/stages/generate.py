@@ -101,6 +101,12 @@ class Generate(Stage):
 
     shard_passages: int = option(0, "passages per file (0: 1024; 8192 from a million passages on)")
     inference: Inference = fields.part(Inference)
+    partitions: int = option(
+        1,
+        "devices that share one copy of a generator too large for one, its matrices divided among "
+        "them",
+        affects_result=False,
+    )
     hosts: Hosts = fields.part(Hosts)
 
     def place(self) -> Place:
@@ -125,10 +131,10 @@ class Generate(Stage):
 
     def check(self) -> None:
         super().check()
-        if self.shard_passages < 0 or self.max_input < 8:
+        if self.shard_passages < 0 or self.max_input < 8 or self.partitions < 1:
             raise UserError(
-                f"shard_passages={self.shard_passages}, max_input={self.max_input}; expected 0 or "
-                "more, and 8 or more"
+                f"shard_passages={self.shard_passages}, max_input={self.max_input}, "
+                f"partitions={self.partitions}; expected at least 0, 8 and 1"
             )
         self._prompts()
 
@@ -214,5 +220,6 @@ class Generate(Stage):
             self.inference,
             seed=self.seed,
             max_input=self.max_input,
+            partitions=self.partitions,
         )
         return writing.Generation(passages, selection, generator, asked, self.title)

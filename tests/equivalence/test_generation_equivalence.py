@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from toy_generation import model
 
+from qac_jax.errors import UserError
+from qac_jax.inference import partitioning
 from qac_jax.inference.generator import Generated, Generator, Request
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
@@ -29,7 +31,9 @@ def requests() -> list[Request]:
     ]
 
 
-def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[list[Generated]]:
+def said(
+    texts: int, devices: int = 1, order: int = 0, partitions: int = 1, **settings: Any
+) -> list[list[Generated]]:
     """Every request's continuations; `order` shuffles the requests on the way."""
     module, params = model()
     given = {"max_tokens": 8, "samples": 2, "top_k": 25, "top_p": 0.95, **settings}
@@ -40,6 +44,7 @@ def said(texts: int, devices: int = 1, order: int = 0, **settings: Any) -> list[
         Decoding(**given),
         Inference(batch_texts=texts),
         devices=jax.devices()[:devices],
+        partitions=partitions,
         max_input=32,
     )
     places = list(range(16))
@@ -68,7 +73,37 @@ def expected() -> list[list[Generated]]:
     ],
 )
 def test_sampling_is_independent(expected: list[list[Generated]], texts: int, devices: int) -> None:
-    found = said(texts, devices, order=texts + devices)
+    _same(said(texts, devices, order=texts + devices), expected)
+
+
+@pytest.mark.parametrize("devices", [4, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_model_over_two_devices_says_what_it_says_on_one(
+    expected: list[list[Generated]], devices: int
+) -> None:
+    _same(said(3, devices, order=devices, partitions=2), expected)
+
+
+def test_each_device_holds_its_part_of_the_matrices() -> None:
+    module, params = model()
+    one, four = (
+        Generator.of(
+            module,
+            params,
+            tokenizers.load(),
+            Decoding(),
+            devices=jax.devices()[:count],
+            partitions=count,
+        )
+        for count in (1, 4)
+    )
+    assert partitioning.share(one.runner.params) == 1
+    assert 0.25 < partitioning.share(four.runner.params) < 0.3  # norms are whole
+    assert four.runner.copies == 1
+    with pytest.raises(UserError, match="partitions=3 does not divide"):
+        Generator.of(module, params, tokenizers.load(), Decoding(), partitions=3)
+
+
+def _same(found: list[list[Generated]], expected: list[list[Generated]]) -> None:
     assert texts_of(found) == texts_of(expected)
     ours, theirs = ([[one.score for one in each] for each in side] for side in (found, expected))
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
@@ -98,4 +133,6 @@ def test_what_is_said_obeys_the_settings(expected: list[list[Generated]]) -> Non
     ids=["greedy", "beam", "nucleus", "all", "rules"],
 )
 def test_other_ways_are_independent(settings: dict[str, Any]) -> None:
-    assert texts_of(said(3, 1, 1, **settings)) == texts_of(said(2, 8, 2, **settings))
+    expected = texts_of(said(3, 1, 1, **settings))
+    assert texts_of(said(2, 8, 2, **settings)) == expected
+    assert texts_of(said(2, 4, 2, partitions=2, **settings)) == expected

@@ -66,6 +66,20 @@ def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generat
             np.testing.assert_allclose(found["mean"][place][number], each.mean(), rtol=2e-5)
 
 
+def test_a_model_over_two_devices_finds_the_same(generator: Generator) -> None:
+    shared = Generator.of(
+        generator.module,
+        jax.tree.map(np.asarray, generator.runner.params),
+        generator.tokenizer,
+        Decoding(),
+        devices=jax.local_devices()[:4],
+        partitions=2,
+    )
+    expected, found = (Likelihood(each)(DOCUMENTS, SPANS) for each in (generator, shared))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+
+
 def test_released_counts_padding_as_words(generator: Generator) -> None:
     found = Likelihood(generator, LikelihoodOptions("released"))(DOCUMENTS, SPANS)
     encode, pad = generator.tokenizer.encode, generator.tokenizer.pad_id
