@@ -210,11 +210,14 @@ def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOpt
             texts.shown(runs[r.name][query].ids[0]) if query in runs.get(r.name, {}) else ""
             for r in (other, best)
         )
-        titles = dict.fromkeys(texts.title(p) for p in relevant.get(query, ()))
+        passages = relevant.get(query, ())
+        # A title may be that of many passages; several passages are too much to show.
+        named = texts.shown if len(passages) == 1 else texts.title
+        answers = dict.fromkeys(map(named, passages))
         return Case(
             questions[query],
             (other.per_query[query][measure], best.per_query[query][measure]),
-            tuple(itertools.islice(titles, _MAX_TITLES)),
+            tuple(itertools.islice(answers, _MAX_TITLES)),
             first,
             second,
         )
