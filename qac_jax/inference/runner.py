@@ -1,6 +1,6 @@
 """Runs the batches of a model at inference, on all devices of this process.
 
-Each device has a copy of the weights, or several share one (partitions.py). The rows of a batch
+Each device has a copy of the weights, or several share one (partitioning.py). The rows of a batch
 are sharded over the copies, and the host prepares the next batches while the devices compute.
 """
 

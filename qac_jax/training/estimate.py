@@ -42,7 +42,7 @@ def plan(
     several devices assume data parallelism: each holds the whole state, and computes its part of
     a microbatch in the half precision that the row of the device names.
     """
-    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    variables = _variables(objective)
     parameters = report.count_parameters(variables["params"])
     state = [x for n, part in variables.items() if n != "params" for x in jax.tree.leaves(part)]
     result: dict[str, Any] = {
@@ -144,8 +144,14 @@ def _state_bytes(objective: Objective, mesh: Mesh) -> float:
 
 def state_bytes(objective: Objective) -> float:
     """Bytes of parameters, gradients and two moments."""
-    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    return report.count_parameters(variables["params"]) * _FLOAT * 4
+    return report.count_parameters(_variables(objective)["params"]) * _FLOAT * 4
+
+
+def _variables(objective: Objective) -> Any:
+    """Their shapes, which no kernel changes: cuDNN's needs a GPU, and plans are made anywhere."""
+    runtime = dataclasses.replace(objective.runtime, attention="xla")
+    plain = dataclasses.replace(objective, model=objective.model.clone(runtime=runtime))
+    return nn.unbox(jax.eval_shape(plain.init, jax.random.key(0)))
 
 
 def _remedy(

@@ -74,6 +74,16 @@ def test_chunks_are_kept_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> No
     assert estimate.keeping(objective, estimate.spec(TRIPLES, 64), mesh) is objective
 
 
+def test_plans_with_a_kernel_of_gpus_are_made_anywhere() -> None:
+    plans = {}
+    for attention in ("auto", "cudnn"):
+        network = model()
+        runtime = dataclasses.replace(network.runtime, attention=attention)
+        objective = Finetune(network.clone(runtime=runtime))
+        plans[attention] = estimate.plan(objective, steps=1, batch_size=4)
+    assert plans["auto"] == plans["cudnn"]
+
+
 def test_hours_and_the_longest_path() -> None:
     def one(stage: str, hours: float | None, *before: str) -> dict[str, Any]:
         plan: dict[str, Any] = {"batch_size": 8} if hours != 0 else {}
