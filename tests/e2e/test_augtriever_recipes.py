@@ -13,7 +13,7 @@ from qac_jax.cli import main
 
 GIN = Path(__file__).parents[2] / "gin_configs"
 RECIPES = ["wiki_inbatch", "cc_moco", "wiki_moco", "cc_inbatch"]
-ADDED = {"generated", "own_generator", "augq"}  # included by others, or put on top
+ADDED = {"generated", "own_generator", "augq", "own_questions"}  # included by others, or put on top
 STRATEGIES = sorted(p.stem for p in (GIN / "overlays/strategies").glob("*.gin"))
 EXPECTED = set(
     "random_crop qext_self qext_bm25 qext_plm doc_title doc_anchor tqgen_topic tqgen_title "
