@@ -19,7 +19,7 @@ _WIDTHS = {"none": 17.0, "attention": 17.0, "dots": 8.0, "layer": 1.0}
 _PROBABILITIES = {"none": 2.5, "attention": 0.0, "dots": 0.0, "layer": 0.0}
 # Of a layer at positions that are read but not computed: its input, their keys and values.
 _OF_OTHERS = 3.0
-# Those of them that are of padded texts even where texts are packed: queries, keys and values.
+# Numbers of `_WIDTHS` that are of padded texts even where texts are packed: queries, keys, values.
 _PADDED = {"none": 3.0, "attention": 3.0, "dots": 0.0, "layer": 0.0}
 _LOGITS = 2 * 4  # a logit and its gradient, in fp32
 
