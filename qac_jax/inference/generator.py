@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
@@ -26,7 +26,7 @@ from qac_jax.hub import huggingface, names
 from qac_jax.inference import partitioning, refilling
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
-from qac_jax.inference.settings import BY_DEVICE, TENSOR, Inference
+from qac_jax.inference.settings import BY_DEVICE, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.decoding.decode import decode
 from qac_jax.models.decoding.rules import Decoded, Rules
@@ -239,8 +239,7 @@ class Generator:
 def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Callable[..., Decoded]:
     """Compiled once for all generators of one architecture.
 
-    Every copy of the model runs its own loop, without communication, and stops when its own rows
-    have ended: it does not wait for the longest text of another.
+    Where copies are whole, none waits for the longest text of another.
     """
 
     def run(params: Any, ids: Any, lengths: Any, limits: Any, keys: Any) -> Decoded:
@@ -249,17 +248,7 @@ def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Cal
             module, variables, ids, lengths, decoding, limits=limits, keys=keys, pieces=pieces
         )
 
-    if mesh.shape[TENSOR] > 1:
-        return jax.jit(run)  # one loop, in which devices wait for one another
-    rows = PartitionSpec("data")
-    cut = jax.shard_map(
-        run,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), rows, rows, rows, rows),
-        out_specs=rows,
-        check_vma=False,
-    )
-    return jax.jit(cut)
+    return partitioning.by_copies(run, mesh)
 
 
 def _bits(seed: int, name: str) -> np.ndarray:

@@ -16,18 +16,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from qac_jax.data.form import form_of
+from qac_jax.inference import partitioning
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
-from qac_jax.inference.settings import (
-    BY_DEVICE,
-    TENSOR,
-    USUAL_SPANS,
-    Inference,
-    LikelihoodOptions,
-)
+from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.t5 import shift_right
 from qac_jax.models.writers import Writer
@@ -134,9 +129,4 @@ def _program(module: Writer, mesh: Mesh) -> Callable[..., jax.Array]:
         each = module.apply(variables, *arguments, method="counted_likelihood")
         return each.reshape(spans.shape).sum(-1)
 
-    if mesh.shape[TENSOR] > 1:
-        return jax.jit(sums)  # one loop, in which devices wait for one another
-    # Each device counts its own positions.
-    rows = PartitionSpec("data")
-    inputs = (PartitionSpec(), rows, rows, rows, rows)
-    return jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=inputs, out_specs=rows, check_vma=False))
+    return partitioning.by_copies(sums, mesh)

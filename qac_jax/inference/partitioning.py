@@ -8,14 +8,14 @@ evenly stays whole on each.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from qac_jax.inference.settings import TENSOR
+from qac_jax.inference.runner import TENSOR
 from qac_jax.models.writers import Writer
 
 
@@ -38,10 +38,19 @@ def shardings(module: Writer, mesh: Mesh) -> Any:
     return jax.tree.map(one, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
 
 
-def share(params: Any) -> float:
-    """The share of the parameters' bytes that one device holds."""
-    leaves = jax.tree.leaves(params)
-    held = sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
-    )
-    return held / sum(leaf.nbytes for leaf in leaves)
+def by_copies(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """`function` of parameters and arrays with the rows first, compiled, for each copy's own rows.
+
+    Every copy runs its own loops, without communication. Where a copy is divided, all run one loop
+    together: a device must not leave one in which others wait for it.
+    """
+    if mesh.shape[TENSOR] > 1:
+        return jax.jit(function)
+
+    def cut(params: Any, *arrays: Any) -> Any:
+        rows = PartitionSpec("data")
+        inputs = (PartitionSpec(), *(rows for _ in arrays))
+        each = jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=rows, check_vma=False)
+        return each(params, *arrays)
+
+    return jax.jit(cut)

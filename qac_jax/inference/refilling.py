@@ -20,8 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qac_jax.inference.buckets import Batch, coarse, padded
-from qac_jax.inference.runner import Runner
-from qac_jax.inference.settings import TENSOR
+from qac_jax.inference.runner import TENSOR, Runner
 from qac_jax.models.decoding import slots as parts
 from qac_jax.models.decoding.rules import Rules
 from qac_jax.models.decoding.settings import Decoding

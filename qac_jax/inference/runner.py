@@ -20,12 +20,15 @@ from qac_jax import hardware
 from qac_jax.errors import UserError
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
-from qac_jax.inference.settings import BY_DEVICE, TENSOR, Inference
+from qac_jax.inference.settings import BY_DEVICE, Inference
 
 
 # Tokens of one batch on one device: few for a CPU's caches, many to use a GPU fully.
 _TOKENS = {"cpu": 4096}
 _MANY_TOKENS = 65536
+
+# The mesh axis of the devices that share one copy of a model.
+TENSOR = "tensor"
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -14,8 +14,6 @@ TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 # Those of models/pooling.py, which takes seconds to import.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
 LIKELIHOODS = ("sum", "mean", "released")
-# The mesh axis over whose devices matrices are cut.
-TENSOR = "tensor"
 
 
 @dataclasses.dataclass(frozen=True)
