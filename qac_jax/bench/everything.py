@@ -33,13 +33,13 @@ class _Row:
     gflops: str = ""
 
 
-def _pretraining(name: str) -> _Row:
+def _pretraining(name: str, flags: str = "") -> _Row:
     return _Row(
         "pretrain",
         f"{name}.passage_query.examples_per_second",
         f"{name}.pytorch_examples_per_second",
         f"{name}.ratio",
-        f"--objective {name} --contexts query",
+        f"--objective {name} --contexts query{flags}",
         "--layers 2 --hidden 128 --vocabulary 2000 --repetitions 3",
         f"{name}.passage_query.tflops",
     )
@@ -58,6 +58,8 @@ ROWS: Mapping[str, _Row] = {
     ),
     "cotmae": _pretraining("cotmae"),
     "cocondenser": _pretraining("cocondenser"),
+    "cotmae_packed": _pretraining("cotmae", " --pack"),
+    "cocondenser_packed": _pretraining("cocondenser", " --pack"),
     "encode": _Row(
         "encode",
         _OURS + "passages_per_second",
