@@ -122,7 +122,13 @@ def test_lists_and_help_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert "loader     tokenised pairs a second" in capsys.readouterr().out
 
 
-GRIDS = ("claim_qac", "claim_qac_decoders", "augtriever_baselines", "usefulness")
+GRIDS = (
+    "claim_qac",
+    "claim_qac_causes",
+    "claim_qac_decoders",
+    "augtriever_baselines",
+    "usefulness",
+)
 
 
 def test_some_of_a_grids_systems_are_named(
