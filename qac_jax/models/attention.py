@@ -21,6 +21,7 @@ from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
 from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
 
 
+HALF = ("bfloat16", "float16")  # what cuDNN's kernel computes in
 # Bytes of scores that a CPU computes at once: they stay in its cache, where those of a whole batch
 # are written to memory and read again, three times.
 _BLOCK = 4 << 20
@@ -54,7 +55,6 @@ def merge_heads(x: Array) -> Array:
 
 def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
     """ "xla" or "cudnn" for this platform, dtype and kind of attention."""
-    half = runtime.dtype in ("bfloat16", "float16")
     platform = jax.default_backend()
     if runtime.attention == "cudnn":
         if platform != "gpu":
@@ -62,7 +62,7 @@ def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
                 f"attention='cudnn' needs an NVIDIA GPU, and JAX runs on {platform} here; "
                 "use attention='auto' or 'xla'"
             )
-        if not half:
+        if runtime.dtype not in HALF:
             raise UserError(
                 f"attention='cudnn' computes in bfloat16 or float16, not {runtime.dtype}; "
                 "use dtype='bfloat16' or attention='auto'"
@@ -73,9 +73,13 @@ def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
                 "use attention='auto', or set the attention dropout to 0"
             )
         return "cudnn"
-    if runtime.attention == "auto" and platform == "gpu" and half and cudnn_can:
-        return "cudnn"
-    return "xla"
+    return "cudnn" if cudnn_can and fuses(runtime) else "xla"
+
+
+def fuses(runtime: Runtime) -> bool:
+    """Whether "auto" means cuDNN's kernel on this platform, for attention that it can compute."""
+    open_choice = runtime.attention == "auto" and runtime.dtype in HALF
+    return open_choice and jax.default_backend() == "gpu"
 
 
 def attend(

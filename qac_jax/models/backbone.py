@@ -92,6 +92,8 @@ class BackboneConfig(Architecture):
     # Whether `embeddings` leave positions to the layers (relative, rotary). Decoders that read
     # embeddings know no order then, unless their layers do.
     position_free: ClassVar[bool] = False
+    # Whether layers add positions to attention scores, which cuDNN's kernel cannot.
+    biased_scores: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_heads:
@@ -200,7 +202,10 @@ class BackboneConfig(Architecture):
         """
         count = self.num_layers if layers is None else layers
         width, heads = self.hidden_size, self.num_heads
-        kept = memory.layers(runtime, texts, length, count, width, heads, rows=rows)
+        plain = self.attention_dropout == 0.0 and not self.biased_scores
+        kept = memory.layers(
+            runtime, texts, length, count, width, heads, rows=rows, cudnn_can=plain
+        )
         return kept + memory.mlm_head(runtime, self.hidden_size, self.vocab_size, predictions)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qac_jax.models import attention
 from qac_jax.models.layers import Runtime
 
 
@@ -33,14 +34,16 @@ def layers(
     heads: int,
     widths: Mapping[str, float] = _WIDTHS,
     rows: int | None = None,
+    cudnn_can: bool = False,
 ) -> float:
     """`count` layers over padded texts, and the embeddings below them.
 
     widths: numbers kept under each policy, as multiples of the width, where not those of a BERT.
-    rows: the last layer computes only this many positions of every text.
+    rows: the last layer computes only this many positions of every text. cudnn_can: where the
+    settings leave the choice open, a GPU computes attention by its fused kernel.
     """
     # A fused kernel computes the probabilities again.
-    fused = runtime.attention == "cudnn"
+    fused = runtime.attention == "cudnn" or (cudnn_can and attention.fuses(runtime))
     probabilities = 0.0 if fused else _PROBABILITIES[runtime.remat] * heads * length
     room, padded = dict(runtime.packed).get(length, 1.0), _PADDED[runtime.remat]
     each = (widths[runtime.remat] - padded) * room + padded

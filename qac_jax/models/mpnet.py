@@ -57,6 +57,7 @@ class MpnetConfig(BackboneConfig):
         "num_buckets": "relative_attention_num_buckets"
     }
     hf_bases: ClassVar[tuple[str, ...]] = ("mpnet.",)
+    biased_scores: ClassVar[bool] = True
     hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pooler": ("{encoder}pooler.",),
         "mlm_head": ("{model}lm_head.",),

@@ -10,7 +10,10 @@ import pytest
 
 from qac_jax.bench import hlo
 from qac_jax.models import memory
+from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
+from qac_jax.models.mpnet import MpnetConfig
 from qac_jax.training import mesh as meshes
 from qac_jax.training import packing, report
 from qac_jax.training.step import Engine
@@ -41,6 +44,20 @@ def test_packed_texts_keep_queries_keys_and_values_as_padded_ones() -> None:
     assert kept(10) == kept(16, packed=((10, 0.5),)) == 17 + 4
     assert kept(10, packed=((10, 0.5),)) == 14 / 2 + 3 + 4 / 2
     assert kept(10, packed=((10, 0.5),), remat="layer") == 1 / 2 + 4 / 2
+
+
+def test_a_kernel_chosen_by_itself_keeps_no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where "auto" means cuDNN's: on GPUs, in half precision, without dropout or biased scores."""
+
+    def kept(attention: str, config: type[BackboneConfig] = BertConfig, **fields: Any) -> float:
+        runtime = Runtime(dtype=fields.pop("dtype", "bfloat16"), attention=attention)
+        return config(**{"attention_dropout": 0.0} | fields).activation_bytes(runtime, 4, 64)
+
+    assert kept("auto") == kept("xla") > kept("cudnn")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert kept("auto") == kept("cudnn") < kept("xla")
+    for fields in ({"attention_dropout": 0.1}, {"dtype": "float32"}, {"config": MpnetConfig}):
+        assert kept("auto", **fields) == kept("xla", **fields)
 
 
 @pytest.mark.parametrize("remat", ["none", "attention", "dots", "layer"])
