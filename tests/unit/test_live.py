@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -26,9 +27,18 @@ from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
 QUESTIONS = ["copper lamp river", "winter whisper", "anchor anchor stone n7", "zebra"]
 
 
+class Score(float):
+    """Equal to one that differs by rounding: CPUs add products in an order of their shapes."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and math.isclose(self, other, rel_tol=0.0, abs_tol=5e-6)
+
+    __hash__ = float.__hash__
+
+
 def answers(index: LiveIndex, **settings: Any) -> list[list[tuple[str, float]]]:
     found = index.search(QUESTIONS, 8, **settings)
-    return [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in found]
+    return [[(hit.id, Score(hit.score)) for hit in hits] for hits in found]
 
 
 @pytest.fixture(scope="module")
