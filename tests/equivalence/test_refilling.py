@@ -131,7 +131,7 @@ def test_refilled_is_one_batch(kind: str, settings: Decoding, devices: int) -> N
 
 
 def test_the_same_bits_whatever_the_order() -> None:
-    """On a CPU without AVX-512 one of 57 scores was seen to differ by a bit; texts never do."""
+    """On a CPU without AVX-512 a score was seen to differ in its last bit; texts did not."""
     cpu = Path("/proc/cpuinfo")
     wide = cpu.is_file() and "avx512f" in cpu.read_text()
     rng = np.random.default_rng(2)
