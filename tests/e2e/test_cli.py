@@ -87,9 +87,7 @@ def test_a_recipe_end_to_end(tmp_path, recipe_file, capsys):
     assert cli.main(["run", str(recipe_file), "--out", str(out), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [r["stage"] for r in rows] == ["first", "twice", "total"]
-    began = time.monotonic()
     assert cli.main(["run", str(recipe_file), "--out", str(out)]) == 0
-    assert time.monotonic() - began < 1.0
     assert capsys.readouterr().err.count("is up to date") == 3
     overlay = tmp_path / "more.gin"
     overlay.write_text(

@@ -263,7 +263,6 @@ def test_the_libraries_of_the_demo(tmp_path):
     flags = ["--format", "python_docs", "--packages", packages]
     made = prepare(tmp_path / "A", *flags)
     assert made.count >= 8_000
-    assert made.info["seconds"] < 90
     titles = {r["title"] for r in Records(made)}
     assert {
         "numpy.vstack", "scipy.optimize.curve_fit", "jax.lax.scan", "optax.adamw",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +164,9 @@ def test_what_extras_bring(
 
 @pytest.mark.slow
 def test_this_installation() -> None:
-    began = time.monotonic()
     program = (
         "import sys; from qac_jax import cli; code = cli.main(['doctor']); "
         "print('tensorflow' in sys.modules, code)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False 0", done.stdout + done.stderr
-    assert time.monotonic() - began < 20  # 3 s alone on two cores; other tests run beside it
