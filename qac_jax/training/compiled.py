@@ -17,15 +17,15 @@ from qac_jax.processes import cores
 def keep_between_runs() -> None:
     """Caches compiled programs in the user's cache, unless JAX is configured to cache elsewhere."""
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        folder = user_cache() / "compiled" / _machine(jax.default_backend())
+        folder = user_cache() / "compiled" / machine(jax.default_backend())
         jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
         # An earlier stage of this process may have compiled without it, and JAX reads it once.
         compilation_cache.reset_cache()
 
 
-def _machine(backend: str) -> str:
-    """What compiled programs depend on beside JAX's own cache keys: the CPU's instructions and
-    the number of cores."""
+def machine(backend: str) -> str:
+    """Names what compiled programs depend on beside JAX's own cache keys: the CPU's instructions
+    and the number of cores."""
     if backend != "cpu":
         return backend
     facts = [platform.machine(), platform.processor(), str(cores())]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import optax
 import pytest
 import toy
 import toy_half
-from jax.experimental.compilation_cache import compilation_cache
 
 from qac_jax.errors import UserError
 from qac_jax.training import loop
@@ -73,16 +71,6 @@ def lines(folder: Path) -> list[dict[str, float]]:
 def assert_bits(a: Any, b: Any) -> None:
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The persistent cache: the same step is compiled for the first test only."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
     compiled.keep_between_runs()
     first = jax.jit(product)(jnp.ones((9, 9)))
     kept = programs(home)
-    assert [path.parent.name for path in kept] == [compiled._machine("cpu")]
+    assert [path.parent.name for path in kept] == [compiled.machine("cpu")]
     jax.clear_caches()
     again = jax.jit(product)(jnp.ones((9, 9)))
     assert programs(home) == kept  # read, not made anew
@@ -62,6 +62,6 @@ def test_a_folder_for_every_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> 
     found = set()
     for cores in (1, 2, 64):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=cores: set(range(n)))
-        found.add(compiled._machine("cpu"))
+        found.add(compiled.machine("cpu"))
     assert len(found) == 3 and all(name.startswith("cpu-") for name in found)
-    assert compiled._machine("gpu") == "gpu"
+    assert compiled.machine("gpu") == "gpu"
