@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import last_bit
 import numpy as np
 import pytest
 
@@ -249,6 +250,7 @@ def test_initial_parameters_are_hugging_faces() -> None:
         np.testing.assert_array_equal(norm["scale"], 0.5)
 
 
+@last_bit.compared
 def test_loop_and_scan_start_the_same() -> None:
     loop = backbones.new_parameters(T5(CONFIGS["v10"]))
     scan = backbones.new_parameters(T5(CONFIGS["v10"], Runtime(scan=True)))
