@@ -3,5 +3,7 @@
 QAC_WITH_DEV=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$QAC_ROOT"
+# What tests compiled a fortnight ago (tests/conftest.py) is compiled again, so that it does not pile up.
+find "${XDG_CACHE_HOME:-$HOME/.cache}/qac_jax/tests" -type f -mtime +14 -delete 2> /dev/null || true
 # Two processes: most of the time goes into compiling, which uses one core.
 exec python -m pytest --numprocesses "${QAC_TEST_PROCESSES:-2}" --dist loadfile "$@"
