@@ -72,7 +72,7 @@ def test_the_page_has_its_commands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
     data = tmp_path / "data" / "mine"
     toy.write_collection(data, 60, 24)
