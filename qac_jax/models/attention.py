@@ -19,6 +19,7 @@ from jax import lax
 from qac_jax.errors import UserError
 from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
 from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
+from qac_jax.models.platform import platform
 
 
 HALF = ("bfloat16", "float16")  # what cuDNN's kernel computes in
@@ -55,11 +56,11 @@ def merge_heads(x: Array) -> Array:
 
 def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
     """ "xla" or "cudnn" for this platform, dtype and kind of attention."""
-    platform = jax.default_backend()
+    here = platform()
     if runtime.attention == "cudnn":
-        if platform != "gpu":
+        if here != "gpu":
             raise UserError(
-                f"attention='cudnn' needs an NVIDIA GPU, and JAX runs on {platform} here; "
+                f"attention='cudnn' needs an NVIDIA GPU, and JAX runs on {here} here; "
                 "use attention='auto' or 'xla'"
             )
         if runtime.dtype not in HALF:
@@ -79,7 +80,7 @@ def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
 def fuses(runtime: Runtime) -> bool:
     """Whether "auto" means cuDNN's kernel on this platform, for attention that it can compute."""
     open_choice = runtime.attention == "auto" and runtime.dtype in HALF
-    return open_choice and jax.default_backend() == "gpu"
+    return open_choice and platform() == "gpu"
 
 
 def attend(
@@ -104,7 +105,10 @@ def attend(
     lengths, keys = text_lengths(lengths), text_keys(keys)
     drops = keys is not None and rate > 0.0
     plain = visible is None and bias is None and not drops
-    if choose(runtime, cudnn_can=plain) == "cudnn":
+    # cuDNN's has no gradient for odd lengths, such as the one query of a last layer that only
+    # computes [CLS].
+    even = query.shape[2] % 2 == 0 and key.shape[2] % 2 == 0
+    if choose(runtime, cudnn_can=plain) == "cudnn" and even:
         return _cudnn(query, key, value, lengths)
     compute: Callable[..., Array]
     compute = functools.partial(_xla, rate=rate if drops else 0.0, generator=runtime.dropout)
@@ -121,7 +125,7 @@ def _block(query: Array, key: Array) -> int:
     texts, heads, length, _ = query.shape
     of_text = heads * length * key.shape[2] * statistics_dtype(query.dtype).itemsize
     fitting = max(_BLOCK // of_text, 1)
-    if jax.default_backend() != "cpu" or jax.device_count() > 1 or texts < 2 * fitting:
+    if platform() != "cpu" or jax.device_count() > 1 or texts < 2 * fitting:
         return 0
     return next((rows for rows in range(fitting, 0, -1) if texts % rows == 0), 0)
 

@@ -23,6 +23,7 @@ from jax import lax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models.packing import TokenKeys
+from qac_jax.models.platform import row_major
 
 
 Array = jax.Array
@@ -90,7 +91,7 @@ def statistics_dtype(dtype: jnp.dtype) -> jnp.dtype:
 
 def shard(x: Array, *names: str | None) -> Array:
     """Constrains an activation by logical axis names; nothing happens without a mesh."""
-    return nn.with_logical_constraint(x, names)
+    return row_major(nn.with_logical_constraint(x, names))
 
 
 def parameter(

@@ -25,6 +25,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from qac_jax.models.platform import row_major
+
 
 Array = jax.Array
 
@@ -185,4 +187,4 @@ _moved.defvjp(_moved_forward, _moved_backward)
 
 
 def _shard(x: Array, axis: str | None) -> Array:
-    return nn.with_logical_constraint(x, ("batch", "length", axis))
+    return row_major(nn.with_logical_constraint(x, ("batch", "length", axis)))

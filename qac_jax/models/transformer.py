@@ -293,8 +293,9 @@ class Layers(nn.Module):
 
         key = self.make_rng("params")
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(self.count))
-        # Drawn for all layers at once, also for a loop: to compile it for each took a minute.
-        stacked = jax.vmap(one)(keys)
+        # Compiled once for all layers, also for a loop: to compile it for each took a minute. One
+        # after the other, since cuDNN's attention cannot be batched over keys.
+        stacked = lax.map(one, keys)
         if self.runtime.scan:
             params = nn.meta.add_axis(stacked, 0, {nn.meta.PARTITION_NAME: "layers"})
         else:

@@ -1,0 +1,40 @@
+"""The platform that a program is made for, and what a compiler must be told on it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
+import jax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+
+_OTHER: contextvars.ContextVar[str] = contextvars.ContextVar("platform", default="")
+
+
+def platform() -> str:
+    """ "cpu", "gpu" or "tpu": that of this process, or the one of `made_for`."""
+    return _OTHER.get() or jax.default_backend()
+
+
+@contextlib.contextmanager
+def made_for(name: str) -> Iterator[None]:
+    """Programs traced in here are those of another platform."""
+    token = _OTHER.set(name)
+    try:
+        yield
+    finally:
+        _OTHER.reset(token)
+
+
+def row_major(x: jax.Array) -> jax.Array:
+    """On a GPU: x in memory in the order of its axes, and its gradient too.
+
+    Left alone, XLA gives an activation the layout of what is first added to it: that of a bias or
+    of position embeddings, whose missing axes become the innermost. Layers then compute on
+    [features, tokens] or [length, features, texts], with transposes before attention and after.
+    """
+    if platform() != "gpu" or not isinstance(x, jax.core.Tracer):
+        return x
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))

@@ -1,0 +1,106 @@
+"""Steps as they are made for a GPU, on a machine without one: traced and lowered only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+
+from qac_jax.bench.hlo import Hlo
+from qac_jax.models import platform
+from qac_jax.models.attention import attend
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.training import mesh as meshes
+from qac_jax.training.step import Engine
+
+
+_LAYERS = 2
+# Layers whose attention cuDNN computes: the encoder's of each text, and those of heads and
+# decoders; not the last one where it only computes [CLS], whose one query is an odd number.
+_FORWARD = {
+    "mlm": _LAYERS,
+    "condenser": _LAYERS + 2,
+    "cocondenser": 2 * (_LAYERS + 2),
+    "cotmae": 2 * _LAYERS,
+    "retromae": _LAYERS,
+    "finetune": 2 * (_LAYERS - 1),
+    "cross_encoder": _LAYERS - 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def _a_gpu(monkeypatch):
+    """What JAX asks a card about before it uses cuDNN."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
+    with platform.made_for("gpu"):
+        yield
+
+
+def _engine(name: str, **runtime: object) -> tuple[Engine, dict[str, np.ndarray]]:
+    shapes = Hlo(layers=_LAYERS, hidden=64, vocabulary=200, examples=4, passage=16, context=8)
+    objective = dataclasses.replace(shapes, precision="bfloat16")._objectives()[name]
+    without = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    model = objective.model
+    config = model.config
+    if isinstance(config, BertConfig):
+        config = dataclasses.replace(config, **without)
+    else:
+        config = dataclasses.replace(
+            config, backbone=dataclasses.replace(config.backbone, **without)
+        )
+    model = dataclasses.replace(
+        model, config=config, runtime=dataclasses.replace(model.runtime, **runtime)
+    )
+    mesh = meshes.make_mesh(devices=jax.devices()[:1])
+    rules = meshes.rules_named("default")
+    engine = Engine(dataclasses.replace(objective, model=model), optax.adamw(1e-4), mesh, rules)
+    return engine, shapes.batch(name)
+
+
+def _lowered(engine: Engine, batch: dict[str, np.ndarray]) -> str:
+    spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
+    with meshes.use(engine.mesh, engine.rules):
+        traced = jax.jit(engine.step).trace(engine.abstract, spec)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("name", _FORWARD)
+def test_every_objective_has_a_program_for_a_gpu(name: str) -> None:
+    """Its state can be made and its step differentiated with cuDNN's attention."""
+    program = _lowered(*_engine(name))
+    backward = program.count("@__cudnn$fmhaSoftmaxBackward(")
+    forward = program.count("@__cudnn$fmhaSoftmax(")
+    assert (forward, backward) == (_FORWARD[name], _FORWARD[name])
+
+
+def test_a_scan_has_a_program_for_a_gpu() -> None:
+    engine, batch = _engine("mlm", scan=True)
+    assert _lowered(engine, batch).count("@__cudnn$fmhaSoftmax(") == 1  # of all layers
+
+
+def test_activations_are_row_major_on_a_gpu_alone() -> None:
+    x = jax.ShapeDtypeStruct((2, 3, 4), "float32")
+    program = jax.jit(jax.value_and_grad(lambda x: jax.numpy.sin(platform.row_major(x)).sum()))
+    assert program.lower(x).as_text().count("@LayoutConstraint") == 2  # forward and backward
+    with platform.made_for("cpu"):
+        jax.clear_caches()
+        assert "@LayoutConstraint" not in program.lower(x).as_text()
+
+
+def test_odd_lengths_are_not_for_cudnn() -> None:
+    def used(query: int, key: int) -> bool:
+        of = (jax.ShapeDtypeStruct((2, 2, n, 64), "bfloat16") for n in (query, key, key))
+        lengths = jax.ShapeDtypeStruct((2,), "int32")
+        run = jax.jit(lambda *x: attend(*x, Runtime(dtype="bfloat16")))
+        return (
+            "@__cudnn$fmha" in run.trace(*of, lengths).lower(lowering_platforms=("cuda",)).as_text()
+        )
+
+    assert used(8, 8) and used(8, 16)
+    assert not used(1, 8) and not used(7, 7)
