@@ -23,6 +23,7 @@ from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
+    Dense,
     Initializer,
     LayerNorm,
     Runtime,
@@ -30,6 +31,7 @@ from qac_jax.models.layers import (
     dense_of,
     dropout,
     shard,
+    together,
 )
 
 
@@ -83,17 +85,20 @@ class Attention(nn.Module):
         config, width = self.config, self.config.hidden_size
         init = nn.initializers.normal(config.initializer_range)
 
-        def project(source: Array, name: str, scale: float = 1.0) -> Array:
-            dense = dense_of(self.runtime, width, ("embed", "heads"), init, name=name)
-            return shard(dense(source, scale), "batch", "length", "heads")
+        def dense(name: str) -> Dense:
+            return dense_of(self.runtime, width, ("embed", "heads"), init, name=name)
 
         scale = (width // config.num_heads) ** -0.5
-        query = project(packing.first(x, lengths, rows), "query", scale)
-        key, value = (
-            packing.unpack(project(x, name), lengths, "heads") for name in ("key", "value")
-        )
         if rows is None:
-            query = packing.unpack(query, lengths, "heads")
+            layers, scales = [dense("query"), dense("key"), dense("value")], (scale, 1.0, 1.0)
+            sharded = (shard(y, "batch", "length", "heads") for y in together(x, layers, scales))
+            query, key, value = (packing.unpack(y, lengths, "heads") for y in sharded)
+        else:
+            query = dense("query")(packing.first(x, lengths, rows), scale)
+            query = shard(query, "batch", "length", "heads")
+            pair = together(x, [dense("key"), dense("value")], (1.0, 1.0))
+            sharded = (shard(y, "batch", "length", "heads") for y in pair)
+            key, value = (packing.unpack(y, lengths, "heads") for y in sharded)
         mixed = attend(
             split_heads(query, config.num_heads),
             split_heads(key, config.num_heads),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -13,7 +14,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from qac_jax.bench.hlo import Hlo
 from qac_jax.models import platform
 from qac_jax.models.attention import attend
-from qac_jax.models.bert import BertConfig
+from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.training import mesh as meshes
 from qac_jax.training.step import Engine
@@ -104,3 +105,32 @@ def test_odd_lengths_are_not_for_cudnn() -> None:
 
     assert used(8, 8) and used(8, 16)
     assert not used(1, 8) and not used(7, 7)
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+@pytest.mark.parametrize("packed", [(), ((16, 0.75),)])
+@pytest.mark.parametrize("scan", [False, True])
+def test_its_forms_of_layers_are_the_plain_ones(rows, packed, scan: bool) -> None:
+    """One product for queries, keys and values, and a norm with a backward pass of its own."""
+    with jax.enable_x64(True):
+        runtime = Runtime(dtype="float64", packed=packed, scan=scan)
+        model = Bert(BertConfig(50, 32, 3, 4, 64, 16), runtime)
+        ids, lengths = np.arange(96).reshape(6, 16) % 50, np.array([16, 9, 1, 12, 5, 2])
+        keys = jax.random.split(jax.random.key(1), 6)
+        with platform.made_for("cpu"):
+            params = nn.unbox(model.init(jax.random.key(0), ids, lengths))["params"]
+        params = jax.tree.map(lambda x: np.asarray(x, np.float64) + 0.01, params)
+        everything = np.cos(np.arange(6 * 16 * 32)).reshape(6, 16, 32)
+        everything *= (np.arange(16) < lengths[:, None])[..., None]  # packed padding is 0
+        weights = everything[:, :1]
+
+        def run(made_for: str) -> tuple:
+            def loss(params: dict) -> jax.Array:
+                with platform.made_for(made_for):
+                    out = model.apply({"params": params}, ids, lengths, keys=keys, rows=rows)
+                return (out.last * (weights if rows else everything)).sum()
+
+            return jax.jit(jax.value_and_grad(loss))(params)
+
+        for ours, plain in zip(*map(jax.tree.leaves, (run("gpu"), run("cpu"))), strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
