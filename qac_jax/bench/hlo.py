@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax.bench import elsewhere, kernels
 from qac_jax.errors import UserError, nearest
 from qac_jax.fields import option
+from qac_jax.models import platform
 
 
 Batch = dict[str, np.ndarray]
@@ -22,6 +24,8 @@ Batch = dict[str, np.ndarray]
 _PASSAGES, _QUERIES = (0.5, 1.0), (6, 16)
 _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
 _PER_QUERY = 4  # passages of a query in fine-tuning
+
+_DEVICES = ("here", *elsewhere.DEVICES)
 
 # What is no kernel of its own.
 _FREE = frozenset(
@@ -49,6 +53,10 @@ class Hlo:
     BERT. Bytes are what the compiler's cost analysis says is read and written, FLOPs of matrix
     products those of the formula, as computed. Loops are counted once. The memory that `qac plan`
     says of padded steps stands over what the compiler needs.
+
+    With --device h100 the program is the one for that GPU, which need not be here: gigabytes are
+    counted kernel by kernel, as products, attention, transposes, copies and the rest. It needs
+    JAX's plugin for CUDA (pip install 'qac_jax[cuda]').
     """
 
     EXAMPLE = "qac bench hlo --objectives mlm,cotmae --table docs/results/speed.md"
@@ -61,13 +69,26 @@ class Hlo:
     passage: int = option(144, "maximum passage length")
     context: int = option(32, "maximum query length")
     precision: str = option("float32", "precision", choices=("float32", "bfloat16"))
-    table: str = option("", "Markdown file whose part between <!-- hlo --> marks is written anew")
+    dropout: float = option(0.1, "dropout")
+    device: str = option(
+        "here", "what the program is for: this machine, or a GPU that is not here", choices=_DEVICES
+    )
+    table: str = option(
+        "",
+        "Markdown file whose part between <!-- hlo --> marks (<!-- hlo h100 -->) is written anew",
+    )
 
     def run(self) -> dict[str, Any]:
+        if self.device != "here":
+            with platform.made_for("gpu"):
+                return self._figures(elsewhere.devices(self.device))
         import jax
 
         # The same program before machine code is made of it, which takes most of the time.
         jax.config.update("jax_disable_most_optimizations", True)
+        return self._figures(jax.devices()[:1])
+
+    def _figures(self, devices: list[Any]) -> dict[str, Any]:
         objectives = self._objectives()
         chosen = list(objectives) if self.objectives == "all" else self.objectives.split(",")
         for name in chosen:
@@ -77,27 +98,30 @@ class Hlo:
         for name in chosen:
             batch = self.batch(name)
             figures[name] = {
-                way: self._counted(objectives[name], batch, way == "packed")
+                way: self._counted(objectives[name], batch, devices, way == "packed")
                 for way in ("padded", "packed")
             }
         if self.table:
-            _write(Path(self.table), "\n".join(rows(figures)))
+            here = self.device == "here"
+            columns, mark = (COLUMNS, "hlo") if here else (GPU_COLUMNS, f"hlo {self.device}")
+            _write(Path(self.table), mark, "\n".join(rows(figures, columns)))
         return figures
 
-    def _counted(self, objective: Any, batch: Batch, pack: bool) -> dict[str, Any]:
-        import jax
+    def _counted(
+        self, objective: Any, batch: Batch, devices: list[Any], pack: bool
+    ) -> dict[str, Any]:
         import optax
 
         from qac_jax.training import mesh as meshes
         from qac_jax.training import packing, report
         from qac_jax.training.step import Engine
 
-        mesh = meshes.make_mesh(devices=jax.devices()[:1])
+        mesh = meshes.make_mesh(devices=devices)
         engine = Engine(objective, optax.adamw(1e-4), mesh, meshes.rules_named("default"))
         room = packing.room(engine, batch) if pack else ()
         engine = packing.packed(engine, room)
         compiled = engine.compile_step(batch)
-        cost: Any = compiled.cost_analysis() or {}
+        text = compiled.as_text() or ""
         lengths = {n: x for n, x in batch.items() if n.endswith("_length")}
         padded = sum(batch[n.removesuffix("_length")].size for n in lengths)
         computed = sum(
@@ -107,8 +131,7 @@ class Hlo:
         )
         real = sum(int(x.sum()) for x in lengths.values())
         return {
-            **counts(compiled.as_text() or ""),
-            "gigabytes": float(cost.get("bytes accessed", 0.0)) / 1e9,
+            **(_of_device(compiled, text) if self.device == "here" else _of_gpu(text)),
             "gigaflops": (report.flops(engine.objective, batch) or 0.0) / 1e9,
             "temporary_megabytes": report.memory(compiled).get("temporary", 0) / 1e6,
             "planned": planned_bytes(engine.objective, batch) / report.memory(compiled)["peak"],
@@ -138,6 +161,8 @@ class Hlo:
             num_heads=self.hidden // 64,
             intermediate_size=4 * self.hidden,
             max_positions=self.passage,
+            hidden_dropout=self.dropout,
+            attention_dropout=self.dropout,
         )
         runtime = Runtime(dtype=self.precision, dropout="hash")
         model, vocabulary = config.build(runtime), Vocabulary(np.zeros(self.vocabulary, bool))
@@ -178,6 +203,17 @@ class Hlo:
         return batch
 
 
+def _of_device(compiled: Any, text: str) -> dict[str, Any]:
+    cost: Any = compiled.cost_analysis() or {}
+    return {**counts(text), "gigabytes": float(cost.get("bytes accessed", 0.0)) / 1e9}
+
+
+def _of_gpu(text: str) -> dict[str, Any]:
+    found = kernels.kernels(text)
+    moved = dict.fromkeys(("product", "attention", "transpose", "copy", "rest"), 0.0)
+    return {"kernels": sum(kernel.times for kernel in found), **moved, **kernels.gigabytes(found)}
+
+
 def planned_bytes(objective: Any, batch: Batch) -> float:
     """The memory of a step by the formulas: state and activations."""
     from qac_jax.training import estimate
@@ -207,16 +243,29 @@ def _operations(text: str) -> Iterator[tuple[str, str]]:
             yield where, match[1]
 
 
-def rows(figures: dict[str, Any]) -> list[str]:
+COLUMNS = {
+    **{name: f"{{{name}}}" for name in ("kernels", *COUNTED)},
+    "GB": "{gigabytes:.1f}",
+    "GFLOPs": "{gigaflops:,.0f}",
+    "temporary MB": "{temporary_megabytes:,.0f}",
+    "padding": "{padding:.1%}",
+    "planned memory": "{planned:.2f}",
+}
+GPU_COLUMNS = {
+    "kernels": "{kernels}",
+    "GB: products": "{product:.1f}",
+    "attention": "{attention:.1f}",
+    "transposes": "{transpose:.1f}",
+    "copies": "{copy:.1f}",
+    "the rest": "{rest:.1f}",
+    "GFLOPs": "{gigaflops:,.0f}",
+    "temporary MB": "{temporary_megabytes:,.0f}",
+    "padding": "{padding:.1%}",
+}
+
+
+def rows(figures: dict[str, Any], columns: dict[str, str] = COLUMNS) -> list[str]:
     """The figures as a table in Markdown, padded → packed."""
-    columns = {
-        **{name: f"{{{name}}}" for name in ("kernels", *COUNTED)},
-        "GB": "{gigabytes:.1f}",
-        "GFLOPs": "{gigaflops:,.0f}",
-        "temporary MB": "{temporary_megabytes:,.0f}",
-        "padding": "{padding:.1%}",
-        "planned memory": "{planned:.2f}",
-    }
     head = ("objective", *columns)
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, ways in figures.items():
@@ -228,8 +277,8 @@ def rows(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _write(path: Path, table: str) -> None:
-    mark, end = "<!-- hlo -->", "<!-- /hlo -->"
+def _write(path: Path, name: str, table: str) -> None:
+    mark, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if mark not in text or end not in text:
         raise UserError(f"{path} has no line {mark} and after it {end}; add them where it belongs")

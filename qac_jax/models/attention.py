@@ -102,6 +102,8 @@ def attend(
     keys, site and rate drop attention probabilities. In packed layers too it gets unpacked
     queries, keys and values.
     """
+    # What packed layers get back of padding they never read, so queries may end where texts do.
+    ends = isinstance(lengths, Packed) and query.shape[2] == key.shape[2]
     lengths, keys = text_lengths(lengths), text_keys(keys)
     drops = keys is not None and rate > 0.0
     plain = visible is None and bias is None and not drops
@@ -109,7 +111,7 @@ def attend(
     # computes [CLS].
     even = query.shape[2] % 2 == 0 and key.shape[2] % 2 == 0
     if choose(runtime, cudnn_can=plain) == "cudnn" and even:
-        return _cudnn(query, key, value, lengths)
+        return _cudnn(query, key, value, lengths, lengths if ends else None)
     compute: Callable[..., Array]
     compute = functools.partial(_xla, rate=rate if drops else 0.0, generator=runtime.dropout)
     arguments = (query, key, value, lengths, visible, bias, keys if drops else None, site)
@@ -189,9 +191,12 @@ def _hidden(visible: Array | None, dtype: jnp.dtype) -> Array | None:
     return jnp.where(visible, 0.0, 0.5 * jnp.finfo(dtype).min).astype(dtype)
 
 
-def _cudnn(query: Array, key: Array, value: Array, lengths: Array | None) -> Array:
+def _cudnn(
+    query: Array, key: Array, value: Array, lengths: Array | None, of_queries: Array | None
+) -> Array:
     mixed = jax.nn.dot_product_attention(
         *(x.swapaxes(1, 2) for x in (query, key, value)),
+        query_seq_lengths=None if of_queries is None else of_queries.astype(jnp.int32),
         key_value_seq_lengths=None if lengths is None else lengths.astype(jnp.int32),
         scale=1.0,
         implementation="cudnn",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
+from qac_jax.models.platform import platform
 
 
 class TokenLoss(NamedTuple):
@@ -33,8 +34,7 @@ def token_loss(
     (T5X). Padding columns of the vocabulary have the lowest number of the dtype.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
-    log_z = jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)) + largest
+    largest, log_z = normaliser(logits)
     # A comparison and a sum, not a gather: its gradient fuses with the softmax's, where a
     # gather's would be a scatter into an array as large as the logits.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
@@ -49,6 +49,43 @@ def token_loss(
         loss = loss + z_loss * jnp.square(log_z)
     correct = (jax.lax.stop_gradient(right) >= largest).astype(loss.dtype)
     return TokenLoss(jnp.sum(weights * loss), jnp.sum(weights * nll), jnp.sum(weights * correct))
+
+
+def normaliser(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The largest logit, without a gradient, and log Z, over the last axis."""
+    if platform() == "gpu":
+        return _in_one_pass(logits)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    return largest, jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)) + largest
+
+
+@jax.custom_vjp
+def _in_one_pass(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum is scaled anew where a larger logit is met, so logits are read once, not twice: of
+    30,000 words for each masked token they are the largest array of a step."""
+
+    def join(left: Any, right: Any) -> tuple[jax.Array, jax.Array]:
+        largest = jnp.maximum(left[0], right[0])
+        sums = (total * jnp.exp(own - largest) for own, total in (left, right))
+        return largest, sum(sums)
+
+    one, lowest = jnp.ones_like(logits), jnp.finfo(logits.dtype).min
+    start = (jnp.array(lowest, logits.dtype), jnp.zeros((), logits.dtype))
+    largest, total = jax.lax.reduce((logits, one), start, join, (logits.ndim - 1,))
+    return largest, jnp.log(total) + largest
+
+
+def _one_pass_forward(logits: jax.Array) -> Any:
+    largest, log_z = _in_one_pass(logits)
+    return (largest, log_z), (logits, log_z)
+
+
+def _one_pass_backward(kept: Any, gradients: Any) -> tuple[jax.Array]:
+    logits, log_z = kept
+    return (gradients[1][..., None] * jnp.exp(logits - log_z[..., None]),)
+
+
+_in_one_pass.defvjp(_one_pass_forward, _one_pass_backward)
 
 
 def check_vocabulary(pieces: int, rows: int) -> None:

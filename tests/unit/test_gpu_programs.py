@@ -12,7 +12,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from qac_jax.bench.hlo import Hlo
-from qac_jax.models import platform
+from qac_jax.models import packing, platform
 from qac_jax.models.attention import attend
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
@@ -105,6 +105,24 @@ def test_odd_lengths_are_not_for_cudnn() -> None:
 
     assert used(8, 8) and used(8, 16)
     assert not used(1, 8) and not used(7, 7)
+
+
+def test_queries_end_where_their_packed_texts_do(monkeypatch) -> None:
+    """cuDNN leaves out what lies behind; padded layers read it, so there it is computed."""
+    seen = []
+
+    def fused(query, key, value, **options):
+        seen.append(options["query_seq_lengths"])
+        return query
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
+    x = jax.numpy.zeros((2, 2, 8, 64), "bfloat16")
+    lengths = jax.numpy.array([8, 3])
+    packed, _ = packing.plan(lengths, 8, 16, 1)
+    for ends, count in ((lengths, 8), (packed, 8), (packed, 2)):
+        attend(x[:, :, :count], x, x, ends, Runtime(dtype="bfloat16"))
+    assert seen[0] is None and seen[2] is None
+    np.testing.assert_array_equal(seen[1], lengths)
 
 
 @pytest.mark.parametrize("rows", [None, 1])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qac_jax.models import platform
 from qac_jax.objectives.token_loss import token_loss
 
 
@@ -14,6 +15,13 @@ RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 4, 7)) * 3
 LABELS = RNG.integers(0, 7, (3, 4))
 WEIGHTS = RNG.random((3, 4)) * (RNG.random((3, 4)) > 0.3)
+
+
+@pytest.fixture(autouse=True, params=["cpu", "gpu"])
+def _made_for(request):
+    """The form that is usual, and the one in one pass."""
+    with platform.made_for(request.param):
+        yield
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
