@@ -271,7 +271,9 @@ class Embedding(nn.Module):
         self.embedding = parameter(self, "embedding", self.init, shape, axes)
 
     def __call__(self, ids: Array) -> Array:
-        return jnp.take(self.embedding, ids, axis=0, mode="clip")
+        # On a GPU a row that does not exist is 0, and has no gradient to be added up.
+        mode = "fill" if platform() == "gpu" else "clip"
+        return jnp.take(self.embedding, ids, axis=0, mode=mode, fill_value=0)
 
     @property
     def table(self) -> Array:
