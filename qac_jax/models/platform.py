@@ -34,7 +34,12 @@ def row_major(x: jax.Array) -> jax.Array:
     Left alone, XLA gives an activation the layout of what is first added to it: that of a bias or
     of position embeddings, whose missing axes become the innermost. Layers then compute on
     [features, tokens] or [length, features, texts], with transposes before attention and after.
+
+    With several devices it does nothing: XLA gathers all parts of what is constrained so.
     """
     if platform() != "gpu" or not isinstance(x, jax.core.Tracer):
+        return x
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.size > 1:
         return x
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
