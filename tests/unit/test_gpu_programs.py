@@ -45,19 +45,10 @@ def _a_gpu(monkeypatch):
 
 def _engine(name: str, **runtime: object) -> tuple[Engine, dict[str, np.ndarray]]:
     shapes = Hlo(layers=_LAYERS, hidden=64, vocabulary=200, examples=4, passage=16, context=8)
-    objective = dataclasses.replace(shapes, precision="bfloat16")._objectives()[name]
-    without = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    shapes = dataclasses.replace(shapes, precision="bfloat16", dropout=0.0)
+    objective = shapes._objectives()[name]
     model = objective.model
-    config = model.config
-    if isinstance(config, BertConfig):
-        config = dataclasses.replace(config, **without)
-    else:
-        config = dataclasses.replace(
-            config, backbone=dataclasses.replace(config.backbone, **without)
-        )
-    model = dataclasses.replace(
-        model, config=config, runtime=dataclasses.replace(model.runtime, **runtime)
-    )
+    model = dataclasses.replace(model, runtime=dataclasses.replace(model.runtime, **runtime))
     mesh = meshes.make_mesh(devices=jax.devices()[:1])
     rules = meshes.rules_named("default")
     engine = Engine(dataclasses.replace(objective, model=model), optax.adamw(1e-4), mesh, rules)
@@ -90,18 +81,18 @@ def test_activations_are_row_major_on_a_gpu_alone() -> None:
     program = jax.jit(jax.value_and_grad(lambda x: jax.numpy.sin(platform.row_major(x)).sum()))
     assert program.lower(x).as_text().count("@LayoutConstraint") == 2  # forward and backward
     with platform.made_for("cpu"):
-        jax.clear_caches()
+        jax.clear_caches()  # of the traces for a GPU
         assert "@LayoutConstraint" not in program.lower(x).as_text()
 
 
 def test_odd_lengths_are_not_for_cudnn() -> None:
+    def run(q: jax.Array, k: jax.Array, ends: jax.Array) -> jax.Array:
+        return attend(q, k, k, ends, Runtime(dtype="bfloat16"))
+
     def used(query: int, key: int) -> bool:
-        of = (jax.ShapeDtypeStruct((2, 2, n, 64), "bfloat16") for n in (query, key, key))
-        lengths = jax.ShapeDtypeStruct((2,), "int32")
-        run = jax.jit(lambda *x: attend(*x, Runtime(dtype="bfloat16")))
-        return (
-            "@__cudnn$fmha" in run.trace(*of, lengths).lower(lowering_platforms=("cuda",)).as_text()
-        )
+        q, k = (jax.ShapeDtypeStruct((2, 2, n, 64), "bfloat16") for n in (query, key))
+        traced = jax.jit(run).trace(q, k, jax.ShapeDtypeStruct((2,), "int32"))
+        return "@__cudnn$fmha" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
     assert used(8, 8) and used(8, 16)
     assert not used(1, 8) and not used(7, 7)
