@@ -295,8 +295,11 @@ class Backbone(nn.Module):
         return self.embeddings(ids, types, keys)
 
     def _without_padding(self, ids: Array, lengths: Array | None) -> Array:
-        """On a GPU packed texts' padding is no word. Its vectors are never read, but their
-        gradients, which are 0, would be added to a row of the table one by one: half of all."""
+        """On a GPU: ids whose padding is outside of the word table, where texts are packed.
+
+        The vectors of padding are never read, but their gradients, which are 0, would be added to
+        the padding's row of the table one by one: half of all additions.
+        """
         if lengths is None or not self.runtime.packed or platform() != "gpu":
             return ids
         within = jnp.arange(ids.shape[1]) < lengths[:, None]

@@ -1,4 +1,4 @@
-"""The platform that a program is made for, and what a compiler must be told on it."""
+"""The platform that a program is compiled for, and the memory layout of activations on a GPU."""
 
 from __future__ import annotations
 
