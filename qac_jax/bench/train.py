@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.bench.encode import half_products
-from qac_jax.errors import UserError
+from qac_jax.bench import peer
 from qac_jax.fields import option
 from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.training.settings import PRECISIONS
@@ -47,6 +46,7 @@ class Train:
     profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
 
     def run(self) -> dict[str, Any]:
+        peer.torch(self.threads)
         ours, compiled, flops = self._ours()
         sides = {
             "qac_jax": ours,
@@ -129,16 +129,9 @@ class Train:
 
     def _theirs(self, full_logits: bool) -> Callable[[int], None]:
         """transformers' BertForMaskedLM, with PyTorch's fastest optimiser; masks come for free."""
-        try:
-            import torch
-            import transformers
-        except ImportError as error:
-            raise UserError(
-                f"the peer of this benchmark is missing ({error.name}); "
-                "pip install 'qac_jax[bench]'"
-            ) from error
-        torch.manual_seed(0)
-        torch.set_num_threads(self.threads or os.cpu_count() or 1)
+        torch = peer.torch(self.threads)
+        transformers = peer.transformers()
+        on = peer.device()
         config = transformers.BertConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -149,11 +142,12 @@ class Train:
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
         )
-        model = transformers.BertForMaskedLM(config).train()
+        model = transformers.BertForMaskedLM(config).train().to(on)
+        peer.compiled(model.bert.encoder.layer)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-        ids = torch.tensor(self._ids(), dtype=torch.long)
+        ids = torch.tensor(self._ids(), dtype=torch.long, device=on)
         count = round(0.15 * (self.length - 2))
-        places = torch.rand(self.batch, self.length - 2).argsort(1)[:, :count] + 1
+        places = torch.rand(self.batch, self.length - 2, device=on).argsort(1)[:, :count] + 1
         masked = ids.scatter(1, places, 4)
         labels = torch.full_like(ids, -100).scatter(1, places, ids.gather(1, places))
         wanted = ids.gather(1, places).flatten()
@@ -169,11 +163,12 @@ class Train:
         def steps(count: int) -> None:
             for _ in range(count):
                 optimizer.zero_grad()
-                with half_products(self.precision):
+                with peer.halved(self.precision):
                     found = loss()
                 found.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
+            peer.wait()
 
         return steps
 
