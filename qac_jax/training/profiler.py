@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,16 +133,19 @@ def read(folder: os.PathLike[str] | str) -> Kernels:
     return kernels(profile, json.loads(named.read_text()) if named.exists() else {})
 
 
-def kernels(profile: Any, origins: Mapping[str, str]) -> Kernels:
+def kernels(profile: Any, origins: dict[str, str]) -> Kernels:
     """Kernels of all devices by their own time (without that of kernels inside them).
 
     Kernels of the same module in different layers are added up.
     """
+    # A GPU's kernel is named after its operation, without dots.
+    origins = {name.replace(".", "_"): module for name, module in origins.items()} | origins
     calls: collections.Counter[str] = collections.Counter()
     seconds: dict[str, float] = collections.defaultdict(float)
     for line in _device_lines(profile):
         for event, own in _own_times(line):
-            name = origins.get(event.operation, event.name)
+            # In a CUDA graph the operation is the whole graph, and the kernel has its own name.
+            name = origins.get(event.operation) or origins.get(event.name, event.name)
             calls[name] += 1
             seconds[name] += own * 1e-9
     heaviest = sorted(seconds, key=lambda name: -seconds[name])
@@ -208,15 +211,19 @@ def _event(event: Any) -> Event:
 
 
 def _own_times(events: list[Event]) -> Iterable[tuple[Event, float]]:
-    """Durations minus those of the events inside (a loop contains the kernels of its body)."""
+    """Durations minus those of the events inside (a loop contains the kernels of its body).
+
+    A kernel that begins before the one before it has ended, as on GPUs, is not inside of it.
+    """
     own: list[tuple[Event, list[float]]] = []
     stack: list[tuple[float, list[float]]] = []  # (end, own duration)
     for event in sorted(events, key=lambda e: (e.start, -e.duration)):
-        while stack and stack[-1][0] <= event.start:
+        end = event.start + event.duration
+        while stack and stack[-1][0] < end:
             stack.pop()
         if stack:
             stack[-1][1][0] -= event.duration
         duration = [event.duration]
         own.append((event, duration))
-        stack.append((event.start + event.duration, duration))
+        stack.append((end, duration))
     return [(event, max(duration[0], 0.0)) for event, duration in own]

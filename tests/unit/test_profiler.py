@@ -53,6 +53,23 @@ def test_a_gpu_has_streams() -> None:
     assert [kernel.name for kernel in profiler.kernels(profile, {})] == ["gemm"]
 
 
+def test_a_kernel_that_begins_before_the_last_one_ends_is_not_inside_of_it() -> None:
+    events = [event("gemm", 0, 2e9), event("norm", 1.75e9, 3e9), event("gemm", 4.75e9, 2e9)]
+    stream = SimpleNamespace(name="Stream #14(Compute)", events=events)
+    profile = SimpleNamespace(planes=[SimpleNamespace(name="/device:GPU:0", lines=[stream])])
+    found = profiler.kernels(profile, {})
+    assert found == [profiler.Kernel("gemm", 2, 4.0), profiler.Kernel("norm", 1, 3.0)]
+
+
+def test_kernels_of_a_cuda_graph_are_found_by_their_own_names() -> None:
+    graph = event("loop_multiply_fusion_39", 0, 1e9)
+    graph.stats = [("hlo_op", "command_buffer_295")]
+    stream = SimpleNamespace(name="Stream #14(Compute)", events=[graph])
+    profile = SimpleNamespace(planes=[SimpleNamespace(name="/device:GPU:0", lines=[stream])])
+    found = profiler.kernels(profile, {"loop_multiply_fusion.39": "Bert/mlp/mul"})
+    assert [kernel.name for kernel in found] == ["Bert/mlp/mul"]
+
+
 def test_origins_are_read_from_the_program() -> None:
     text = """
   %fusion.3 = f32[2]{0} fusion(%p), metadata={op_name="jit(step)/jit(main)/jvp(Bert)/layers/3/up"}
