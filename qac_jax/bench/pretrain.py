@@ -26,6 +26,7 @@ _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
 # whose mean is 0.52), and of queries as numbers.
 _PASSAGES, _QUERIES = {"long": (0.65, 1.0), "msmarco": (0.2, 0.84)}, (6, 16)
 _OBJECTIVES = ("cotmae", "cocondenser")
+_ATTENTION = ("auto", "xla", "cudnn", "triton")
 # The inputs of one side of the benchmark: (does the context hold a query, is it padded to 144).
 _CONTEXTS = {
     "passage_query": (True, False),
@@ -51,6 +52,7 @@ class Ours:
     remat: str = option("none", "rematerialisation", choices=("none", "attention", "dots", "layer"))
     scan: bool = option(False, "scan over layers, which compiles faster")
     pack: bool = option(False, "compute texts without their padding")
+    attention: str = option("auto", "implementation of attention", choices=_ATTENTION)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +230,7 @@ class Pretrain:
             dropout="hash",
             remat=self.ours.remat,
             scan=self.ours.scan,
+            attention=self.ours.attention,
         )
         model = Bert(config, runtime)
         vocabulary = Vocabulary(np.zeros(self.vocabulary, bool))

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models.layers import Array, Runtime, dropout, statistics_dtype
+from qac_jax.models import fused_attention
+from qac_jax.models.layers import Array, Runtime, dropout, seeds_of, statistics_dtype
 from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
-from qac_jax.models.platform import platform
+from qac_jax.models.platform import one_device, platform
 
 
 HALF = ("bfloat16", "float16")  # what cuDNN's kernel computes in
@@ -55,32 +56,97 @@ def merge_heads(x: Array) -> Array:
 
 
 def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
-    """ "xla" or "cudnn" for this platform, dtype and kind of attention."""
-    here = platform()
+    """ "xla" or "cudnn" for padded queries, keys and values of this platform, dtype and kind."""
+    check(runtime)
     if runtime.attention == "cudnn":
-        if here != "gpu":
-            raise UserError(
-                f"attention='cudnn' needs an NVIDIA GPU, and JAX runs on {here} here; "
-                "use attention='auto' or 'xla'"
-            )
-        if runtime.dtype not in HALF:
-            raise UserError(
-                f"attention='cudnn' computes in bfloat16 or float16, not {runtime.dtype}; "
-                "use dtype='bfloat16' or attention='auto'"
-            )
         if not cudnn_can:
             raise UserError(
                 "attention='cudnn' has no attention dropout, window or position bias; "
                 "use attention='auto', or set the attention dropout to 0"
             )
         return "cudnn"
-    return "cudnn" if cudnn_can and fuses(runtime) else "xla"
+    fuses = runtime.attention != "xla" and runtime.dtype in HALF and _multiplies_tiles()
+    return "cudnn" if cudnn_can and fuses else "xla"
 
 
-def fuses(runtime: Runtime) -> bool:
-    """Whether "auto" means cuDNN's kernel on this platform, for attention that it can compute."""
-    open_choice = runtime.attention == "auto" and runtime.dtype in HALF
-    return open_choice and platform() == "gpu"
+def check(runtime: Runtime) -> None:
+    """Raises UserError where the kernel that was asked for does not run."""
+    here, wanted = platform(), runtime.attention
+    if wanted in ("auto", "xla"):
+        return
+    if here != "gpu":
+        raise UserError(
+            f"attention={wanted!r} needs an NVIDIA GPU, and JAX runs on {here} here; "
+            "use attention='auto' or 'xla'"
+        )
+    if runtime.dtype not in HALF:
+        raise UserError(
+            f"attention={wanted!r} computes in bfloat16 or float16, not {runtime.dtype}; "
+            "use dtype='bfloat16' or attention='auto'"
+        )
+
+
+def _multiplies_tiles() -> bool:
+    """Whether this is a GPU that both fused kernels run on: Ampere or later."""
+    if platform() != "gpu":
+        return False
+    return float(getattr(jax.devices()[0], "compute_capability", 9)) >= 8
+
+
+def expected(runtime: Runtime, config: Any, *, biased: bool) -> str:
+    """ "triton", "cudnn" or "xla": what computes most of the self-attention in a stack here."""
+    if runtime.attention in ("cudnn", "triton"):
+        return runtime.attention
+    drops = config.attention_dropout > 0.0
+    if not biased and in_one_kernel(runtime, config, drops=drops):
+        return "triton"
+    return choose(runtime, cudnn_can=not biased and not drops)
+
+
+def in_one_kernel(runtime: Runtime, config: Any, *, drops: bool) -> bool:
+    """Whether `attend_joint` computes self-attention without windows and position biases here."""
+    if runtime.attention not in ("auto", "triton"):
+        return False
+    check(runtime)
+    head_size = config.hidden_size // config.num_heads
+    return (
+        runtime.dtype in HALF
+        and _multiplies_tiles()
+        and one_device()
+        and head_size in fused_attention.HEAD_SIZES
+        and (runtime.dropout == "hash" or not drops)
+    )
+
+
+def attend_joint(
+    joint: Array,
+    lengths: Array | Packed,
+    heads: int,
+    *,
+    keys: Array | TokenKeys | None = None,
+    site: int | Array = 0,
+    rate: float = 0.0,
+) -> Array:
+    """Queries, keys and values [R, T, 3 · width], packed or not, to [R, T, width] in one kernel.
+
+    What belongs to padding becomes 0.
+    """
+    counts, keys = text_lengths(lengths), text_keys(keys)
+    assert counts is not None
+    tokens = joint.shape[0] * joint.shape[1]
+    if isinstance(lengths, Packed):
+        longest, starts = lengths.length, jnp.cumsum(counts) - counts
+    else:
+        longest = joint.shape[1]
+        starts = jnp.arange(counts.shape[0]) * longest
+    starts = jnp.append(starts, tokens)
+    if keys is None or not rate:
+        seeds, rate = jnp.zeros(1, jnp.uint32), 0.0
+    else:
+        seeds = seeds_of(keys, site)
+    shape = fused_attention.Shape(heads, longest, rate)
+    mixed = fused_attention.attend(joint.reshape(tokens, -1), starts, counts, seeds, shape)
+    return mixed.reshape(*joint.shape[:2], -1)
 
 
 def attend(

@@ -40,8 +40,8 @@ import jax.numpy as jnp
 
 from qac_jax import fields
 from qac_jax.errors import UserError
+from qac_jax.models import attention, memory
 from qac_jax.models import flops as formulas
-from qac_jax.models import memory
 from qac_jax.models.architecture import Architecture
 from qac_jax.models.layers import Array, Dense, Runtime, activation
 from qac_jax.models.mlm_head import MlmHead
@@ -203,10 +203,8 @@ class BackboneConfig(Architecture):
         """
         count = self.num_layers if layers is None else layers
         width, heads = self.hidden_size, self.num_heads
-        plain = self.attention_dropout == 0.0 and not self.biased_scores
-        kept = memory.layers(
-            runtime, texts, length, count, width, heads, rows=rows, cudnn_can=plain
-        )
+        kernel = attention.expected(runtime, self, biased=self.biased_scores)
+        kept = memory.layers(runtime, texts, length, count, width, heads, rows=rows, kernel=kernel)
         return kept + memory.mlm_head(runtime, self.hidden_size, self.vocab_size, predictions)
 
 

@@ -32,7 +32,7 @@ Array = jax.Array
 Initializer = Callable[..., Array]
 
 DTYPES = ("float32", "mixed", "bfloat16", "float16", "float64")
-ATTENTION = ("auto", "xla", "cudnn")
+ATTENTION = ("auto", "xla", "cudnn", "triton")
 REMATERIALISATION = ("none", "attention", "dots", "layer")
 DROPOUT = ("threefry", "hash")
 
@@ -181,6 +181,15 @@ def together(x: Array, layers: Sequence[Dense], scales: Sequence[float]) -> list
     each = jnp.split(lax.dot_general(flat, kernel, (((1,), (0,)), ((), ()))), len(parts), axis=1)
     each = [y.reshape(*x.shape[:-1], -1) for y in each]
     return [y if bias is None else y + bias for y, (_, bias) in zip(each, parts, strict=True)]
+
+
+def joined(x: Array, layers: Sequence[Dense], scales: Sequence[float]) -> Array:
+    """As `together`, side by side in one array [..., n · width]; for one device."""
+    parts = [layer.parts(x.shape[-1], scale) for layer, scale in zip(layers, scales, strict=True)]
+    kernel = jnp.concatenate([kernel for kernel, _ in parts], axis=1)
+    y = matmul(x.astype(kernel.dtype), kernel)
+    biases = [bias for _, bias in parts if bias is not None]
+    return y + jnp.concatenate(biases) if biases else y
 
 
 def dense_of(
@@ -337,7 +346,7 @@ def _keep(
 ) -> Array:
     """Which entries stay: bool of this shape."""
     if generator == "hash":
-        return _stays(_seeds(keys, site), _places(shape[1:]), rate)
+        return stays(seeds_of(keys, site), _places(shape[1:]), rate)
     folded = fold(keys, site)
     return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape[1:]))(folded)
 
@@ -350,11 +359,11 @@ def _keep_packed(
     if generator != "hash":
         shape = (packed.lengths.shape[0], packed.length, width)
         return packed.pack(_keep(keys.keys, site, shape, rate, generator))
-    seeds = packed.of_texts(_seeds(keys.keys, site))
+    seeds = packed.of_texts(seeds_of(keys.keys, site))
     begin = packed.position.astype(jnp.uint32) * jnp.uint32(width)
     tokens, size = seeds.size, (*seeds.shape, width)
     places = begin.reshape(tokens, 1) + _places((width,))
-    return _stays(seeds.reshape(tokens), places, rate).reshape(size)
+    return stays(seeds.reshape(tokens), places, rate).reshape(size)
 
 
 def _mix(x: Array) -> Array:
@@ -369,7 +378,7 @@ def _mix(x: Array) -> Array:
 # stored. Good enough to drop units with, for nothing else.
 
 
-def _seeds(keys: Array, site: int | Array) -> Array:
+def seeds_of(keys: Array, site: int | Array) -> Array:
     """A number for each row and site: uint32 [B]."""
     count = keys.shape[0]
     words = jax.random.key_data(keys).astype(jnp.uint32).reshape(count, -1)
@@ -391,8 +400,9 @@ def _places(shape: tuple[int, ...]) -> Array:
     return place[None]
 
 
-def _stays(seeds: Array, places: Array, rate: float) -> Array:
-    """Whether each entry stays, for seeds [B] and places [B or 1, …]."""
-    seeds = seeds.reshape(seeds.shape[0], *(1,) * (places.ndim - 1))
+def stays(seeds: Array, places: Array, rate: float) -> Array:
+    """Whether each entry stays, for seeds [B] and places [B or 1, …], or one seed."""
+    if seeds.ndim:
+        seeds = seeds.reshape(seeds.shape[0], *(1,) * (places.ndim - 1))
     bits = _mix(_mix(places ^ seeds) + seeds)
     return bits >= jnp.uint32(min(round(rate * 2.0**32), 2**32 - 1))

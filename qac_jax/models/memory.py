@@ -3,14 +3,13 @@
 Counts what a layer's derivative needs (Korthikanti et al., 2022, "Reducing activation
 recomputation"): per token 34 × hidden at two bytes a number, and 5 × heads × length for the
 attention probabilities. A compiler that fuses keeps less, so this is an upper estimate. Where
-padding is left out (`Runtime.packed`), only what attention reads is kept of padded texts.
+padding is left out (`Runtime.packed`), only what attention reads is kept of padded texts, if that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qac_jax.models import attention
 from qac_jax.models.layers import Runtime
 
 
@@ -34,18 +33,18 @@ def layers(
     heads: int,
     widths: Mapping[str, float] = _WIDTHS,
     rows: int | None = None,
-    cudnn_can: bool = False,
+    kernel: str = "xla",
 ) -> float:
     """`count` layers over padded texts, and the embeddings below them.
 
     widths: numbers kept under each policy, as multiples of the width, where not those of a BERT.
-    rows: the last layer computes only this many positions of every text. cudnn_can: where the
-    settings leave the choice open, a GPU computes attention by its fused kernel.
+    rows: the last layer computes only this many positions of every text. kernel: what computes
+    attention (attention.expected).
     """
-    # A fused kernel computes the probabilities again.
-    fused = runtime.attention == "cudnn" or (cudnn_can and attention.fuses(runtime))
-    probabilities = 0.0 if fused else _PROBABILITIES[runtime.remat] * heads * length
-    room, padded = dict(runtime.packed).get(length, 1.0), _PADDED[runtime.remat]
+    # A fused kernel computes the probabilities again, and Triton's reads packed texts as they are.
+    probabilities = _PROBABILITIES[runtime.remat] * heads * length if kernel == "xla" else 0.0
+    room = dict(runtime.packed).get(length, 1.0)
+    padded = 0.0 if kernel == "triton" else _PADDED[runtime.remat]
     each = (widths[runtime.remat] - padded) * room + padded
     of_layer = each * width + probabilities
     kept = count * of_layer

@@ -28,6 +28,12 @@ def made_for(name: str) -> Iterator[None]:
         _OTHER.reset(token)
 
 
+def one_device() -> bool:
+    """Whether what is traced here runs on one device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or mesh.size == 1
+
+
 def row_major(x: jax.Array) -> jax.Array:
     """On a GPU: x in memory in the order of its axes, and its gradient too.
 
@@ -37,9 +43,6 @@ def row_major(x: jax.Array) -> jax.Array:
 
     With several devices it does nothing: XLA gathers all parts of what is constrained so.
     """
-    if platform() != "gpu" or not isinstance(x, jax.core.Tracer):
-        return x
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and mesh.size > 1:
+    if platform() != "gpu" or not isinstance(x, jax.core.Tracer) or not one_device():
         return x
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))

@@ -20,7 +20,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.models import packing
-from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.attention import (
+    attend,
+    attend_joint,
+    in_one_kernel,
+    merge_heads,
+    split_heads,
+)
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -30,6 +36,7 @@ from qac_jax.models.layers import (
     activation,
     dense_of,
     dropout,
+    joined,
     shard,
     together,
 )
@@ -89,32 +96,43 @@ class Attention(nn.Module):
             return dense_of(self.runtime, width, ("embed", "heads"), init, name=name)
 
         scale = (width // config.num_heads) ** -0.5
-        if rows is None:
-            layers, scales = [dense("query"), dense("key"), dense("value")], (scale, 1.0, 1.0)
-            sharded = (shard(y, "batch", "length", "heads") for y in together(x, layers, scales))
-            query, key, value = (packing.unpack(y, lengths, "heads") for y in sharded)
+        number, rate = site(index, _PROBABILITIES), config.attention_dropout
+        drops, plain = keys is not None and rate > 0.0, visible is None and bias is None
+        plain &= rows is None
+        if plain and lengths is not None and in_one_kernel(self.runtime, config, drops=drops):
+            layers = [dense(name) for name in ("query", "key", "value")]
+            joint = joined(x, layers, (scale, 1.0, 1.0))
+            merged = attend_joint(
+                joint, lengths, config.num_heads, keys=keys, site=number, rate=rate
+            )
         else:
-            query = dense("query")(packing.first(x, lengths, rows), scale)
-            query = shard(query, "batch", "length", "heads")
-            pair = together(x, [dense("key"), dense("value")], (1.0, 1.0))
-            sharded = (shard(y, "batch", "length", "heads") for y in pair)
-            key, value = (packing.unpack(y, lengths, "heads") for y in sharded)
-        mixed = attend(
-            split_heads(query, config.num_heads),
-            split_heads(key, config.num_heads),
-            split_heads(value, config.num_heads),
-            lengths,
-            self.runtime,
-            visible=visible,
-            bias=bias if bias is None else bias[:, :, :rows],
-            keys=keys,
-            site=site(index, _PROBABILITIES),
-            rate=config.attention_dropout,
-        )
-        merged = merge_heads(mixed)
-        if rows is None:
-            merged = packing.pack(merged, lengths, "heads")
-        else:
+            if rows is None:
+                layers = [dense(name) for name in ("query", "key", "value")]
+                each = together(x, layers, (scale, 1.0, 1.0))
+            else:
+                query = dense("query")(packing.first(x, lengths, rows), scale)
+                each = together(x, [dense("key"), dense("value")], (1.0, 1.0))
+            each = [shard(y, "batch", "length", "heads") for y in each]
+            each = [packing.unpack(y, lengths, "heads") for y in each]
+            if rows is not None:
+                each = [shard(query, "batch", "length", "heads"), *each]
+            query, key, value = (split_heads(y, config.num_heads) for y in each)
+            mixed = attend(
+                query,
+                key,
+                value,
+                lengths,
+                self.runtime,
+                visible=visible,
+                bias=bias if bias is None else bias[:, :, :rows],
+                keys=keys,
+                site=number,
+                rate=rate,
+            )
+            merged = merge_heads(mixed)
+            if rows is None:
+                merged = packing.pack(merged, lengths, "heads")
+        if rows is not None:
             keys = packing.text_keys(keys)
         last = self.output_init or init
         output = dense_of(self.runtime, width, ("heads", "embed"), last, name="output")(merged)

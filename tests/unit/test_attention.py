@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models import attention
-from qac_jax.models.attention import attend, causal_window, choose, merge_heads, split_heads
+from qac_jax.models import attention, platform
+from qac_jax.models.attention import (
+    attend,
+    causal_window,
+    choose,
+    in_one_kernel,
+    merge_heads,
+    split_heads,
+)
+from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
 
 
@@ -157,7 +167,7 @@ def test_heads_are_split_and_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "runtime", "fused", "expected"),
+    ("backend", "runtime", "fused", "expected"),
     [
         ("cpu", Runtime(dtype="bfloat16"), True, "xla"),
         ("gpu", Runtime(dtype="bfloat16"), True, "cudnn"),
@@ -167,17 +177,45 @@ def test_heads_are_split_and_merged() -> None:
         ("gpu", Runtime(dtype="float16", attention="cudnn"), True, "cudnn"),
         ("tpu", Runtime(dtype="bfloat16"), True, "xla"),
         ("cpu", Runtime(dtype="bfloat16", attention="cudnn"), True, "needs an NVIDIA GPU"),
+        ("cpu", Runtime(dtype="bfloat16", attention="triton"), True, "needs an NVIDIA GPU"),
         ("gpu", Runtime(attention="cudnn"), True, "not float32"),
+        ("gpu", Runtime(attention="triton"), True, "not float32"),
         ("gpu", Runtime(dtype="bfloat16", attention="cudnn"), False, "no attention dropout"),
     ],
 )
-def test_choice_of_implementation(monkeypatch, platform, runtime, fused, expected) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+def test_choice_of_implementation(monkeypatch, backend, runtime, fused, expected) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     if expected in ("xla", "cudnn"):
         assert choose(runtime, cudnn_can=fused) == expected
     else:
         with pytest.raises(UserError, match=expected):
             choose(runtime, cudnn_can=fused)
+
+
+def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
+    config = BertConfig(attention_dropout=0.1)
+
+    def used(config: BertConfig = config, drops: bool = True, **fields: str) -> bool:
+        runtime = Runtime(**{"dtype": "bfloat16", "dropout": "hash"} | fields)
+        return in_one_kernel(runtime, config, drops=drops)
+
+    assert not used()
+    with platform.made_for("gpu"):
+        assert used() and used(attention="triton") and used(drops=False, dropout="threefry")
+        assert not used(dropout="threefry") and not used(attention="cudnn")
+        assert not used(dtype="float32")
+        assert not used(BertConfig(hidden_size=120, num_heads=5))  # heads of 24
+
+
+def test_fused_kernels_are_not_for_old_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A V100 trains in float16, with XLA's attention."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    runtime = Runtime(dtype="float16")
+    for capability, expected in (("7.0", "xla"), ("8.0", "cudnn")):
+        card = SimpleNamespace(compute_capability=capability)
+        monkeypatch.setattr(jax, "devices", lambda card=card: [card])
+        assert choose(runtime) == expected
+        assert in_one_kernel(runtime, BertConfig(), drops=False) == (expected == "cudnn")
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from qac_jax.bench.hlo import Hlo
-from qac_jax.models import packing, platform
+from qac_jax.models import fused_attention, packing, platform
 from qac_jax.models.attention import attend
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Dense, Runtime, together
@@ -21,8 +21,8 @@ from qac_jax.training.step import Engine
 
 
 _LAYERS = 2
-# Layers whose attention cuDNN computes: the encoder's of each text, and those of heads and
-# decoders; not the last one where it only computes [CLS], whose one query is an odd number.
+# Layers whose attention is one kernel: the encoder's of each text, and those of heads and
+# decoders; not the last one where it only computes [CLS].
 _FORWARD = {
     "mlm": _LAYERS,
     "condenser": _LAYERS + 2,
@@ -62,18 +62,30 @@ def _lowered(engine: Engine, batch: dict[str, np.ndarray]) -> str:
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
+_KERNELS = {
+    "triton": ('name = "attention"', 'name = "attention_backward"'),
+    "cudnn": ("@__cudnn$fmhaSoftmax(", "@__cudnn$fmhaSoftmaxBackward("),
+}
+
+
+@pytest.fixture(params=_KERNELS)
+def kernels(request, monkeypatch) -> tuple[str, str]:
+    """Of the forward and the backward pass, where "auto" means each."""
+    if request.param == "cudnn":  # heads are of no size that Triton multiplies
+        monkeypatch.setattr(fused_attention, "HEAD_SIZES", ())
+    return _KERNELS[request.param]
+
+
 @pytest.mark.parametrize("name", _FORWARD)
-def test_every_objective_has_a_program_for_a_gpu(name: str) -> None:
-    """Its state can be made and its step differentiated with cuDNN's attention."""
+def test_every_objective_has_a_program_for_a_gpu(name: str, kernels: tuple[str, str]) -> None:
+    """Its state can be made and its step differentiated with each kernel for attention."""
     program = _lowered(*_engine(name))
-    backward = program.count("@__cudnn$fmhaSoftmaxBackward(")
-    forward = program.count("@__cudnn$fmhaSoftmax(")
-    assert (forward, backward) == (_FORWARD[name], _FORWARD[name])
+    assert [program.count(kernel) for kernel in kernels] == [_FORWARD[name]] * 2
 
 
-def test_a_scan_has_a_program_for_a_gpu() -> None:
+def test_a_scan_has_a_program_for_a_gpu(kernels: tuple[str, str]) -> None:
     engine, batch = _engine("mlm", scan=True)
-    assert _lowered(engine, batch).count("@__cudnn$fmhaSoftmax(") == 1  # of all layers
+    assert _lowered(engine, batch).count(kernels[0]) == 1  # of all layers
 
 
 def test_activations_are_row_major_on_a_gpu_alone() -> None:

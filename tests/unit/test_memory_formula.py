@@ -35,28 +35,34 @@ def test_plans_are_within_15_percent_of_the_compiler(name: str, pack: bool) -> N
 
 
 def test_packed_texts_keep_queries_keys_and_values_as_padded_ones() -> None:
-    """14 of 17 numbers shrink with the room; of other lengths, nothing does."""
+    """14 of 17 numbers shrink with the room, and all where the kernel reads packed texts; of other
+    lengths, nothing does."""
 
-    def kept(length: int, **fields: Any) -> float:
-        runtime = Runtime(attention="cudnn", **fields)
-        return memory.layers(runtime, 1, length, 1, 8, 2) / (4 * length * 8)
+    def kept(length: int, kernel: str = "cudnn", **fields: Any) -> float:
+        return memory.layers(Runtime(**fields), 1, length, 1, 8, 2, kernel=kernel) / (
+            4 * length * 8
+        )
 
     assert kept(10) == kept(16, packed=((10, 0.5),)) == 17 + 4
     assert kept(10, packed=((10, 0.5),)) == 14 / 2 + 3 + 4 / 2
     assert kept(10, packed=((10, 0.5),), remat="layer") == 1 / 2 + 4 / 2
+    assert kept(10, "triton", packed=((10, 0.5),)) == 17 / 2 + 4 / 2
 
 
 def test_a_kernel_chosen_by_itself_keeps_no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where "auto" means cuDNN's: on GPUs, in half precision, without dropout or biased scores."""
+    """On GPUs, in half precision; with biased scores none, with dropout the one that has it."""
 
     def kept(attention: str, config: type[BackboneConfig] = BertConfig, **fields: Any) -> float:
-        runtime = Runtime(dtype=fields.pop("dtype", "bfloat16"), attention=attention)
+        dtype, dropout = fields.pop("dtype", "bfloat16"), fields.pop("dropout", "hash")
+        runtime = Runtime(dtype=dtype, attention=attention, dropout=dropout)
         return config(**{"attention_dropout": 0.0} | fields).activation_bytes(runtime, 4, 64)
 
     assert kept("auto") == kept("xla") > kept("cudnn")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert kept("auto") == kept("cudnn") < kept("xla")
-    for fields in ({"attention_dropout": 0.1}, {"dtype": "float32"}, {"config": MpnetConfig}):
+    assert kept("auto", attention_dropout=0.1) == kept("auto")
+    drops = {"attention_dropout": 0.1, "dropout": "threefry"}
+    for fields in (drops, {"dtype": "float32"}, {"config": MpnetConfig}):
         assert kept("auto", **fields) == kept("xla", **fields)
 
 

@@ -1,0 +1,143 @@
+"""The kernel for GPUs that attends within packed texts, interpreted, against plain attention."""
+
+from __future__ import annotations
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.models import attention, fused_attention, platform
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.layers import Runtime, seeds_of
+from qac_jax.models.packing import plan
+
+
+SITE = 7
+_CASES = {
+    # heads, head size, longest text, texts' tokens, filling behind them
+    "one block": (2, 16, 12, (12, 1, 5, 0), 0),
+    "blocks": (2, 32, 150, (150, 64, 65, 3), 20),
+    "much filling": (1, 16, 20, (4, 9), 170),
+}
+
+
+def _attended(rate: float, case: str, interpret: bool, dtype: str) -> list[tuple]:
+    """Output and gradient of the kernel, and of XLA on padded texts in fp32."""
+    heads, size, longest, counts, filling = _CASES[case]
+    rng, tokens, texts = np.random.default_rng(0), sum(counts) + filling, len(counts)
+    joint = jnp.asarray(rng.normal(size=(1, tokens, 3 * heads * size)), dtype)
+    weights = rng.normal(size=(1, tokens, heads * size))
+    weights[:, sum(counts) :] = 0.0
+    keys = jax.random.split(jax.random.key(1), texts)
+    packed, fit = plan(jnp.array(counts), longest, tokens, 1)
+    assert fit
+    dropped = {"keys": keys, "site": SITE, "rate": rate}
+
+    def ours(x: jax.Array) -> jax.Array:
+        shape = fused_attention.Shape(heads, longest, rate, interpret)
+        starts = jnp.append(jnp.cumsum(packed.lengths) - packed.lengths, tokens)
+        seeds = seeds_of(keys, SITE)
+        return fused_attention.attend(x[0], starts, packed.lengths, seeds, shape)[None]
+
+    def plain(x: jax.Array) -> jax.Array:
+        runtime = Runtime(attention="xla", dropout="hash")
+        parts = jnp.split(packed.unpack(x.astype(jnp.float32)), 3, axis=2)
+        each = [attention.split_heads(part, heads) for part in parts]
+        mixed = attention.attend(*each, packed.lengths, runtime, **dropped)
+        return packed.pack(attention.merge_heads(mixed))
+
+    def both(run) -> tuple:
+        def total(x: jax.Array) -> tuple:
+            out = run(x)
+            return (out * weights).sum(), out
+
+        with jax.default_matmul_precision("highest"):
+            gradient, out = jax.jit(jax.grad(total, has_aux=True))(joint)
+        return tuple(np.asarray(x, np.float32)[0] for x in (out, gradient))
+
+    return list(zip(both(ours), both(plain), strict=True))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("case", _CASES)
+def test_it_is_plain_attention_with_the_same_dropout(rate: float, case: str) -> None:
+    for ours, plain in _attended(rate, case, interpret=True, dtype="float32"):
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=1e-5 * max(1.0, abs(plain).max()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("case", _CASES)
+def test_the_compiled_kernel_is_plain_attention(rate: float, case: str) -> None:
+    for ours, plain in _attended(rate, case, interpret=False, dtype="bfloat16"):
+        assert np.abs(ours - plain).max() < 0.03 * max(1.0, np.abs(plain).max())
+
+
+def test_what_lies_between_texts_is_zero() -> None:
+    """Padded texts, whose padding is between them, and a filling longer than any text."""
+    shape = fused_attention.Shape(1, 20, 0.0, interpret=True)
+    joint = jnp.ones((70, 48))
+    starts, counts = jnp.array([0, 20, 70]), jnp.array([7, 20])
+
+    def total(x: jax.Array) -> tuple:
+        out = fused_attention.attend(x, starts, counts, jnp.zeros(1, jnp.uint32), shape)
+        return (out * jnp.arange(70.0)[:, None]).sum(), out
+
+    gradient, out = jax.grad(total, has_aux=True)(joint)
+    there = np.zeros(70, bool)
+    there[:7] = there[20:40] = True
+    np.testing.assert_allclose(out[there], 1.0, atol=1e-6)
+    assert not out[~there].any() and not gradient[~there].any() and gradient[there].any()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("packed", [(), ((16, 0.75),)])
+def test_layers_are_the_same_with_it(
+    monkeypatch: pytest.MonkeyPatch, packed: tuple, rate: float
+) -> None:
+    """A BERT in fp32, which the kernel is let compute here."""
+    monkeypatch.setattr(attention, "HALF", (*attention.HALF, "float32"))
+    shape = functools.partial(fused_attention.Shape, interpret=True)
+    monkeypatch.setattr(fused_attention, "Shape", shape)
+    kernels = []
+    monkeypatch.setattr(fused_attention, "attend", _counted(fused_attention.attend, kernels))
+    config = BertConfig(50, 32, 3, 2, 64, 16, hidden_dropout=rate, attention_dropout=rate)
+    ids, lengths = np.arange(96).reshape(6, 16) % 50, np.array([16, 9, 1, 12, 5, 2])
+    keys = jax.random.split(jax.random.key(1), 6)
+    weights = np.cos(np.arange(6 * 16 * 32)).reshape(6, 16, 32)
+    weights *= (np.arange(16) < lengths[:, None])[..., None]
+    params = nn.unbox(Bert(config).init(jax.random.key(0), ids, lengths))["params"]
+
+    def run(kind: str) -> tuple:
+        runtime = Runtime(attention=kind, packed=packed, dropout="hash")
+
+        def loss(params: dict) -> jax.Array:
+            with platform.made_for("gpu" if kind == "triton" else "cpu"):
+                out = Bert(config, runtime).apply({"params": params}, ids, lengths, keys=keys)
+            return (out.last * weights).sum()
+
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    for ours, plain in zip(*map(jax.tree.leaves, (run("triton"), run("xla"))), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=2e-4, atol=2e-5)
+    assert len(kernels) == config.num_layers
+
+
+def _counted(function, calls: list):
+    def run(*arguments):
+        calls.append(1)
+        return function(*arguments)
+
+    return run
+
+
+def test_its_blocks_are_no_longer_than_texts() -> None:
+    found = [(n, fused_attention.Shape(1, n, 0.0)) for n in (8, 16, 32, 64, 65, 144)]
+    assert [(shape.size, shape.blocks) for _, shape in found] == [
+        (16, 1), (16, 1), (32, 1), (64, 1), (64, 2), (64, 3),
+    ]  # fmt: skip
