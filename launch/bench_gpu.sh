@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Measures training steps, generation and encoding on this machine's accelerator in under ten minutes
-# and prints one table; figures of each row as JSON go to out/bench_gpu. Needs no network and no
-# TensorFlow: an environment with JAX for the accelerator, Flax, Optax, Orbax, numpy, tokenizers and
-# safetensors, and small pure packages (gin-config, etils …) that may be unpacked in a folder:
+# Measures training steps, encoding and generation on this machine's GPU, each beside a peer on the
+# same GPU, in under ten minutes, and prints one table; figures of each row as JSON go to
+# out/bench_gpu. Needs no network and no TensorFlow: an environment with JAX for the GPU, Flax, Optax,
+# Orbax, tokenizers and safetensors, for the peers PyTorch, transformers and sentence-transformers,
+# and small packages (gin-config, bm25s, PyStemmer, zstandard) that may be unpacked in a folder:
 #   launch/bench_gpu.sh                       # BERT-base, 2,048 pairs of 144/32 tokens a step
 #   PACKAGES=wheels/unpacked launch/bench_gpu.sh
+#   ROWS="1 3" launch/bench_gpu.sh            # some rows
 #   SMALL=1 launch/bench_gpu.sh               # tiny shapes, to try the script on a CPU
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,13 +14,17 @@ export PYTHONPATH="$PWD${PACKAGES:+:$PACKAGES}" TF_CPP_MIN_LOG_LEVEL=3
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$PWD/out/bench_gpu/compiled}"
 out=out/bench_gpu
 mkdir -p "$out"
-rm -f "$out"/*.json
+rm -f "$out"/*.json "$out"/*.failed
 end=$((SECONDS + ${LIMIT:-580}))
 
-shape=(--layers 12 --hidden 768 --pairs 2048 --microbatch 256)
+shape=(--layers 12 --hidden 768 --pairs 2048)
+some=256 many=1024 chunk=128
+texts=(--passages 8192 --shape base)
 passages=512
 if [ -n "${SMALL:-}" ]; then
-    shape=(--layers 1 --hidden 64 --vocabulary 512 --pairs 16 --microbatch 8)
+    shape=(--layers 1 --hidden 64 --vocabulary 512 --pairs 16)
+    some=4 many=8 chunk=4
+    texts=(--passages 16 --shape minilm --corpus gin)
     passages=4
 fi
 
@@ -26,46 +32,52 @@ fi
 measure() {
     local name=$1 limit=$2 left=$((end - SECONDS))
     shift 2
+    [[ " ${ROWS:-${name%%_*}} " == *" ${name%%_*} "* ]] || return
     if [ "$left" -lt 20 ]; then
-        echo "not measured: no time left" >"$out/$name.failed"
+        echo "no time left" >"$out/$name.failed"
         return
     fi
-    rm -f "$out/$name.failed"
     timeout "$((limit < left ? limit : left))" python -m qac_jax.cli bench "$@" --json \
         >"$out/$name.log" 2>"$out/$name.err" && tail -n 1 "$out/$name.log" >"$out/$name.json" ||
         tail -n 1 "$out/$name.err" >"$out/$name.failed"
 }
 
-train=(pretrain "${shape[@]}" --scan --no-peer --contexts query --repetitions 3)
-measure 1_cotmae_cudnn 150 "${train[@]}" --objective cotmae --dropout 0
-measure 2_cotmae_cudnn_packed 150 "${train[@]}" --objective cotmae --dropout 0 --pack
-measure 3_cotmae_dropout_packed 150 "${train[@]}" --objective cotmae --pack
-measure 4_cocondenser_cudnn_packed 150 "${train[@]}" --objective cocondenser --dropout 0 --pack
-measure 5_cocondenser_cudnn 150 "${train[@]}" --objective cocondenser --dropout 0
-measure 6_generate_small 90 generate --peer none --passages "$passages" --repetitions 2
-measure 7_encode 90 encode --passages "$((passages * 4))" --repetitions 2
+train=(pretrain "${shape[@]}" --lengths msmarco --contexts query --repetitions 3)
+measure 1_cotmae 120 "${train[@]}" --pack --objective cotmae --microbatch "$some"
+measure 2_cocondenser 140 "${train[@]}" --pack --objective cocondenser --microbatch "$chunk"
+measure 3_encode 80 encode "${texts[@]}" --repetitions 3
+measure 4_generate 90 generate --passages "$passages" --repetitions 2
+measure 5_generate_refilling 80 generate --passages "$passages" --repetitions 2 \
+    --generator shipped:qgen --peer batches
+measure 6_cotmae_without_dropout 60 "${train[@]}" --pack --objective cotmae --microbatch "$many" \
+    --dropout 0 --no-peer
+measure 7_cotmae_padded 60 "${train[@]}" --objective cotmae --microbatch "$some" --no-peer
 
 python - "$out" <<'PYTHON'
 import json, pathlib, sys
 
-print("| row | step | pairs/s | TFLOP/s | MFU | memory |\n|---|---|---|---|---|---|")
+print("| row | ours, a second | peer | ratio | step | TFLOP/s | MFU | memory | compile |")
+print("|---|---|---|---|---|---|---|---|---|")
 folder = pathlib.Path(sys.argv[1])
 names = sorted({p.stem for p in folder.iterdir() if p.suffix in (".json", ".failed")})
 for name in names:
     path = folder / f"{name}.json"
     if not path.is_file():
         failed = (folder / f"{name}.failed").read_text().strip() or "no message"
-        print(f"| {name} | not measured: {failed} | | | | |")
+        print(f"| {name} | not measured: {failed} | | | | | | | |")
         continue
     figures = json.loads(path.read_text())
-    found = next((v["passage_query"] for v in figures.values() if isinstance(v, dict)
-                  and "passage_query" in v), None)
-    if found is None:
-        rates = {k: v for k, v in figures.items() if k.endswith("_per_second")}
-        print(f"| {name} | " + ", ".join(f"{k}: {v:,.0f}" for k, v in rates.items()) + " | | | | |")
-        continue
-    cells = (f"{found['fastest_ms']:,.0f} ms", f"{found['examples_per_second']:,.0f}",
-             f"{found['tflops']:,.1f}", f"{found.get('mfu', float('nan')):.1%}",
-             f"{found.get('memory_bytes', 0) / 2**30:.1f} GiB")
-    print(f"| {name} | " + " | ".join(cells) + " |")
+    step = next((v for v in figures.values() if isinstance(v, dict) and "passage_query" in v), None)
+    found = step["passage_query"] if step else {}
+    rates = [v for k, v in (step or figures).items() if k.endswith("_per_second") and "flops" not in k]
+    rates = [found["examples_per_second"], *rates] if step else rates
+    ratio = (step or figures).get("ratio")
+    cells = [f"{rate:,.0f}" for rate in rates[:2]] + [""] * (2 - len(rates[:2]))
+    cells.append("" if ratio is None else f"{ratio:.2f}")
+    if found:
+        cells += [f"{found['fastest_ms']:,.0f} ms", f"{found['tflops']:,.1f}",
+                  f"{found.get('mfu', float('nan')):.1%}",
+                  f"{found.get('memory_bytes', 0) / 2**30:.1f} GiB",
+                  f"{found['compile_seconds']:.0f} s"]
+    print(f"| {name} | " + " | ".join(cells + [""] * (8 - len(cells))) + " |")
 PYTHON

@@ -21,7 +21,7 @@ _PROBABILITIES = {"none": 2.5, "attention": 0.0, "dots": 0.0, "layer": 0.0}
 _OF_OTHERS = 3.0
 # Numbers of `_WIDTHS` that are of padded texts even where texts are packed: queries, keys, values.
 _PADDED = {"none": 3.0, "attention": 3.0, "dots": 0.0, "layer": 0.0}
-_LOGITS = 2 * 4  # a logit and its gradient, in fp32
+_LOGIT = 4  # in fp32; its gradient is rounded to what activations are
 
 
 def layers(
@@ -56,7 +56,7 @@ def layers(
 def mlm_head(runtime: Runtime, width: int, vocab_size: int, predictions: float) -> float:
     """Word predictions at this many positions; the vocabulary is padded to 128 columns."""
     words = vocab_size + -vocab_size % 128
-    return predictions * (_LOGITS * words + 4 * _bytes(runtime) * width)
+    return predictions * ((_LOGIT + _bytes(runtime)) * words + 4 * _bytes(runtime) * width)
 
 
 def _bytes(runtime: Runtime) -> int:

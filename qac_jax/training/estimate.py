@@ -117,13 +117,12 @@ def keeping(objective: Objective, batch: Spec, mesh: Mesh) -> Objective:
     """The objective, of whose chunks of a batch of these shapes as many keep their activations for
     the backward pass as the memory of these devices has room for.
 
-    The others are encoded twice. On devices of unknown memory that is all of them. A tenth of the
-    memory is left for what the formulas do not count.
+    The others are encoded twice. On devices of unknown memory that is all of them.
     """
     chunk = objective.chunk
     batch_size = next(iter(batch.values())).shape[0]
-    device = hardware.find(mesh.devices.flat[0].device_kind)
-    if device is None or not 0 < chunk < batch_size:
+    memory = _memory(mesh.devices.flat[0])
+    if memory is None or not 0 < chunk < batch_size:
         return objective
     of_chunk = objective.activation_bytes(
         {name: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype) for name, x in batch.items()}
@@ -131,10 +130,22 @@ def keeping(objective: Objective, batch: Spec, mesh: Mesh) -> Objective:
     if not of_chunk:
         return objective
     count = batch_size // chunk
-    room = int((0.9 * device.memory_bytes - _state_bytes(objective, mesh)) * mesh.size / of_chunk)
+    room = int((memory - _state_bytes(objective, mesh)) * mesh.size / of_chunk)
     kept = count if room >= count else max(0, room - 1)  # one is in the works
     announce(f"{kept} of {count} chunks of {chunk} examples keep their activations")
     return objective.with_kept(kept)
+
+
+def _memory(device: jax.Device) -> float | None:
+    """What a step may use: less than JAX takes of the device, by what the formulas do not count."""
+    try:
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+    except jax.errors.JaxRuntimeError:  # a device that is only described
+        limit = None
+    if limit:
+        return 0.95 * limit
+    known = hardware.find(device.device_kind)
+    return 0.9 * known.memory_bytes if known else None
 
 
 def _state_bytes(objective: Objective, mesh: Mesh) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -195,8 +196,8 @@ def test_choice_of_implementation(monkeypatch, backend, runtime, fused, expected
 def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
     config = BertConfig(attention_dropout=0.1)
 
-    def used(config: BertConfig = config, drops: bool = True, **fields: str) -> bool:
-        runtime = Runtime(**{"dtype": "bfloat16", "dropout": "hash"} | fields)
+    def used(config: BertConfig = config, drops: bool = True, **fields: Any) -> bool:
+        runtime = Runtime(**{"dtype": "bfloat16", "dropout": "hash", **fields})
         return in_one_kernel(runtime, config, drops=drops)
 
     assert not used()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -72,6 +73,15 @@ def test_chunks_are_kept_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> No
     assert kept(3.1, objective.with_packed(((8, 0.6), (16, 0.6)))) == 4  # smaller without padding
     monkeypatch.setattr(hardware, "find", lambda kind: None)
     assert estimate.keeping(objective, estimate.spec(TRIPLES, 64), mesh) is objective
+
+
+def test_memory_is_what_jax_may_take_of_a_device() -> None:
+    def device(stats: dict[str, int] | None, kind: str = "NVIDIA H100 80GB HBM3") -> Any:
+        return SimpleNamespace(memory_stats=lambda: stats, device_kind=kind)
+
+    assert estimate._memory(device({"bytes_limit": 1000})) == 950
+    assert estimate._memory(device(None)) == 0.9 * hardware.DEVICES["H100"].memory_bytes
+    assert estimate._memory(device(None, "a toaster")) is None
 
 
 def test_plans_with_a_kernel_of_gpus_are_made_anywhere() -> None:

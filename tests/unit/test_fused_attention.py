@@ -35,7 +35,6 @@ def _attended(rate: float, case: str, interpret: bool, dtype: str) -> list[tuple
     keys = jax.random.split(jax.random.key(1), texts)
     packed, fit = plan(jnp.array(counts), longest, tokens, 1)
     assert fit
-    dropped = {"keys": keys, "site": SITE, "rate": rate}
 
     def ours(x: jax.Array) -> jax.Array:
         shape = fused_attention.Shape(heads, longest, rate, interpret)
@@ -46,8 +45,10 @@ def _attended(rate: float, case: str, interpret: bool, dtype: str) -> list[tuple
     def plain(x: jax.Array) -> jax.Array:
         runtime = Runtime(attention="xla", dropout="hash")
         parts = jnp.split(packed.unpack(x.astype(jnp.float32)), 3, axis=2)
-        each = [attention.split_heads(part, heads) for part in parts]
-        mixed = attention.attend(*each, packed.lengths, runtime, **dropped)
+        query, key, value = (attention.split_heads(part, heads) for part in parts)
+        mixed = attention.attend(
+            query, key, value, packed.lengths, runtime, keys=keys, site=SITE, rate=rate
+        )
         return packed.pack(attention.merge_heads(mixed))
 
     def both(run) -> tuple:
@@ -104,7 +105,7 @@ def test_layers_are_the_same_with_it(
     monkeypatch.setattr(attention, "HALF", (*attention.HALF, "float32"))
     shape = functools.partial(fused_attention.Shape, interpret=True)
     monkeypatch.setattr(fused_attention, "Shape", shape)
-    kernels = []
+    kernels: list[int] = []
     monkeypatch.setattr(fused_attention, "attend", _counted(fused_attention.attend, kernels))
     config = BertConfig(50, 32, 3, 2, 64, 16, hidden_dropout=rate, attention_dropout=rate)
     ids, lengths = np.arange(96).reshape(6, 16) % 50, np.array([16, 9, 1, 12, 5, 2])
