@@ -20,7 +20,7 @@ end=$((SECONDS + ${LIMIT:-580}))
 shape=(--layers 12 --hidden 768 --pairs 2048)
 some=256 many=1024 chunk=128
 texts=(--passages 8192 --shape base)
-passages=512
+passages=128
 if [ -n "${SMALL:-}" ]; then
     shape=(--layers 1 --hidden 64 --vocabulary 512 --pairs 16)
     some=4 many=8 chunk=4
@@ -46,8 +46,8 @@ train=(pretrain "${shape[@]}" --lengths msmarco --contexts query --repetitions 3
 measure 1_cotmae 120 "${train[@]}" --pack --objective cotmae --microbatch "$some"
 measure 2_cocondenser 140 "${train[@]}" --pack --objective cocondenser --microbatch "$chunk"
 measure 3_encode 80 encode "${texts[@]}" --repetitions 3
-measure 4_generate 90 generate --passages "$passages" --repetitions 2
-measure 5_generate_refilling 80 generate --passages "$passages" --repetitions 2 \
+measure 4_generate 90 generate --passages "$passages" --repetitions 1
+measure 5_generate_refilling 80 generate --passages "$((passages * 4))" --repetitions 2 \
     --generator shipped:qgen --peer batches
 measure 6_cotmae_without_dropout 60 "${train[@]}" --pack --objective cotmae --microbatch "$many" \
     --dropout 0 --no-peer

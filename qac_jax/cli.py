@@ -56,8 +56,10 @@ _MEANT = {"evaluate": _OF_EVALUATE, "export": {"--faiss": "export-faiss"}}
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # By default JAX takes three quarters of a GPU's memory, and plans are made for the whole of it.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+    # JAX takes three quarters of a GPU's memory unless told otherwise; plans are made for all of it.
+    # Benchmarks may share the GPU with a peer (bench/peer.py).
+    if arguments[:1] != ["bench"]:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
     processes.run_by(arguments)
     with signals.interruptible():
         serves = arguments[:1] == ["serve"]

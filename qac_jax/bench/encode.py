@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 0.03  # of vectors of length one, products being of bfloat16 numbers
-_SLICE = 4096  # texts tokenised while those before are encoded
+_SLICE = 1024  # texts tokenised while those before are encoded
 _BATCH, _GPU_BATCH = 32, 512  # texts of the peer's batches: its default, and its fastest on a GPU
 _SHAPES = {"minilm": (6, 384, 12), "base": (12, 768, 12)}  # layers, width, heads
 

@@ -56,7 +56,7 @@ class Runtime:
     attention: str = "auto"
     scan: bool = False
     remat: str = "none"
-    dropout: str = "threefry"
+    dropout: str = "hash"
     packed: tuple[tuple[int, float], ...] = dataclasses.field(
         default=(), metadata={"affects_result": False}
     )

@@ -229,6 +229,7 @@ class Train(Stage):
             lengths=self.reading.lengths,
             ema=bool(schedule.ema),
             microbatch=schedule.microbatch,
+            pack=self.devices.pack,
         )
         known = {"kind": kind, "started from": folder or None}
         return {**known, **estimated, "learning_rate": self._optimizer().learning_rate}

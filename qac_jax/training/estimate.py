@@ -35,10 +35,12 @@ def plan(
     lengths: Mapping[str, int] | None = None,
     ema: bool = False,
     microbatch: int = 0,
+    pack: bool = False,
 ) -> dict[str, Any]:
     """Steps, tokens, FLOPs, bytes of state, hours on known devices; None where unknown.
 
-    Tokens are those of full batches, so they and the hours are upper bounds. Hours and memory of
+    Tokens and FLOPs are those of full batches; without padding (`pack`) hours are those measured
+    with texts as long as MS MARCO's. Hours and memory of
     several devices assume data parallelism: each holds the whole state, and computes its part of
     a microbatch in the half precision that the row of the device names.
     """
@@ -75,9 +77,9 @@ def plan(
     result["tokens"] = tokens * steps
     if result["step_flops"] is not None:
         result["flops"] = result["step_flops"] * steps
-        result["mfu"] = objective.MFU
+        result["mfu"] = objective.PACKED_MFU if pack and objective.packs else objective.MFU
         result["hours"] = {
-            name: result["flops"] / (device.peak_flops * objective.MFU) / 3600
+            name: result["flops"] / (device.peak_flops * result["mfu"]) / 3600
             for name, device in hardware.DEVICES.items()
         }
         if "activation_bytes" in result:

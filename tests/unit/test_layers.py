@@ -84,7 +84,7 @@ def test_dropout_does_nothing_without_keys_or_rate() -> None:
     ("field", "value", "message"),
     [
         ("dtype", "bf16", "did you mean"),
-        ("attention", "fused", "valid names: auto, cudnn, xla"),
+        ("attention", "fused", "valid names: auto, cudnn, triton, xla"),
         ("remat", "layers", "did you mean 'layer'"),
         ("dropout", "rbg", "is not known"),
     ],
