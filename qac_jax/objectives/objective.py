@@ -58,9 +58,9 @@ Spec = Mapping[str, jax.ShapeDtypeStruct]
 class Objective(abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
 
-    # The share of a device's peak that hours are planned for, in FLOPs of padded texts: what CoT-MAE
-    # was measured at on an H100 with dropout, with padding and, at MS MARCO's lengths, without
-    # (docs/results/speed.md). What says nothing was not measured.
+    # The share of a device's peak that hours are planned for, in FLOPs of padded texts: what
+    # CoT-MAE was measured at on an H100 with dropout, with padding and, at MS MARCO's lengths,
+    # without (docs/results/speed.md). What says nothing was not measured.
     MFU: ClassVar[float] = 0.259
     PACKED_MFU: ClassVar[float] = 0.566
 
