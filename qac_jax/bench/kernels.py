@@ -152,7 +152,7 @@ def _kind(line: Instruction) -> str:
     target = _of(_TARGET, line)
     if "cublas" in target:
         return "product"
-    if "cudnn" in target:
+    if "cudnn" in target or "triton" in target:  # XLA's own Triton kernels are fusions
         return "attention"
     if line.operation == "transpose" or "transpose" in line.name:
         return "transpose"
