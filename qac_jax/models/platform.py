@@ -29,9 +29,9 @@ def made_for(name: str) -> Iterator[None]:
 
 
 def one_device() -> bool:
-    """Whether what is traced here runs on one device."""
+    """Whether what is traced here runs on one device; without a mesh, whether there is but one."""
     mesh = jax.sharding.get_abstract_mesh()
-    return mesh.empty or mesh.size == 1
+    return jax.device_count() == 1 if mesh.empty else mesh.size == 1
 
 
 def row_major(x: jax.Array) -> jax.Array:

@@ -22,6 +22,7 @@ from qac_jax.models.attention import (
 )
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
+from qac_jax.training import mesh as meshes
 
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 4
@@ -195,6 +196,7 @@ def test_choice_of_implementation(monkeypatch, backend, runtime, fused, expected
 
 def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
     config = BertConfig(attention_dropout=0.1)
+    one = meshes.make_mesh(devices=jax.devices()[:1])
 
     def used(config: BertConfig = config, drops: bool = True, **fields: Any) -> bool:
         runtime = Runtime(**{"dtype": "bfloat16", "dropout": "hash", **fields})
@@ -202,6 +204,10 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
 
     assert not used()
     with platform.made_for("gpu"):
+        assert not used()  # no mesh says that it is one of these eight devices
+        with jax.set_mesh(meshes.make_mesh()):
+            assert not used()
+    with platform.made_for("gpu"), jax.set_mesh(one):
         assert used() and used(attention="triton") and used(drops=False, dropout="threefry")
         assert not used(dropout="threefry") and not used(attention="cudnn")
         assert not used(dtype="float32")
@@ -211,6 +217,7 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
 def test_fused_kernels_are_not_for_old_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A V100 trains in float16, with XLA's attention."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention, "one_device", lambda: True)
     runtime = Runtime(dtype="float16")
     for capability, expected in (("7.0", "xla"), ("8.0", "cudnn")):
         card = SimpleNamespace(compute_capability=capability)

@@ -103,6 +103,7 @@ def test_layers_are_the_same_with_it(
 ) -> None:
     """A BERT in fp32, which the kernel is let compute here."""
     monkeypatch.setattr(attention, "HALF", (*attention.HALF, "float32"))
+    monkeypatch.setattr(attention, "one_device", lambda: True)
     shape = functools.partial(fused_attention.Shape, interpret=True)
     monkeypatch.setattr(fused_attention, "Shape", shape)
     kernels: list[int] = []

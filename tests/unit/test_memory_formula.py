@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from qac_jax.bench import hlo
-from qac_jax.models import memory
+from qac_jax.models import attention, memory
 from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
@@ -52,13 +52,14 @@ def test_packed_texts_keep_queries_keys_and_values_as_padded_ones() -> None:
 def test_a_kernel_chosen_by_itself_keeps_no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     """On GPUs, in half precision; with biased scores none, with dropout the one that has it."""
 
-    def kept(attention: str, config: type[BackboneConfig] = BertConfig, **fields: Any) -> float:
+    def kept(kernel: str, config: type[BackboneConfig] = BertConfig, **fields: Any) -> float:
         dtype, dropout = fields.pop("dtype", "bfloat16"), fields.pop("dropout", "hash")
-        runtime = Runtime(dtype=dtype, attention=attention, dropout=dropout)
+        runtime = Runtime(dtype=dtype, attention=kernel, dropout=dropout)
         return config(**{"attention_dropout": 0.0} | fields).activation_bytes(runtime, 4, 64)
 
     assert kept("auto") == kept("xla") > kept("cudnn")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention, "one_device", lambda: True)
     assert kept("auto") == kept("cudnn") < kept("xla")
     assert kept("auto", attention_dropout=0.1) == kept("auto")
     drops = {"attention_dropout": 0.1, "dropout": "threefry"}
