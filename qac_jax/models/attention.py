@@ -15,12 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from qac_jax.errors import UserError
-from qac_jax.models import fused_attention
+from qac_jax.models import fused_attention, packing
 from qac_jax.models.layers import Array, Runtime, dropout, seeds_of, statistics_dtype
 from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
-from qac_jax.models.platform import one_device, platform
+from qac_jax.models.platform import platform
 
 
 HALF = ("bfloat16", "float16")  # what cuDNN's kernel computes in
@@ -112,7 +113,7 @@ def in_one_kernel(runtime: Runtime, config: Any, *, drops: bool) -> bool:
     return (
         runtime.dtype in HALF
         and _multiplies_tiles()
-        and one_device()
+        and packing.one_part_a_device()
         and head_size in fused_attention.HEAD_SIZES
         and (runtime.dropout == "hash" or not drops)
     )
@@ -129,21 +130,31 @@ def attend_joint(
 ) -> Array:
     """Queries, keys and values [R, T, 3 · width], packed or not, to [R, T, width] in one kernel.
 
-    What belongs to padding becomes 0.
+    What belongs to padding becomes 0. With several devices each computes its own texts.
     """
     counts, keys = text_lengths(lengths), text_keys(keys)
     assert counts is not None
+    drops = keys is not None and rate > 0.0
+    seeds = seeds_of(keys, site) if drops else jnp.zeros(counts.shape, jnp.uint32)
+    longest = lengths.length if isinstance(lengths, Packed) else 0
+    run = functools.partial(_in_one_kernel, heads, longest, rate if drops else 0.0)
+    if packing.parts() > 1:
+        rows = PartitionSpec(packing.batch_axes())
+        run = jax.shard_map(run, in_specs=(rows,) * 3, out_specs=rows, check_vma=False)
+    return run(joint, counts, seeds)
+
+
+def _in_one_kernel(
+    heads: int, longest: int, rate: float, joint: Array, counts: Array, seeds: Array
+) -> Array:
+    """On one device. longest: tokens that a packed text may have (0: texts are padded)."""
     tokens = joint.shape[0] * joint.shape[1]
-    if isinstance(lengths, Packed):
-        longest, starts = lengths.length, jnp.cumsum(counts) - counts
+    if longest:
+        starts = jnp.cumsum(counts) - counts
     else:
         longest = joint.shape[1]
-        starts = jnp.arange(counts.shape[0]) * longest
+        starts = jnp.arange(joint.shape[0]) * longest
     starts = jnp.append(starts, tokens)
-    if keys is None or not rate:
-        seeds, rate = jnp.zeros(1, jnp.uint32), 0.0
-    else:
-        seeds = seeds_of(keys, site)
     shape = fused_attention.Shape(heads, longest, rate)
     mixed = fused_attention.attend(joint.reshape(tokens, -1), starts, counts, seeds, shape)
     return mixed.reshape(*joint.shape[:2], -1)

@@ -25,7 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from qac_jax.models.platform import row_major
+from qac_jax.models.platform import one_device, row_major
 
 
 Array = jax.Array
@@ -124,11 +124,20 @@ def choose(
 def parts() -> int:
     """How many parts the batch axis of activations is sharded into where this is traced."""
     mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else math.prod(mesh.shape[name] for name in batch_axes())
+
+
+def batch_axes() -> tuple[str, ...]:
+    """The mesh axes that the batch axis of activations is sharded over."""
     axes = dict(reversed(nn.get_logical_axis_rules())).get("batch")
-    if mesh.empty or not axes:
-        return 1
-    names = (axes,) if isinstance(axes, str) else axes
-    return math.prod(mesh.shape[name] for name in names)
+    return (axes,) if isinstance(axes, str) else tuple(axes or ())
+
+
+def one_part_a_device() -> bool:
+    """Whether each device has texts of its own here, and all of them; without a mesh, whether there
+    is but one device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return one_device() if mesh.empty else parts() == mesh.size
 
 
 # What layers call, whether their input is packed (then `lengths` is a Packed and `keys` are

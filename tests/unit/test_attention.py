@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models import attention, platform
+from qac_jax.models import attention, packing, platform
 from qac_jax.models.attention import (
     attend,
     causal_window,
@@ -217,7 +217,7 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
 def test_fused_kernels_are_not_for_old_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A V100 trains in float16, with XLA's attention."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(attention, "one_device", lambda: True)
+    monkeypatch.setattr(packing, "one_part_a_device", lambda: True)
     runtime = Runtime(dtype="float16")
     for capability, expected in (("7.0", "xla"), ("8.0", "cudnn")):
         card = SimpleNamespace(compute_capability=capability)

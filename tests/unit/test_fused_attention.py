@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from qac_jax.models import attention, fused_attention, platform
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime, seeds_of
 from qac_jax.models.packing import plan
+from qac_jax.training import mesh as meshes
 
 
 SITE = 7
@@ -96,38 +98,52 @@ def test_what_lies_between_texts_is_zero() -> None:
     assert not out[~there].any() and not gradient[~there].any() and gradient[there].any()
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2])
-@pytest.mark.parametrize("packed", [(), ((16, 0.75),)])
-def test_layers_are_the_same_with_it(
-    monkeypatch: pytest.MonkeyPatch, packed: tuple, rate: float
-) -> None:
-    """A BERT in fp32, which the kernel is let compute here."""
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each kernel traced; they are let compute here, in fp32."""
     monkeypatch.setattr(attention, "HALF", (*attention.HALF, "float32"))
-    monkeypatch.setattr(attention, "one_device", lambda: True)
     shape = functools.partial(fused_attention.Shape, interpret=True)
     monkeypatch.setattr(fused_attention, "Shape", shape)
-    kernels: list[int] = []
-    monkeypatch.setattr(fused_attention, "attend", _counted(fused_attention.attend, kernels))
+    found: list[int] = []
+    monkeypatch.setattr(fused_attention, "attend", _counted(fused_attention.attend, found))
+    return found
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("packed", [(), ((16, 0.8),)])
+def test_layers_are_the_same_with_it(
+    kernels: list[int], packed: tuple, rate: float, devices: int
+) -> None:
+    """A BERT on one device and on several, each of which computes its own texts."""
     config = BertConfig(50, 32, 3, 2, 64, 16, hidden_dropout=rate, attention_dropout=rate)
-    ids, lengths = np.arange(96).reshape(6, 16) % 50, np.array([16, 9, 1, 12, 5, 2])
-    keys = jax.random.split(jax.random.key(1), 6)
-    weights = np.cos(np.arange(6 * 16 * 32)).reshape(6, 16, 32)
+    ids = np.arange(256).reshape(16, 16) % 50
+    lengths = np.array([16, 9, 1, 12, 5, 2, 16, 8, 3, 16, 1, 7, 14, 4, 12, 10])
+    keys = jax.random.split(jax.random.key(1), 16)
+    weights = np.cos(np.arange(16 * 16 * 32)).reshape(16, 16, 32)
     weights *= (np.arange(16) < lengths[:, None])[..., None]
     params = nn.unbox(Bert(config).init(jax.random.key(0), ids, lengths))["params"]
 
-    def run(kind: str) -> tuple:
+    def run(kind: str, count: int) -> tuple[tuple, int]:
         runtime = Runtime(attention=kind, packed=packed, dropout="hash")
+        mesh = meshes.make_mesh(devices=jax.devices()[:count])
 
-        def loss(params: dict) -> jax.Array:
+        def loss(params: dict, *texts: jax.Array) -> jax.Array:
             with platform.made_for("gpu" if kind == "triton" else "cpu"):
-                out = Bert(config, runtime).apply({"params": params}, ids, lengths, keys=keys)
+                out = Bert(config, runtime).apply({"params": params}, *texts[:2], keys=texts[2])
             return (out.last * weights).sum()
 
-        return jax.jit(jax.value_and_grad(loss))(params)
+        rows = NamedSharding(mesh, PartitionSpec(meshes.BATCH_AXES))
+        with meshes.use(mesh, meshes.rules_named("default")):
+            texts = jax.device_put((ids, lengths, keys), rows)
+            everywhere = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+            compiled = jax.jit(jax.value_and_grad(loss)).lower(everywhere, *texts).compile()
+            return compiled(everywhere, *texts), compiled.as_text().count(" all-gather(")
 
-    for ours, plain in zip(*map(jax.tree.leaves, (run("triton"), run("xla"))), strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=2e-4, atol=2e-5)
-    assert len(kernels) == config.num_layers
+    (plain, _), (ours, gathered) = run("xla", 1), run("triton", devices)
+    for a, b in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    assert len(kernels) == config.num_layers and not gathered
 
 
 def _counted(function, calls: list):

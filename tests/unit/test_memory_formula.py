@@ -9,13 +9,14 @@ import optax
 import pytest
 
 from qac_jax.bench import hlo
-from qac_jax.models import attention, memory
+from qac_jax.models import memory, packing
 from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.mpnet import MpnetConfig
 from qac_jax.training import mesh as meshes
-from qac_jax.training import packing, report
+from qac_jax.training import packing as rooms
+from qac_jax.training import report
 from qac_jax.training.step import Engine
 
 
@@ -29,7 +30,7 @@ def test_plans_are_within_15_percent_of_the_compiler(name: str, pack: bool) -> N
     objective, batch = BENCH._objectives()[name], BENCH.batch(name)
     mesh = meshes.make_mesh(devices=jax.devices()[:1])
     engine = Engine(objective, optax.adamw(1e-4), mesh, meshes.rules_named("default"))
-    engine = packing.packed(engine, packing.room(engine, batch) if pack else ())
+    engine = rooms.packed(engine, rooms.room(engine, batch) if pack else ())
     needed = report.memory(engine.compile_step(batch))["peak"]
     assert hlo.planned_bytes(engine.objective, batch) == pytest.approx(needed, rel=0.15)
 
@@ -59,7 +60,7 @@ def test_a_kernel_chosen_by_itself_keeps_no_probabilities(monkeypatch: pytest.Mo
 
     assert kept("auto") == kept("xla") > kept("cudnn")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(attention, "one_device", lambda: True)
+    monkeypatch.setattr(packing, "one_part_a_device", lambda: True)
     assert kept("auto") == kept("cudnn") < kept("xla")
     assert kept("auto", attention_dropout=0.1) == kept("auto")
     drops = {"attention_dropout": 0.1, "dropout": "threefry"}
