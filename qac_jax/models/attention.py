@@ -134,10 +134,11 @@ def attend_joint(
     """
     counts, keys = text_lengths(lengths), text_keys(keys)
     assert counts is not None
-    drops = keys is not None and rate > 0.0
-    seeds = seeds_of(keys, site) if drops else jnp.zeros(counts.shape, jnp.uint32)
+    seeds = jnp.zeros(counts.shape, jnp.uint32)
+    if keys is not None and rate:
+        seeds = seeds_of(keys, site)
     longest = lengths.length if isinstance(lengths, Packed) else 0
-    run = functools.partial(_in_one_kernel, heads, longest, rate if drops else 0.0)
+    run = functools.partial(_in_one_kernel, heads, longest, 0.0 if keys is None else rate)
     if packing.parts() > 1:
         rows = PartitionSpec(packing.batch_axes())
         run = jax.shard_map(run, in_specs=(rows,) * 3, out_specs=rows, check_vma=False)

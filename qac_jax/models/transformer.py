@@ -98,8 +98,8 @@ class Attention(nn.Module):
         scale = (width // config.num_heads) ** -0.5
         number, rate = site(index, _PROBABILITIES), config.attention_dropout
         drops, plain = keys is not None and rate > 0.0, visible is None and bias is None
-        plain &= rows is None and lengths is not None and x.shape[0] % packing.parts() == 0
-        if plain and in_one_kernel(self.runtime, config, drops=drops):
+        plain &= rows is None and x.shape[0] % packing.parts() == 0
+        if plain and lengths is not None and in_one_kernel(self.runtime, config, drops=drops):
             layers = [dense(name) for name in ("query", "key", "value")]
             joint = joined(x, layers, (scale, 1.0, 1.0))
             merged = attend_joint(
