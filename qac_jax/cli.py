@@ -56,7 +56,7 @@ _MEANT = {"evaluate": _OF_EVALUATE, "export": {"--faiss": "export-faiss"}}
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # JAX takes three quarters of a GPU's memory unless told otherwise, and plans are for all of it.
+    # By default JAX takes three quarters of a GPU's memory; trainings are planned for all of it.
     # Benchmarks may share the GPU with a peer (bench/peer.py).
     if arguments[:1] != ["bench"]:
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 0.03  # of vectors of length one, products being of bfloat16 numbers
 _SLICE = 1024  # texts tokenised while those before are encoded
-_BATCH, _GPU_BATCH = 32, 512  # texts of the peer's batches: its default, and its fastest on a GPU
+_BATCH, _GPU_BATCH = 32, 512  # texts of the peer's batches: its default, and for a GPU
 _SHAPES = {"minilm": (6, 384, 12), "base": (12, 768, 12)}  # layers, width, heads
 
 
@@ -68,7 +68,7 @@ class Encode:
         if not self.shape:
             return self._measured(texts, model_folder(self.model))
         with tempfile.TemporaryDirectory() as folder:
-            return self._measured(texts, random_encoder(Path(folder) / "model", self.shape))
+            return self._measured(texts, _random_encoder(Path(folder) / "model", self.shape))
 
     def _measured(self, texts: list[str], folder: Path) -> dict[str, Any]:
         encoder = self._encoder(folder)
@@ -129,7 +129,6 @@ class Encode:
         return Encoder.load(folder, inference=Inference(self.precision, self.tokens))
 
     def _theirs(self, folder: Path, texts: list[str]) -> Callable[[], np.ndarray]:
-        peer.torch(self.threads)
         try:
             import sentence_transformers
         except ImportError as error:
@@ -192,7 +191,7 @@ def _slices(texts: list[str]) -> list[list[str]]:
     return [texts[start : start + _SLICE] for start in range(0, len(texts), _SLICE)]
 
 
-def random_encoder(folder: Path, shape: str) -> Path:
+def _random_encoder(folder: Path, shape: str) -> Path:
     """An encoder of this shape in a new folder, with random weights."""
     import jax
     import jax.numpy as jnp

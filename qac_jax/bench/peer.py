@@ -11,7 +11,7 @@ from qac_jax.errors import UserError
 
 
 def torch(threads: int = 0) -> Any:
-    """PyTorch, with so many threads (0: one per core).
+    """PyTorch, with this number of threads (0: that of the cores).
 
     Called before JAX takes a GPU, of whose memory it leaves two fifths to PyTorch.
     """
@@ -37,7 +37,8 @@ def transformers() -> Any:
 def missing(error: ImportError) -> UserError:
     """What to install for the peer."""
     return UserError(
-        f"the peer of this benchmark is missing ({error.name}); pip install 'qac_jax[bench]'"
+        f"the peer of this benchmark is missing ({error.name}); pip install 'qac_jax[bench]', or "
+        "leave it out where there is a flag for that (--peer none, --no-peer)"
     )
 
 

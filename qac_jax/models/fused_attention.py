@@ -170,9 +170,8 @@ def _backward_kernel(
     head_size = out.shape[1] // shape.heads
     block, end, tile = _tile(shape, starts, counts, seeds, head_size)
 
-    def pair(
-        q: Any, k: Any, of_queries: tuple, of_keys: tuple
-    ) -> tuple[Any, Any]:  # the dropped probabilities, and the gradient of the scores
+    def pair(q: Any, k: Any, of_queries: tuple, of_keys: tuple) -> tuple[Any, Any]:
+        """The dropped probabilities, and the gradient of the scores."""
         queries, own, result, total = of_queries
         keys, values = of_keys
         weights = tile.weights(queries, keys, total)

@@ -97,9 +97,11 @@ class Attention(nn.Module):
 
         scale = (width // config.num_heads) ** -0.5
         number, rate = site(index, _PROBABILITIES), config.attention_dropout
-        drops, plain = keys is not None and rate > 0.0, visible is None and bias is None
-        plain &= rows is None and x.shape[0] % packing.parts() == 0
-        if plain and lengths is not None and in_one_kernel(self.runtime, config, drops=drops):
+        drops = keys is not None and rate > 0.0
+        plain = visible is None and bias is None and rows is None
+        divides = x.shape[0] % packing.parts() == 0
+        one_kernel = plain and divides and in_one_kernel(self.runtime, config, drops=drops)
+        if one_kernel and lengths is not None:
             layers = [dense(name) for name in ("query", "key", "value")]
             joint = joined(x, layers, (scale, 1.0, 1.0))
             merged = attend_joint(

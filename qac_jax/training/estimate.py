@@ -40,9 +40,9 @@ def plan(
     """Steps, tokens, FLOPs, bytes of state, hours on known devices; None where unknown.
 
     Tokens and FLOPs are those of full batches; without padding (`pack`) hours are those measured
-    with texts as long as MS MARCO's. Hours and memory of
-    several devices assume data parallelism: each holds the whole state, and computes its part of
-    a microbatch in the half precision that the row of the device names.
+    with texts as long as MS MARCO's. Hours and memory of several devices assume data parallelism:
+    each holds the whole state, and computes its part of a microbatch in the half precision that
+    the row of the device names.
     """
     variables = _variables(objective)
     parameters = report.count_parameters(variables["params"])
