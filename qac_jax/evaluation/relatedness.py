@@ -8,12 +8,13 @@ passages, so that their differences can be tested pair by pair.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,11 +30,13 @@ from qac_jax.text import tokenizers
 
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
+SPAN = "random span"  # coCondenser's: each example is two of them
 DEPTH = 100
 # As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
 # If this many passages a wanted pair have no other passage in their document, no document has two.
 _ENOUGH = 20
+Decode = Callable[[list[list[int]]], list[str]]
 _WORD = re.compile(r"\w+")
 # Last rank and name of the groups of ranks in the plot.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
@@ -73,28 +76,42 @@ def sample_of_contexts(passages: Records, contexts: Records, at_most: int, seed:
 
 def sample_of_examples(examples: Artifact, at_most: int, seed: int = 0) -> Sample:
     """The same of token examples, decoded."""
-    texts, records = _decoded(examples)
-    pairs = list(from_examples(texts, records, at_most, seed))
+    read = Examples(examples)
+    decode = tokenizers.load(os.fspath(examples.path / "tokenizer")).backend.decode_batch
+    if "spans" in read.info["schema"]:
+        spans = [_decoded(decode, record["spans"]) for record in _each(read)]
+        texts = [text for document in spans for text in document]
+        pairs = list(from_spans(spans, at_most, seed))
+    else:
+        texts, records = _passages_and_contexts(read, decode)
+        pairs = list(from_examples(texts, records, at_most, seed))
     return Sample(pairs, lambda row: texts[row], lambda: iter(texts))
 
 
-def _decoded(artifact: Artifact) -> tuple[list[str], list[dict[str, list[str]]]]:
+def _each(examples: Examples) -> Iterator[Any]:
+    for first in range(0, examples.count, 1024):
+        yield from examples.read(np.arange(first, min(first + 1024, examples.count)))
+
+
+def _decoded(decode: Decode, of: Iterable[Iterable[int]]) -> list[str]:
+    return decode([list(map(int, ids)) for ids in of])
+
+
+def _passages_and_contexts(
+    examples: Examples, decode: Decode
+) -> tuple[list[str], list[dict[str, list[str]]]]:
     """The texts of token examples: every passage, and its contexts by feature."""
-    examples = Examples(artifact)
     features = [name for name in CONTEXTS.values() if name in examples.info["schema"]]
     if "passage" not in examples.info["schema"] or not features:
         raise UserError(
-            f"{artifact.path} holds no pairs (its task is {examples.info['task']!r}); give "
-            "examples of passage_query, passage_passage or mixed, or contexts"
+            f"{examples.path} holds no pairs (its task is {examples.info['task']!r}); give "
+            "examples of passage_query, passage_passage, mixed or two_spans, or contexts"
         )
-    decode = tokenizers.load(os.fspath(artifact.path / "tokenizer")).backend.decode_batch
     texts: list[str] = []
     contexts: list[dict[str, list[str]]] = []
-    for first in range(0, examples.count, 1024):
-        for record in examples.read(np.arange(first, min(first + 1024, examples.count))):
-            texts += decode([list(map(int, record["passage"]))])
-            of = {n: decode([list(map(int, ids)) for ids in record[n]]) for n in features}
-            contexts.append(of)
+    for record in _each(examples):
+        texts += _decoded(decode, [record["passage"]])
+        contexts.append({name: _decoded(decode, record[name]) for name in features})
     return texts, contexts
 
 
@@ -176,6 +193,22 @@ def from_examples(
         drawn += 1
         if drawn == at_most:
             return
+
+
+def from_spans(
+    documents: Sequence[Sequence[str]], at_most: int, seed: int = 0
+) -> Iterator[ContextPair]:
+    """Two different spans of a document, drawn as in training: every document equally often."""
+    rng = random.Random(seed)
+    starts = list(itertools.accumulate((len(spans) for spans in documents), initial=0))
+    order: list[int] = []
+    for number in range(at_most if documents else 0):
+        if not order:
+            order = rng.sample(range(len(documents)), len(documents))
+        document = order.pop()
+        first, second = rng.sample(range(len(documents[document])), 2)
+        row, other = starts[document] + first, starts[document] + second
+        yield ContextPair(row, str(number), documents[document][second], SPAN, other)
 
 
 def lexical(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:

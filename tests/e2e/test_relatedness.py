@@ -6,6 +6,7 @@ import csv
 import json
 import xml.etree.ElementTree
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,34 +59,29 @@ def folder(tmp_path_factory):
 
 
 def _write_examples(folder: Path) -> None:
+    encode = tokenizers.load().encode_batch
+    records = [
+        {
+            "passage": encode([text])[0],
+            "contexts": encode([f"about {text.split()[1]}"]),
+            "random": encode([document[(p + 2) % EACH]]),
+        }
+        for document in texts()
+        for p, text in enumerate(document)
+    ]
+    _write(folder, "mixed", Stored(("passage",), ("contexts", "random")), records)
+
+
+def _write(folder: Path, task: str, stored: Stored, records: list[dict[str, Any]]) -> None:
     tokenizer = tokenizers.load()
     with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
         tokenizer.save(str(out.path / "tokenizer"))
         out.adopt("tokenizer")
-        encode = tokenizer.encode_batch
-        records = [
-            {
-                "passage": encode([text])[0],
-                "contexts": encode([f"about {text.split()[1]}"]),
-                "random": encode([document[(p + 2) % EACH]]),
-            }
-            for document in texts()
-            for p, text in enumerate(document)
-        ]
-        schema = store.schema_of(
-            tokenizer.vocab_size,
-            Stored(
-                ("passage",),
-                (
-                    "contexts",
-                    "random",
-                ),
-            ),
-        )
+        schema = store.schema_of(tokenizer.vocab_size, stored)
         with out.temporary(store.shard_name(0, 1)) as path:
             store.write_shard(path, schema, records)
         out.count = len(records)
-        out.info.update(task="mixed", schema=schema, shards=[len(records)], form={}, settings={})
+        out.info.update(task=task, schema=schema, shards=[len(records)], form={}, settings={})
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -137,6 +133,20 @@ def test_examples_say_the_same(folder, tmp_path):
     found, _ = read(artifacts.load(tmp_path / "out"))
     means = {result.name: result.mean["bm25 mrr"] for result in found}
     assert means[relatedness.QUERY] == 1.0 > means[relatedness.RANDOM] > 0.1
+
+
+def test_spans_of_a_document_are_pairs(folder, tmp_path):
+    encode = tokenizers.load().encode_batch
+    records = [{"spans": encode(document)} for document in texts()]
+    _write(tmp_path / "spans", "two_spans", Stored(lists=("spans",)), records)
+    pairs = relatedness.sample_of_examples(artifacts.load(tmp_path / "spans"), 3 * DOCUMENTS).pairs
+    assert all(p.itself != p.passage and p.itself // EACH == p.passage // EACH for p in pairs)
+    documents = [p.passage // EACH for p in pairs]
+    assert all(documents.count(d) == 3 for d in range(DOCUMENTS))  # each equally often
+    assert evaluate(tmp_path / "out", "--pairs", str(tmp_path / "spans"), "--at_most", "24") == 0
+    (result,), _ = read(artifacts.load(tmp_path / "out"))
+    assert (result.name, result.queries) == (relatedness.SPAN, 24)
+    assert 0.2 < result.mean["bm25 mrr"] < 0.9  # among four that share the topic
 
 
 def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):

@@ -126,6 +126,7 @@ GRIDS = (
     "claim_qac",
     "claim_qac_causes",
     "claim_qac_decoders",
+    "claim_queries",
     "augtriever_baselines",
     "usefulness",
 )
