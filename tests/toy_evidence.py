@@ -1,4 +1,7 @@
-"""The grid of the first claim at a tiny size, for the tests of bundles."""
+"""The grid of the first claim at a tiny size, for the tests of bundles.
+
+Its other collection is the same one again, by `qac evaluate-beir`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ grid.Grid.systems = SYSTEMS
 grid.Grid.recipe = 'tiny_cell.gin'
 grid.Grid.seeds = [0]
 grid.Grid.permutations = 50
+grid.Grid.metrics = 'metrics,elsewhere'
+grid.Grid.rows = {"run_1": "retriever 1", "run_2": "retriever 2", "data": "on another collection"}
 """
 SYSTEMS = '{"none": ["PRETRAINING = {}", "ENCODER = %INIT"], "queries-cotmae": []}'
 CELL = """
@@ -31,6 +36,7 @@ from qac_jax.stages import extract
 from qac_jax.stages import train
 
 include 'recipes/claim_cell.gin'
+include 'overlays/zero_shot.gin'
 
 CONTEXTS_STAGES = {"contexts": @extract.Extract()}
 extract.Extract.passages = "stage:passages"

@@ -20,8 +20,11 @@ from etils import epath
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
+from qac_jax.evaluation import beir
 from qac_jax.evidence import converting, settings
 from qac_jax.evidence.layout import SCHEME, Bundle, PackedCell
+from qac_jax.formats.files import find
+from qac_jax.formats.judgements import judgements_file
 from qac_jax.pipeline import inputs, recipe
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.grid import Cell, Grid
@@ -29,6 +32,7 @@ from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.stage import Stage
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
+from qac_jax.stages.evaluate_beir import EvaluateBeir
 from qac_jax.stages.index import Index
 from qac_jax.stages.mine import Mine
 from qac_jax.stages.search import Search
@@ -38,7 +42,7 @@ from qac_jax.text import tokenizers
 
 
 # What runs on a machine with little but JAX.
-PORTABLE = (Train, Tokenize, Embed, Index, Search, Mine, Evaluate)
+PORTABLE = (Train, Tokenize, Embed, Index, Search, Mine, Evaluate, EvaluateBeir)
 
 
 def travelling(cells: Sequence[Cell]) -> dict[str, Stage]:
@@ -115,10 +119,10 @@ class Bundler:
                 self._stages[place] = settings.to_json(self._changed(cell, stage))
         for name in self.grid.metrics.split(","):
             stage = cell.stages[name]
-            if not isinstance(stage, Evaluate):
+            if not isinstance(stage, Evaluate | EvaluateBeir):
                 raise UserError(
                     f"stage {name} is of `qac {stage.verb}`, and a bundle judges by `qac evaluate` "
-                    "alone; run this grid with `qac run`"
+                    "and `qac evaluate-beir` alone; run this grid with `qac run`"
                 )
             judged += self._judged(cell, name, stage)
         metrics = [cell.places[name] for name in self.grid.metrics.split(",")]
@@ -130,12 +134,14 @@ class Bundler:
             tuple(judged),
         )
 
-    def _judged(self, cell: Cell, name: str, stage: Evaluate) -> list[str]:
+    def _judged(self, cell: Cell, name: str, stage: Evaluate | EvaluateBeir) -> list[str]:
         """The metrics of the runs that are here already."""
         place = cell.places[name]
         if place not in self.left:
             self._copy(place)
             return [place]
+        if isinstance(stage, EvaluateBeir):
+            return []
         here, _ = self._runs(cell, stage)
         if not here:
             return []
@@ -176,6 +182,8 @@ class Bundler:
             changes["monitoring"] = dataclasses.replace(stage.monitoring, keep=1)
         if isinstance(stage, Tokenize):
             changes["pool"] = dataclasses.replace(stage.pool, workers=1)
+        if isinstance(stage, EvaluateBeir):
+            changes["keep_runs"] = False  # a slice carries metrics
         if isinstance(stage, Index) and stage.method == "auto":
             changes["method"] = "exact"
         return dataclasses.replace(stage, **changes)
@@ -221,7 +229,8 @@ class Bundler:
         """A file or folder from elsewhere: of the data folder, shipped, of the Hub."""
         placed = inputs.place(part, f"{stage.verb}.{name}", {}, cell.data_dir)
         only: dict[str, Any] = {other: "" for other in inputs.set_inputs(stage)} | {name: placed}
-        source = Path(getattr(inputs.resolved(dataclasses.replace(stage, **only)), name))
+        found = getattr(inputs.resolved(dataclasses.replace(stage, **only)), name)
+        source = Path(os.path.abspath(found))
         if not source.exists() and inputs.TOKENIZER in _kinds(stage, name):
             source = tokenizers.ASSETS / part  # a vocabulary that ships
         if not source.exists():
@@ -233,7 +242,9 @@ class Bundler:
         target = f"inputs/{fields.digest(identity)[:12]}/{source.name}"
         if not (self.packed / target).exists():
             (self.packed / target).parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
+            if isinstance(stage, EvaluateBeir) and name == "beir":
+                _copy_collections(source, stage.split, self.packed / target)
+            elif source.is_dir():
                 shutil.copytree(source, self.packed / target)
             else:
                 shutil.copyfile(source, self.packed / target)
@@ -248,6 +259,17 @@ def _copy_artifact(artifact: Artifact, target: Path) -> None:
     for name in (*artifact.files, artifacts.COMMIT):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(os.fspath(artifact.path / name), target / name)
+
+
+def _copy_collections(folder: Path, split: str, target: Path) -> None:
+    """Of all that is in a folder of collections, what is searched, asked and judged."""
+    for collection in beir.collections(folder, split):
+        below = target / os.path.relpath(collection.path, folder)
+        (below / "qrels").mkdir(parents=True)
+        for name in ("corpus.jsonl", "queries.jsonl"):
+            if found := find(collection.path, name):
+                shutil.copy(found, below)
+        shutil.copy(judgements_file(collection.path, collection.split), below / "qrels")
 
 
 def _hashes(root: Path) -> Iterator[tuple[str, str]]:

@@ -59,6 +59,9 @@ class EvaluateBeir(Stage):
         "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
     )
     split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
+    keep_runs: bool = option(
+        True, "keep the rankings beside the metrics, as runs/NAME.trec", affects_result=False
+    )
     rules: Judging = part(Judging)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
@@ -92,7 +95,7 @@ class EvaluateBeir(Stage):
             split=self.split,
             rules=self.rules.resolved() if self.rules.chosen else None,
             depth=self.rules.depth,
-            keep=keep,
+            keep=keep if self.keep_runs else None,
         )
         averages = suites.facts(judged) if suites.is_known(judged) else {}
         results.store(out, judged, {"comparisons": [], **averages})
@@ -108,10 +111,11 @@ class EvaluateBeir(Stage):
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
         """The index of a corpus, kept in `folder` until all collections are evaluated."""
         from qac_jax.retrieval import bm25, search
-        from qac_jax.stages.bm25 import Bm25
         from qac_jax.stages.embed import Embed
 
         if self.bm25:
+            from qac_jax.stages.bm25 import Bm25
+
             return bm25.Bm25(execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
         model = inputs.path("encoder")
         stage = Embed(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import toy_recipes
+import toy_retrieval
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
@@ -78,6 +79,19 @@ def test_stages_that_need_more_software_are_refused(cells: list[Cell]) -> None:
     odd = dataclasses.replace(cells[0], stages=stages)
     with pytest.raises(UserError, match="contexts of none/seed_0 .generate. needs a model"):
         bundling.travelling([odd])
+
+
+def test_of_other_collections_what_is_read_is_packed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        folder = toy_retrieval.write_collection(tmp_path / "all" / name)
+        (folder / "documents.jsonl").write_text("{}\n")
+        (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    (tmp_path / "all" / "texts").mkdir()
+    (tmp_path / "all" / "texts" / "plain.jsonl").write_text("{}\n")
+    bundling._copy_collections(tmp_path / "all", "", tmp_path / "packed")
+    packed = {p.relative_to(tmp_path / "packed") for p in (tmp_path / "packed").rglob("*.*")}
+    of_each = ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
+    assert packed == {Path(name, file) for name in ("one", "two") for file in of_each}
 
 
 @pytest.fixture
