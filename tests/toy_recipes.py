@@ -58,13 +58,15 @@ def grid_of(name: str) -> grid.Grid:
 
 def cells(name: str, seed: int = 0) -> dict[str, dict[str, Any]]:
     """The stages of every system of a grid."""
+    return cells_of(grid_of(name), seed)
 
+
+def cells_of(found: grid.Grid, seed: int = 0) -> dict[str, dict[str, Any]]:
     def build(files: Any, more: Any, seed: int) -> recipe.Recipe:
         settings = config.Settings(files=files, bindings=[*more, f"SEED = {seed}"])
         config.apply(settings)
         return config.build(recipe.Recipe)
 
-    found = grid_of(name)
     try:
         return {
             cell.system: dict(cell.stages) for cell in grid.cells(found, build) if cell.seed == seed

@@ -149,6 +149,8 @@ def cells(grid: Grid, build: Build) -> list[Cell]:
                         f"{grid.recipe} has no stage {name!r} with the figures of a cell; "
                         f"{nearest(name, stages)}"
                     )
+            if (judged := _judged(stages, grid.metrics)) is not None:
+                _check_rows(grid, judged, f"{system}/seed_{seed}")
             all_cells.append(Cell(system, seed, stages, _places(stages), built.data_dir))
     return all_cells
 
@@ -310,15 +312,34 @@ def _summarized(
             for name in grid.metrics.split(",")
             for result in results.read(finished[cell.places[name]])[0]
         }
-        absent = [run for run in grid.rows if run not in by_run]
-        if absent and (not grid.partial or len(absent) == len(grid.rows)):
-            raise UserError(
-                f"stage {grid.metrics} of {cell.name} judged no run {absent[0]!r}; "
-                f"{nearest(absent[0], by_run)}"
-            )
+        _check_rows(grid, by_run, cell.name)
         figures.setdefault(cell.system, {})[cell.seed] = by_run
     summary = grids.summarize(figures, layout(grid), tested=tested)
     return {**summary, "devices": devices}
+
+
+def _check_rows(grid: Grid, judged: Iterable[str], cell: str) -> None:
+    """Raises where a row of the table has no figure of a cell, which judged these runs."""
+    judged = set(judged)
+    absent = [run for run in grid.rows if run not in judged]
+    if absent and (not grid.partial or len(absent) == len(grid.rows)):
+        partial = "" if grid.partial else ", or set grid.Grid.partial where systems have fewer rows"
+        raise UserError(
+            f"stage {grid.metrics} of {cell} judges no run {absent[0]!r}, a row of the grid; "
+            f"{nearest(absent[0], judged)}{partial}"
+        )
+
+
+def _judged(stages: Mapping[str, Stage], metrics: str) -> list[str] | None:
+    """The runs that stages of metrics will judge; None where that is seen only when they do."""
+    parts: list[str] = []
+    for name in metrics.split(","):
+        if not hasattr(stages[name], "runs"):
+            return None  # evaluate-beir: whatever collections a folder holds
+        parts += inputs.split(stages[name], "runs")
+    if not all(part.startswith(STAGE) for part in parts):
+        return None
+    return [part.removeprefix(STAGE).partition("/")[0] for part in parts]
 
 
 def _devices(stages: Iterable[Artifact]) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 import toy_recipes
 from toy_recipes import different
 
+from qac_jax.errors import UserError
 from qac_jax.objectives.augtriever import InBatch
 from qac_jax.objectives.cross_encoder import Localized
 from qac_jax.objectives.dupmae import DupMae
@@ -33,6 +37,13 @@ def test_the_parts_of_the_recipe() -> None:
     assert found["metrics"].runs.endswith("stage:run_3")
     for name in ("dl19", "dl20"):
         assert found[name].runs.endswith(f"stage:run_3_{name}")
+
+
+def test_rows_that_some_systems_lack_are_refused_before_anything_runs() -> None:
+    found = toy_recipes.grid_of("frontier_small_grid")
+    assert found.partial
+    with pytest.raises(UserError, match="qac_cotmae/seed_0 judges no run 'run_3'.*partial"):
+        toy_recipes.cells_of(dataclasses.replace(found, partial=False))
 
 
 def test_every_system_of_the_grid_differs_in_its_part() -> None:

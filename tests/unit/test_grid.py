@@ -195,7 +195,7 @@ def test_systems_with_rows_of_their_own(tmp_path: Path) -> None:
     summary = run(toy(rows={"dense": "mine", "other": "theirs"}, partial=True), tmp_path / "out")
     rows = [(row["system"], row["run"]) for row in summary["rows"]]
     assert rows == [("", "BM25"), ("plain", "mine"), ("double", "mine")]
-    with pytest.raises(UserError, match="judged no run 'other'"):
+    with pytest.raises(UserError, match="judges no run 'other'"):
         run(toy(rows={"other": "theirs"}, partial=True), tmp_path / "second")
 
 
