@@ -62,15 +62,19 @@ def cells(name: str, seed: int = 0) -> dict[str, dict[str, Any]]:
 
 
 def cells_of(found: grid.Grid, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """The stages of every system, with one seed."""
+    return {cell.system: dict(cell.stages) for cell in placed(found) if cell.seed == seed}
+
+
+def placed(found: grid.Grid) -> list[grid.Cell]:
+    """All cells of a grid."""
+
     def build(files: Any, more: Any, seed: int) -> recipe.Recipe:
-        settings = config.Settings(files=files, bindings=[*more, f"SEED = {seed}"])
-        config.apply(settings)
+        config.apply(config.Settings(files=files, bindings=[*more, f"SEED = {seed}"]))
         return config.build(recipe.Recipe)
 
     try:
-        return {
-            cell.system: dict(cell.stages) for cell in grid.cells(found, build) if cell.seed == seed
-        }
+        return grid.cells(found, build)
     finally:
         config.apply(config.Settings())
 

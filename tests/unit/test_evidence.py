@@ -9,7 +9,6 @@ import signal
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from qac_jax.evidence import __main__ as command
 from qac_jax.evidence import bundling, layout, merging, packing, running, settings, slices
 from qac_jax.evidence.layout import Bundle, PackedCell
 from qac_jax.evidence.slices import Progress
-from qac_jax.pipeline import grid, recipe
+from qac_jax.pipeline import grid
 from qac_jax.pipeline.grid import Cell
 from qac_jax.stages.train import Train
 
@@ -33,18 +32,11 @@ SYSTEMS = ("none", "queries-cotmae", "passages-cocondenser")
 
 
 @pytest.fixture(scope="module")
-def cells() -> Iterator[list[Cell]]:
+def cells() -> list[Cell]:
     """Three systems of the claim's grid, one seed."""
-    from qac_jax import config
-
-    def build(files: Any, more: Any, seed: int) -> recipe.Recipe:
-        config.apply(config.Settings(files=files, bindings=[*more, f"SEED = {seed}"]))
-        return config.build(recipe.Recipe)
-
     found = toy_recipes.grid_of("claim_qac")
     chosen = {name: found.systems[name] for name in SYSTEMS}
-    yield grid.cells(dataclasses.replace(found, systems=chosen, seeds=(0,)), build)
-    config.apply(config.Settings())
+    return toy_recipes.placed(dataclasses.replace(found, systems=chosen, seeds=(0,)))
 
 
 def test_stages_come_back_as_they_were(cells: list[Cell]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import toy_recipes
 
 from qac_jax import config
 from qac_jax.errors import UserError
@@ -14,7 +14,7 @@ from qac_jax.objectives.cotmae import CotMae
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.listwise import Listwise
 from qac_jax.objectives.retromae import RetroMae
-from qac_jax.pipeline import grid, recipe
+from qac_jax.pipeline import recipe
 
 
 MSMARCO = ("msmarco_qac_cotmae", "msmarco_qac_cocondenser")
@@ -138,19 +138,7 @@ def test_own_documents_have_rows_for_every_round(rounds: int, systems: list[str]
 
 
 def test_the_claim_spends_the_same_on_every_system() -> None:
-    config.register([recipe.Recipe, grid.Grid])
-    config.apply(config.Settings(files=["recipes/claim_qac.gin"]))
-    try:
-        found = config.build(grid.Grid)
-    finally:
-        config.apply(config.Settings())
-    cells: dict[str, Mapping[str, Any]] = {
-        cell.system: cell.stages
-        for cell in grid.cells(
-            found, lambda files, more, seed: _cell(files, (*more, f"SEED = {seed}"))
-        )
-        if cell.seed == 2
-    }
+    cells = toy_recipes.cells("claim_qac", seed=2)
     assert "encoder" not in cells["none"] and cells["none"]["retriever_1"].init == "stage:base"
     trained = {name: stages["encoder"] for name, stages in cells.items() if name != "none"}
     assert len(trained) == 8
@@ -176,11 +164,6 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
     both = [(s["retriever_1"], s["retriever_2"]) for s in cells.values()]
     tuned = {(a.schedule.steps, b.schedule.steps, a.optimizer) for a, b in both}
     assert len(tuned) == 1
-
-
-def _cell(files: Any, bindings: tuple[str, ...]) -> recipe.Recipe:
-    config.apply(config.Settings(files=files, bindings=bindings))
-    return config.build(recipe.Recipe)
 
 
 def test_a_name_of_two_stages_is_told() -> None:

@@ -31,12 +31,25 @@ def test_the_parts_of_the_recipe() -> None:
             ("triples.train.full.2.tsv.gz", "stage:negatives_2")[number - 1]
         )
     assert isinstance(teacher.objective, Localized)
+    assert found["teacher_examples"].negatives == "stage:negatives_2"
+    assert found["train_run"].index == "stage:index_2"
     assert found["labels"].teacher == "stage:teacher" and found["labels"].rule.depth == 100
     assert isinstance(last.objective, Finetune) and last.objective.distillation == "kl"
     assert last.reading.settings["teacher"] and found["triples_3"].kept_negatives.teacher
     assert found["metrics"].runs.endswith("stage:run_3")
     for name in ("dl19", "dl20"):
         assert found[name].runs.endswith(f"stage:run_3_{name}")
+
+
+def test_all_cells_share_the_teacher_and_its_scores() -> None:
+    found = toy_recipes.grid_of("frontier_small_grid")
+    places = {
+        cell.places[name]
+        for cell in toy_recipes.placed(found)
+        for name in ("teacher", "labels")
+        if name in cell.places
+    }
+    assert len(places) == 2
 
 
 def test_rows_that_some_systems_lack_are_refused_before_anything_runs() -> None:
