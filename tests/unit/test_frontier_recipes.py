@@ -66,7 +66,7 @@ def test_every_system_of_the_grid_differs_in_its_part() -> None:
     for name in ("without_bag_of_words", "bag_of_the_query", "without_enhanced_decoder"):
         assert changed[name] == {"encoder": {"objective"}}
     assert "contrastive" not in cells["without_contrastive"]
-    assert cells["without_pretraining"]["retriever_3"].init == "stage:base"
+    assert cells["without_pretraining"]["retriever_1"].init == "stage:base"
     assert "pairs" not in cells["without_pretraining"]
     for name in ("qac_cotmae", "qac_cocondenser", "augtriever"):
         assert "teacher" not in cells[name] and "run_3" not in cells[name]["metrics"].runs
