@@ -63,8 +63,8 @@ class Encode:
     profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
 
     def run(self) -> dict[str, Any]:
-        peer.torch(self.threads)
         texts = self._texts()
+        peer.torch(self.threads)
         if not self.shape:
             return self._measured(texts, model_folder(self.model))
         with tempfile.TemporaryDirectory() as folder:
