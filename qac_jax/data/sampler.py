@@ -286,7 +286,7 @@ def make_plan(
     if not plan.batches_per_epoch:
         raise UserError(
             f"batch_size {batch_size} is larger than the number of examples ({counts[0]}); make "
-            f"it smaller, or set remainder to 'wrap'"
+            "it smaller, or give more examples"
         )
     return plan
 
