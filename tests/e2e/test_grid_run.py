@@ -100,12 +100,18 @@ def test_a_misspelt_grid_is_told(
 
 
 @pytest.mark.slow
-def test_the_rows_of_retromae_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    systems = '{"own": %OWN_TEXT, "queries": ["overlays/retromae.gin"]}'
+@pytest.mark.parametrize(
+    "overlay, figure", [("retromae", "decoder_accuracy"), ("dupmae", "bag_loss")]
+)
+def test_rows_with_the_passage_itself_train(
+    overlay: str, figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = f'"overlays/{overlay}.gin"'
+    systems = f'{{"own": [{file}, %OWN_TEXT], "queries": [{file}]}}'
     arguments = toy_evidence.write(tmp_path, systems)
     assert cli.main(["run", *arguments, f"--out={tmp_path / 'out'}", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["system"] for row in rows} == {"", "own", "queries"}  # "": BM25
     for system in ("own", "queries"):
         log = tmp_path / "out" / system / "seed_0" / "encoder" / "metrics.jsonl"
-        assert "decoder_accuracy" in log.read_text()  # RetroMAE's, and not CoT-MAE's
+        assert figure in log.read_text()  # not CoT-MAE's

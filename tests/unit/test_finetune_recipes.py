@@ -11,6 +11,7 @@ from qac_jax import config
 from qac_jax.errors import UserError
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.cotmae import CotMae
+from qac_jax.objectives.dupmae import DupMae
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.listwise import Listwise
 from qac_jax.objectives.retromae import RetroMae
@@ -141,7 +142,7 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
     cells = toy_recipes.cells("claim_qac", seed=2)
     assert "encoder" not in cells["none"] and cells["none"]["retriever_1"].init == "stage:base"
     trained = {name: stages["encoder"] for name, stages in cells.items() if name != "none"}
-    assert len(trained) == 8
+    assert len(trained) == 10
     spent = {
         (s.steps, s.batch_size, s.total_examples, t.optimizer, t.init, t.seed)
         for t, s in ((train, train.schedule) for train in trained.values())
@@ -152,6 +153,7 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
         "cotmae": (CotMae, "passage_passage"),
         "cocondenser": (CoCondenser, "two_spans"),
         "retromae": (RetroMae, "mlm"),  # the passage itself, read as by the first MLM
+        "dupmae": (DupMae, "mlm"),
     }
     for name, train in trained.items():
         context, objective = name.split("-")
