@@ -142,13 +142,13 @@ def test_the_claim_spends_the_same_on_every_system() -> None:
     cells = toy_recipes.cells("claim_qac", seed=2)
     assert "encoder" not in cells["none"] and cells["none"]["retriever_1"].init == "stage:base"
     trained = {name: stages["encoder"] for name, stages in cells.items() if name != "none"}
-    assert len(trained) == 10
+    assert len(trained) == 11
     spent = {
         (s.steps, s.batch_size, s.total_examples, t.optimizer, t.init, t.seed)
         for t, s in ((train, train.schedule) for train in trained.values())
     }
     assert len(spent) == 1 and spent.pop()[-1] == 2
-    kinds = {"queries": "passage_query", "mixed": "mixed"}
+    kinds = {"queries": "passage_query", "pairs": "passage_passage", "mixed": "mixed"}
     objectives = {
         "cotmae": (CotMae, "passage_passage"),
         "cocondenser": (CoCondenser, "two_spans"),
