@@ -1,10 +1,15 @@
-"""Flags of XLA that must be in the environment before JAX starts; importing the package sets them.
+"""What XLA must find in the environment before JAX starts; importing the package sets it.
 
 On CPUs, XLA's fusions of reductions through YNNPACK give wrong results where an array of [L, D] is
 broadcast to [N, L, D] and summed over D beside other uses of it: what lies beyond the first 32,768
 numbers is wrong (docs/log.md holds the report, tests/unit/test_xla_flags.py the case). So this
 kind of fusion is taken from XLA's list; those of matrix products stay, without which a training
 step takes a tenth longer. A value that the user gives to the flag stays.
+
+Several devices on a CPU share one pool of threads, and a device holds a thread while it waits for
+the others at a collective. XLA runs independent collectives of a program in any order and at the
+same time; with one thread a device, all of them may wait at collectives that the others have not
+come to, for ever (XLA ends the process after 40 s). So there are four threads a device.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ _WITHOUT = "-LIBRARY_FUSION_TYPE_REDUCE"
 # XLA ends a process that gives it a flag it does not know. These versions of jaxlib know this one:
 # its name is registered in the libraries of 0.10.2, 0.11.0, 0.11.2 and 0.12.0.1.
 KNOWN = ("0.10", "0.11", "0.12")
+DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+THREADS = "PJRT_NPROC"
+THREADS_A_DEVICE = 4
 
 
 def set_flags(environment: MutableMapping[str, str], version: str) -> None:
@@ -29,6 +37,14 @@ def set_flags(environment: MutableMapping[str, str], version: str) -> None:
     if YNN_FUSIONS in given or ".".join(version.split(".")[:2]) not in KNOWN:
         return
     environment["XLA_FLAGS"] = f"{given} {YNN_FUSIONS}={_WITHOUT}".strip()
+
+
+def set_threads(environment: MutableMapping[str, str], processors: int) -> None:
+    """Enough threads for the devices that XLA_FLAGS asks for on a CPU, if it asks for several."""
+    asked = DEVICES.findall(environment.get("XLA_FLAGS", ""))
+    devices = int(asked[-1]) if asked else 1
+    if devices > 1 and THREADS not in environment:
+        environment[THREADS] = str(max(processors, THREADS_A_DEVICE * devices))
 
 
 def jaxlib_version() -> str:
@@ -42,5 +58,6 @@ def jaxlib_version() -> str:
 
 
 def set_for_this_process() -> None:
-    """The flags for whatever of JAX starts later in this process and in its children."""
+    """Both for whatever of JAX starts later in this process and in its children."""
     set_flags(os.environ, jaxlib_version())
+    set_threads(os.environ, os.cpu_count() or 1)

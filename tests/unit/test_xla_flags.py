@@ -109,12 +109,40 @@ def test_a_jaxlib_that_may_not_know_the_flag_is_left_alone(version: str) -> None
     assert flags(None, version) is None and flags("--xla_a=1", version) == "--xla_a=1"
 
 
-def test_importing_the_package_sets_it_before_jax_starts() -> None:
+@pytest.mark.parametrize(
+    ("given", "processors", "threads"),
+    [
+        ({}, 2, None),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}, 2, None),
+        ({"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=8 --xla_b=1"}, 2, "32"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 96, "96"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PJRT_NPROC": "9"}, 2, "9"),
+    ],
+)
+def test_several_devices_on_a_cpu_have_threads_to_wait_in(
+    given: dict[str, str], processors: int, threads: str | None
+) -> None:
+    environment = dict(given)
+    xla_flags.set_threads(environment, processors)
+    assert environment.get("PJRT_NPROC") == threads
+
+
+def test_importing_the_package_sets_both_before_jax_starts() -> None:
     assert xla_flags.jaxlib_version() == jax.lib.__version__
-    code = "import os, sys, qac_jax; print('jax' in sys.modules, os.environ.get('XLA_FLAGS'))"
-    environment = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    code = (
+        "import os, sys, qac_jax; print('jax' in sys.modules, os.environ.get('PJRT_NPROC'),"
+        " os.environ.get('XLA_FLAGS'))"
     )
-    known = flags(None, jax.lib.__version__)
-    assert done.stdout.split() == ["False", str(known)]
+    devices = "--xla_force_host_platform_device_count=64"
+    left_out = ("XLA_FLAGS", xla_flags.THREADS)
+    environment = {name: x for name, x in os.environ.items() if name not in left_out}
+    for given, threads in ((None, "None"), (devices, str(4 * 64))):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | ({"XLA_FLAGS": given} if given else {}),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        known = str(flags(given, jax.lib.__version__))
+        assert done.stdout.split() == ["False", threads, *known.split()]
