@@ -59,12 +59,21 @@ def test_rows_that_some_systems_lack_are_refused_before_anything_runs() -> None:
         toy_recipes.cells_of(dataclasses.replace(found, partial=False))
 
 
+def test_the_small_recipe_has_the_masks_of_dupmae() -> None:
+    small, large = (
+        toy_recipes.stages(name)["encoder"].objective for name in ("frontier_small", "frontier")
+    )
+    assert isinstance(small, DupMae)
+    assert (small.masking, small.decoder_masking) == (large.masking, large.decoder_masking)
+
+
 def test_every_system_of_the_grid_differs_in_its_part() -> None:
     cells = toy_recipes.cells("frontier_small_grid")
     whole = cells.pop("complete")
     changed = {name: different(whole, stages) for name, stages in cells.items()}
     for name in ("without_bag_of_words", "bag_of_the_query", "without_enhanced_decoder"):
         assert changed[name] == {"encoder": {"objective"}}
+    assert changed["passage_itself"] == {"encoder": {"examples", "reading"}}
     assert "contrastive" not in cells["without_contrastive"]
     assert cells["without_pretraining"]["retriever_1"].init == "stage:base"
     assert "pairs" not in cells["without_pretraining"]
