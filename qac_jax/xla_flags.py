@@ -20,6 +20,8 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from qac_jax.processes import cores
+
 
 YNN_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
 _WITHOUT = "-LIBRARY_FUSION_TYPE_REDUCE"
@@ -60,4 +62,4 @@ def jaxlib_version() -> str:
 def set_for_this_process() -> None:
     """Both for whatever of JAX starts later in this process and in its children."""
     set_flags(os.environ, jaxlib_version())
-    set_threads(os.environ, os.cpu_count() or 1)
+    set_threads(os.environ, cores())

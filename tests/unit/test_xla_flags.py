@@ -16,6 +16,7 @@ import pytest
 from qac_jax import xla_flags
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.heads import CausalDecoder
+from qac_jax.processes import cores
 
 
 # The suite compiles without optimisations, to save time; these programs are compiled with them.
@@ -136,7 +137,7 @@ def test_importing_the_package_sets_both_before_jax_starts() -> None:
     devices = "--xla_force_host_platform_device_count=64"
     left_out = ("XLA_FLAGS", xla_flags.THREADS)
     environment = {name: x for name, x in os.environ.items() if name not in left_out}
-    for given, threads in ((None, "None"), (devices, str(4 * 64))):
+    for given, threads in ((None, "None"), (devices, str(max(cores(), 4 * 64)))):
         done = subprocess.run(
             [sys.executable, "-c", code],
             env=environment | ({"XLA_FLAGS": given} if given else {}),
