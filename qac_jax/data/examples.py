@@ -7,7 +7,6 @@ TensorFlow and TFDS, straight from its ArrayRecord files and a block at a time. 
   tokens, as raw bytes of one-dimensional arrays; a list of texts is stored flat, with its lengths;
 - `features.json`, `dataset_info.json`: TFDS's description, so that
   `tfds.builder_from_directory(folder).as_data_source("train")` reads it too;
-- or `examples-train.plain-…`: the same records in files of our own (`data/plain.py`);
 - `documents.npy`: the document number of every example (only where documents are known);
 - `tokenizer/`: the tokeniser, in Hugging Face's layout.
 
@@ -29,7 +28,6 @@ from etils import epath
 
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
-from qac_jax.data import plain
 from qac_jax.data.wire import LENGTHS, Block, Damaged, Schema
 from qac_jax.errors import DataError, UserError
 
@@ -70,7 +68,6 @@ class Examples:
         self.identity: str = artifact.identity
         self.info: Mapping[str, Any] = artifact.info
         self.files = [os.fspath(f) for f in artifact.matching(PREFIX)]
-        self._plain = [os.fspath(f) for f in artifact.matching(plain.PREFIX)]
         self._ends = np.cumsum(artifact.info["shards"])
         self._has_documents = DOCUMENTS in artifact.files
         self._schema = Schema.of(artifact.info["schema"])
@@ -103,8 +100,6 @@ class Examples:
 
     @functools.cached_property
     def _readers(self) -> list[Any]:
-        if self._plain:
-            return [plain.Reader(f) for f in self._plain]
         try:
             from array_record.python.array_record_module import ArrayRecordReader
         except ImportError as error:

@@ -5,13 +5,11 @@ TFDS's own writer cannot resume an interrupted run and shuffles by hashes of key
 serialises the records and describes the dataset, and the shards are files of our artefact. Two
 runs give the same bytes: protobuf's maps are serialised in a fixed order.
 
-This part of TFDS can be imported without TensorFlow. Where TFDS is not installed, or the variable
-QAC_PLAIN_EXAMPLES is 1, the same records go to files that need no package (`data/plain.py`).
+This part of TFDS can be imported without TensorFlow.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,14 +17,12 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from qac_jax.data import plain
 from qac_jax.data.building import Stored
 from qac_jax.data.examples import PREFIX
-from qac_jax.data.wire import LENGTHS, serialised
+from qac_jax.data.wire import LENGTHS
 
 
 FILES = ("dataset_info.json", "features.json")
-PLAIN = "QAC_PLAIN_EXAMPLES"
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -44,14 +40,8 @@ def schema_of(vocab_size: int, stored: Stored) -> dict[str, str]:
     return dict(sorted({**schema, **stored.others}.items()))
 
 
-def is_plain() -> bool:
-    """Whether files that need no package are written."""
-    asked = os.environ.get(PLAIN) == "1"
-    return asked or importlib.util.find_spec("tensorflow_datasets") is None
-
-
 def shard_name(number: int, count: int) -> str:
-    return f"{plain.PREFIX if is_plain() else PREFIX}-{number:05d}-of-{count:05d}"
+    return f"{PREFIX}-{number:05d}-of-{count:05d}"
 
 
 def features_of(schema: Mapping[str, str]) -> Any:
@@ -71,8 +61,6 @@ def write_shard(
     path: epath.PathLike, schema: Mapping[str, str], records: Iterable[Mapping[str, Any]]
 ) -> int:
     """Writes records of arrays, and lists of arrays or of ids, to a file; returns their number."""
-    if is_plain():
-        return plain.write(path, (serialised(flat(record, schema)) for record in records))
     from tensorflow_datasets.core.file_adapters import ArrayRecordFileAdapter
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -114,8 +102,6 @@ def describe(
     folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence[int]
 ) -> tuple[str, ...]:
     """Writes TFDS's description beside the finished shards; returns the names of its files."""
-    if is_plain():
-        return ()
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import naming
 

@@ -1,5 +1,4 @@
 """Reads serialised tf.train.Example records a block at a time, without TensorFlow or protobuf.
-`serialised` writes one.
 
 The store writes every feature as the bytes of a one-dimensional array (TFDS's `Encoding.BYTES`),
 and protobuf's deterministic serialisation puts the features in one order in all records. So a
@@ -41,26 +40,6 @@ class Schema:
     def lists(self) -> tuple[str, ...]:
         """Features that are lists of arrays."""
         return tuple(n for n in self.dtypes if n + LENGTHS in self.dtypes)
-
-
-def serialised(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """One record: the bytes of protobuf's deterministic serialisation."""
-    entries = []
-    for name in sorted(arrays):
-        feature = _field(_DELIMITED_1, _field(_DELIMITED_1, arrays[name].tobytes()))
-        key = _field(_DELIMITED_1, name.encode())
-        entries.append(_field(_DELIMITED_1, key + _field(_DELIMITED_2, feature)))
-    return _field(_DELIMITED_1, b"".join(entries))
-
-
-def _field(tag: int, content: bytes) -> bytes:
-    """A tag, the length as a varint, and the content."""
-    head, size = bytearray([tag]), len(content)
-    while size >= 0x80:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + content
 
 
 class Rows(Sequence[np.ndarray]):

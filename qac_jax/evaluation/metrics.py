@@ -1,5 +1,4 @@
-"""Measures of a run: trec_eval's through pytrec_eval (without it, those at a depth by
-`plain_measures`), and the MS MARCO script's.
+"""Measures of a run: trec_eval's through pytrec_eval, and the MS MARCO script's.
 
     scores = evaluate(run, judgements, ("ndcg@10", "mrr@10", "hit@50", "map"), level=2)
     scores.mean("ndcg@10")
@@ -20,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.evaluation import plain_measures
 from qac_jax.formats.runs import Ranking
 
 
@@ -137,14 +135,8 @@ def _scored(
     level: int,
 ) -> Iterator[Mapping[str, Mapping[str, float]]]:
     """trec_eval's measures of queries, some at a time."""
-    try:
-        import pytrec_eval
-    except ImportError:
-        plain_measures.check(measures)
-        for query in queries:
-            ids, grades = run[query].ids, judgements[query]
-            yield {query: {m: plain_measures.at(m, ids, grades, level) for m in measures}}
-        return
+    import pytrec_eval
+
     evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(measures), level)
     for batch in _batches(queries, _BATCH):
         yield evaluator.evaluate({query: _as_dict(run[query]) for query in batch})

@@ -16,7 +16,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
 from qac_jax.inference.encoder import Encoder
-from qac_jax.retrieval import bm25, engines, hybrid, index, rankings
+from qac_jax.retrieval import bm25, engines, hybrid, index
 from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.hits import Hit, Searchable
 from qac_jax.retrieval.vectors import Vectors
@@ -31,9 +31,7 @@ _SNIPPET = 240
 
 def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
     """An artefact of one of the KINDS; `encoder` says where its encoder is, if moved."""
-    artifact = artifacts.load(path, (*KINDS, rankings.KIND))
-    if artifact.kind == rankings.KIND:
-        return rankings.Rankings(artifact)
+    artifact = artifacts.load(path, KINDS)
     if artifact.kind == bm25.KIND:
         return bm25.Bm25(artifact)
     if artifact.kind == hybrid.KIND:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import toy_evidence
+import toy_grid
 import toy_retrieval as toy
 
 from qac_jax import cli
@@ -108,7 +108,7 @@ def test_rows_with_the_passage_itself_train(
 ) -> None:
     file = f'"overlays/{overlay}.gin"'
     systems = f'{{"own": [{file}, %OWN_TEXT], "queries": [{file}]}}'
-    arguments = toy_evidence.write(tmp_path, systems)
+    arguments = toy_grid.write(tmp_path, systems)
     assert cli.main(["run", *arguments, f"--out={tmp_path / 'out'}", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["system"] for row in rows} == {"", "own", "queries"}  # "": BM25

@@ -1,4 +1,4 @@
-"""The grid of the first claim at a tiny size, for the tests of bundles.
+"""The grid of the first claim at a tiny size, for the tests of grids.
 
 Its other collection is the same one again, by `qac evaluate-beir`.
 """
