@@ -204,18 +204,22 @@ def _compact(arguments: list[str]) -> int:
 
 
 def _serve(arguments: list[str]) -> int:
-    from qac_jax import fields
-    from qac_jax.serving import run, settings
+    from qac_jax import extras, fields
+    from qac_jax.serving import options as serving
 
     parser = flags.parser("serve", _OTHERS["serve"], "qac serve --index out/live")
-    given = (settings.Serving, settings.Limits, settings.Traffic)
+    given = (serving.Serving, serving.Limits, serving.Traffic)
     for cls in given:
         flags.add_field_flags(parser, cls, flags.about(cls))
     options = parser.parse_all(arguments)
     made = [fields.make(cls, flags.field_flags(options, cls)) for cls in given]
     for each in made:
         fields.check(each)
-    return run.run(*made)
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        extras.load(module, "serve", "qac serve")
+    from qac_jax.serving import app
+
+    return app.run(*made)
 
 
 def _search(arguments: list[str]) -> int:

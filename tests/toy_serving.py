@@ -10,7 +10,7 @@ import httpx2
 
 from qac_jax.serving import app
 from qac_jax.serving.engine import Engine
-from qac_jax.serving.settings import Limits, Serving, Traffic
+from qac_jax.serving.options import Limits, Serving, Traffic
 
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
+import collections
 import os
+import re
 import shutil
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from qac_jax import artifacts, progress
-from qac_jax.errors import UserError
+from qac_jax.errors import Busy, UserError
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
-from qac_jax.live import convert, manifest
+from qac_jax.live import convert, manifest, metadata
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import reranking
-from qac_jax.retrieval.hits import Hit
-from qac_jax.serving import explain, problems
-from qac_jax.serving.encoding import QueryEncoder
-from qac_jax.serving.problems import Problem
-from qac_jax.serving.requests import SearchRequest
-from qac_jax.serving.settings import Serving
+from qac_jax.retrieval.bm25 import WORD, Analyzer
+from qac_jax.retrieval.search import snippet
+from qac_jax.serving import requests
+from qac_jax.serving.batching import QueryEncoder
+from qac_jax.serving.options import Serving
+from qac_jax.serving.requests import EncodeRequest, ExplainRequest, Problem, SearchRequest
 
 
 _RERANKED = 100
-_FACETED = 100
-
-
-class EncodeRequest(NamedTuple):
-    """Texts whose vectors are wanted."""
-
-    texts: Sequence[str]
-    side: str = "passage"
-
-
-class ExplainRequest(NamedTuple):
-    """Why a query finds a passage."""
-
-    query: str
-    id: str
-
+# Hits whose fields become facets; values that such a field has, and how long these may be.
+_FACETED, _VALUES, _LONGEST = 100, range(2, 21), 60
+# Fields that say where a passage stands in its document, and nothing of what it is about.
+_POSITIONS = re.compile(
+    r"(.*[._])?(start|end|line|lines|offset|position|number|part|page|anchor)s?"
+)
+# Characters of a hit's text that are shown.
+_SNIPPET = 320
+# Sentences of a passage that are compared with a query, and those that are shown.
+_READ, _SHOWN = 24, 3
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 Request = SearchRequest | EncodeRequest | ExplainRequest
 
@@ -78,7 +75,7 @@ class Engine:
 
     @property
     def pooling(self) -> str:
-        """What makes one vector of those of the tokens: mean, cls …"""
+        """How the tokens' vectors become one: mean, cls …"""
         return self.live.encoder.module.config.pooling
 
     @property
@@ -103,7 +100,8 @@ class Engine:
 
     def tokens(self, request: EncodeRequest) -> int:
         """How many the texts of a request have, special ones included."""
-        return sum(map(len, self.live.encoder.tokenize(request.texts, request.side)))
+        side = "query" if request.of_queries else "passage"
+        return sum(map(len, self.live.encoder.tokenize(request.texts, side)))
 
     def compile(self, most: int, *, now: bool = True) -> None:
         """Encodes queries in few shapes, `most` at a time; compiles these before the first."""
@@ -112,13 +110,13 @@ class Engine:
         if now:
             queries.warm()
 
-    def answer(self, requests: Sequence[Request]) -> list[Any]:
+    def answer(self, batch: Sequence[Request]) -> list[Any]:
         """The answers of a batch; an exception for a request that has none."""
         snapshot = self.snapshot
-        vectors = self._vectors(requests, snapshot)
-        found = self._found(requests, vectors, snapshot)
+        vectors = self._vectors(batch, snapshot)
+        found = self._found(batch, vectors, snapshot)
         answers: list[Any] = []
-        for number, (request, own) in enumerate(zip(requests, vectors, strict=True)):
+        for number, (request, own) in enumerate(zip(batch, vectors, strict=True)):
             try:
                 if isinstance(request, EncodeRequest):
                     answers.append(own)
@@ -130,91 +128,96 @@ class Engine:
                 answers.append(error)
         return answers
 
+    def _vectors(self, batch: Sequence[Request], snapshot: Snapshot) -> list[np.ndarray]:
+        """Those of each request's texts, by one call for the texts of each side."""
+        wanted: dict[str, dict[str, int]] = {"query": {}, "passage": {}}
+        keys: list[tuple[str, Sequence[str]]] = []
+        for request in batch:
+            side, texts = "query", list[str]()
+            if isinstance(request, EncodeRequest):
+                side, texts = "query" if request.of_queries else "passage", request.texts
+            elif isinstance(request, ExplainRequest) or _weight(request, snapshot) < 1:
+                texts = [request.query or ""]
+            keys.append((side, texts))
+            for text in texts:
+                wanted[side].setdefault(text, len(wanted[side]))
+        none = np.zeros((0, self.live.settings.dimension), np.float32)
+        made = {side: self.encode(list(t), side) if t else none for side, t in wanted.items()}
+        return [made[side][[wanted[side][text] for text in texts]] for side, texts in keys]
+
     def _found(
-        self, requests: Sequence[Request], vectors: Sequence[np.ndarray], snapshot: Snapshot
+        self, batch: Sequence[Request], vectors: Sequence[np.ndarray], snapshot: Snapshot
     ) -> dict[int, Found]:
         """The rankings of the searches; those of equal settings by one product of matrices."""
-        groups: dict[str, list[int]] = {}
-        for number, request in enumerate(requests):
+        groups: dict[str, list[tuple[int, SearchRequest]]] = collections.defaultdict(list)
+        for number, request in enumerate(batch):
             if isinstance(request, SearchRequest):
                 key = repr((request.where, request.hybrid, _depth(request)))
-                groups.setdefault(key, []).append(number)
+                groups[key].append((number, request))
         found: dict[int, Found] = {}
-        for numbers in groups.values():
-            alike = [request for n in numbers if isinstance(request := requests[n], SearchRequest)]
+        for group in groups.values():
+            first = group[0][1]
             rankings = snapshot.find(
-                [request.query for request in alike],
-                np.concatenate([vectors[number] for number in numbers]),
-                _depth(alike[0]),
-                where=alike[0].where,
-                weight=alike[0].hybrid,
+                [request.query or "" for _, request in group],
+                np.concatenate([vectors[number] for number, _ in group]),
+                _depth(first),
+                where=first.where,
+                weight=first.hybrid,
             )
-            found |= dict(zip(numbers, rankings, strict=True))
+            found |= {number: each for (number, _), each in zip(group, rankings, strict=True)}
         return found
+
+    def _searched(self, request: SearchRequest, found: Found, snapshot: Snapshot) -> dict[str, Any]:
+        query, page = request.query or "", slice(request.offset, request.offset + request.k)
+        if request.rerank:
+            if self.reranker is None:
+                raise Problem(422, "this server has no cross-encoder; leave out rerank")
+            hits = reranking.hits(query, snapshot.hits(found), self.reranker)[page]
+        else:
+            parts = None if found.parts is None else found.parts[:, page]
+            hits = snapshot.hits(Found(found.rows[page], found.scores[page], parts))
+        shown = []
+        for hit in hits:
+            fields = {"id": hit.id, "score": hit.score, "title": hit.title, "text": hit.text}
+            fields["metadata"] = dict(hit.metadata)
+            if hit.scores:
+                fields["scores"] = dict(hit.scores)
+            if request.highlight:
+                best = snippet(hit.text, query, _SNIPPET)
+                fields["highlights"] = {
+                    "title": marked(snapshot.analyzer, query, hit.title),
+                    "snippet": marked(snapshot.analyzer, query, best),
+                }
+            shown.append(fields)
+        answer = {"query": query, "hits": shown, "version": snapshot.version}
+        answer["passages"] = len(snapshot)
+        if request.facets:
+            answer["facets"] = facets([snapshot.record(r) for r in found.rows[:_FACETED].tolist()])
+        return answer
 
     def _explained(
         self, request: ExplainRequest, vector: np.ndarray, snapshot: Snapshot
     ) -> dict[str, Any]:
-        (row,) = snapshot.rows_of([request.id])
+        """BM25's score word by word, and the sentences whose vectors are nearest to the query's."""
+        row = int(snapshot.rows_of([request.id])[0])
         if row < 0:
-            raise Problem(404, "the index has no passage with this id")
-        return explain.explained(snapshot, self.live.encoder, request.query, vector, int(row))
-
-    def _vectors(self, requests: Sequence[Request], snapshot: Snapshot) -> list[np.ndarray]:
-        """Those of each request's texts, by one call for the texts of each side."""
-        wanted: dict[str, dict[str, int]] = {"query": {}, "passage": {}}
-        keys: list[tuple[str, Sequence[str]]] = []
-        default = snapshot.settings.fusion.weight
-        for request in requests:
-            side, texts = "query", list[str]()
-            if isinstance(request, EncodeRequest):
-                side, texts = request.side, list(request.texts)
-            elif isinstance(request, ExplainRequest):
-                texts = [request.query]
-            elif (default if request.hybrid is None else request.hybrid) < 1:
-                texts = [request.query]
-            keys.append((side, texts))
-            for text in texts:
-                wanted[side].setdefault(text, len(wanted[side]))
-        made = {side: self._encoded(list(texts), side) for side, texts in wanted.items()}
-        return [made[side][[wanted[side][text] for text in texts]] for side, texts in keys]
-
-    def _encoded(self, texts: list[str], side: str) -> np.ndarray:
-        if not texts:
-            return np.zeros((0, self.live.settings.dimension), np.float32)
-        return self.encode(texts, side)
-
-    def _searched(self, request: SearchRequest, found: Found, snapshot: Snapshot) -> dict[str, Any]:
-        last = request.offset + request.k
-        if request.rerank:
-            if self.reranker is None:
-                raise Problem(422, "this server has no cross-encoder; leave out rerank")
-            hits = reranking.hits(request.query, snapshot.hits(found), self.reranker)
-            hits = hits[request.offset : last]
-        else:
-            page = slice(request.offset, last)
-            parts = None if found.parts is None else found.parts[:, page]
-            hits = snapshot.hits(Found(found.rows[page], found.scores[page], parts))
-        answer: dict[str, Any] = {
-            "query": request.query,
-            "hits": [self._shown(hit, request, snapshot) for hit in hits],
-            "version": snapshot.version,
-            "passages": len(snapshot),
+            raise Problem(404, "the index has no passage with this id; take one of a hit")
+        text = snapshot.record(row).get("text") or ""
+        sentences = [part for part in _SENTENCE_END.split(text) if part.strip()][:_READ]
+        words = snapshot.words.by_word(request.query, row)
+        near: list[dict[str, Any]] = []
+        if sentences:
+            scores = self.live.encoder.encode(sentences) @ vector
+            for place in np.argsort(-scores, kind="stable")[:_SHOWN].tolist():
+                near.append({"text": sentences[place], "score": round(float(scores[place]), 6)})
+        return {
+            "id": request.id,
+            "words": [{"word": word, "score": round(gain, 6)} for word, gain in words],
+            "bm25": round(sum(gain for _, gain in words), 6),
+            "dense": round(float(snapshot.vectors(np.array([row]))[0] @ vector), 6),
+            "sentences": near,
+            "text": marked(snapshot.analyzer, request.query, text),
         }
-        if request.facets:
-            first = found.rows[:_FACETED].tolist()
-            answer["facets"] = explain.facets([snapshot.record(row) for row in first])
-        return answer
-
-    def _shown(self, hit: Hit, request: SearchRequest, snapshot: Snapshot) -> dict[str, Any]:
-        shown: dict[str, Any] = {"id": hit.id, "score": hit.score, "title": hit.title}
-        shown |= {"text": hit.text, "metadata": dict(hit.metadata)}
-        if hit.scores:
-            shown["scores"] = dict(hit.scores)
-        if request.highlight:
-            words = (snapshot.analyzer, request.query, hit.title, hit.text)
-            shown["highlights"] = explain.highlights(*words)
-        return shown
 
     def add(self, passages: list[dict[str, Any]], replace: bool) -> dict[str, Any]:
         """Adds passages: when this returns, they are on the disk."""
@@ -224,26 +227,55 @@ class Engine:
         """Deletes passages; ids that the index does not have are listed."""
 
         def work() -> dict[str, Any]:
-            deleted = self.live.delete(ids, missing_ok=True)
-            gone = set(deleted)
-            return {"deleted": len(deleted), "missing": [i for i in ids if i not in gone]}
+            deleted = set(self.live.delete(ids, missing_ok=True))
+            return {"deleted": len(deleted), "missing": [i for i in ids if i not in deleted]}
 
         return self._change(work)
 
-    def _change(self, work: Any) -> dict[str, Any]:
+    def _change(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         with self._changing:
             try:
                 done = work()
+            except Busy as error:  # another process is writing
+                raise requests.busy() from error
             except UserError as error:
-                if "being written" in str(error):  # by another process
-                    raise problems.busy() from error
                 # What the library says names the folder; a client has no business with it.
                 sentence = str(error).replace(str(self.live.folder), "the index")
                 raise Problem(409 if "already" in sentence else 422, sentence) from error
             return {**done, "version": self.live.snapshot.version, "passages": len(self.live)}
 
 
+def _weight(request: SearchRequest, snapshot: Snapshot) -> float:
+    return snapshot.settings.fusion.weight if request.hybrid is None else request.hybrid
+
+
 def _depth(request: SearchRequest) -> int:
     """Hits that a search needs."""
     last = request.offset + request.k
     return max(last, _FACETED * request.facets, _RERANKED * request.rerank)
+
+
+def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool]]:
+    """A text in pieces: words that count as words of the question, and what is between."""
+    wanted = set(analyzer.words(question))
+    pieces, end = [], 0
+    for match in WORD.finditer(text):
+        if wanted.intersection(analyzer.words(match[0])):
+            pieces += [(text[end : match.start()], False), (match[0], True)]
+            end = match.end()
+    return [(piece, hit) for piece, hit in [*pieces, (text[end:], False)] if piece]
+
+
+def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]]:
+    """Fields of few values among records, with the number of each: what to filter by."""
+    counts: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
+    for record in records:
+        for field, value in set(metadata.values(record)):
+            counts[field][value] += 1
+    return {
+        field: sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))
+        for field, known in sorted(counts.items(), key=lambda pair: len(pair[1]))
+        if len(known) in _VALUES
+        and all(len(str(value)) <= _LONGEST for value in known)
+        and not _POSITIONS.fullmatch(field.lower())
+    }

@@ -189,48 +189,6 @@ def test_killed_servers_lose_nothing_that_they_acknowledged(folder: Path) -> Non
     assert (LiveIndex(folder).snapshot.rows_of(known) >= 0).all()
 
 
-_WRITER = """
-import os, random, select, signal, sys, time
-import toy_live as toy
-from qac_jax.live.index import LiveIndex
-
-folder = sys.argv[1]
-known, random = ["d0"], random.Random(0)
-for turn in range(100):
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        live = LiveIndex(folder, encoder=toy.stub())
-        while True:
-            for name in live.add(["Once more.", "And again."]):
-                os.write(write, f"{name}\\n".encode())
-    os.close(write)
-    if turn % 2:  # once it adds; or perhaps before
-        select.select([read], [], [], 60)
-    time.sleep(random.uniform(0.0, 0.3))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as pipe:
-        known += [line.strip() for line in pipe.read().splitlines(True) if line.endswith("\\n")]
-    live = LiveIndex(folder, encoder=toy.stub())
-    assert (live.snapshot.rows_of(known) >= 0).all(), turn
-    assert len(live) - len(known) in range(0, 2 * (turn + 1) + 1), (turn, len(live), len(known))
-    assert live.search(["again"], 3, hybrid=0.3)[0]
-print(len(known))
-"""
-
-
-def test_killed_a_hundred_times_while_adding(tmp_path: Path) -> None:
-    import toy_live
-
-    toy_live.live(tmp_path / "live", toy_live.records(1))
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
-    command = [sys.executable, "-c", _WRITER, str(tmp_path / "live")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 50  # of fifty turns at least one passage each
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A clone whose environment is installed already, as launch/setup.sh notes it."""

@@ -161,12 +161,12 @@ def road(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
 @pytest.mark.slow
 def test_an_index_that_does_not_change_is_served_as_a_copy(road: Path) -> None:
     from qac_jax.serving.engine import Engine
+    from qac_jax.serving.options import Serving
     from qac_jax.serving.requests import SearchRequest
-    from qac_jax.serving.settings import Serving
 
     engine = Engine.load(Serving(index=str(road / "hybrid")))
     assert not engine.writable and engine.live.folder != road / "hybrid"
-    (answer,) = engine.answer([SearchRequest("copper lamp river", 5)])
+    (answer,) = engine.answer([SearchRequest(query="copper lamp river", k=5)])
     assert [hit["id"] for hit in answer["hits"]] == ids(_expected(road))
     with pytest.raises(UserError, match="expected live or index or hybrid or vectors"):
         Engine.load(Serving(index=str(road / "passages")))

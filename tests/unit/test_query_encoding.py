@@ -19,7 +19,7 @@ from qac_jax.models.layers import Runtime
 from qac_jax.models.modernbert import ModernBertConfig
 from qac_jax.models.mpnet import MpnetConfig
 from qac_jax.models.t5_encoder import T5EncoderConfig
-from qac_jax.serving.encoding import QueryEncoder, packed_shapes
+from qac_jax.serving.batching import QueryEncoder, packed_shapes
 
 
 SMALL = {"vocab_size": 40, "num_layers": 2, "num_heads": 2}

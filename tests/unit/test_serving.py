@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import re
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
-import psutil
 import pytest
 import toy_live as toy
 from toy_serving import TOKEN, WRITER, asked, one
@@ -19,8 +20,10 @@ from toy_serving import TOKEN, WRITER, asked, one
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
+from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
-from qac_jax.serving.settings import Limits, Serving
+from qac_jax.serving.options import Limits, Serving
+from qac_jax.serving.requests import Problem
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,8 @@ def test_pages_facets_and_marked_words(engine: Engine) -> None:
     second = search(engine, query="copper lamps", k=10, offset=10)
     assert [h["id"] for h in whole["hits"][10:]] == [h["id"] for h in second["hits"]]
     assert sum(count for _, count in whole["facets"]["lang"]) == 60
-    assert "tags" in whole["facets"] and len(whole["facets"]["year"]) <= 12
+    # Not 25 years, nor places in a document.
+    assert set(whole["facets"]) == {"lang", "tags"}
     pieces = whole["hits"][0]["highlights"]["snippet"]
     assert {text for text, hit in pieces if hit} <= {"copper", "lamp"}
     assert any(hit for _, hit in pieces)
@@ -151,24 +155,21 @@ def test_tokens_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ({}, 422, 'give "query"'),
         ({"query": "x", "queries": ["x"]}, 422, 'give "query"'),
-        ({"query": 3}, 422, "not a text or a list of texts"),
-        ({"query": ["x"]}, 422, "^.query. is not a text"),
-        ({"queries": []}, 422, "is an empty list"),
+        ({"query": 3}, 422, '"query": input should be a valid string, not 3'),
+        ({"queries": []}, 422, "at least 1 item"),
         ({"query": " "}, 422, "an empty text"),
         ({"query": "x" * 9000}, 413, "at most 8000"),
         ({"queries": ["x"] * 65}, 413, "at most 64"),
-        ({"query": "x", "k": 0}, 422, "a whole number, 1 to 1000"),
-        ({"query": "x", "k": True}, 422, "a whole number"),
-        ({"query": "x", "k": 10, "offset": 991}, 422, '"offset" is 991'),
-        ({"query": "x", "hybrid": 2}, 422, "from 0 to 1"),
-        ({"query": "x", "hybrid": "1"}, 422, "from 0 to 1"),
+        ({"query": "x", "k": 0}, 422, '"k": input should be greater than or equal to 1, not 0'),
+        ({"query": "x", "k": True}, 422, "valid integer, not true"),
+        ({"query": "x", "k": 10, "offset": 991}, 422, "above 1000"),
+        ({"query": "x", "hybrid": 2}, 422, "less than or equal to 1"),
         ({"query": "x", "rerank": True}, 422, "no cross-encoder"),
-        ({"query": "x", "rerank": 1}, 422, "not true or false"),
         ({"query": "x", "where": ["lang"]}, 422, "is not a filter"),
         ({"query": "x", "where": {"lang": {"=>": 1}}}, 422, "did you mean|valid names"),
-        ({"query": "x", "where": {"n": 10**400}}, 422, "too large"),
+        ({"query": "x", "where": {"n": 10**400}}, 400, "not finite"),
         ({"query": "x", "where": {"n": list(range(1001))}}, 422, "too many conditions"),
-        ({"query": "x", "wher": {}}, 422, "did you mean .?where"),
+        ({"query": "x", "wher": {}}, 422, '"wher" is not a field'),
     ],
 )
 def test_searches_that_are_refused(engine: Engine, body: Any, status: int, sentence: str) -> None:
@@ -178,20 +179,35 @@ def test_searches_that_are_refused(engine: Engine, body: Any, status: int, sente
 
 
 @pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("q=x&where=[[[", 400),
+        ("q=x&where=" + "[" * 5000, 400),
+        ("q=x&k=" + "9" * 400, 422),
+        ('q=x&where={"a":' + "9" * 400 + "}", 400),
+        ("q=x&hybrid=1e999", 422),
+        ("q=x&k=five", 422),
+        ("k=5", 422),
+    ],
+)
+def test_addresses_that_are_refused(engine: Engine, address: str, status: int) -> None:
+    answer = one(engine, "GET", f"/search?{address}")
+    assert answer.status_code == status and answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"",
         b"{",
         b"[]",
-        b'"x"',
         b'{"query": NaN}',
         b'{"query": "\\ud800"}',
         b'{"query": "\xff"}',
         b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"query": "x", "where": ' + b'{"a":' * 200 + b"1" + b"}" * 201,
         b'{"query": "x", "k": ' + b"9" * 5000 + b"}",
     ],
-    ids=range(10),
+    ids=range(8),
 )
 def test_bodies_that_are_no_objects(engine: Engine, content: bytes) -> None:
     headers = {"Content-Type": "application/json"}
@@ -243,7 +259,7 @@ def test_an_error_says_nothing_of_the_inside(
 
     monkeypatch.setattr(Engine, "answer", fails)
     answer = one(engine, "POST", "/search", json={"query": "x"})
-    number = answer.json()["error"]["message"].split("number ")[1].split(" ")[0]
+    number = answer.json()["error"]["message"].split("error ")[1].split(";")[0]
     assert answer.status_code == 500 and "secret" not in answer.text
     assert number in caplog.text and "/secret/path" in caplog.text
 
@@ -257,13 +273,15 @@ def test_health_figures_and_the_description(engine: Engine) -> None:
     health, figures, api = asked(engine, questions)
     assert health.json()["status"] == "ok" and health.json()["passages"] == 60
     lines = figures.text.splitlines()
-    assert 'qac_requests_total{path="/search",status="200"} 1' in lines
-    assert 'qac_requests_total{path="/search",status="422"} 1' in lines
-    assert "qac_passages 60" in lines and 'qac_batch_size_bucket{le="1"} 1' in lines
+    assert 'qac_requests_total{path="/search",status="200"} 1.0' in lines
+    assert 'qac_requests_total{path="/search",status="422"} 1.0' in lines
+    assert "qac_passages 60.0" in lines and 'qac_batch_size_bucket{le="1.0"} 1.0' in lines
+    assert "process_resident_memory_bytes" in figures.text
     described = api.json()
     assert {"/search", "/add", "/delete", "/encode", "/health"} <= set(described["paths"])
-    assert described["components"]["schemas"]["Answer"]["properties"]["hits"]
-    assert "Traceback" not in json.dumps(described)
+    schemas = described["components"]["schemas"]
+    assert schemas["Answer"]["properties"]["hits"] and schemas["SearchRequest"]["properties"]["k"]
+    assert described["paths"]["/add"]["post"]["security"]
 
 
 def test_headers_of_every_answer(engine: Engine) -> None:
@@ -302,37 +320,6 @@ def test_requests_at_one_time_are_one_batch(engine: Engine) -> None:
         assert answer.json()["hits"] == answers[number % 3].json()["hits"]
 
 
-@pytest.mark.slow
-def test_queries_in_few_shapes(tmp_path: Path) -> None:
-    """Padded to few lengths and numbers, vectors are those of the encoder."""
-    from toy_retrieval import save_encoder
-
-    from qac_jax.inference.encoder import Encoder
-    from qac_jax.serving.encoding import QueryEncoder
-
-    encoder = Encoder.load(save_encoder(tmp_path / "encoder"))
-    shapes: list[tuple[int, ...]] = []
-    real = Encoder.apply
-
-    def apply(self: Encoder, ids: Any, *rest: Any) -> Any:
-        shapes.append(ids.shape)
-        return real(self, ids, *rest)
-
-    devices = encoder.runner.mesh.size
-    queries = QueryEncoder(encoder, 2 * devices)
-    texts = ["copper", "a b c d e f g h i j k l m n o p q", *["lamp river"] * (2 * devices - 1)]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Encoder, "apply", apply)
-        found = queries.encode(texts, "query")
-        one = queries.encode(texts[:1], "query")
-    assert shapes == [(2 * devices, 24), (devices, 24), (devices, 16)]
-    np.testing.assert_allclose(found, encoder.encode(texts, "query"), atol=1e-5)
-    np.testing.assert_allclose(one, found[:1], atol=1e-5)
-    long = ["stone " * 100]
-    np.testing.assert_array_equal(queries.encode(long, "query"), encoder.encode(long, "query"))
-    np.testing.assert_array_equal(queries.encode(texts, "passage"), encoder.encode(texts))
-
-
 def test_a_folder_that_another_process_writes_is_busy(tmp_path: Path, writers: None) -> None:
     engine = Engine(toy.live(tmp_path / "index", toy.records(3)))
     with artifacts.locked(engine.live.folder):
@@ -341,34 +328,95 @@ def test_a_folder_that_another_process_writes_is_busy(tmp_path: Path, writers: N
     assert "process" not in answer.text
 
 
-@pytest.mark.slow
-def test_ten_thousand_hostile_strings_and_no_memory(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unknown words are not kept; nothing but answers and refusals."""
-    rng = np.random.default_rng(0)
-    alphabet = [
-        *map(chr, range(1, 0x250)),
-        *"日本語🦆\u202e\u0000\ufeff",
-        "<b>",
-        "' OR ",
-        "../",
-        "%s",
-    ]
-    memory = psutil.Process().memory_info
-    grown: list[int] = []
+# Batches: what comes together is answered together, and no more than the queue holds.
 
-    async def questions(client: httpx2.AsyncClient) -> set[int]:
-        statuses = set()
-        for turn in range(100):
-            if turn in (30, 99):
-                grown.append(memory().rss)
-            texts = ["".join(rng.choice(alphabet, 40)) for _ in range(50)]
-            body = {"queries": texts, "k": 3, "where": {texts[0]: texts[1]}, "highlight": True}
-            statuses.add((await client.post("/search", json=body)).status_code)
-            body = {"queries": texts, "hybrid": 1}
-            statuses.add((await client.post("/search", json=body)).status_code)
-        return statuses
 
-    assert asked(engine, questions) <= {200, 422}
-    assert grown[1] - grown[0] < 15e6
+def batcher(work: Any, **changes: Any) -> Batcher:
+    return Batcher(work, **{"most": 4, "wait": 0.005, "queue": 8, **changes})
+
+
+def test_items_are_answered_in_batches_of_at_most_so_much() -> None:
+    batches: list[list[int]] = []
+
+    def work(items: Sequence[int]) -> list[int]:
+        batches.append(list(items))
+        return [2 * item for item in items]
+
+    async def run() -> list[int]:
+        made = batcher(work, queue=20)
+        answers = await asyncio.gather(*(made.submit(n) for n in range(10)))
+        large = await made.submit(100, size=99)
+        await made.close()
+        return [*answers, large]
+
+    assert asyncio.run(run()) == [*range(0, 20, 2), 200]
+    assert sum(batches, []) == [*range(10), 100] and max(map(len, batches)) == 4
+
+
+def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
+    go = threading.Event()
+
+    def work(items: Sequence[int]) -> Sequence[int]:
+        go.wait(5)
+        return items
+
+    async def run() -> tuple[int, list[Any]]:
+        made = batcher(work, most=1, queue=3)
+        first = asyncio.create_task(made.submit(-1))
+        await asyncio.sleep(0.02)
+        rest = [asyncio.create_task(made.submit(n)) for n in range(6)]
+        await asyncio.sleep(0.02)
+        waiting = len(made)
+        closing = asyncio.create_task(made.close())
+        go.set()
+        answers = await asyncio.gather(first, *rest, return_exceptions=True)
+        await closing
+        with pytest.raises(Problem, match="stopping"):
+            await made.submit(9)
+        return waiting, answers
+
+    waiting, answers = asyncio.run(run())
+    refused = [a for a in answers if isinstance(a, Problem)]
+    assert waiting == 3 and answers[:4] == [-1, 0, 1, 2]
+    assert len(refused) == 3 and {
+        (p.status_code, (p.headers or {})["Retry-After"]) for p in refused
+    } == {(503, "1")}
+
+
+def test_errors_go_to_those_whose_they_are() -> None:
+    def work(items: Sequence[int]) -> list[Any]:
+        if 13 in items:
+            raise RuntimeError("the whole batch")
+        return [ValueError(str(item)) if item % 2 else item for item in items]
+
+    async def run() -> list[Any]:
+        made = batcher(work)
+        answers = await asyncio.gather(*(made.submit(n) for n in range(4)), return_exceptions=True)
+        again = await asyncio.gather(made.submit(13), return_exceptions=True)
+        after = await made.submit(2)
+        await made.close()
+        return [*answers, *again, after]
+
+    answers = asyncio.run(run())
+    assert answers[0] == 0 and answers[2] == 2 and answers[5] == 2
+    assert isinstance(answers[1], ValueError) and isinstance(answers[4], RuntimeError)
+
+
+def test_who_has_gone_is_left_out() -> None:
+    seen: list[int] = []
+
+    def work(items: Sequence[int]) -> Sequence[int]:
+        time.sleep(0.02)
+        seen.extend(items)
+        return items
+
+    async def run() -> None:
+        made = batcher(work, most=1, wait=0.0)
+        tasks = [asyncio.create_task(made.submit(n)) for n in range(3)]
+        await asyncio.sleep(0.005)
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await made.close()
+
+    asyncio.run(run())
+    assert seen == [0, 2]

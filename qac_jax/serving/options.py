@@ -1,4 +1,4 @@
-"""Settings of `qac serve`, without heavy imports, so that the command line is fast."""
+"""What `qac serve` is given, apart from what it imports, so that its --help is fast."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ TOKEN = "QAC_SERVE_TOKEN"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
+class _Positive:
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value <= 0 and not (name == "wait_ms" and value == 0):
+                raise UserError(f"{name}={value}; expected a number above 0")
+
+
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(_Positive):
     """What a request may ask for; more is refused with 400, 413 or 422."""
 
     max_k: int = option(1000, "hits of a search, those before the page included")
@@ -25,12 +32,9 @@ class Limits:
     max_query: int = option(8_000, "characters of a query")
     max_body: int = option(16 << 20, "bytes of a request")
 
-    def __post_init__(self) -> None:
-        _positive(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
+class Traffic(_Positive):
     """How requests are batched, and how many may wait."""
 
     max_batch: int = option(32, "queries or texts of a forward pass")
@@ -39,9 +43,6 @@ class Traffic:
     time_limit: float = option(30.0, "seconds of a request, adding excepted; then it gets 504")
     read_limit: float = option(15.0, "seconds in which a client must send its request")
     grace: float = option(30.0, "seconds that requests have to finish after SIGTERM")
-
-    def __post_init__(self) -> None:
-        _positive(self, but=("wait_ms",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,22 +69,21 @@ class Serving:
 
     def token(self) -> str:
         """That of writers; "" where nobody may write."""
-        place, token = self.token_file, os.environ.get(TOKEN, "").strip()
-        if not place and not token:
-            return ""
-        if place:
+        token = os.environ.get(TOKEN, "").strip()
+        if self.token_file:
             try:
-                with open(place, encoding="utf-8") as file:
+                with open(self.token_file, encoding="utf-8") as file:
                     token = file.read().strip()
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
                 raise UserError(
-                    f"the token file {place} cannot be read ({why}); give a file with one line"
+                    f"the token file {self.token_file} cannot be read ({why}); give a file with "
+                    "one line"
                 ) from error
-        if len(token) < 16:
+        if (token or self.token_file) and len(token) < 16:
             raise UserError(
-                f"{place or TOKEN} holds a token of {len(token)} characters; expected 16 or more, "
-                "such as those of `openssl rand -hex 32`"
+                f"{self.token_file or TOKEN} holds a token of {len(token)} characters; expected 16 "
+                "or more, such as those of `openssl rand -hex 32`"
             )
         return token
 
@@ -91,9 +91,3 @@ class Serving:
         """Names in the Host header: a page elsewhere cannot reach a local server by its own name
         (DNS rebinding). Empty: any."""
         return self.hosts or (LOCAL if self.host in LOCAL else ())
-
-
-def _positive(settings: Limits | Traffic, but: tuple[str, ...] = ()) -> None:
-    for name, value in vars(settings).items():
-        if value < 0 or (value == 0 and name not in but):
-            raise UserError(f"{name}={value}; expected a number above 0")
