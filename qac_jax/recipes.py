@@ -354,11 +354,9 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True
         for reason in one.get("missing", ()):
             print(f"  ! {reason}")
         for name, value in one["plan"].items():
-            if name == "devices":
-                print("\n".join(f"  * {line}" for line in _device_table(value)))
-            elif name == "seconds_here":
+            if name == "seconds_here":
                 print(f"  * on this machine: {progress.human_seconds(value)}")
-            elif value is not None and not (name == "hours" and "devices" in one["plan"]):
+            elif value is not None:
                 print(f"  * {name}: {readable(value)}")
     totals = costs.totals(plans)
     if lines := costs.shown(totals) if recipe else costs.shown(totals, ""):
@@ -366,13 +364,6 @@ def show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True
     if absent := sum(len(one.get("missing", ())) for one in plans):
         inputs = "1 input is" if absent == 1 else f"{absent} inputs are"
         print(f"\nit would not start: {inputs} not there (marked with !)")
-
-
-def _device_table(devices: dict[str, Any]) -> list[str]:
-    """Hours and memory of training on known devices."""
-    from qac_jax.training import estimate
-
-    return estimate.table(devices)
 
 
 def _short(text: str) -> str:

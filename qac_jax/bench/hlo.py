@@ -114,7 +114,7 @@ class Hlo:
 
         from qac_jax.training import mesh as meshes
         from qac_jax.training import packing, report
-        from qac_jax.training.step import Engine
+        from qac_jax.training.step import Engine, model_flops
 
         mesh = meshes.make_mesh(devices=devices)
         engine = Engine(objective, optax.adamw(1e-4), mesh, meshes.rules_named("default"))
@@ -132,9 +132,8 @@ class Hlo:
         real = sum(int(x.sum()) for x in lengths.values())
         return {
             **(_of_device(compiled, text) if self.device == "here" else _of_gpu(text)),
-            "gigaflops": (report.flops(engine.objective, batch) or 0.0) / 1e9,
+            "gigaflops": model_flops(engine.objective, batch) / 1e9,
             "temporary_megabytes": report.memory(compiled).get("temporary", 0) / 1e6,
-            "planned": planned_bytes(engine.objective, batch) / report.memory(compiled)["peak"],
             "padding": 1.0 - real / computed,
             "tokens": real / padded,
         }
@@ -214,14 +213,6 @@ def _of_gpu(text: str) -> dict[str, Any]:
     return {"kernels": sum(kernel.times for kernel in found), **moved, **kernels.gigabytes(found)}
 
 
-def planned_bytes(objective: Any, batch: Batch) -> float:
-    """The memory of a step by the formulas: state and activations."""
-    from qac_jax.training import estimate
-
-    kept: float = objective.activation_bytes(batch)
-    return kept + estimate.state_bytes(objective)
-
-
 def counts(text: str) -> dict[str, int]:
     """Kernels of a compiled program, and operations by kind, those inside of fusions too."""
     inlined = set(_INLINED.findall(text)) - set(_CALLED.findall(text))
@@ -249,7 +240,6 @@ COLUMNS = {
     "GFLOPs": "{gigaflops:,.0f}",
     "temporary MB": "{temporary_megabytes:,.0f}",
     "padding": "{padding:.1%}",
-    "planned memory": "{planned:.2f}",
 }
 GPU_COLUMNS = {
     "kernels": "{kernels}",

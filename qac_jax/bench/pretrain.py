@@ -248,7 +248,7 @@ class Pretrain:
         from qac_jax.training import estimate, packing, report, start
         from qac_jax.training import mesh as meshes
         from qac_jax.training.optimizers import Optimizer
-        from qac_jax.training.step import Engine, chunk_of
+        from qac_jax.training.step import Engine, chunk_of, model_flops
 
         objective = chunk_of(self._objective(name), self.microbatch)
         mesh = meshes.make_mesh(devices=jax.devices()[:1])
@@ -274,7 +274,7 @@ class Pretrain:
                 state, metrics = compiled(state, meshes.place(batch, mesh))
             jax.block_until_ready(metrics)
 
-        flops = report.flops(engine.objective, spec) or 0.0
+        flops = model_flops(engine.objective, spec)
         programs[key] = Compiled(steps, flops, seconds, report.memory(compiled), compiled)
         return programs[key]
 

@@ -93,9 +93,9 @@ class Train:
         from qac_jax.objectives.masking import Vocabulary
         from qac_jax.objectives.mlm import Mlm
         from qac_jax.training import mesh as meshes
-        from qac_jax.training import report, start
+        from qac_jax.training import start
         from qac_jax.training.optimizers import Optimizer
-        from qac_jax.training.step import Engine
+        from qac_jax.training.step import Engine, model_flops
 
         config = BertConfig(
             vocab_size=self.vocabulary,
@@ -125,7 +125,7 @@ class Train:
             jax.block_until_ready(metrics)
 
         spec = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
-        return steps, compiled, report.flops(objective, spec) or 0.0
+        return steps, compiled, model_flops(objective, spec)
 
     def _theirs(self, full_logits: bool) -> Callable[[int], None]:
         """transformers' BertForMaskedLM, with PyTorch's fastest optimiser; masks come for free."""

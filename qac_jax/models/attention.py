@@ -94,16 +94,6 @@ def _multiplies_tiles() -> bool:
     return float(getattr(jax.devices()[0], "compute_capability", 9)) >= 8
 
 
-def expected(runtime: Runtime, config: Any, *, biased: bool) -> str:
-    """ "triton", "cudnn" or "xla": what computes most of the self-attention in a stack here."""
-    if runtime.attention in ("cudnn", "triton"):
-        return runtime.attention
-    drops = config.attention_dropout > 0.0
-    if not biased and in_one_kernel(runtime, config, drops=drops):
-        return "triton"
-    return choose(runtime, cudnn_can=not biased and not drops)
-
-
 def in_one_kernel(runtime: Runtime, config: Any, *, drops: bool) -> bool:
     """Whether `attend_joint` computes self-attention without windows and position biases here."""
     if runtime.attention not in ("auto", "triton"):

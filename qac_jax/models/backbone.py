@@ -13,8 +13,7 @@ A backbone is one file of this room with two classes; beside it are a gin file a
 * `table(encoder, model)` and `stack_table(count, prefix)`: the tensor of every parameter;
 * of the layers, that they may be computed without padding (`packs`, see packing.py);
 * where they differ from a BERT's: `max_length`, `token_types`, `embedding_size`, `pooler_rows`,
-  `classifier_dropout`, `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `stack_flops`,
-  `mlm_flops`, `activation_bytes`, `position_free`.
+  `classifier_dropout`, `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `position_free`.
 
 `X(Backbone)`, a Linen module with the fields config and runtime. It names `embedding_class` and
 `mlm_activation`, or has a `setup` of its own that makes
@@ -40,8 +39,6 @@ import jax.numpy as jnp
 
 from qac_jax import fields
 from qac_jax.errors import UserError
-from qac_jax.models import attention, memory
-from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture
 from qac_jax.models.layers import Array, Dense, Runtime, activation
 from qac_jax.models.mlm_head import MlmHead
@@ -93,8 +90,6 @@ class BackboneConfig(Architecture):
     # Whether `embeddings` leave positions to the layers (relative, rotary). Decoders that read
     # embeddings know no order then, unless their layers do.
     position_free: ClassVar[bool] = False
-    # Whether layers add positions to attention scores, which cuDNN's kernel cannot.
-    biased_scores: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_heads:
@@ -162,50 +157,6 @@ class BackboneConfig(Architecture):
             raw["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
             raw["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
         return {**raw, "architectures": [self.hf_class + kind]}
-
-    def flops(
-        self, load: formulas.Load, *, rows: int | None = None, predictions: float = 0
-    ) -> formulas.Flops:
-        """A forward pass; predictions is the number of positions whose words are predicted.
-
-        rows: the last layer computes only the first `rows` positions of every text.
-        """
-        total = self.stack_flops(load, self.num_layers, rows)
-        if self.pooler:
-            total += formulas.pooler(self.hidden_size, load.texts)
-        return total + self.mlm_flops(predictions) if predictions else total
-
-    def stack_flops(
-        self, load: formulas.Load, count: int, rows: int | None = None
-    ) -> formulas.Flops:
-        """`stack` of this many layers."""
-        width = self.hidden_size
-        return formulas.layers(load, count, width, width, 2 * self.intermediate_size, rows)
-
-    def mlm_flops(self, predictions: float) -> formulas.Flops:
-        """The MLM head at this many positions."""
-        return formulas.mlm_head(self.hidden_size, self.vocab_size, predictions)
-
-    def activation_bytes(
-        self,
-        runtime: Runtime,
-        texts: float,
-        length: int,
-        *,
-        layers: int | None = None,
-        predictions: float = 0,
-        rows: int | None = None,
-    ) -> float:
-        """What the backward pass keeps of `layers` layers (None: its own) and predictions.
-
-        Heads on top are further layers of the same width. rows: the last layer computes only this
-        many positions.
-        """
-        count = self.num_layers if layers is None else layers
-        width, heads = self.hidden_size, self.num_heads
-        kernel = attention.expected(runtime, self, biased=self.biased_scores)
-        kept = memory.layers(runtime, texts, length, count, width, heads, rows=rows, kernel=kernel)
-        return kept + memory.mlm_head(runtime, self.hidden_size, self.vocab_size, predictions)
 
 
 class BackboneOutput(NamedTuple):

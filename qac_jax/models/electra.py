@@ -14,7 +14,6 @@ from typing import ClassVar
 import flax.linen as nn
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import register
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import (
@@ -74,21 +73,6 @@ class ElectraConfig(BertConfig):
     def classifier_table(self, encoder: str = "", model: str = "") -> Table:
         found = self.with_parts("pooler").table(encoder, model)
         return under("backbone", found) | dense("classifier", f"{model}classifier.out_proj")
-
-    def flops(
-        self, load: formulas.Load, *, rows: int | None = None, predictions: float = 0
-    ) -> formulas.Flops:
-        total = super().flops(load, rows=rows, predictions=predictions)
-        if self.embedding_size == self.hidden_size:
-            return total
-        product = 2.0 * self.embedding_size * self.hidden_size * load.tokens
-        return total + formulas.Flops({"embeddings": product})
-
-    def mlm_flops(self, predictions: float) -> formulas.Flops:
-        """The MLM head at this many positions."""
-        scores = formulas.words(self.embedding_size, self.vocab_size, predictions)
-        product = 2.0 * predictions * self.hidden_size * self.embedding_size
-        return formulas.Flops({"mlm_head": product + scores.forward})
 
 
 class ElectraEmbeddings(nn.Module):

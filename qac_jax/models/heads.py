@@ -14,7 +14,6 @@ from functools import partial
 import flax.linen as nn
 import jax.numpy as jnp
 
-from qac_jax.models import flops as formulas
 from qac_jax.models.attention import causal_window
 from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.layers import Array, LayerNorm, Runtime, dropout, shard
@@ -52,11 +51,6 @@ class BidirectionalHead(nn.Module):
         """Arguments that initialise it."""
         return _example_inputs(self.config)
 
-    @nn.nowrap
-    def flops(self, load: formulas.Load) -> formulas.Flops:
-        """A forward pass, without the MLM head after it."""
-        return self.config.stack_flops(load, self.num_layers)
-
 
 class CausalDecoder(nn.Module):
     """GPT-2 blocks over [CLS] and a text's embeddings: CoT-MAE's released query decoder.
@@ -89,12 +83,6 @@ class CausalDecoder(nn.Module):
     def example_inputs(self) -> tuple[Array, ...]:
         """Arguments that initialise it."""
         return _example_inputs(self.config)
-
-    @nn.nowrap
-    def flops(self, load: formulas.Load) -> formulas.Flops:
-        """A forward pass, without the MLM head: an MLP of 4 × hidden; a window saves nothing."""
-        width = self.config.hidden_size
-        return formulas.layers(load, self.num_layers, width, width, 8 * width)
 
 
 def _example_inputs(config: BackboneConfig) -> tuple[Array, ...]:

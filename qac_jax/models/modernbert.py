@@ -24,8 +24,6 @@ from typing import Any, ClassVar, Self
 import flax.linen as nn
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops as formulas
-from qac_jax.models import memory
 from qac_jax.models.architecture import register
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.layers import Array, Embedding, Runtime, activation, dropout, shard
@@ -215,61 +213,6 @@ class ModernBertConfig(BackboneConfig):
             f"{path}/norm", f"{name}.norm", self.norm_bias
         )
 
-    def stack_flops(
-        self, load: formulas.Load, count: int, rows: int | None = None
-    ) -> formulas.Flops:
-        """Local layers count the pairs of tokens inside of their windows."""
-        total = formulas.Flops({})
-        for number in range(count):
-            cut = rows if number == count - 1 else None
-            local = bool(number % self.global_every)
-            total += self._layer_flops(load, self.window // 2 if local else None, cut)
-        return total
-
-    def _layer_flops(
-        self, load: formulas.Load, side: int | None, rows: int | None
-    ) -> formulas.Flops:
-        """A layer whose tokens see `side` others on each side (None: the whole text).
-
-        Pairs inside of windows follow from a load's mean length, weighted by tokens: exact where
-        texts are equally long.
-        """
-        width = self.hidden_size
-        length = load.pairs / load.tokens if load.tokens else 0.0
-        read = load
-        if rows is not None:
-            read = formulas.Load(load.texts, load.texts * rows, load.tokens * rows)
-        pairs = read.pairs
-        if side is not None:
-            pairs = read.tokens * _seen(length, side, rows)
-        return formulas.layer(read, load.tokens, pairs, width, width, 3 * self.intermediate_size)
-
-    def activation_bytes(
-        self,
-        runtime: Runtime,
-        texts: float,
-        length: int,
-        *,
-        layers: int | None = None,
-        predictions: float = 0,
-        rows: int | None = None,
-    ) -> float:
-        """Of local layers too the scores of all pairs, which are computed and masked."""
-        count = self.num_layers if layers is None else layers
-        width, inner = self.hidden_size, self.intermediate_size
-        # Norms' inputs and outputs (4), queries, keys and values, two of them turned too (5), mixed
-        # values; the gate, its activation, what it multiplies, their product. Under "dots" the
-        # outputs of the matrix products (queries, keys, values, two outputs) and the layer's input.
-        whole = 10 + 4 * inner / width
-        widths = {
-            "none": whole,
-            "attention": whole,
-            "dots": 6 + 2 * inner / width,
-            "layer": 1.0,
-        }
-        kept = memory.layers(runtime, texts, length, count, width, self.num_heads, widths, rows)
-        return kept + memory.mlm_head(runtime, width, self.vocab_size, predictions)
-
 
 def _global_every(kinds: Sequence[str]) -> int:
     """The period of config.json's layer_types."""
@@ -280,18 +223,6 @@ def _global_every(kinds: Sequence[str]) -> int:
             f"the same number of layers of {_LOCAL}"
         )
     return every
-
-
-def _seen(length: float, side: int, rows: int | None) -> float:
-    """How many tokens of a text of this length a token sees in a window, on the average.
-
-    rows: the average over the first `rows` tokens.
-    """
-    if rows is not None:
-        return sum(min(length, side + 1 + i) for i in range(rows)) / max(rows, 1)
-    if length <= side + 1:
-        return length
-    return 2 * side + 1 - side * (side + 1) / length
 
 
 class ModernLayers(nn.Module):

@@ -57,7 +57,6 @@ class MpnetConfig(BackboneConfig):
         "num_buckets": "relative_attention_num_buckets"
     }
     hf_bases: ClassVar[tuple[str, ...]] = ("mpnet.",)
-    biased_scores: ClassVar[bool] = True
     hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pooler": ("{encoder}pooler.",),
         "mlm_head": ("{model}lm_head.",),
@@ -127,22 +126,6 @@ class MpnetConfig(BackboneConfig):
         table = self.with_parts("pooler").table(encoder, model)
         table |= dense("pooler", f"{model}classifier.dense")
         return under("backbone", table) | dense("classifier", f"{model}classifier.out_proj")
-
-    def activation_bytes(
-        self,
-        runtime: Runtime,
-        texts: float,
-        length: int,
-        *,
-        layers: int | None = None,
-        predictions: float = 0,
-        rows: int | None = None,
-    ) -> float:
-        """A BERT's, and the scores of distances with what chooses them, once in fp32."""
-        kept = super().activation_bytes(
-            runtime, texts, length, layers=layers, predictions=predictions, rows=rows
-        )
-        return kept + 4 * length**2 * (self.num_heads + self.num_buckets)
 
 
 class MpnetLayers(nn.Module):

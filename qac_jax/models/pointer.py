@@ -26,7 +26,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture, register
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import (
@@ -160,17 +159,6 @@ class PointerConfig(Architecture):
         for name in ("query", "key"):
             table |= dense(f"copy/{name}", f"copy.{name}")
         return table
-
-    def flops(self, source: formulas.Load, target: formulas.Load, crossed: float) -> formulas.Flops:
-        """A teacher-forced pass; crossed is the sum over texts of source × target length."""
-        width = self.hidden_size
-        own = formulas.layer(target, target.tokens, target.pairs, width, width, 2 * self.d_ff)
-        cross = formulas.layer(target, source.tokens, crossed, width, width, 0)
-        return (
-            self.encoder.flops(source)
-            + formulas.times(own + cross, self.num_decoder_layers)
-            + formulas.words(width, self.vocab_size, target.tokens)
-        )
 
 
 class Memory(NamedTuple):

@@ -16,7 +16,6 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops as formulas
 from qac_jax.models.architecture import Architecture, register
 from qac_jax.models.layers import Array, Embedding, Runtime, shard
 from qac_jax.models.mlm_head import tied_logits
@@ -184,22 +183,6 @@ class T5Config(Architecture):
             table[f"{ours}/mlp/{path}/kernel"] = slot
         table[f"{ours}/mlp_norm/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
         return table
-
-    def flops(self, source: formulas.Load, target: formulas.Load, crossed: float) -> formulas.Flops:
-        """A teacher-forced pass; crossed is the sum over texts of source × target length.
-
-        The relative-bias tables, computed once a stack, are left out.
-        """
-        width, inner = self.d_model, self.num_heads * self.d_kv
-        _, gated = FEED_FORWARD[self.feed_forward]
-        mlp = (3 if gated else 2) * self.d_ff
-        own = formulas.layer(target, target.tokens, target.pairs, width, inner, mlp)
-        cross = formulas.layer(target, source.tokens, crossed, width, inner, 0)
-        return (
-            formulas.layers(source, self.num_layers, width, inner, mlp)
-            + formulas.times(own + cross, self.num_decoder_layers)
-            + formulas.words(width, self.vocab_size, target.tokens)
-        )
 
 
 class T5(nn.Module):

@@ -22,13 +22,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops as formulas
-from qac_jax.models import memory
 from qac_jax.models.architecture import register
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.layers import Array, Embedding, Runtime, dropout, shard
 from qac_jax.models.t5 import T5Config
-from qac_jax.models.t5_layers import FEED_FORWARD, EncoderBlock, RelativeBias, RMSNorm, site
+from qac_jax.models.t5_layers import EncoderBlock, RelativeBias, RMSNorm, site
 from qac_jax.models.tensor_names import Slot, Table
 from qac_jax.models.transformer import Layers
 
@@ -154,43 +152,6 @@ class T5EncoderConfig(BackboneConfig):
 
     def classifier_table(self, encoder: str = "", model: str = "") -> Table:
         raise _no_classifier()
-
-    def stack_flops(
-        self, load: formulas.Load, count: int, rows: int | None = None
-    ) -> formulas.Flops:
-        inner = self.num_heads * self.head_size
-        mlp = (3 if self._gated else 2) * self.intermediate_size
-        return formulas.layers(load, count, self.hidden_size, inner, mlp, rows)
-
-    @property
-    def _gated(self) -> bool:
-        return FEED_FORWARD[self.feed_forward][1]
-
-    def activation_bytes(
-        self,
-        runtime: Runtime,
-        texts: float,
-        length: int,
-        *,
-        layers: int | None = None,
-        predictions: float = 0,
-        rows: int | None = None,
-    ) -> float:
-        """Of the layers, and of the scores of distances with what chooses them, once in fp32."""
-        del predictions
-        count = self.num_layers if layers is None else layers
-        width, inner = self.hidden_size, self.num_heads * self.head_size
-        # Norms' inputs and outputs; queries, keys, values and what is mixed; the MLP's: its input
-        # product and activation, twice that and their product where it is gated. Under "dots" the
-        # outputs of the matrix products and the layer's input.
-        mlp = (4 if self._gated else 2) * self.intermediate_size / width
-        whole = 4 + 4 * inner / width + mlp
-        products = (
-            3 + 3 * inner / width + (2 if self._gated else 1) * self.intermediate_size / width
-        )
-        widths = {"none": whole, "attention": whole, "dots": products, "layer": 1.0}
-        kept = memory.layers(runtime, texts, length, count, width, self.num_heads, widths, rows)
-        return kept + 4 * length**2 * (self.num_heads + self.num_buckets)
 
 
 def _no_classifier() -> UserError:

@@ -28,7 +28,7 @@ from qac_jax.models.encoders import l2_normalize
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.contrastive import Ranked
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables
+from qac_jax.objectives.objective import Aux, Batch, Variables
 from qac_jax.objectives.pseudo_queries import PseudoQueries
 
 
@@ -87,16 +87,6 @@ class InBatch(PseudoQueries):
             return local_gradients(queries, passages, self.device_group, **options)
 
         return contrastive.in_groups(one, self.negatives_group, queries, passages)
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        size, *rest = (spec["passage"] if "passage" in spec else spec["passages"]).shape
-        per = rest[0] if len(rest) > 1 else 1
-        return self._flops(spec, True, (self.negatives_group or size) * per)
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Queries and texts are kept for the backward pass."""
-        return self._activation_bytes(spec, True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,15 +216,6 @@ class MoCo(PseudoQueries):
             "keys": jnp.where((ages < new)[:, None], entering, queue["keys"]),
             "pointer": (queue["pointer"] + new) % size,
         }
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts; keys have no backward pass."""
-        own = spec["passage"].shape[0] if self.in_batch_negatives else 1
-        return self._flops(spec, False, self.queue_size + own)
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Queries are kept for the backward pass."""
-        return self._activation_bytes(spec, False)
 
 
 def local_gradients(

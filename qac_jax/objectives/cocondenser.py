@@ -9,20 +9,20 @@ passage and a generated query (Wu et al., 2023); each text is padded to its own 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops, pooling
+from qac_jax.models import pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
 from qac_jax.objectives.masked_text import masked, shared
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 
 
 _TEXTS = ("passage", "context")
@@ -39,9 +39,6 @@ class CoCondenser(Condenser):
     compared vectors are made, the paper's [CLS] as it is, or as the sentence encoder that training
     starts from makes them ("mean", True).
     """
-
-    MFU: ClassVar[float] = 0.182  # measured in chunks that are encoded twice
-    PACKED_MFU: ClassVar[float] = 0.494  # with 9 of 16 chunks encoded once, without dropout
 
     temperature: float = 1.0
     coefficient: float = 1.0
@@ -115,19 +112,6 @@ class CoCondenser(Condenser):
         return contrastive.all_pairs(
             passages, contexts, temperature=self.temperature, group=self.negatives_group
         )
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        pairs = spec["passage"].shape[0]
-        passages, contexts = (self._flops(pairs, width) for width in self._widths(spec))
-        group = self.negatives_group or pairs
-        scores = flops.similarities(self.model.config.hidden_size, 2.0 * pairs, 2.0 * group)
-        return (passages + contexts + scores).training()
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes of the activations that the backward pass of a chunk of these shapes needs."""
-        pairs = spec["passage"].shape[0]
-        return sum(self._activations(pairs, width) for width in self._widths(spec))
 
     def _widths(self, batch: Any) -> tuple[int, int]:
         """The padded lengths of passages and contexts as they are encoded."""

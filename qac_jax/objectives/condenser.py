@@ -16,15 +16,13 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
-from qac_jax.models import flops
 from qac_jax.models.backbone import BackboneOutput
-from qac_jax.models.flops import Flops
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.masked_text import MaskedText, masked, new_head, part, predicted, shared
 from qac_jax.objectives.mlm import Mlm
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.token_loss import TokenLoss
 
 
@@ -155,29 +153,3 @@ class Condenser(Mlm):
 
     def encoder(self, variables: Variables) -> Variables:
         return super().encoder(part(variables, (HEAD,), without=True))
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        return self._flops(*spec["tokens"].shape).training()
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
-        return self._activations(*spec["tokens"].shape)
-
-    def _flops(self, texts: int, length: int) -> Flops:
-        config, predictions = self.module.config, self.masking.max_predictions(length)
-        load = flops.Load.padded(texts, length, self.runtime.packed)
-        of_encoder = config.flops(
-            load,
-            rows=None if self.whole else 1,
-            predictions=texts * predictions * self.late_mlm,
-        )
-        return of_encoder + self.head.flops(load) + config.mlm_flops(texts * predictions)
-
-    def _activations(self, texts: int, length: int) -> float:
-        predictions = texts * self.masking.max_predictions(length) * (1 + self.late_mlm)
-        layers = self.model.config.num_layers + self.head_layers
-        config, runtime = self.model.config, self.model.runtime
-        return config.activation_bytes(
-            runtime, texts, length, layers=layers, predictions=predictions
-        )

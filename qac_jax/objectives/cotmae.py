@@ -10,14 +10,13 @@ and both are encoded and both decoded (`symmetric`).
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops, pooling
+from qac_jax.models import pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
@@ -27,7 +26,7 @@ from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masked_text import MaskedText, masked, new_head, part, predicted, shared
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, of_examples
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
@@ -201,41 +200,6 @@ class CotMae(Mlm):
 
     def encoder(self, variables: Variables) -> Variables:
         return super().encoder(part(variables, HEADS.values(), without=True))
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        config = self.module.config
-        total = flops.Flops({})
-        for source, target in self.ways:
-            texts, length = spec[source].shape
-            load = flops.Load.padded(texts, length, self.runtime.packed)
-            count = texts * self.masking.max_predictions(length) * self.encoder_mlm
-            total += config.flops(load, rows=self._rows, predictions=count)
-            texts, length = spec[target].shape
-            load = flops.Load.padded(texts, length, self.runtime.packed)
-            for name, head in self.decoders.items():
-                count = texts * self._predictions(name, length)
-                total += head.flops(load) + config.mlm_flops(count)
-        return total.training()
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
-        kept = partial(self.model.config.activation_bytes, self.model.runtime)
-        total = 0.0
-        for source, target in self.ways:
-            texts, length = spec[source].shape
-            count = texts * self.masking.max_predictions(length) * self.encoder_mlm
-            total += kept(texts, length, predictions=count)
-            texts, length = spec[target].shape
-            for name, head in self.decoders.items():
-                count = texts * self._predictions(name, length)
-                layers = head.num_layers
-                total += kept(texts, length, layers=layers, predictions=count)
-        return total
-
-    def _predictions(self, name: str, length: int) -> int:
-        """The number of positions of a text that a decoder predicts."""
-        return length - 1 if name == "causal" else self.decoder_masking.max_predictions(length)
 
     def _coefficients(self) -> dict[str, float]:
         each = {"mlm": self.mlm_coefficient, "causal": self.causal_coefficient}

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops
 from qac_jax.models.encoders import CrossEncoder, backbone_of, log_odds
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode
@@ -28,7 +27,6 @@ from qac_jax.objectives.objective import (
     Aux,
     Batch,
     Objective,
-    Spec,
     Variables,
     example_keys,
     global_weights,
@@ -171,19 +169,6 @@ class _Scorer(Objective):
             parts["keys"] = keys
         return chunked_encode(score, parts, self.chunk, self.runtime.kept)
 
-    def _activation_bytes(self, texts: int, length: int) -> float:
-        config = self.encoder_module.config
-        return config.activation_bytes(self.runtime, texts, length, rows=config.pooler_rows)
-
-    def _flops(self, texts: int, length: int) -> float:
-        config = self.encoder_module.config
-        work = config.flops(
-            flops.Load.padded(texts, length, self.runtime.packed), rows=config.pooler_rows
-        )
-        work += flops.classifier(config.hidden_size, self.model.labels, texts)
-        # The direction takes a forward pass, and a backward one without gradients of weights.
-        return work.training() + (2 * work.forward if self.adversarial_step else 0.0)
-
 
 @dataclasses.dataclass(frozen=True)
 class Pointwise(_Scorer):
@@ -206,14 +191,6 @@ class Pointwise(_Scorer):
         losses = jax.nn.softplus(jnp.where(label > 0, -odds, odds))
         return losses, (odds > 0) == (label > 0)
 
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes that the backward pass keeps."""
-        return self._activation_bytes(*spec["pair"].shape)
-
-    def flops(self, spec: Spec) -> float:
-        """FLOPs of a training step over padded texts."""
-        return self._flops(*spec["pair"].shape)
-
 
 @dataclasses.dataclass(frozen=True)
 class Localized(_Scorer):
@@ -233,16 +210,6 @@ class Localized(_Scorer):
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
         losses = jax.nn.logsumexp(odds, axis=-1) - odds[:, 0]
         return losses, odds[:, 0] >= jnp.max(odds, axis=-1)
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes that the backward pass keeps."""
-        queries, texts, length = spec["pairs"].shape
-        return self._activation_bytes(queries * texts, length)
-
-    def flops(self, spec: Spec) -> float:
-        """FLOPs of a training step over padded texts."""
-        queries, texts, length = spec["pairs"].shape
-        return self._flops(queries * texts, length)
 
 
 def adversarial(gradient: jax.Array, step: float) -> jax.Array:

@@ -22,14 +22,13 @@ what is asked about it.
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, of_examples
+from qac_jax.objectives.objective import Aux, Batch, Variables, of_examples
 from qac_jax.objectives.retromae import RetroMae, text_names
 
 
@@ -101,14 +100,3 @@ class DupMae(RetroMae):
         weights = jnp.zeros(largest.shape, bag.weights.dtype).at[rows, bag.ids].max(bag.weights)
         log_z = jax.nn.logsumexp(largest, axis=-1)
         return jnp.sum(weights * (log_z[:, None] - largest), axis=-1)
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        texts, length = spec[text_names(spec)[0]].shape
-        return super().flops(spec) + self.module.config.mlm_flops(texts * length).training()
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
-        texts, length = spec[text_names(spec)[0]].shape
-        kept = partial(self.model.config.activation_bytes, self.model.runtime, layers=0)
-        return super().activation_bytes(spec) + kept(texts, length, predictions=texts * length)

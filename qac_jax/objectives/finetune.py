@@ -20,9 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops
 from qac_jax.objectives import chunked, contrastive, towers
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
@@ -119,17 +118,6 @@ class Finetune(DualEncoderObjective):
         teacher = jax.nn.log_softmax(scores / self.teacher_temperature)
         student = jax.nn.log_softmax(own / self.temperature)
         return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes that the backward pass keeps: those of a chunk, if there are chunks."""
-        return towers.activation_bytes(self.model, spec)
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        queries, seen = spec["query"].shape[0], spec["passages"].shape[:2]
-        rows = self.negatives_group or queries
-        scores = flops.similarities(self.model.config.width, queries, rows * seen[1])
-        return towers.training_flops(self.model, spec) + scores.training()
 
 
 def passage_numbers(ids: jax.Array, lengths: jax.Array) -> jax.Array:

@@ -10,7 +10,6 @@ once for all of its queries, so a step sees many queries for the cost of few pas
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Self
 
 import jax
@@ -18,12 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops, pooling
 from qac_jax.models.layers import fold
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
-    Spec,
     Variables,
     example_keys,
     global_weights,
@@ -104,26 +101,3 @@ class Listwise(DualEncoderObjective):
             side=side,
         )
         return found.reshape(groups, per, -1)
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes that the backward pass keeps."""
-        rows = pooling.rows(self.model.config.pooling)
-        kept = functools.partial(
-            self.model.config.backbone.activation_bytes, self.runtime, rows=rows
-        )
-        shapes = (spec[name].shape for name in ("query", "passages"))
-        return sum(kept(groups * texts, length) for groups, texts, length in shapes)
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        config = self.model.config.backbone
-        rows = pooling.rows(self.model.config.pooling)
-        groups, queries, query_length = spec["query"].shape
-        _, passages, length = spec["passages"].shape
-        packed = self.runtime.packed
-        load = flops.Load.padded(groups * queries, query_length, packed)
-        work = config.flops(load, rows=rows)
-        load = flops.Load.padded(groups * passages, length, packed)
-        work += config.flops(load, rows=rows)
-        work += flops.similarities(self.model.config.width, groups * queries, passages)
-        return work.training()

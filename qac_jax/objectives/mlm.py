@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops
 from qac_jax.models.backbone import Backbone
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.objectives.masking import Masking, Vocabulary
@@ -22,7 +21,6 @@ from qac_jax.objectives.objective import (
     Aux,
     Batch,
     Objective,
-    Spec,
     Variables,
     example_keys,
     global_weights,
@@ -104,17 +102,3 @@ class Mlm(Objective):
     def encoder(self, variables: Variables) -> Variables:
         params = variables["params"]
         return {"params": {name: params[name] for name in params if name != "mlm_head"}}
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        texts, length = spec["tokens"].shape
-        predictions = texts * self.masking.max_predictions(length)
-        load = flops.Load.padded(texts, length, self.runtime.packed)
-        return self.module.config.flops(load, predictions=predictions).training()
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
-        texts, length = spec["tokens"].shape
-        predictions = texts * self.masking.max_predictions(length)
-        config, runtime = self.module.config, self.module.runtime
-        return config.activation_bytes(runtime, texts, length, predictions=predictions)

@@ -38,7 +38,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -57,12 +57,6 @@ Spec = Mapping[str, jax.ShapeDtypeStruct]
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
-
-    # The share of a device's peak that hours are planned for, in FLOPs of padded texts: what
-    # CoT-MAE was measured at on an H100 with dropout, with padding and, at MS MARCO's lengths,
-    # without (docs/results/speed.md). What says nothing was not measured.
-    MFU: ClassVar[float] = 0.259
-    PACKED_MFU: ClassVar[float] = 0.566
 
     model: nn.Module
     # The rows of a batch that are examples, where others fill it up (0: all; see `fills`).
@@ -199,22 +193,6 @@ class Objective(abc.ABC):
     def encoder(self, variables: Variables) -> Variables:
         """The variables that are exported: those of the encoder, without pre-training heads."""
         return {"params": variables["params"]}
-
-    # What a run costs.
-
-    def flops(self, spec: Spec) -> float | None:
-        """FLOPs of the model in one training step on a batch of shapes `spec`, as padded.
-
-        Forward and backward, without recomputation. None: unknown, and no MFU is printed.
-        """
-        return None
-
-    def activation_bytes(self, spec: Spec) -> float | None:
-        """Bytes of activations for the backward pass of a microbatch `spec`. None: unknown.
-
-        Linear in the number of examples. Dry runs print it.
-        """
-        return None
 
 
 def example_keys(key: jax.Array, count: int) -> jax.Array:

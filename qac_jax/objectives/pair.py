@@ -31,7 +31,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.finetune import passage_numbers
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
@@ -111,14 +111,6 @@ class Pair(DualEncoderObjective):
             loss = (1.0 - self.alpha) * loss + self.alpha * passage_loss
             aux |= {"passage_loss": passage_loss, "passage_accuracy": by_passage.correct.mean()}
         return loss, aux
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes that the backward pass keeps: those of a chunk, if there are chunks."""
-        return towers.activation_bytes(self.model, spec)
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        return towers.training_flops(self.model, spec)
 
 
 def query_centric(

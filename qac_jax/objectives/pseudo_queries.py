@@ -11,8 +11,6 @@ choice.
 from __future__ import annotations
 
 import dataclasses
-import math
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,10 +18,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models import flops
 from qac_jax.models.encoders import DualEncoder, l2_normalize
 from qac_jax.models.layers import fold
-from qac_jax.objectives.objective import Batch, Spec, example_keys
+from qac_jax.objectives.objective import Batch, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
@@ -133,27 +130,6 @@ class PseudoQueries(DualEncoderObjective):
         vectors = self.model.apply({"params": params}, ids, lengths, keys=keys, side=side)
         return jnp.asarray(vectors)
 
-    def _flops(self, spec: Spec, passages_train: bool, candidates: int) -> float:
-        """Model FLOPs of a step; texts without a gradient have no backward pass."""
-        config = self.model.config
-        size, length, texts, longest = _shapes(spec)
-        packed = self.runtime.packed
-        load = flops.Load.padded(size, length, () if "spans" in spec else packed)
-        learned = config.backbone.flops(load)
-        read = config.backbone.flops(flops.Load.padded(texts, longest, packed))
-        total = (learned + flops.similarities(config.width, size, candidates)).training()
-        total += read.training() if passages_train else read.forward
-        if "spans" in spec:
-            _, count, span = spec["spans"].shape
-            total += config.backbone.flops(flops.Load.padded(size * count, span, packed)).forward
-        return total
-
-    def _activation_bytes(self, spec: Spec, passages_train: bool) -> float:
-        """Bytes of the activations of the texts that have a backward pass."""
-        size, length, texts, longest = _shapes(spec)
-        kept = partial(self.model.config.backbone.activation_bytes, self.model.runtime)
-        return kept(size, length) + (kept(texts, longest) if passages_train else 0.0)
-
 
 def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
     """span · document: spans [B, S, D], documents [B, D] -> [B, S]."""
@@ -161,13 +137,6 @@ def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
     return jnp.einsum(
         "bsd,bd->bs", spans.astype(wide), documents.astype(wide), precision=lax.Precision.HIGHEST
     )
-
-
-def _shapes(spec: Spec) -> tuple[int, int, int, int]:
-    """Queries and their length, texts and theirs."""
-    size, length = (spec["context"] if "context" in spec else spec["query"]).shape
-    *many, longest = (spec["passage"] if "passage" in spec else spec["passages"]).shape
-    return size, length, math.prod(many), longest
 
 
 def _own_keys(keys: jax.Array | None, start: int, count: int) -> jax.Array | None:

@@ -26,7 +26,6 @@ The released models have the encoder and its MLM head, but no decoder that could
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -34,7 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops, packing, pooling
+from qac_jax.models import packing, pooling
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
@@ -42,7 +41,7 @@ from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masked_text import MaskedText, masked, part, predicted, shared
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
-from qac_jax.objectives.objective import Aux, Batch, Spec, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
@@ -280,37 +279,6 @@ class RetroMae(Mlm):
 
     def encoder(self, variables: Variables) -> Variables:
         return super().encoder(part(variables, (DECODER,), without=True))
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        source, target = text_names(spec)
-        config, (texts, length) = self.module.config, spec[source].shape
-        predictions = texts * self.masking.max_predictions(length)
-        total = config.flops(
-            flops.Load.padded(texts, length, self.runtime.packed), predictions=predictions
-        )
-        texts, length = spec[target].shape
-        width, mlp = config.hidden_size, 2 * config.intermediate_size
-        total += flops.layers(
-            flops.Load.padded(texts, length, self.runtime.packed), 1, width, width, mlp
-        )
-        predictions = texts * self._predictions(length)
-        if self.enhanced:  # of all tokens
-            predictions = round(predictions * dict(self.runtime.packed).get(length, 1.0))
-        return (total + config.mlm_flops(predictions)).training()
-
-    def activation_bytes(self, spec: Spec) -> float:
-        """Bytes of the activations that the backward pass of a microbatch of these shapes needs."""
-        source, target = text_names(spec)
-        kept = partial(self.model.config.activation_bytes, self.runtime)
-        texts, length = spec[source].shape
-        total = kept(texts, length, predictions=texts * self.masking.max_predictions(length))
-        texts, length = spec[target].shape
-        return total + kept(texts, length, layers=1, predictions=texts * self._predictions(length))
-
-    def _predictions(self, length: int) -> int:
-        """The number of positions of a text that the decoder predicts."""
-        return length if self.enhanced else self.decoder_masking.max_predictions(length)
 
 
 def text_names(features: Any) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import flops, t5_start
+from qac_jax.models import t5_start
 from qac_jax.models.encoders import backbone_of
 from qac_jax.models.pointer import PointerGenerator
 from qac_jax.models.t5 import T5, shift_right
@@ -22,7 +22,6 @@ from qac_jax.objectives.objective import (
     Aux,
     Batch,
     Objective,
-    Spec,
     Variables,
     example_keys,
     global_weights,
@@ -148,15 +147,3 @@ class Seq2Seq(Objective):
         likelihood = bound.likelihood(shifted, targets, memory, lengths, keys)
         loss = -(likelihood * batch["weights"]).sum()
         return loss, {"likelihood": loss}
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        return self._flops(
-            spec["inputs"].shape[0], spec["inputs"].shape[1], spec["targets"].shape[1]
-        )
-
-    def _flops(self, texts: int, inputs: int, targets: int) -> float:
-        source = flops.Load.padded(texts, inputs, self.runtime.packed)
-        target = flops.Load.padded(texts, targets)
-        crossed = float(texts) * inputs * targets
-        return self.model.config.flops(source, target, crossed).training()

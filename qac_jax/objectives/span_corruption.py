@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.objectives.objective import Batch, Spec, example_keys
+from qac_jax.objectives.objective import Batch, example_keys
 from qac_jax.objectives.seq2seq import Seq2Seq
 
 
@@ -161,11 +161,6 @@ class SpanCorruption(Seq2Seq):
             pad=config.pad_id,
         )
         return super().prepare(corrupted._asdict(), key)
-
-    def flops(self, spec: Spec) -> float:
-        """Model FLOPs of a training step over padded texts."""
-        texts, length = spec["tokens"].shape
-        return self._flops(texts, *self.noise.widths(length))
 
 
 def _cut(items: jax.Array, pieces: jax.Array, key: jax.Array, width: int, most: int) -> jax.Array:

@@ -7,7 +7,6 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -16,11 +15,10 @@ import jax.numpy as jnp
 
 from qac_jax import progress
 from qac_jax.errors import UserError
-from qac_jax.models import flops, pooling
 from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.objective import Batch, Objective, Spec, Variables
+from qac_jax.objectives.objective import Batch, Objective, Variables
 from qac_jax.objectives.token_loss import check_vocabulary
 
 
@@ -168,26 +166,3 @@ def vectors(
     if keys is not None:
         parts["keys"] = keys
     return chunked_encode(encode, parts, chunk, model.runtime.kept)
-
-
-def activation_bytes(model: DualEncoder, spec: Spec) -> float:
-    """Bytes that the backward pass keeps of queries and passages, as padded."""
-    rows = pooling.rows(model.config.pooling)
-    of = model.config.backbone.activation_bytes
-    kept = functools.partial(of, model.runtime, rows=rows)
-    size, per, length = spec["passages"].shape
-    return kept(*spec["query"].shape) + kept(size * per, length)
-
-
-def training_flops(model: DualEncoder, spec: Spec) -> float:
-    """FLOPs of encoding queries and passages in a training step, as padded."""
-    config = model.config.backbone
-    queries, query_length = spec["query"].shape
-    size, per, length = spec["passages"].shape
-    rows = pooling.rows(model.config.pooling)
-    packed = model.runtime.packed
-    work = config.flops(flops.Load.padded(queries, query_length, packed), rows=rows)
-    work += config.flops(flops.Load.padded(size * per, length, packed), rows=rows)
-    if model.config.projection:
-        work += flops.classifier(config.hidden_size, model.config.projection, queries + size * per)
-    return work.training()

@@ -102,7 +102,7 @@ class Train(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
-        from qac_jax.training import compiled, distributed, estimate, loop, result, start
+        from qac_jax.training import compiled, distributed, loop, result, start
         from qac_jax.training import mesh as meshes
 
         distributed.start(self.place())
@@ -125,7 +125,6 @@ class Train(Stage):
         kind = data.featurizers[0]
         read = examples.info.get("reading", {})
         objective = objective.with_reading(kind.lengths, read, kind.settings)
-        estimate.refuse_too_large(objective, kind, schedule.batch_size, schedule.microbatch, mesh)
         total = schedule.total_steps(data.examples_per_epoch)
         engine = self._engine(objective, total, mesh)
         if initial is not None:
@@ -228,7 +227,7 @@ class Train(Stage):
             settings=self.reading.settings,
             lengths=self.reading.lengths,
             ema=bool(schedule.ema),
-            microbatch=schedule.microbatch,
+            encodes_twice=bool(schedule.microbatch) and not self.objective.splittable,
             pack=self.devices.pack,
         )
         known = {"kind": kind, "started from": folder or None}

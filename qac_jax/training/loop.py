@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from etils import epath
 
+from qac_jax import hardware
 from qac_jax.errors import UserError
 from qac_jax.training import (
     estimate,
@@ -32,7 +33,7 @@ from qac_jax.training.journal import announce
 from qac_jax.training.keeping import Kept
 from qac_jax.training.probe import Probe
 from qac_jax.training.settings import Monitoring
-from qac_jax.training.step import Engine, State
+from qac_jax.training.step import Engine, State, model_flops
 from qac_jax.training.validation import Validation
 
 
@@ -82,7 +83,8 @@ def train(
     recording = profiler.Recording(window, folder / profiler.FOLDER)
     mirrors = trackers.opened(chosen, name or folder.name)
     spec = meshes.whole_spec(data.spec, engine.mesh)
-    step_flops = report.flops(engine.objective, spec)
+    known = hardware.find(engine.mesh.devices.flat[0].device_kind)
+    step_flops = model_flops(engine.objective, spec) if known else None
     steps = packing.Steps(engine, lambda engine: compile_step(engine, spec), pack)
     measures = _measures(engine, validation, probe, chosen)
 
@@ -153,7 +155,6 @@ def _measures(
 
 def compile_step(engine: Engine, spec: Any) -> jax.stages.Compiled:
     """The step, compiled before anything is computed; prints memory and FLOPs."""
-    step_flops = report.flops(engine.objective, spec)
     sizes = ", ".join(f"{axis} {size}" for axis, size in engine.mesh.shape.items())
     kind = engine.mesh.devices.flat[0].device_kind
     objective = estimate.keeping(engine.objective, spec, engine.mesh)
@@ -163,7 +164,7 @@ def compile_step(engine: Engine, spec: Any) -> jax.stages.Compiled:
     compiled = engine.compile_step(spec)
     seconds = time.monotonic() - began
     parameters = report.count_parameters(engine.abstract.params)
-    for line in report.lines(compiled, step_flops, parameters):
+    for line in report.lines(compiled, parameters):
         announce(line)
     announce(f"compiled in {seconds:.1f} s")
     return compiled

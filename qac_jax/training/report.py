@@ -13,7 +13,6 @@ from typing import Any
 import jax
 
 from qac_jax import hardware
-from qac_jax.objectives.objective import Objective
 from qac_jax.progress import human
 
 
@@ -64,12 +63,6 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
     }
 
 
-def flops(objective: Objective, spec: Any) -> float | None:
-    """FLOPs of the model in one step on a batch of these shapes; None: unknown."""
-    count = objective.flops(spec)
-    return None if count is None else float(count)
-
-
 def mfu(step_flops: float | None, seconds: float, devices: list[Any] | None = None) -> float | None:
     """Model FLOPs per second over the peak of all devices; None where either is unknown."""
     devices = jax.devices() if devices is None else devices
@@ -79,11 +72,9 @@ def mfu(step_flops: float | None, seconds: float, devices: list[Any] | None = No
     return step_flops / seconds / (peak * len(devices))
 
 
-def lines(compiled: jax.stages.Compiled, step_flops: float | None, parameters: int) -> list[str]:
+def lines(compiled: jax.stages.Compiled, parameters: int) -> list[str]:
     """What to print before step 1."""
     text = [f"parameters {human(parameters)}"]
-    if step_flops is not None:
-        text.append(f"model FLOPs per step {human(step_flops)}")
     if needed := memory(compiled):
         text.append(
             f"memory per device: peak {human(needed['peak'], 'B')} "

@@ -15,11 +15,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qac_jax.errors import UserError
+from qac_jax.models import flops
 from qac_jax.objectives import chunked
+from qac_jax.objectives.masking import Vocabulary
 from qac_jax.objectives.objective import Objective, Variables, split_aux
 from qac_jax.training import mesh as meshes
 from qac_jax.training import scaling
@@ -337,6 +340,57 @@ def _replaced(tree: Any, leaves: Mapping[str, Any]) -> Any:
         else leaves.get(name, leaf)
         for name, leaf in tree.items()
     }
+
+
+def model_flops(objective: Objective, spec: Any) -> float:
+    """FLOPs of a training step over padded texts of these shapes: forward and backward, without
+    what is computed a second time to save memory."""
+    counted, variables = plain(objective)
+
+    def loss(params: Any, rest: Variables, batch: Any, key: jax.Array) -> jax.Array:
+        return counted.loss({**rest, "params": params}, counted.prepare(batch, key), key, True)[0]
+
+    params = variables.pop("params")
+    return flops.of(jax.grad(loss), params, variables, spec, jax.random.key(0))
+
+
+def activation_bytes(objective: Objective, spec: Any) -> float:
+    """About what a GPU keeps for the backward pass of a batch of these shapes.
+
+    XLA computes cheap operations again within its fusions, and keeps about half of what JAX saves.
+    """
+    variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+
+    def saved(variables: Variables, batch: Any, key: jax.Array) -> Any:
+        rest, batch = dict(variables), objective.prepare(batch, key)
+        params = rest.pop("params")
+
+        def loss(params: Any) -> jax.Array:
+            return objective.loss({**rest, "params": params}, batch, key, True)[0]
+
+        return jax.vjp(loss, params)[1]
+
+    found = jax.eval_shape(saved, variables, spec, jax.random.key(0))
+    return 0.54 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
+
+
+def plain(objective: Objective) -> tuple[Any, Variables]:
+    """The objective without what saves memory, and the shapes of its variables, which no kernel
+    changes: cuDNN's needs a GPU, and plans are made anywhere."""
+    runtime = dataclasses.replace(
+        objective.runtime, attention="xla", remat="none", packed=(), kept=0
+    )
+    made = dataclasses.replace(objective, model=objective.model.clone(runtime=runtime))
+    made = made.with_chunk(0) if made.chunk else made
+    return made, nn.unbox(jax.eval_shape(made.init, jax.random.key(0)))
+
+
+def with_vocabulary(objective: Any) -> Any:
+    """The objective with a vocabulary of its model's size, where it needs one and has none."""
+    if getattr(objective, "vocabulary", ()) is not None:
+        return objective
+    pieces = np.zeros(objective.model.config.vocab_size, bool)
+    return dataclasses.replace(objective, vocabulary=Vocabulary(pieces))
 
 
 def chunk_of(objective: Objective, microbatch: int) -> Objective:

@@ -12,9 +12,8 @@ import numpy as np
 import optax
 
 from qac_jax.data.featurizer import Featurizer
-from qac_jax.objectives.masking import Vocabulary
 from qac_jax.objectives.objective import Objective
-from qac_jax.training import estimate, report, step
+from qac_jax.training import estimate, step
 from qac_jax.training import mesh as meshes
 
 
@@ -31,7 +30,7 @@ class Trial:
     rows: int
     seconds: float
     compiling: float
-    flops: float | None  # of a step
+    flops: float  # of a step
 
     def of(self, examples: int) -> float:
         """Seconds of a step of so many examples."""
@@ -45,7 +44,7 @@ def run(objective: Objective, kind: Featurizer, batch_size: int, microbatch: int
     if 0 < piece < batch_size:  # in two pieces, as it would be in more
         piece = min(piece, max(rows // 2, 1))
         rows = 2 * piece
-    objective = step.chunk_of(_bound(objective), piece)
+    objective = step.chunk_of(step.with_vocabulary(objective), piece)
     mesh = meshes.make_mesh(devices=jax.local_devices()[:1])
     engine = step.Engine(
         objective, optax.adamw(1e-4), mesh, meshes.rules_named("default"), microbatch=piece
@@ -65,23 +64,13 @@ def run(objective: Objective, kind: Featurizer, batch_size: int, microbatch: int
         taken.append(time.perf_counter() - began)
     spec = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
     # The first one may wait for memory.
-    return Trial(rows, float(np.median(taken[1:])), compiling, report.flops(objective, spec))
+    return Trial(rows, float(np.median(taken[1:])), compiling, step.model_flops(objective, spec))
 
 
 def _rows(objective: Objective, kind: Featurizer, batch_size: int) -> int:
     least = 2 if batch_size > 1 else 1  # contrastive losses need another example
-    flops = report.flops(objective, estimate.spec(kind, batch_size))
-    if not flops:
-        return min(batch_size, 8)
+    flops = step.model_flops(step.with_vocabulary(objective), estimate.spec(kind, batch_size))
     return max(least, min(batch_size, int(batch_size * _FLOPS / flops)))
-
-
-def _bound(objective: Any) -> Any:
-    """The objective with a vocabulary of its model's size, where it needs one."""
-    if "vocabulary" not in {field.name for field in dataclasses.fields(objective)}:
-        return objective
-    pieces = np.zeros(objective.model.config.vocab_size, bool)
-    return dataclasses.replace(objective, vocabulary=Vocabulary(pieces))
 
 
 def _batch(objective: Any, kind: Featurizer, rows: int) -> dict[str, np.ndarray]:

@@ -187,26 +187,6 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
     Optimizer(frozen=("layers/0/",)).build(10, nn.unbox(exported["params"]))
 
 
-def spec(size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    batch = make_batch()
-    return {n: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for n, x in batch.items()}
-
-
-def test_flops_count_what_the_loss_computes() -> None:
-    for name, objective in objectives("float32").items():
-        count = objective.flops(spec(SIZE))
-        assert objective.flops(spec(2 * SIZE)) == pytest.approx(2 * count), name
-        params = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
-        leaves = jax.tree.leaves(params)
-        matrices = sum(np.prod(leaf.shape) for leaf in leaves if len(leaf.shape) == 2)
-        # Every matrix once a token, and attention: the right order of magnitude.
-        assert 1 < count / (SIZE * LENGTH * matrices) < 12, name
-    mlm = objectives("float32")["mlm"]
-    layers = (4 * 16 * 16 + 2 * 16 * 32) * LENGTH + 2 * 16 * LENGTH**2
-    head = (16 * 16 + 16 * 128) * mlm.masking.max_predictions(LENGTH)
-    assert mlm.flops(spec(1)) == pytest.approx(6 * (layers + head))
-
-
 @pytest.mark.parametrize("name", QUICK_MLM)
 def test_a_few_steps_on_one_batch_learn_it(name: str) -> None:
     objective = objectives("float32")[name]

@@ -186,18 +186,8 @@ def test_both_losses_have_the_temperature() -> None:
 
 
 def test_the_objectives_keep_the_contract() -> None:
-    batch = make_batch()
-    spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
     made = objectives("float32")
     assert [n for n, found in made.items() if isinstance(found, Objective)] == list(made)
-    for name, objective in made.items():
-        shapes = jax.eval_shape(objective.init, jax.random.key(0))
-        params = nn.unbox(objective.encoder(shapes)["params"])
-        matrices = sum(np.prod(x.shape) for x in jax.tree.leaves(params) if len(x.shape) == 2)
-        count = SIZE * LENGTH * (1 if "query" not in name else 3)
-        assert 0.5 < objective.flops(spec) / (count * matrices) < 40, name
-    plain, moved = (made[n].flops(spec) for n in ("pointwise", "adversarial"))
-    assert moved == pytest.approx(plain * 5 / 3)
     assert set(pair.DENOMINATORS) == {
         "paper_inbatch_and_hard",
         "hard_from_all_only",

@@ -160,8 +160,6 @@ def test_contexts_keep_their_short_shape_unless_padded() -> None:
     padded = dataclasses.replace(objective, pad_contexts=True)
     long = jax.eval_shape(padded.prepare, batch, key)["context"]
     assert short.ids.shape == (SIZE, CONTEXT) and long.ids.shape == (SIZE, PASSAGE)
-    spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
-    assert padded.flops(spec) > 1.2 * objective.flops(spec)
 
 
 @pytest.mark.parametrize("late_mlm", [pytest.param(True, marks=pytest.mark.slow), False])
@@ -234,14 +232,6 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
     bert = jax.eval_shape(objective.model.init, jax.random.key(0), jnp.zeros((1, 2), int))
     assert set(objective.encoder(variables)["params"]) == set(nn.unbox(bert)["params"])
     assert len(variables["params"]) > 3  # heads
-    batch = batch_for(name)
-    specs = [
-        {n: jax.ShapeDtypeStruct((k * SIZE, *x.shape[1:]), x.dtype) for n, x in batch.items()}
-        for k in (1, 2)
-    ]
-    for formula in (objective.flops, objective.activation_bytes):
-        one, two = map(formula, specs)
-        assert one > 0 and two == pytest.approx(2 * one, rel=0.05)
 
 
 @pytest.mark.parametrize(

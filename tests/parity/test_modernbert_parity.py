@@ -14,7 +14,6 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface
-from qac_jax.models import flops
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import Runtime
 from qac_jax.models.modernbert import ModernBert, ModernBertConfig
@@ -126,31 +125,6 @@ def test_a_head_normalises_its_input(tmp_path: Path) -> None:
     again, loaded = huggingface.load_heads(file, CONFIG)["c_head"]
     assert again == head
     jax.tree.map(np.testing.assert_array_equal, params, loaded["params"])
-
-
-@pytest.mark.parametrize("rows", [None, 1, 3])
-@pytest.mark.parametrize("length", [3, 5, 20])
-def test_flops_count_windows(length: int, rows: int | None) -> None:
-    """Layers 0, 2 and 4 of five are global; a window of 8 is four tokens on each side."""
-    config = dataclasses.replace(CONFIG, num_layers=4)
-    position = np.arange(length)
-    near = np.abs(position[:, None] - position) <= 4
-    pairs = 2 * length**2 + near.sum() + near[:rows].sum()
-    load = flops.Load.padded(7, length)
-    parts = config.flops(load, rows=rows).parts
-    assert parts["attention"] == pytest.approx(4 * 32 * 7 * pairs)
-    if rows is None:
-        assert parts["projections"] == 4 * 7 * length * 8 * 32**2
-        assert parts["mlp"] == 4 * 7 * length * 2 * 3 * 32 * 48
-
-
-def test_memory() -> None:
-    """Every pair of tokens has its score, in local layers too."""
-    widths = {"none": 10 + 4 * 1.5, "dots": 6 + 2 * 1.5, "layer": 1}
-    for remat, width in widths.items():
-        scores = 2.5 * 4 * 10 if remat == "none" else 0
-        expected = 4 * 2 * 10 * (5 * (width * 32 + scores) + 4 * 32)
-        assert CONFIG.activation_bytes(Runtime(remat=remat), 2, 10) == expected
 
 
 def test_older_and_newer_files() -> None:

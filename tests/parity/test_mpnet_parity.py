@@ -11,9 +11,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface
-from qac_jax.models import flops
 from qac_jax.models.heads import BidirectionalHead
-from qac_jax.models.layers import Runtime
 from qac_jax.models.mpnet import Mpnet, MpnetConfig
 
 
@@ -81,16 +79,6 @@ def test_a_head_has_scores_of_its_own(tmp_path: Path) -> None:
     again, loaded = huggingface.load_heads(file, CONFIG)["c_head"]
     assert again == head
     jax.tree.map(np.testing.assert_array_equal, params, loaded["params"])
-
-
-def test_cost() -> None:
-    load = flops.Load.padded(2, 10)
-    # Per token 4 projections and an MLP, per pair of tokens scores and values: as in a BERT.
-    layer = 2 * 20 * (4 * 32**2 + 2 * 32 * 48) + 4 * 32 * 200
-    assert CONFIG.flops(load).forward == 3 * layer
-    runtime = Runtime()
-    of_layers = 4 * 2 * 10 * (3 * (17 * 32 + 2.5 * 4 * 10) + 4 * 32)
-    assert CONFIG.activation_bytes(runtime, 2, 10) == of_layers + 4 * 100 * (4 + 32)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from toy_tokenizers import TEXTS
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, name_maps, weights
 from qac_jax.inference.encoder import Encoder
-from qac_jax.models import flops
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5
 from qac_jax.models.t5_encoder import T5Encoder, T5EncoderConfig
@@ -161,14 +160,3 @@ def test_what_is_refused(tmp_path: Path) -> None:
         module = T5Encoder(CONFIG)
         params = backbones.new_parameters(module)
         module.apply({"params": params}, np.ones((1, 600), np.int32))
-
-
-def test_cost() -> None:
-    load = flops.Load.padded(2, 10)
-    inner = 3 * 4
-    layer = 2 * 20 * (4 * 16 * inner + 2 * 16 * 24) + 4 * inner * 200
-    assert CONFIG.flops(load).forward == 2 * layer
-    gated = dataclasses.replace(CONFIG, feed_forward="gated-gelu")
-    assert gated.flops(load).forward == 2 * (layer + 2 * 20 * 16 * 24)
-    kept = 4 * 2 * 10 * (2 * (4 * 16 + 4 * inner + 2 * 24 + 2.5 * 3 * 10) + 4 * 16)
-    assert CONFIG.activation_bytes(Runtime(), 2, 10) == pytest.approx(kept + 4 * 100 * (3 + 8))

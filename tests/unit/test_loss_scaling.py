@@ -14,8 +14,8 @@ import toy
 import toy_half
 
 from qac_jax.models.layers import Runtime
-from qac_jax.training import estimate, scaling, start
 from qac_jax.training import mesh as meshes
+from qac_jax.training import scaling, start
 from qac_jax.training.checkpoints import plain
 from qac_jax.training.optimizers import freeze
 from qac_jax.training.scaling import LARGEST, LEAST, Scaling
@@ -125,11 +125,3 @@ def test_scaling_changes_no_gradient() -> None:
         results.append(jax.device_get((state.opt_state, metrics["loss"], metrics["grad_norm"])))
     for a, b in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
-
-
-def test_plans_say_their_precision() -> None:
-    rows = estimate._devices({"state_bytes": 1.0, "activation_bytes": 1.0})
-    assert {row["precision"] for row in rows["V100-32"].values()} == {"float16"}
-    assert {row["precision"] for row in rows["H100"].values()} == {"bfloat16"}
-    lines = estimate.table(rows)
-    assert any(line.startswith("V100-32 float16 ") for line in lines)
