@@ -19,12 +19,7 @@ from qac_jax.pipeline import signals
 BENCHMARKS = {
     "all": "qac_jax.bench.everything:All",
     "encode": "qac_jax.bench.encode:Encode",
-    "extract": "qac_jax.bench.extract:Extract",
     "generate": "qac_jax.bench.generate:Generate",
-    "hlo": "qac_jax.bench.hlo:Hlo",
-    "live": "qac_jax.bench.live:Live",
-    "loader": "qac_jax.bench.loader:Loader",
-    "rerank": "qac_jax.bench.rerank:Rerank",
     "search": "qac_jax.bench.search:Search",
     "pretrain": "qac_jax.bench.pretrain:Pretrain",
     "serve": "qac_jax.bench.serve:Serve",

@@ -68,13 +68,6 @@ ROWS: Mapping[str, _Row] = {
         quick="--corpus gin --passages 48 --repetitions 3",
         gflops="gflops_per_second",
     ),
-    "rerank": _Row(
-        "rerank",
-        _OURS + "pairs_per_second",
-        _SENTENCES + "pairs_per_second",
-        "ratio",
-        quick="--corpus gin --queries 4 --candidates 8 --layers 2 --width 128 --repetitions 3",
-    ),
     "generate": _Row(
         "generate",
         _OURS + "tokens_per_second",
@@ -82,7 +75,6 @@ ROWS: Mapping[str, _Row] = {
         "ratio",
         quick="--corpus gin --passages 8 --samples 2 --max_tokens 16 --repetitions 3",
     ),
-    "loader": _Row("loader", "pairs_per_second", "raw_per_second", "ratio"),
     "scann": _Row(
         "search",
         "scann_queries_per_second",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,11 +11,19 @@ import optax
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from qac_jax.bench.hlo import Hlo
 from qac_jax.models import fused_attention, packing, platform
 from qac_jax.models.attention import attend
 from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Dense, Runtime, together
+from qac_jax.objectives.cocondenser import CoCondenser
+from qac_jax.objectives.condenser import Condenser
+from qac_jax.objectives.cotmae import CotMae
+from qac_jax.objectives.cross_encoder import Localized
+from qac_jax.objectives.finetune import Finetune
+from qac_jax.objectives.masking import Vocabulary
+from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.retromae import RetroMae
 from qac_jax.training import mesh as meshes
 from qac_jax.training.step import Engine
 
@@ -43,16 +51,55 @@ def _a_gpu(monkeypatch):
         yield
 
 
-def _engine(name: str, **runtime: object) -> tuple[Engine, dict[str, np.ndarray]]:
-    shapes = Hlo(layers=_LAYERS, hidden=64, vocabulary=200, examples=4, passage=16, context=8)
-    shapes = dataclasses.replace(shapes, precision="bfloat16", dropout=0.0)
-    objective = shapes._objectives()[name]
-    model = objective.model
-    model = dataclasses.replace(model, runtime=dataclasses.replace(model.runtime, **runtime))
+def _objective(name: str, **runtime: Any) -> Any:
+    config = BertConfig(
+        vocab_size=200,
+        hidden_size=64,
+        num_layers=_LAYERS,
+        num_heads=1,
+        intermediate_size=256,
+        max_positions=16,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
+    made = Runtime(dtype="bfloat16", dropout="hash", **runtime)
+    model, vocabulary = config.build(made), Vocabulary(np.zeros(200, bool))
+    if name == "finetune":
+        return Finetune(DualEncoder(DualEncoderConfig(config), made))
+    if name == "cross_encoder":
+        return Localized(CrossEncoder(config.with_parts("pooler"), made))
+    kinds = {
+        "mlm": Mlm,
+        "condenser": Condenser,
+        "cocondenser": CoCondenser,
+        "cotmae": CotMae,
+        "retromae": RetroMae,
+    }
+    return kinds[name](model, vocabulary=vocabulary)
+
+
+def _batch(name: str) -> dict[str, np.ndarray]:
+    """Four examples; fine-tuning has four passages a query, the cross-encoder as many pairs."""
+    features = {
+        "mlm": {"tokens": (4, 16)},
+        "condenser": {"tokens": (4, 16)},
+        "retromae": {"tokens": (4, 16)},
+        "finetune": {"query": (4, 8), "passages": (4, 4, 16)},
+        "cross_encoder": {"pairs": (4, 4, 16)},
+    }.get(name, {"passage": (4, 16), "context": (4, 8)})
+    batch = {}
+    for feature, shape in features.items():
+        batch[feature] = np.full(shape, 7, np.int32)
+        batch[f"{feature}_length"] = np.full(shape[:-1], shape[-1] // 2, np.int32)
+        if name == "cross_encoder":
+            batch[f"{feature}_types"] = np.zeros(shape, np.int32)
+    return batch
+
+
+def _engine(name: str, **runtime: Any) -> tuple[Engine, dict[str, np.ndarray]]:
     mesh = meshes.make_mesh(devices=jax.devices()[:1])
     rules = meshes.rules_named("default")
-    engine = Engine(dataclasses.replace(objective, model=model), optax.adamw(1e-4), mesh, rules)
-    return engine, shapes.batch(name)
+    return Engine(_objective(name, **runtime), optax.adamw(1e-4), mesh, rules), _batch(name)
 
 
 def _lowered(engine: Engine, batch: dict[str, np.ndarray]) -> str:

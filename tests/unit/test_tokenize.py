@@ -248,15 +248,3 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"qrels.tsv:2: passage 'nowhere' is not in the corpus"):
         execute(stage, tmp_path / "nowhere")
-
-
-def test_the_benchmark_measures_all_sides(folder: Path) -> None:
-    from qac_jax.bench.loader import Loader
-
-    examples = str(toy_examples.tokenized(folder, "passage_query").path)
-    figures = Loader(examples=examples, batch=32, workers=0, repetitions=1, seconds=0.05).run()
-    assert figures["ratio"] == figures["pairs_per_second"] / figures["raw_per_second"] > 0
-    assert figures["headroom"] == figures["null_step_per_second"] / 28_000 > 0
-    assert figures["direct_per_second"] > 0 and figures["kind"] == "passage_query"
-    with pytest.raises(UserError, match="give one of them"):
-        Loader(examples=examples, data_dir="x").run()
