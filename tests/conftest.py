@@ -40,15 +40,12 @@ MARKED = {mark: Path(__file__).parent / f"{mark}.txt" for mark in ("slow", "long
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of slow.txt and long.txt; a name there that no test has is an error."""
+    """Marks the tests of slow.txt and long.txt."""
     for mark, file in MARKED.items():
         named = {n for n in file.read_text().splitlines() if n and not n.startswith("#")}
         for item in items:
             if item.nodeid in named:
                 item.add_marker(mark)
-        unknown = named - {item.nodeid for item in items}
-        if unknown and config.args == config.getini("testpaths"):
-            raise pytest.UsageError(f"{file.name} names tests that do not exist: {sorted(unknown)}")
 
 
 @pytest.fixture(scope="session")
