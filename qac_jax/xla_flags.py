@@ -2,7 +2,7 @@
 
 On CPUs, XLA's fusions of reductions through YNNPACK give wrong results where an array of [L, D] is
 broadcast to [N, L, D] and summed over D beside other uses of it: what lies beyond the first 32,768
-numbers is wrong (docs/log.md holds the report, tests/unit/test_xla_flags.py the case). So this
+numbers is wrong (tests/unit/test_xla_flags.py holds the case). So this
 kind of fusion is taken from XLA's list; those of matrix products stay, without which a training
 step takes a tenth longer. A value that the user gives to the flag stays.
 
