@@ -16,7 +16,7 @@ from typing import Any
 import scale_virtual
 
 from qac_jax import artifacts
-from qac_jax.retrieval import memory as memory_lib
+from qac_jax.retrieval import approximate
 
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "lmnrst"]
@@ -179,8 +179,8 @@ def index(count: str, out: str, width: str = "768") -> None:
         ask = [sys.executable, __file__, "ask", target]
         asked = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()[-1]
         planned = (
-            memory_lib.build_bytes(size, wide, stored),
-            memory_lib.search_bytes(rows, wide, stored),
+            approximate.build_bytes(size, wide),
+            approximate.search_bytes(rows, wide, stored),
         )
         figures = (info["peak_resident_bytes"], planned[0], float(asked), planned[1])
         built, plan, found, plan_of = (f"{value / 1e9:.2f}" for value in figures)
@@ -206,7 +206,7 @@ def _vectors(folder: Path, rows: int, width: int) -> None:
     """An artefact of vectors around a thousand centres, made block by block."""
     import numpy as np
 
-    from qac_jax.retrieval import ids
+    from qac_jax.retrieval import corpus
     from qac_jax.retrieval.vectors import shard_name
 
     rng, block = np.random.default_rng(0), 65536
@@ -220,7 +220,7 @@ def _vectors(folder: Path, rows: int, width: int) -> None:
             near /= np.linalg.norm(near, axis=1, keepdims=True)
             with out.temporary(shard_name(number, count)) as path:
                 np.save(str(path), near.astype(np.float16))
-        out.count = ids.write(out, (f"v{row}" for row in range(rows)))
+        out.count = corpus.write_ids(out, (f"v{row}" for row in range(rows)))
         encoder = {"path": str(folder / "encoder"), "settings": {}, "identity": ""}
         texts_of = {"path": str(folder / "texts"), "relative": "texts", "identity": ""}
         out.info.update(side="passage", texts=texts_of, encoder=encoder, dimension=width)

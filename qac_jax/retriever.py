@@ -38,11 +38,11 @@ from qac_jax.live.index import LiveIndex
 from qac_jax.live.passages import check_several
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval import hybrid, reranking
+from qac_jax.retrieval import corpus as text_files
+from qac_jax.retrieval import hybrid, search
 from qac_jax.retrieval import index as index_files
-from qac_jax.retrieval import texts as text_files
-from qac_jax.retrieval.hits import Hit
-from qac_jax.retrieval.settings import Fusion
+from qac_jax.retrieval.corpus import Hit
+from qac_jax.retrieval.fusion import Fusion
 from qac_jax.stages import embed, export, index
 
 
@@ -240,7 +240,7 @@ class Retriever:
             if rerank:
                 model = self._reranker(rerank)
                 pairs = zip(questions, answers, strict=True)
-                answers = [reranking.hits(text, hits, model)[:k] for text, hits in pairs]
+                answers = [search.reranked_hits(text, hits, model)[:k] for text, hits in pairs]
         return answers[0] if isinstance(question, str) else answers
 
     def add(self, passages: Iterable[Passage], *, replace: bool = False) -> list[str]:
@@ -359,7 +359,7 @@ class Retriever:
                 )
             record = artifacts.peek(passages)
             if record is not None:
-                yield from Records(artifacts.load(passages, text_files.KIND))
+                yield from Records(artifacts.load(passages, text_files.PASSAGES))
             else:
                 yield from text_files.read_passages(os.fspath(passages), further=True)
             return

@@ -29,7 +29,7 @@ CELL = """
 from __gin__ import dynamic_registration
 from qac_jax.models import bert
 from qac_jax.objectives import cotmae
-from qac_jax.retrieval import settings as retrieval
+from qac_jax.retrieval import mining as retrieval
 from qac_jax.stages import collect
 from qac_jax.stages import evaluate
 from qac_jax.stages import extract

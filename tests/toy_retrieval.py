@@ -14,7 +14,7 @@ from qac_jax import artifacts
 from qac_jax.hub import huggingface
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
-from qac_jax.retrieval import ids
+from qac_jax.retrieval import corpus
 from qac_jax.retrieval.vectors import Vectors, shard_name
 from qac_jax.text import tokenizers
 
@@ -85,7 +85,7 @@ def write_vectors(folder: Path, array: np.ndarray, shards: int = 2, first: int =
         for number, part in enumerate(np.array_split(array, shards)):
             with out.temporary(shard_name(number, shards)) as path:
                 np.save(str(path), part)
-        out.count = ids.write(out, (f"r{first + row}" for row in range(len(array))))
+        out.count = corpus.write_ids(out, (f"r{first + row}" for row in range(len(array))))
         gone = {"path": str(folder / "texts"), "relative": "texts", "identity": ""}
         encoder = {"path": str(folder / "encoder"), "settings": {}}
         out.info.update(side="passage", texts=gone, encoder=encoder, dimension=array.shape[1])

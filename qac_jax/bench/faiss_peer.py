@@ -18,7 +18,7 @@ import numpy as np
 
 from qac_jax import extras, progress
 from qac_jax.errors import UserError
-from qac_jax.retrieval import faiss_index, tuning
+from qac_jax.retrieval import approximate, tuning
 
 
 # Lists of an inverted file, as multiples of the root of the rows.
@@ -27,7 +27,7 @@ _LISTS = (1.0, 2.0)
 _DIMS = (2, 4)
 _FACTORS = (1.5, 2.0, 3.0, 4.0)
 _CODES = ("fs", "fsr")  # of the vectors, or of what their list's centre leaves of them
-_GRAPHS = (faiss_index.Graph(links=32, construction=100),)
+_GRAPHS = (approximate.Graph(links=32, construction=100),)
 _TIMINGS = 2
 # Queries that a configuration is chosen on; all queries evaluate and time it.
 _SAMPLE = 250
@@ -99,7 +99,7 @@ def best(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray, target: fl
 
 def flat(vectors: np.ndarray, k: int) -> Callable[[np.ndarray], np.ndarray]:
     """Its exact search."""
-    index = faiss_index.coded("Flat", vectors)
+    index = approximate.coded("Flat", vectors)
     return lambda queries: index.search(queries, k)[1]
 
 
@@ -109,27 +109,27 @@ def _indexes(vectors: np.ndarray, k: int) -> Iterator[tuple[str, str, Search, in
     for multiple in _LISTS:
         lists = max(1, round(multiple * rows**0.5))
         name = f"IVF{lists},Flat"
-        yield "ivf_flat", name, _probing(faiss_index.coded(name, vectors), k, 0), 1, lists
+        yield "ivf_flat", name, _probing(approximate.coded(name, vectors), k, 0), 1, lists
         for dims, code in itertools.product(_DIMS, _CODES):
             name = f"IVF{lists},PQ{width // dims}x4{code}"
-            refined = faiss_index.refined(faiss_index.coded(name, vectors), vectors)
+            refined = approximate.refined(approximate.coded(name, vectors), vectors)
             for factor in _FACTORS:
                 search = _probing(refined, k, round(factor * k))
                 yield "ivf_pq_refine", f"{name},RFlat, k_factor {factor:g}", search, 1, lists
     for preset in _GRAPHS:
-        graph = faiss_index.graph(vectors, preset)
+        graph = approximate.graph(vectors, preset)
         yield "hnsw", f"HNSW{preset.links},Flat", _walking(graph, k), k, 64 * k
 
 
 def _probing(index: Any, k: int, candidates: int) -> Search:
     def search(queries: np.ndarray, effort: int) -> np.ndarray:
-        return faiss_index.search_lists(index, queries, k, effort, candidates)[1]
+        return approximate.search_lists(index, queries, k, effort, candidates)[1]
 
     return search
 
 
 def _walking(index: Any, k: int) -> Search:
     def search(queries: np.ndarray, effort: int) -> np.ndarray:
-        return faiss_index.search_graph(index, queries, k, effort)[1]
+        return approximate.search_graph(index, queries, k, effort)[1]
 
     return search

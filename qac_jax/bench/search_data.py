@@ -38,7 +38,7 @@ class Data:
 
     def texts(self) -> list[str]:
         """The passages as BM25 reads them."""
-        from qac_jax.retrieval.texts import passage_text, read_passages
+        from qac_jax.retrieval.corpus import passage_text, read_passages
 
         return [passage_text(record) for record in read_passages(str(self.corpus))]
 
@@ -107,7 +107,7 @@ def real(bench: Search, work: Path) -> Data:
 
 def _join(folders: Sequence[str], target: Path) -> None:
     """One corpus of several; ids begin with their folder's number."""
-    from qac_jax.retrieval.texts import read_passages
+    from qac_jax.retrieval.corpus import read_passages
 
     part = target.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
@@ -120,13 +120,13 @@ def _join(folders: Sequence[str], target: Path) -> None:
 def stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
     """Vectors as an artefact without texts."""
     from qac_jax import artifacts
-    from qac_jax.retrieval import ids
+    from qac_jax.retrieval import corpus
     from qac_jax.retrieval.vectors import KIND, shard_name
 
     with artifacts.create(folder, kind=KIND, replace=True) as out:
         with out.temporary(shard_name(0, 1)) as path:
             np.save(os.fspath(path), vectors)
-        out.count = ids.write(out, map(str, range(len(vectors))))
+        out.count = corpus.write_ids(out, map(str, range(len(vectors))))
         nowhere = {"path": "", "relative": "", "identity": ""}
         encoder = {"path": "", "settings": {}}
         out.info.update(side=side, texts=nowhere, encoder=encoder, dimension=vectors.shape[1])

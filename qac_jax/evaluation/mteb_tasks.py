@@ -134,7 +134,7 @@ def _named(mteb: Any, name: str) -> list[Any]:
 
 def local(collection: beir.Collection) -> Any:
     """A retrieval task of mteb from a folder in BEIR's layout."""
-    from qac_jax.retrieval import texts
+    from qac_jax.retrieval import corpus
 
     retrieval = extras.load("mteb.abstasks.retrieval", EXTRA, "evaluating MTEB's tasks")
     described = extras.load("mteb.abstasks.task_metadata", EXTRA, "evaluating MTEB's tasks")
@@ -144,7 +144,7 @@ def local(collection: beir.Collection) -> Any:
         if self.data_loaded:
             return
         judged = collection.judgements()
-        passages = texts.read_passages(collection.path)
+        passages = corpus.read_passages(collection.path)
         self.relevant_docs = {SPLIT: judged}
         self.queries = {SPLIT: {q.id: q.text for q in collection.queries(judged)}}
         self.corpus = {

@@ -25,7 +25,7 @@ from qac_jax.data.kinds.mixed import CONTEXTS
 from qac_jax.errors import UserError
 from qac_jax.evaluation.results import Result
 from qac_jax.formats.records import Records
-from qac_jax.retrieval import bm25, ids
+from qac_jax.retrieval import bm25, corpus
 from qac_jax.text import tokenizers
 
 
@@ -220,7 +220,7 @@ def lexical(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | No
         path = os.path.join(folder, "bm25")
         with artifacts.create(path, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:
             out.count = bm25.write(out, texts, bm25.Analyzer(), bm25.PRESETS["anserini"])
-            ids.write(out, map(str, range(out.count)))
+            corpus.write_ids(out, map(str, range(out.count)))
         index = bm25.Bm25(artifacts.load(path))
         _, rows = index.find([pair.context for pair in pairs], min(DEPTH + 1, len(index)))
     ranks: list[int | None] = []

@@ -81,9 +81,9 @@ def _ask(options: argparse.Namespace, question: str) -> int:
     first = max(k, _READ_AGAIN) if options.reranker else k
     hits, missing = command.hits(options, question, first)
     if options.reranker:
-        from qac_jax.retrieval import reranking
+        from qac_jax.retrieval import search
 
-        hits = reranking.hits(question, hits, options.reranker)[:k]
+        hits = search.reranked_hits(question, hits, options.reranker)[:k]
     if options.json:
         records = [dataclasses.asdict(hit) for hit in hits]
         records = [{k: v for k, v in r.items() if k != "scores" or v} for r in records]

@@ -16,7 +16,7 @@ from qac_jax.errors import UserError
 if TYPE_CHECKING:
     from qac_jax.artifacts import Artifact
     from qac_jax.live.index import LiveIndex
-    from qac_jax.retrieval.hits import Hit
+    from qac_jax.retrieval.corpus import Hit
 
 
 ABOUT = "a folder → a living index with passages added, replaced or deleted"

@@ -21,12 +21,12 @@ from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.manifest import LiveSettings
 from qac_jax.live.passages import Record
-from qac_jax.retrieval import hybrid, index, parts, texts, vectors
+from qac_jax.retrieval import corpus, hybrid, index, vectors
 from qac_jax.retrieval.bm25 import Scoring
-from qac_jax.retrieval.hits import Texts
+from qac_jax.retrieval.corpus import Texts
+from qac_jax.retrieval.fusion import Fusion
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.retrieval.index import Index
-from qac_jax.retrieval.settings import Fusion
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -50,7 +50,7 @@ def settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSetting
     known = {**artifact.info["encoder"], "path": os.path.abspath(place)}
     known.pop("relative", None)
     if artifact.kind == vectors.KIND:
-        known = {**known, "identity": parts.encoder_of(artifact)["identity"]}
+        known = {**known, "identity": index.encoder_of(artifact)["identity"]}
     # The answers of a dense index stay those of its vectors, unless a weight is given.
     fusion, scoring, words = Fusion(weight=0.0), Scoring(), {}
     if artifact.kind == hybrid.KIND:
@@ -106,10 +106,10 @@ def _read(
 ) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     """Records and their vectors, where these are known."""
     if isinstance(source, str):
-        for records in _groups(texts.read_passages(source, format, further=True)):
+        for records in _groups(corpus.read_passages(source, format, further=True)):
             yield records, None
         return
-    if source.kind == texts.KIND:
+    if source.kind == corpus.PASSAGES:
         for records in _groups(iter(Records(source))):
             yield records, None
         return
@@ -174,7 +174,7 @@ def _check_encoder(live: LiveIndex, source: Artifact) -> None:
     if source.kind == vectors.KIND:
         if source.info["side"] != "passage":
             raise UserError(f"{source.path} holds vectors of queries; give vectors of passages")
-        theirs = parts.encoder_of(source)
+        theirs = index.encoder_of(source)
     both = [known.get("identity") for known in (ours, theirs)]
     if all(both) and both[0] != both[1]:
         raise UserError(

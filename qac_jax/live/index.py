@@ -37,9 +37,8 @@ from qac_jax.live.passages import (
 from qac_jax.live.postings import Postings
 from qac_jax.live.segment import Rows, Segment
 from qac_jax.live.snapshot import Found, Snapshot
-from qac_jax.retrieval.hits import Hit
+from qac_jax.retrieval.corpus import Hit, passage_text
 from qac_jax.retrieval.index import place_of_encoder
-from qac_jax.retrieval.texts import passage_text
 
 
 # A reader that meets a change looks again, at most this often.

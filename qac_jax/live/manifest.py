@@ -19,7 +19,7 @@ from qac_jax import artifacts, fields
 from qac_jax.artifacts import Artifact, arrays, durable
 from qac_jax.live.segment import Segment
 from qac_jax.retrieval.bm25 import Analyzer, Scoring
-from qac_jax.retrieval.settings import Fusion
+from qac_jax.retrieval.fusion import Fusion
 
 
 KIND = "live"

@@ -19,9 +19,8 @@ from qac_jax.formats.runs import Run, ranked
 from qac_jax.inference.reranker import Texts
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.manifest import KIND
-from qac_jax.retrieval import bm25, reranking, search
-from qac_jax.retrieval.hits import Hit, Searchable
-from qac_jax.retrieval.texts import passage_text
+from qac_jax.retrieval import bm25, search
+from qac_jax.retrieval.corpus import Hit, Searchable, passage_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ def texts_of(index: Artifact) -> Texts:
     """Ids -> texts with titles, of the passages of an index of any kind."""
     if index.kind == KIND:
         return LiveSearch(LiveIndex(index.path)).texts
-    return reranking.texts_of(index)
+    return search.texts_of(index)
 
 
 def opened_index(

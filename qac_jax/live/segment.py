@@ -22,9 +22,9 @@ from qac_jax.formats.records import Records, write_records
 from qac_jax.live import metadata
 from qac_jax.live.metadata import Metadata
 from qac_jax.live.postings import Postings
-from qac_jax.retrieval import ids, scann_index
-from qac_jax.retrieval.ids import Ids
-from qac_jax.retrieval.scann_index import Preset, Scann
+from qac_jax.retrieval import corpus
+from qac_jax.retrieval.approximate import Preset, Scann
+from qac_jax.retrieval.corpus import Ids
 from qac_jax.retrieval.vectors import shard_name
 
 
@@ -58,7 +58,7 @@ class Rows:
 def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
     """Writes a segment; nobody sees it before the manifest names it."""
     with artifacts.create(folder, kind=KIND, replace=True) as out:
-        ids.write(out, (record["_id"] for record in rows.records()))
+        corpus.write_ids(out, (record["_id"] for record in rows.records()))
         hashes = id_hashes(record["_id"] for record in rows.records())
         order = np.argsort(hashes, kind="stable")
         for name, array in ((HASHES, hashes[order]), (HASH_ROWS, order.astype(np.int32))):
@@ -79,9 +79,9 @@ def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
                     start += len(block)
             assert start == rows.count == out.count
         if rows.count >= large:
-            preset = scann_index.preset_for(rows.count)
+            preset = Scann.preset(rows.count)
             target = np.load(os.fspath(out.path / shard_name(0, 1)), mmap_mode="r")
-            scann_index.build(np.asarray(target), preset, out.path / _SCANN)
+            Scann.build(np.asarray(target), preset, out.path / _SCANN)
             out.adopt(_SCANN)
             out.info["preset"] = dataclasses.asdict(preset)
     (folder / artifacts.LOCK).unlink(missing_ok=True)

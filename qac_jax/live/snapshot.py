@@ -17,7 +17,7 @@ from qac_jax.live.manifest import LiveSettings, Manifest
 from qac_jax.live.segment import Segment
 from qac_jax.live.words import Words
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.hits import Hit
+from qac_jax.retrieval.corpus import Hit
 
 
 # Questions whose scores of all rows are in memory at a time.

@@ -15,7 +15,7 @@ from typing import Any
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.retrieval.hits import Searchable
+from qac_jax.retrieval.corpus import Searchable
 
 
 Context = Mapping[str, Any]

@@ -24,8 +24,7 @@ from qac_jax.queries.contexts import belongs
 from qac_jax.queries.filtering import Filter, Scorer
 from qac_jax.queries.importing import read_contexts
 from qac_jax.queries.prompts import Prompt
-from qac_jax.retrieval.hits import Searchable
-from qac_jax.retrieval.texts import passage_text
+from qac_jax.retrieval.corpus import Searchable, passage_text
 from qac_jax.text.titles import text_of
 
 

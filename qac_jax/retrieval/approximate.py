@@ -1,45 +1,101 @@
-"""What ScaNN's and FAISS's indexes have in common: presets by size, search effort, parts.
+"""Approximate search by ScaNN, or by FAISS (the package's extra `faiss`).
 
-Presets follow ScaNN's rules of thumb, which suit FAISS as well: brute force below 20,000 rows,
-quantised vectors and reordering below 100,000, and above that a tree of about 2 sqrt(rows) leaves.
+Both are imported inside functions only. Presets follow ScaNN's rules of thumb, which suit FAISS as
+well: brute force below 20,000 rows, quantised vectors and reordering below 100,000, and above that
+a tree of about 2 sqrt(rows) leaves. FAISS has two families: an inverted file of 4-bit product codes
+whose candidates are rescored ("ivf"), and a graph over the vectors themselves, HNSW ("hnsw").
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
+import importlib.metadata
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+import operator
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
+from qac_jax import extras
 from qac_jax.errors import UserError
+from qac_jax.processes import cores
 from qac_jax.retrieval.exact import check_width
+from qac_jax.retrieval.vectors import Vectors
 
 
+METHODS = SCANN, FAISS = ("scann", "faiss")
+IVF, HNSW = ("ivf", "hnsw")
 BRUTE_FORCE, HASHED = 20_000, 100_000
-REORDERINGS = ("float32", "bfloat16", "int8")
+# Vectors of a part where nobody says how many: 5 million of 768 dimensions build in 54 GB.
+PART_ROWS = 5_000_000
 
 # Candidates whose scores are computed exactly, as a multiple of k: always more than k, since the
 # quantised scores may rank a true neighbour just behind the last of the top k.
 SLACK, _USUAL_SLACK = 1.25, 5
 # Without tuning at least this number of leaves is searched.
 _FEW_LEAVES = 30
+# The longest queue of a graph that tuning tries, whatever k is.
+_QUEUE = 1024
+# ScaNN: queries that a thread searches together; fewer than twice the first are searched by one.
+_SMALLEST_BATCH, _BATCH = 4, 64
+# FAISS: vectors that a 4-bit quantiser's 16 centres, and a list's centre, are learned on, at least.
+_CENTRES, _OF_LIST = 16, 64
+_FAISS_FILE = "index.faiss"
+# What GNU's OpenMP reads when it is loaded: rounds of waiting before a thread sleeps.
+_SPINNING = {"GOMP_SPINCOUNT": "1000"}
+
+# The factors of memory are measured (docs/results/search.md). Bytes of a dimension in the vectors
+# that candidates are rescored with; copies, while a part is built, of its vectors in float32 (ours
+# and the library's) and of the sample that centres are learned on.
+_STORED = {"float32": 4, "bfloat16": 2, "int8": 1}
+_COPIES = {SCANN: 3.4, FAISS: 2.4}
+_SAMPLE, _SAMPLE_COPIES = 100_000, 5.0
+_PROCESS = 0.5e9
+
+Folder = str | os.PathLike[str]
 
 
-class Built(Protocol):
-    """How a part was built, as far as it bounds the effort."""
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """How ScaNN builds an index."""
 
-    @property
-    def leaves(self) -> int:
-        """Leaves of its tree (lists of an inverted file); 0: none."""
-        ...
+    leaves: int  # 0: no tree
+    hashed: bool = True
+    dims_per_block: int = 2
+    threshold: float = 0.2  # of anisotropic quantisation
+    training_rows: int = 100_000
+    reordering: str = "float32"
+    soar: float = 0.0  # lambda of a second leaf for each row (0: none)
 
-    @property
-    def hashed(self) -> bool:
-        """Whether only candidates are scored exactly."""
-        ...
+
+@dataclasses.dataclass(frozen=True)
+class Lists:
+    """How FAISS builds an inverted file; without lists all codes are scanned."""
+
+    leaves: int  # lists; 0: none
+    hashed: bool = True  # 4-bit codes, then exact scores of candidates; False: exact scores only
+    dims_per_block: int = 2
+    training_rows: int = 100_000
+    reordering: str = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """How FAISS builds a graph (HNSW)."""
+
+    leaves: ClassVar[int] = 0
+    hashed: ClassVar[bool] = True
+
+    links: int = 32  # M: neighbours of a node, twice as many on the lowest level
+    construction: int = 100  # efConstruction
+
+
+AnyPreset = Preset | Lists | Graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,21 +107,22 @@ class Effort:
     reorder: int
 
 
-def usual_effort(presets: Sequence[Built], k: int = 100) -> Effort:
+def usual_effort(presets: Sequence[AnyPreset], k: int = 100) -> Effort:
     """The default without tuning: recall matters more than speed."""
     most = largest_effort(presets, _USUAL_SLACK * k, k)
     return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
 
 
-def largest_effort(presets: Sequence[Built], rows: int, k: int) -> Effort:
-    """As `Approximate.largest_effort`, for a number of rows."""
+def largest_effort(presets: Sequence[AnyPreset], rows: int, k: int) -> Effort:
+    """The effort above which recall does not grow."""
     hashed = any(preset.hashed for preset in presets)
     return Effort(max(p.leaves for p in presets), min(rows, 20 * k) if hashed else 0)
 
 
 def tree_for(rows: int, leaves: int | None = None) -> tuple[int, bool]:
     """(leaves, hashed) for a number of rows; None: the usual number of leaves."""
-    usual = _leaves(rows)
+    # Twice the square root: a quarter faster at equal recall than the square root itself.
+    usual = max(1, round(2 * rows**0.5))
     if leaves is None:
         leaves = 0 if rows < HASHED else usual
     if leaves > rows:
@@ -75,32 +132,49 @@ def tree_for(rows: int, leaves: int | None = None) -> tuple[int, bool]:
     return leaves, rows >= BRUTE_FORCE or leaves > 0
 
 
-def check_reordering(name: str) -> None:
-    if name not in REORDERINGS:
-        raise UserError(f"reordering={name!r} is not one of {', '.join(REORDERINGS)}")
-
-
-def _leaves(rows: int) -> int:
-    """Twice the square root: a quarter faster at equal recall than the square root itself."""
-    return max(1, round(2 * rows**0.5))
-
-
 class Approximate(abc.ABC):
     """Searches the parts of an index; rows are numbered across the parts."""
 
+    NAME: ClassVar[str]
+
     def __init__(
         self,
-        parts: Sequence[Any],
+        folders: Sequence[Folder],
         rows: Sequence[int],
         width: int,
-        presets: Sequence[Built],
+        presets: Sequence[AnyPreset],
         effort: Effort | None = None,
     ):
         self.presets = presets
         self.effort = effort  # None: not tuned
         self.width = width
-        self._parts = parts
+        self._parts = [self._load(*pair, width) for pair in zip(folders, rows, strict=True)]
         self._starts = [0, *np.cumsum(rows).tolist()]
+
+    @classmethod
+    @abc.abstractmethod
+    def preset(cls, rows: int, *, leaves: int | None = None, **changes: Any) -> Any:
+        """The default preset for a number of rows, with some of its settings changed."""
+
+    @classmethod
+    @abc.abstractmethod
+    def build(cls, vectors: np.ndarray, preset: Any, folder: Folder) -> None:
+        """Builds one part and writes it into an empty folder that may be moved afterwards."""
+
+    @classmethod
+    @abc.abstractmethod
+    def version(cls) -> str: ...
+
+    @classmethod
+    @abc.abstractmethod
+    def _load(cls, folder: Folder, count: int, width: int) -> Any:
+        """One part, opened."""
+
+    @abc.abstractmethod
+    def _search_part(
+        self, part: Any, preset: Any, queries: np.ndarray, k: int, effort: Effort
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(scores, rows int64) [queries, at most k] of one part; row -1 where there is none."""
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -133,12 +207,6 @@ class Approximate(abc.ABC):
         rows[loose] = np.take_along_axis(rows[loose], order, 1)
         return scores[:, :k], rows[:, :k]
 
-    @abc.abstractmethod
-    def _search_part(
-        self, part: Any, preset: Any, queries: np.ndarray, k: int, effort: Effort
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(scores, rows int64) [queries, at most k] of one part; row -1 where there is none."""
-
     def largest_effort(self, k: int) -> Effort:
         """The effort above which recall does not grow."""
         return largest_effort(self.presets, len(self), k)
@@ -150,3 +218,388 @@ class Approximate(abc.ABC):
     def remedy(self) -> str:
         """How to build where no effort reaches the wanted recall."""
         return "raise --leaves or give --dims_per_block 1"
+
+
+class Scann(Approximate):
+    NAME = "ScaNN"
+
+    @classmethod
+    def preset(
+        cls, rows: int, *, leaves: int | None = None, family: str = "", **changes: Any
+    ) -> Preset:
+        leaves, hashed = tree_for(rows, leaves)
+        return Preset(leaves, hashed, **changes)
+
+    @classmethod
+    def build(cls, vectors: np.ndarray, preset: Preset, folder: Folder) -> None:
+        count, width = vectors.shape
+        builder = scann_library().builder(
+            np.ascontiguousarray(vectors, np.float32), 100, "dot_product"
+        )
+        del vectors
+        sample = min(count, preset.training_rows)
+        if preset.leaves:
+            builder = builder.tree(
+                num_leaves=preset.leaves,
+                num_leaves_to_search=max(1, preset.leaves // 10),
+                training_sample_size=sample,
+                **({"soar_lambda": preset.soar} if preset.soar else {}),
+            )
+        if preset.hashed:
+            from scann import ReorderType
+
+            builder = builder.score_ah(
+                min(preset.dims_per_block, width),
+                anisotropic_quantization_threshold=preset.threshold,
+                training_sample_size=sample,
+            )
+            stored = getattr(ReorderType, preset.reordering.upper())
+            builder = builder.reorder(100, quantize=stored)
+        else:
+            builder = builder.score_brute_force()
+        os.makedirs(folder, exist_ok=True)
+        searcher = builder.build()
+        del builder  # and with it our copy of the vectors, where the caller has none
+        try:
+            searcher.serialize(os.fspath(folder), relative_path=True)
+        except RuntimeError as error:
+            if "I/O error" not in str(error):
+                raise
+            raise _not_written(cls.NAME, folder, error) from error
+
+    @classmethod
+    def version(cls) -> str:
+        return importlib.metadata.version("scann")
+
+    @classmethod
+    def _load(cls, folder: Folder, count: int, width: int) -> Any:
+        try:
+            part = scann_library().load_searcher(os.fspath(folder))
+        except (RuntimeError, ValueError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"{folder} cannot be loaded by ScaNN {cls.version()} ({reason}); build the index "
+                "again"
+            ) from error
+        if part.size() != count:
+            raise UserError(
+                f"{folder} holds {part.size()} vectors instead of {count}; build the index again"
+            )
+        return part
+
+    def _search_part(
+        self, part: Any, preset: Preset, queries: np.ndarray, k: int, effort: Effort
+    ) -> tuple[np.ndarray, np.ndarray]:
+        settings: dict[str, int] = {"final_num_neighbors": k}
+        if preset.hashed:
+            settings["pre_reorder_num_neighbors"] = effort.reorder
+        if preset.leaves:
+            settings["leaves_to_search"] = effort.leaves
+        if len(queries) >= 2 * _SMALLEST_BATCH:
+            own = np.clip(-(-len(queries) // cores()), _SMALLEST_BATCH, _BATCH)
+            rows, scores = part.search_batched_parallel(queries, batch_size=int(own), **settings)
+        else:
+            rows, scores = part.search_batched(queries, **settings)
+        # Where the leaves have too few rows, ScaNN pads with NaN.
+        return scores, np.where(np.isnan(scores), -1, rows.astype(np.int64))
+
+
+class Faiss(Approximate):
+    NAME = "FAISS"
+
+    @classmethod
+    def preset(
+        cls,
+        rows: int,
+        *,
+        leaves: int | None = None,
+        family: str = IVF,
+        soar: float = 0.0,
+        **changes: Any,
+    ) -> Lists | Graph:
+        if family == HNSW:
+            return Graph()
+        leaves, hashed = tree_for(rows, leaves)
+        return Lists(leaves, hashed and rows >= _CENTRES, **changes)
+
+    @classmethod
+    def build(cls, vectors: np.ndarray, preset: Lists | Graph, folder: Folder) -> None:
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        os.makedirs(folder, exist_ok=True)
+        made = graph(vectors, preset) if isinstance(preset, Graph) else _lists(vectors, preset)
+        write_faiss(made, os.path.join(os.fspath(folder), _FAISS_FILE))
+
+    @classmethod
+    def version(cls) -> str:
+        return str(faiss_library().__version__)
+
+    @classmethod
+    def _load(cls, folder: Folder, count: int, width: int) -> Any:
+        faiss = faiss_library()
+        try:
+            part = faiss.read_index(os.path.join(os.fspath(folder), _FAISS_FILE))
+        except RuntimeError as error:
+            raise UserError(
+                f"{folder} cannot be loaded by FAISS {cls.version()} ({_reason(error)}); build the "
+                "index again"
+            ) from error
+        if (part.ntotal, part.d) != (count, width):
+            raise UserError(
+                f"{folder} holds {part.ntotal} vectors of {part.d} dimensions instead of {count} "
+                f"of {width}; build the index again"
+            )
+        return part
+
+    def _search_part(
+        self, part: Any, preset: Lists | Graph, queries: np.ndarray, k: int, effort: Effort
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if isinstance(preset, Graph):
+            return search_graph(part, queries, k, effort.reorder)
+        candidates = effort.reorder if preset.hashed else 0
+        return search_lists(part, queries, k, effort.leaves, candidates)
+
+    @property
+    def _is_graph(self) -> bool:
+        return isinstance(self.presets[0], Graph)
+
+    def largest_effort(self, k: int) -> Effort:
+        most = super().largest_effort(k)
+        if not self._is_graph:
+            return most
+        return Effort(0, min(len(self), max(most.reorder, _QUEUE)))
+
+    def named(self, effort: Effort) -> str:
+        if self._is_graph:
+            return f"efSearch {effort.reorder}"
+        return f"nprobe {effort.leaves} and {effort.reorder} candidates"
+
+    def remedy(self) -> str:
+        return "give --faiss ivf" if self._is_graph else super().remedy()
+
+
+ENGINES: dict[str, type[Approximate]] = {SCANN: Scann, FAISS: Faiss}
+
+
+def opened(
+    method: str,
+    folders: Sequence[Folder],
+    rows: Sequence[int],
+    width: int,
+    presets: Sequence[Mapping[str, Any]],
+    effort: Effort | None = None,
+) -> Approximate:
+    """One searcher over parts; presets as an index's description holds them."""
+    return ENGINES[method](folders, rows, width, [restored(method, p) for p in presets], effort)
+
+
+def restored(method: str, described: Mapping[str, Any]) -> AnyPreset:
+    """The preset that an index's description holds."""
+    if method == SCANN:
+        return Preset(**described)
+    return Graph(**described) if "links" in described else Lists(**described)
+
+
+def family(method: str, wanted: str, parts: Iterable[Mapping[str, Any]]) -> str:
+    """FAISS's family, which all parts share; wanted: "auto" or one. "" for another method."""
+    if method != FAISS:
+        if wanted != "auto":
+            raise UserError(f"faiss={wanted!r} goes with --method faiss, not with {method}")
+        return ""
+    for part in parts:
+        known = HNSW if isinstance(restored(method, part["preset"]), Graph) else IVF
+        if wanted not in ("auto", known):
+            raise UserError(
+                f"faiss={wanted!r}, but the index to add to is of the family {known!r}; give that "
+                "or auto"
+            )
+        return known
+    return IVF if wanted == "auto" else wanted
+
+
+def scann_library() -> Any:
+    """ScaNN's searchers in C++, which work without TensorFlow.
+
+    Its package imports TensorFlow where it is installed, for graph operators that are not used
+    here: this takes seconds and 600 MB, and crashes with another version than ScaNN was built for.
+    So TensorFlow is hidden during the import, unless it is loaded already.
+    """
+    absent = object()
+    if "scann" not in sys.modules:
+        before = sys.modules.get("tensorflow", absent)
+        if before is absent:
+            sys.modules["tensorflow"] = None  # type: ignore[assignment]
+        try:
+            import scann  # noqa: F401
+        except ImportError as error:
+            raise UserError(
+                f"ScaNN cannot be imported ({error}); install scann==1.4.2, or use an exact index"
+            ) from error
+        finally:
+            if before is absent:
+                del sys.modules["tensorflow"]
+    from scann.scann_ops.py import scann_ops_pybind
+
+    return scann_ops_pybind
+
+
+def faiss_library(what: str = "an index of FAISS") -> Any:
+    """FAISS; raises UserError where it is not installed.
+
+    Its threads wait for one another by spinning for milliseconds, at every step of k-means: where
+    other programs use the cores this made a build 60 times slower. So they spin for less.
+    """
+    if "faiss" in sys.modules or _SPINNING.keys() & os.environ.keys():
+        return extras.load("faiss", "faiss", what)
+    os.environ.update(_SPINNING)
+    try:
+        return extras.load("faiss", "faiss", what)
+    finally:
+        for name in _SPINNING:
+            del os.environ[name]
+
+
+def write_faiss(index: Any, path: str) -> None:
+    """Writes an index of FAISS to a file."""
+    try:
+        faiss_library().write_index(index, path)
+    except RuntimeError as error:
+        raise _not_written("FAISS", os.path.dirname(path), _reason(error)) from error
+
+
+def _not_written(library: str, folder: Folder, reason: object) -> UserError:
+    return UserError(
+        f"{library} cannot write its index to {folder} ({reason}); check that the disk has space, "
+        "and run the command again"
+    )
+
+
+def _reason(error: RuntimeError) -> str:
+    """What FAISS says behind the place in its source."""
+    return str(error).splitlines()[0].rpartition("Error: ")[2]
+
+
+def _lists(vectors: np.ndarray, preset: Lists) -> Any:
+    if not preset.hashed:
+        return coded(f"IVF{preset.leaves},Flat" if preset.leaves else "Flat", vectors)
+    width, most = vectors.shape[1], max(preset.dims_per_block, 1)
+    # A product quantiser cuts a vector into blocks of equal size.
+    size = max(size for size in range(1, most + 1) if width % size == 0)
+    codes = f"PQ{width // size}x4fs"
+    # Codes of what a list's centre leaves of a vector: faster at equal recall.
+    name = f"IVF{preset.leaves},{codes}r" if preset.leaves else codes
+    training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
+    return refined(coded(name, vectors, training_rows), vectors, preset.reordering)
+
+
+def coded(description: str, vectors: np.ndarray, training_rows: int = 0) -> Any:
+    """An index by FAISS's name for it, trained on some of the vectors (0: on all) and filled."""
+    faiss = faiss_library()
+    index = faiss.index_factory(vectors.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+    for part in ("cp", "pq.cp"):
+        with contextlib.suppress(AttributeError):  # no warning of few vectors: lists may be small
+            operator.attrgetter(part)(index).min_points_per_centroid = 1
+    sample = vectors
+    if 0 < training_rows < len(vectors):
+        rows = np.random.default_rng(0).choice(len(vectors), training_rows, replace=False)
+        sample = vectors[np.sort(rows)]
+    index.train(sample)
+    index.add(vectors)
+    return index
+
+
+def flat(vectors: Vectors) -> Any:
+    """All vectors, in single precision, as FAISS's exact index; row numbers are its ids."""
+    index = faiss_library().IndexFlatIP(vectors.width)
+    for _, block in vectors.blocks(1 << 16):
+        index.add(np.ascontiguousarray(block, np.float32))
+    return index
+
+
+def refined(index: Any, vectors: np.ndarray, reordering: str = "float32") -> Any:
+    """The index with the vectors that its candidates are rescored with."""
+    faiss = faiss_library()
+    width = vectors.shape[1]
+    if reordering == "float32":
+        whole = faiss.IndexFlatIP(width)
+    else:
+        types = faiss.ScalarQuantizer
+        stored = types.QT_bf16 if reordering == "bfloat16" else types.QT_8bit
+        whole = faiss.IndexScalarQuantizer(width, stored, faiss.METRIC_INNER_PRODUCT)
+        whole.train(vectors)
+    whole.add(vectors)
+    return faiss.IndexRefine(index, whole)
+
+
+def graph(vectors: np.ndarray, preset: Graph) -> Any:
+    """By one thread: threads would link the same vectors differently each time."""
+    faiss = faiss_library()
+    index = faiss.IndexHNSWFlat(vectors.shape[1], preset.links, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = preset.construction
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        index.add(vectors)
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return index
+
+
+def search_lists(
+    index: Any, queries: np.ndarray, k: int, lists: int, candidates: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Searches a number of its lists (0: it has none), and rescores candidates (0: none are)."""
+    faiss = faiss_library()
+    params = faiss.SearchParametersIVF(nprobe=lists) if lists else None
+    if candidates:
+        known = {} if params is None else {"base_index_params": params}
+        # FAISS cuts k times the factor down to a whole number.
+        params = faiss.IndexRefineSearchParameters(k_factor=(candidates + 0.5) / k, **known)
+    return index.search(queries, k, params=params)
+
+
+def search_graph(
+    index: Any, queries: np.ndarray, k: int, candidates: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Searches with a queue of candidates, efSearch."""
+    params = faiss_library().SearchParametersHNSW(efSearch=candidates)
+    return index.search(queries, k, params=params)
+
+
+def part_rows(total: int, most: int = 0) -> list[tuple[int, int]]:
+    """(start, stop) of parts of nearly equal size with at most `most` rows (0: PART_ROWS)."""
+    count = max(1, -(-total // (most or PART_ROWS)))
+    bounds = [total * n // count for n in range(count + 1)]
+    return list(zip(bounds, bounds[1:], strict=False))
+
+
+def build_bytes(rows: int, width: int, method: str = SCANN) -> float:
+    """Peak resident memory of building one part."""
+    copied = _COPIES[method] * rows + _SAMPLE_COPIES * min(rows, _SAMPLE)
+    return _PROCESS + 4 * width * copied
+
+
+def stored_bytes(rows: int, width: int, reordering: str = "float32") -> float:
+    """Bytes of the index on the disk: vectors, and half a byte for two dimensions."""
+    return rows * (_STORED[reordering] * width + width / 4)
+
+
+def search_bytes(rows: int, width: int, reordering: str = "float32") -> float:
+    """Resident memory of searching all parts."""
+    return _PROCESS + 1.3 * stored_bytes(rows, width, reordering)
+
+
+def refuse_too_large(rows: int, width: int, method: str = SCANN) -> None:
+    """Raises where a part cannot be built in the memory that is free, with a size that can."""
+    import psutil
+
+    free = psutil.virtual_memory().available
+    needed = build_bytes(rows, width, method)
+    if needed <= free:
+        return
+    fitting = int(rows * max(free - _PROCESS, 0) / (needed - _PROCESS) * 0.9)
+    advice = f"give --part_rows {fitting}" if fitting > 1000 else "use a machine with more of it"
+    raise UserError(
+        f"building {ENGINES[method].NAME}'s index of {rows:,} vectors of {width} takes about "
+        f"{needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} are free; {advice}, or --method "
+        "exact, which reads the vectors from the disk"
+    )

@@ -23,7 +23,7 @@ import numpy as np
 
 from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError, nearest
-from qac_jax.retrieval.hits import Searchable
+from qac_jax.retrieval.corpus import Searchable
 
 
 KIND = "bm25"
@@ -65,6 +65,15 @@ class Scoring:
 
 # Anserini's values, tuned on MS MARCO, and Lucene's own.
 PRESETS = {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
+
+
+def stemmers() -> tuple[str, ...]:
+    """The languages of the stemmers that are installed, and none."""
+    try:
+        import Stemmer
+    except ImportError:
+        return ()
+    return ("", *Stemmer.algorithms())
 
 
 class Analyzer:

@@ -1,21 +1,50 @@
-"""Fusion: one run out of several, by ranks or by scores."""
+"""fusion"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.fields import option
 from qac_jax.formats.runs import Ranking, Run, ranked
-from qac_jax.retrieval.settings import GRID, THEORETICAL, Z
 
 
+# How convex fusion brings a query's scores to one scale.
+THEORETICAL, MIN_MAX, Z = SCALES = ("theoretical", "min_max", "z")
+# Weights of BM25 that are tried.
+GRID = tuple(n / 10 for n in range(11))
 # The lowest possible scores.
 BM25, COSINE = 0.0, -1.0
 
 _UNIT = 1 + 1e-4  # cosines of rounded vectors
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """How a hybrid index joins its two rankings (`retrieval/fusion.py`)."""
+
+    weight: float = option(0.3, "weight of BM25's score; the vectors' score has the rest of 1")
+    normalization: str = option(
+        THEORETICAL,
+        "scale of a query's scores: theoretical (lowest possible score to the query's highest), "
+        "min_max (lowest to highest) or z (mean and standard deviation) of its first passages",
+        choices=SCALES,
+    )
+    depth: int = option(100, "first passages of each ranking that are scaled and fused, at least")
+    windows: float = option(
+        0.7, "share of the best window in a passage's dense score, where the index has windows"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.weight <= 1.0:
+            raise UserError(f"weight={self.weight}; expected 0 (vectors alone) to 1 (BM25 alone)")
+        if self.depth < 1:
+            raise UserError(f"depth={self.depth}; expected 1 passage or more")
+        if not 0.0 <= self.windows <= 1.0:
+            raise UserError(f"windows={self.windows} is not a share; expected 0 to 1")
 
 
 def reciprocal_rank(
@@ -280,3 +309,32 @@ def choose_on_runs(
     if not any(query in run for run in runs for query in judged):
         raise UserError("no judged query is in the runs; give judgements of their queries")
     return choose(np.array(gains).T.reshape(len(grid), -1), grid, prior)
+
+
+class Merged(Mapping[str, Ranking]):
+    """The `depth` best passages of every query in all runs, by their scores (None: all of them).
+
+    A ranking is merged when it is asked for, so runs that stay on the disk do not come into memory.
+    A passage that several runs hold has the best of its scores.
+    """
+
+    def __init__(self, runs: Sequence[Mapping[str, Ranking]], depth: int | None):
+        self._runs, self._depth = runs, depth
+        self._queries = dict.fromkeys(query for run in runs for query in run)
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._queries)
+
+    def __getitem__(self, query: str) -> Ranking:
+        if query not in self._queries:
+            raise KeyError(query)
+        best: dict[str, float] = {}
+        for run in self._runs:
+            if (ranking := run.get(query)) is not None:
+                for name, score in zip(ranking.ids, ranking.scores.tolist(), strict=True):
+                    best[name] = max(score, best.get(name, score))
+        merged = ranked(tuple(best), list(best.values()))
+        return merged if self._depth is None else merged.top(self._depth)

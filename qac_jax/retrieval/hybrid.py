@@ -24,10 +24,10 @@ from qac_jax.errors import UserError
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval import bm25, fusion, index
 from qac_jax.retrieval.bm25 import Bm25
-from qac_jax.retrieval.hits import Hit, Searchable
+from qac_jax.retrieval.corpus import Hit, Searchable
+from qac_jax.retrieval.fusion import Fusion
 from qac_jax.retrieval.index import Index
-from qac_jax.retrieval.settings import Fusion
-from qac_jax.retrieval.windows import Windows
+from qac_jax.retrieval.vectors import Windows
 
 
 KIND = "hybrid"

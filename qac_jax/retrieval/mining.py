@@ -1,8 +1,19 @@
-"""Hard negatives: passages that a searcher ranks high and that are not judged relevant.
+"""Training data from rankings: hard negatives, a teacher's labels, groups of similar passages.
 
-As in Tevatron: the positives are removed from each query's ranking, and negatives are drawn with a
-seed from its first 200 passages. A passage with the text of a positive counts as a positive,
-whatever its id.
+Mining is as in Tevatron: the positives are removed from each query's ranking, and negatives are
+drawn with a seed from its first 200 passages. A passage with the text of a positive counts as a
+positive, whatever its id.
+
+Pseudo-labels are those of PAIR (Ren et al., 2021) and RocketQA (Qu et al., 2021): a candidate that
+the teacher scores above s_pos is a positive, one below s_neg a negative. Candidates are in the
+retriever's order. Queries may have judgements (then their negatives are denoised and, with
+`extend`, positives added) or not.
+
+Groups are for distillation. Ranking losses learn most from passages that are hard to tell apart.
+TAS-B (Hofstätter et al., SIGIR 2021) makes batches of queries of one cluster, whose passages are
+negatives of one another. Here the passages are grouped, by a random projection tree over the
+vectors of the encoder that is to be trained, and each group comes with all queries of its passages:
+a passage is encoded once a step for all of them. The teacher is a hybrid index.
 """
 
 from __future__ import annotations
@@ -11,22 +22,87 @@ import dataclasses
 import hashlib
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.queries import read_queries
+from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
-from qac_jax.retrieval.hits import Searchable
-from qac_jax.retrieval.settings import Mining
+from qac_jax.formats.runs import Ranking
+from qac_jax.retrieval import fusion
+from qac_jax.retrieval.corpus import Searchable, by_id, passage_text
 
 
-# Rankings are a little deeper, since copies of positives are removed from them.
+if TYPE_CHECKING:
+    from qac_jax.inference.reranker import Reranker
+    from qac_jax.retrieval.hybrid import Hybrid
+
+
+BINS = 20  # of the histogram of a teacher's probabilities
+# Rankings are a little deeper than asked for, since copies of positives are removed from them.
 _ROOM = 16
+# Groups whose queries are encoded in one call.
+_TOGETHER = 16
+
+Record = dict[str, Any]
+Judgements = Mapping[str, Mapping[str, int]]
+# Answers of a question -> whether a text contains one of them.
+Matcher = Callable[[Sequence[str]], Callable[[str], bool]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mining:
+    """How hard negatives are drawn from rankings."""
+
+    depth: int = option(200, "passages of each ranking that negatives are drawn from")
+    keep: int = option(128, "negatives per query")
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.keep < 1:
+            raise UserError(f"depth={self.depth}, keep={self.keep}; expected 1 or more of both")
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelling:
+    """How a teacher's scores become labels."""
+
+    positive: float = option(0.9, "probability above which a candidate is a positive")
+    negative: float = option(0.1, "probability below which it is a negative")
+    positives: str = option(
+        "best",
+        "the best candidate above the threshold (released), or all of them (paper)",
+        choices=("best", "all"),
+    )
+    order: str = option(
+        "ranked",
+        "negatives as the retriever ranks them (released), or drawn at random",
+        choices=("ranked", "sampled"),
+    )
+    count: int = option(4, "negatives per query")
+    depth: int = option(50, "candidates per query that the teacher scores")
+    extend: bool = option(False, "judged queries get positives by their scores too")
+    fill: int = option(
+        0,
+        "judged queries: add unscored candidates to their negatives, drawn at random from the "
+        "ranks after depth up to this one (released, MS MARCO; 0: none)",
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.negative < self.positive <= 1.0:
+            raise UserError(
+                f"thresholds positive={self.positive} and negative={self.negative}; expected "
+                "0 <= negative < positive <= 1"
+            )
+        if self.count < 1 or self.depth < 1:
+            raise UserError(f"count={self.count}, depth={self.depth}; expected 1 or more of both")
+        if self.fill and self.fill <= self.depth:
+            raise UserError(f"fill={self.fill} is a rank after depth={self.depth}; raise it")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +131,10 @@ class Miner:
             (_text_hash(record["text"]) for record in passages), np.uint64, len(passages)
         )
 
-    def mine(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
+    def mine(self, questions: Sequence[Question]) -> list[Record]:
         """A record for each question: ids of positives and negatives, ranks by each searcher."""
         most = max((len(q.positives) for q in questions), default=0)
-        depth = depth_for(self._mining, most, len(self._passages))
+        depth = min(self._mining.depth + most + _ROOM, len(self._passages))
         texts = [question.text for question in questions]
         rankings = {}
         for name, searcher in self._searchers.items():
@@ -71,7 +147,7 @@ class Miner:
 
     def _record(
         self, question: Question, rankings: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    ) -> dict[str, Any]:
+    ) -> Record:
         positives = list(question.positives)
         ranks: dict[str, dict[int, tuple[int, float]]] = {}
         for name, (scores, rows) in rankings.items():
@@ -96,54 +172,26 @@ class Miner:
         }
 
 
-def depth_for(mining: Mining, positives: int, passages: int) -> int:
-    """How deep rankings are searched for questions with at most this number of positives."""
-    return min(mining.depth + positives + _ROOM, passages)
-
-
-def questions_of(
-    texts: Mapping[str, str], judged: Mapping[str, Mapping[str, int]], passages: Records
-) -> list[Question]:
-    """Judged queries with positives; all positives must be among the passages."""
-    names = [name for name in judged if name in texts]
-    wanted = {
-        name: [passage for passage, grade in judged[name].items() if grade > 0] for name in names
-    }
-    known = list(dict.fromkeys(passage for positives in wanted.values() for passage in positives))
-    rows = dict(zip(known, passages.positions(known), strict=True))
-    absent = [passage for passage, row in rows.items() if row is None]
-    if absent:
-        raise UserError(
-            f"{len(absent)} judged passages are not among the passages, such as {absent[0]!r}; "
-            "give the passages that were judged"
-        )
-    return [
-        Question(name, texts[name], tuple(rows[passage] or 0 for passage in positives))
-        for name, positives in wanted.items()
-        if positives
-    ]
-
-
 def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
     """For each row of the searcher, the row of the same passage."""
-    ids: Iterable[str] = searcher.ids
+    ids = searcher.ids
     if len(searcher) == len(passages) and all(
         ours == theirs for ours, theirs in zip(ids, passages.ids(), strict=True)
     ):
         return np.arange(len(passages))
-    places = passages.positions(searcher.ids)
+    places = passages.positions(ids)
     if None in places:
         raise UserError(
             f"{searcher.artifact.path} holds passages that are not among the given ones, such as "
-            f"{searcher.ids[places.index(None)]!r}; give the passages that it was made of"
+            f"{ids[places.index(None)]!r}; give the passages that it was made of"
         )
     return np.array(places, np.int64)
 
 
 def _text_hash(text: str) -> int:
     """Hash of the words, without regard to case and blanks."""
-    plain = " ".join(text.split()).casefold()
-    return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
+    words = " ".join(text.split()).casefold()
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
 
 
 def judged_queries(
@@ -163,3 +211,409 @@ def generated_queries(contexts: Records, passages: Records) -> list[Question]:
             name = generated_id(record["_id"], place)
             texts[name], judged[name] = query["text"], {record["_id"]: 1}
     return questions_of(texts, judged, passages)
+
+
+def questions_of(texts: Mapping[str, str], judged: Judgements, passages: Records) -> list[Question]:
+    """Judged queries with positives; all positives must be among the passages."""
+    wanted = {
+        name: [passage for passage, grade in grades.items() if grade > 0]
+        for name, grades in judged.items()
+        if name in texts
+    }
+    known = list(dict.fromkeys(passage for positives in wanted.values() for passage in positives))
+    rows = dict(zip(known, passages.positions(known), strict=True))
+    absent = [passage for passage, row in rows.items() if row is None]
+    if absent:
+        raise UserError(
+            f"{len(absent)} judged passages are not among the passages, such as {absent[0]!r}; "
+            "give the passages that were judged"
+        )
+    return [
+        Question(name, texts[name], tuple(rows[passage] or 0 for passage in positives))
+        for name, positives in wanted.items()
+        if positives
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """A query's passages in the retriever's order.
+
+    odds: the teacher's log-odds of the first candidates (None: without a teacher, all that are not
+    relevant are negatives). relevant: the judged positives (None: the query has no judgements).
+    excluded: unlabelled passages that may be relevant: they are never negatives.
+    """
+
+    query: str
+    text: str
+    ids: Sequence[str]
+    odds: np.ndarray | None
+    relevant: Mapping[str, float] | None = None
+    excluded: Collection[str] = ()
+
+
+class Labeller:
+    """Candidates to records, counting what is kept and why the rest is left out."""
+
+    def __init__(self, rule: Labelling, seed: int = 111):
+        self.rule, self._seed = rule, seed
+        self.counts: Counter[str] = Counter()
+        self.histogram = np.zeros(BINS, np.int64)
+
+    def label(self, candidates: Candidates) -> Record | None:
+        """A record of an artefact of negatives; None for a query without a positive or negative."""
+        from qac_jax.inference.reranker import probability
+
+        rule = self.rule
+        ids = candidates.ids[: rule.depth]
+        if candidates.odds is None:
+            odds = sure = np.zeros(len(ids))
+        else:
+            odds = candidates.odds[: rule.depth]
+            sure = probability(odds)
+            self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
+        self.counts["queries"] += 1
+        positives = dict(candidates.relevant or {})
+        if candidates.relevant is None or rule.extend:
+            above = [int(i) for i in np.argsort(-odds, kind="stable") if sure[i] > rule.positive]
+            for i in above[:1] if rule.positives == "best" else above:
+                if ids[i] not in positives:
+                    positives[ids[i]] = float(odds[i])
+                    self.counts["positives by score"] += 1
+        if not positives:
+            self.counts["queries without a positive"] += 1
+            return None
+        barred = {*positives, *candidates.excluded, *(candidates.relevant or ())}
+        below = [i for i in range(len(ids)) if sure[i] < rule.negative and ids[i] not in barred]
+        if rule.order == "sampled":
+            below = self._drawn(candidates.query, below, rule.count)
+        negatives = {ids[i]: float(odds[i]) for i in below[: rule.count]}
+        self.counts["negatives"] += len(negatives)
+        wanted = rule.count - len(negatives)
+        if wanted > 0 and rule.fill and candidates.relevant is not None:
+            # Candidates of later ranks, which the teacher did not score.
+            later = [n for n in candidates.ids[rule.depth : rule.fill] if n not in barred]
+            more = self._drawn(candidates.query, later, wanted)
+            self.counts["negatives not scored"] += len(more)
+            negatives.update(dict.fromkeys(more, 0.0))
+        if not negatives:
+            self.counts["queries without a negative"] += 1
+            return None
+        self.counts["queries kept"] += 1
+        self.counts["positives"] += len(positives)
+        return {
+            "_id": candidates.query,
+            "query": candidates.text,
+            "positives": list(positives),
+            "negatives": list(negatives),
+            "positives_scores": [round(value, 6) for value in positives.values()],
+            "negatives_scores": [round(value, 6) for value in negatives.values()],
+        }
+
+    def _drawn(self, query: str, from_these: Sequence[Any], count: int) -> list[Any]:
+        rng = random.Random(f"{self._seed} {query}")
+        return rng.sample(list(from_these), min(count, len(from_these)))
+
+
+def lines_of(record: Mapping[str, Any]) -> list[Record]:
+    """Records with one positive and one negative each, as in the released files."""
+    positives = list(zip(record["positives"], record["positives_scores"], strict=True))
+    negatives = list(zip(record["negatives"], record["negatives_scores"], strict=True))
+    return [
+        {
+            **record,
+            "positives": [positive],
+            "positives_scores": [p_score],
+            "negatives": [negative],
+            "negatives_scores": [n_score],
+        }
+        for positive, p_score in positives
+        for negative, n_score in negatives
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunLabels:
+    """A run and what is known about its queries; at most one of `scores` and `reranker`."""
+
+    rule: Labelling
+    seed: int
+    pairs: bool  # one positive and one negative a record
+    run: Mapping[str, Ranking]
+    scores: Mapping[str, Ranking] | None
+    reranker: Reranker | None
+    passages: Records
+    judged: Judgements
+    more: Judgements
+    truth: Judgements  # not used for labelling: how accurate the labels are (PAIR, Table 5)
+    answers: Mapping[str, Sequence[str]]
+    matcher: Matcher
+
+    def records(
+        self, queries: Sequence[Query], facts: dict[str, Any], advance: Callable[[int], None]
+    ) -> Iterator[Record]:
+        """Labelled records; afterwards `facts` has counts, histogram and accuracy."""
+        labeller, right = Labeller(self.rule, self.seed), Counter[str]()
+        holding = {q.id: self._holding(q.id) for q in queries if q.id in self.answers}
+        relevant = {query.id: self._relevant(query.id, holding) for query in queries}
+        scored = self._scored(queries, relevant)
+        for query in queries:
+            ids, odds = self.run[query.id].ids, scored[query.id]
+            known = relevant[query.id]
+            candidates = Candidates(
+                query.id,
+                query.text,
+                ids,
+                np.array([odds[name] for name in ids[: self.rule.depth]]) if odds else None,
+                None if known is None else {name: odds.get(name, 0.0) for name in known},
+                {*self.more.get(query.id, ()), *holding.get(query.id, ())},
+            )
+            record = labeller.label(candidates)
+            if record is not None:
+                right.update(accuracy(record, self.truth))
+                yield from lines_of(record) if self.pairs else [record]
+            advance(1)
+        facts["counts"] = dict(labeller.counts)
+        facts["histogram"] = labeller.histogram.tolist()
+        facts["accuracy"] = dict(right)
+
+    def _relevant(self, query: str, holding: Mapping[str, list[str]]) -> list[str] | None:
+        """Passages that are positives whatever the teacher's score; None: nothing is known."""
+        if query in self.judged:
+            return [name for name, grade in self.judged[query].items() if grade > 0]
+        return holding[query][:1] if query in holding else None
+
+    def _holding(self, query: str) -> list[str]:
+        """Candidates whose text contains an answer, in order."""
+        has_answer = self.matcher(self.answers[query])
+        ids = self.run[query].ids[: self.rule.depth]
+        records = zip(ids, by_id([self.passages], ids), strict=True)
+        return [name for name, record in records if has_answer(record["text"])]
+
+    def _scored(
+        self, queries: Sequence[Query], relevant: Mapping[str, list[str] | None]
+    ) -> dict[str, dict[str, float]]:
+        """Log-odds of every query's first candidates, and of its known positives."""
+        if self.scores is not None:
+            return {query.id: self._known(query.id) for query in queries}
+        if self.reranker is None:
+            return {query.id: {} for query in queries}
+        wanted = {}
+        for query in queries:
+            ids = [*self.run[query.id].ids[: self.rule.depth], *(relevant[query.id] or ())]
+            wanted[query.id] = list(dict.fromkeys(ids))
+        names = list(dict.fromkeys(name for ids in wanted.values() for name in ids))
+        texts = dict(zip(names, map(passage_text, by_id([self.passages], names)), strict=True))
+        query_texts = [query.text for query in queries for _ in wanted[query.id]]
+        read = [texts[name] for query in queries for name in wanted[query.id]]
+        odds = iter(self.reranker.score(query_texts, read).tolist())
+        return {name: {passage: next(odds) for passage in wanted[name]} for name in wanted}
+
+    def _known(self, query: str) -> dict[str, float]:
+        """The scores of the reranked run."""
+        assert self.scores is not None
+        candidates = self.run[query].ids[: self.rule.depth]
+        scores = {}
+        if query in self.scores:
+            ranking = self.scores[query]
+            scores = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
+        absent = [name for name in candidates if name not in scores]
+        if absent:
+            raise UserError(
+                f"passage {absent[0]!r} of query {query!r} has no score in --scored; reorder the "
+                f"same run with the teacher, to rank {len(candidates)} at least"
+            )
+        return scores
+
+
+def judgements(path: str) -> dict[str, dict[str, int]]:
+    """query -> passage -> grade; empty without a file."""
+    return by_query(read_judgements(path)) if path else {}
+
+
+def questions(path: str) -> dict[str, tuple[str, ...]]:
+    """query -> answers; empty without a file."""
+    answers = {query.id: query.answers for query in read_queries(path)} if path else {}
+    if path and not any(answers.values()):
+        raise UserError(f"the questions of {path} lack answers; give a file with answers")
+    return answers
+
+
+def plain(query: str) -> str:
+    """A query for comparison: without regard to case, blanks and a mark at the end."""
+    return " ".join(query.split()).casefold().rstrip(" ?.!")
+
+
+def queries_to_label(
+    queries: str, run: Collection[str], exclude: Sequence[str | os.PathLike[str]]
+) -> tuple[list[Query], Counter[str]]:
+    """The queries of the run, without those of test files; and how many are left out, and why."""
+    # File by file: DPR's questions are numbered from 0 in each.
+    barred = {plain(query.text) for file in exclude for query in read_queries(file)}
+    kept: list[Query] = []
+    removed: Counter[str] = Counter()
+    for query in read_queries(queries):
+        if query.id not in run:
+            removed["queries that the run lacks"] += 1
+        elif plain(query.text) in barred:
+            removed["queries of a dev or test set"] += 1
+        else:
+            kept.append(query)
+    if not kept:
+        raise UserError("no query of the run is left to label; check the queries and --exclude")
+    return kept, removed
+
+
+def accuracy(record: Mapping[str, Any], truth: Judgements) -> dict[str, int]:
+    """How many labels of a record are right; nothing for a query without judgements."""
+    counts: dict[str, int] = {}
+    if (judged := truth.get(record["_id"])) is not None:
+        for side, relevant in (("positives", True), ("negatives", False)):
+            right = sum((judged.get(name, 0) > 0) == relevant for name in record[side])
+            counts |= {f"{side}_right": right, f"{side}_looked_at": len(record[side])}
+    return counts
+
+
+def summed(
+    pieces: Sequence[Mapping[str, Any]], removed: Mapping[str, int], *, judged: bool
+) -> dict[str, Any]:
+    """Counts, histogram and (where there are judgements to compare with) accuracy of all pieces."""
+    counts: Counter[str] = Counter(removed)
+    right: Counter[str] = Counter()
+    for facts in pieces:
+        counts.update(facts["counts"])
+        right.update(facts["accuracy"])
+    histogram = zip(*(facts["histogram"] for facts in pieces), strict=True)
+    info = {"counts": dict(counts), "histogram": [sum(column) for column in histogram]}
+    shares: dict[str, float | int] = {}
+    for side in ("positives", "negatives"):
+        if looked := right[f"{side}_looked_at"]:
+            shares[side] = right[f"{side}_right"] / looked
+            shares[f"{side}_looked_at"] = looked
+    return {**info, "accuracy": shares} if judged else info
+
+
+def similar_groups(vectors: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows in groups of `size`, similar ones together; every row is in a group.
+
+    A projection tree (Dasgupta and Freund, 2008): rows are halved by their place on the line
+    between two of them. The last groups are filled up with random rows, where there are enough.
+    """
+    groups: list[np.ndarray] = []
+    pieces = [rng.permutation(len(vectors))]
+    while pieces:
+        rows = pieces.pop()
+        if len(rows) <= size:
+            others = np.setdiff1d(np.arange(len(vectors)), rows)
+            filling = rng.permutation(others)[: size - len(rows)]
+            groups.append(np.concatenate([rows, filling]))
+            continue
+        one, other = vectors[rng.choice(rows, 2, replace=False)]
+        rows = rows[np.argsort(vectors[rows] @ (one - other), kind="stable")]
+        half = max(1, round(len(rows) / size) // 2) * size
+        pieces += [rows[half:], rows[:half]]
+    return [groups[place] for place in rng.permutation(len(groups))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouper:
+    """Passages and their queries, grouped and scored."""
+
+    teacher: Hybrid
+    passages: Records
+    queries: Mapping[str, Sequence[Query]]  # passage id -> its queries
+    size: int
+    per_passage: int
+    seed: int
+
+    def groups(self, turn: int) -> Iterator[Record]:
+        """One grouping of all passages; groups without queries are left out."""
+        rng = np.random.default_rng([self.seed, turn])
+        dense = self.teacher.parts.dense
+        vectors = dense.vectors.take(np.arange(len(dense))).astype(np.float32)
+        grouped = similar_groups(vectors, self.size, rng)
+        for start in range(0, len(grouped), _TOGETHER):
+            yield from self._scored(grouped[start : start + _TOGETHER], turn, start, rng)
+
+    def _scored(
+        self, groups: Sequence[np.ndarray], turn: int, start: int, rng: np.random.Generator
+    ) -> Iterator[Record]:
+        names = [[self.teacher.parts.dense.ids[row] for row in rows.tolist()] for rows in groups]
+        asked = [[query for name in of for query in self._drawn(name, rng)] for of in names]
+        texts = [query.text for of in asked for query in of]
+        rows = [of for of, queries in zip(groups, asked, strict=True) for _ in queries]
+        scores = iter(self.scores(texts, rows))
+        for number, (ids, queries) in enumerate(zip(names, asked, strict=True), start):
+            if queries:
+                records = by_id([self.passages], ids)
+                yield {
+                    "_id": f"{turn}-{number}",
+                    "query_ids": [query.id for query in queries],
+                    "queries": [query.text for query in queries],
+                    "passages": [
+                        {"title": r.get("title") or "", "text": r["text"]} for r in records
+                    ],
+                    "scores": [next(scores).round(6).tolist() for _ in queries],
+                }
+
+    def scores(self, questions: Sequence[str], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The teacher's score of each question's rows: 1 is the best passage of both systems."""
+        if not questions:
+            return []
+        parts, weight = self.teacher.parts, self.teacher.settings.weight
+        vectors = self.teacher.encoder.encode(list(questions), "query")
+        highest = parts.dense.search(vectors, 1)[0][:, 0]
+        by_words = parts.by_words(questions, 1)[0][:, 0]
+        words = parts.scores_by_words(questions, rows)
+        lowest = fusion.COSINE if parts.cosine else None
+        found = []
+        for place, wanted in enumerate(rows):
+            near = parts.dense.vectors.take(wanted).astype(np.float32) @ vectors[place]
+            low = float(near.min()) if lowest is None else lowest
+            unit = max(float(highest[place]) - low, 1e-6)
+            both = np.stack([(near - low) / unit, words[place] / max(float(by_words[place]), 1e-6)])
+            found.append(fusion.mixed(both, weight))
+        return found
+
+    def _drawn(self, name: str, rng: np.random.Generator) -> list[Query]:
+        queries = self.queries.get(name, ())
+        chosen = rng.permutation(len(queries))[: self.per_passage]
+        return [queries[place] for place in sorted(chosen.tolist())]
+
+
+def by_passage(
+    queries: Sequence[Query], judged: Judgements, teacher: Hybrid
+) -> dict[str, list[Query]]:
+    """The queries of each passage: those that it answers.
+
+    A query without judgements, such as one of a log, goes to the passage that the teacher ranks
+    first. Queries of passages that are not in the index are left out.
+    """
+    known: dict[str, list[Query]] = {name: [] for name in teacher.parts.dense.ids}
+    unjudged = []
+    for query in queries:
+        relevant = [name for name, grade in judged.get(query.id, {}).items() if grade > 0]
+        for name in relevant:
+            if name in known:
+                known[name].append(query)
+        if query.id not in judged:
+            unjudged.append(query)
+    if unjudged:
+        _, rows = teacher.find([query.text for query in unjudged], 1)
+        for query, row in zip(unjudged, rows[:, 0].tolist(), strict=True):
+            if row >= 0:
+                known[teacher.parts.dense.ids[row]].append(query)
+    return known
+
+
+def of_contexts(contexts: Sequence[Records]) -> dict[str, list[Query]]:
+    """The different queries of each passage, of all artefacts of contexts."""
+    found: dict[str, dict[str, None]] = {}
+    for records in contexts:
+        for record in records:
+            known = found.setdefault(record["_id"], {})
+            known.update(dict.fromkeys(context["text"] for context in record["contexts"]))
+    return {
+        name: [Query(generated_id(name, number), text) for number, text in enumerate(texts)]
+        for name, texts in found.items()
+    }

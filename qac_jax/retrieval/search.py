@@ -1,11 +1,12 @@
-"""Searches any index, writes runs and formats hits."""
+"""Searches any index, writes runs, reranks them by a cross-encoder, and formats hits."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -14,11 +15,16 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats import runs
-from qac_jax.formats.queries import read_queries
+from qac_jax.formats.queries import read_queries, shares
+from qac_jax.formats.records import Records
+from qac_jax.formats.run_file import open_run
+from qac_jax.formats.runs import Ranking, Run
 from qac_jax.inference.encoder import Encoder
-from qac_jax.retrieval import bm25, engines, hybrid, index
+from qac_jax.inference.reranker import Reranker, Texts, rerank
+from qac_jax.inference.settings import Inference, RerankerOptions
+from qac_jax.retrieval import approximate, bm25, corpus, hybrid, index
+from qac_jax.retrieval.corpus import Hit, Searchable
 from qac_jax.retrieval.exact import Exact
-from qac_jax.retrieval.hits import Hit, Searchable
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -26,6 +32,8 @@ KINDS = (index.KIND, bm25.KIND, hybrid.KIND)
 
 # Queries whose rankings are in memory at a time while a run is written: a file of a run in pieces.
 TOGETHER = 1024
+# Pairs of a reranked piece: an interruption loses at most one piece.
+_PAIRS = 1 << 15
 _SNIPPET = 240
 
 
@@ -34,9 +42,8 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
     artifact = artifacts.load(path, KINDS)
     if artifact.kind == bm25.KIND:
         return bm25.Bm25(artifact)
-    if artifact.kind == hybrid.KIND:
-        return hybrid.Hybrid(artifact, encoder=encoder)
-    return index.Index(artifact, encoder=encoder)
+    cls = hybrid.Hybrid if artifact.kind == hybrid.KIND else index.Index
+    return cls(artifact, encoder=encoder)
 
 
 def approximation(artifact: Artifact) -> dict[str, Any] | None:
@@ -44,7 +51,7 @@ def approximation(artifact: Artifact) -> dict[str, Any] | None:
 
     None: the index is exact. {}: its recall was not measured.
     """
-    if artifact.info.get("method") not in engines.METHODS:
+    if artifact.info.get("method") not in approximate.METHODS:
         return None
     tuning = artifact.info.get("tuning")
     return {"k": tuning["k"], "recall": tuning["held_out_recall"]} if tuning else {}
@@ -62,9 +69,9 @@ class ExactSearch(Searchable):
 
 
 class Runs(Protocol):
-    """What writes a run: an index of any kind, a living one included."""
+    """What makes a run: an index of any kind, a living one included."""
 
-    def run(self, queries: Mapping[str, str], k: int) -> runs.Run: ...
+    def run(self, queries: Mapping[str, str], k: int) -> Run: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +94,7 @@ class Searching:
 
     def pieces(self) -> list[list[str]]:
         """The ids of the queries that are searched together."""
-        names = list(self.queries)
-        return [names[i : i + TOGETHER] for i in range(0, len(names), TOGETHER)]
+        return list(_pieces(self.queries, TOGETHER))
 
     def write(self, file: IO[str], piece: Sequence[str]) -> None:
         """Searches, and writes the lines of a TREC run."""
@@ -96,45 +102,126 @@ class Searching:
         runs.write_lines(file, self.index.run(texts, self.k))
 
 
-def search_file(
-    file: IO[str],
-    index: Runs,
-    queries: str | os.PathLike[str],
-    k: int,
-) -> int:
-    """Writes the run of all queries of a file; returns the number of queries."""
-    searching = Searching.of(index, queries, k)
-    with progress.Bar("search", total=len(searching.queries), unit="queries") as bar:
-        for piece in searching.pieces():
-            searching.write(file, piece)
-            bar.advance(len(piece))
-    return len(searching.queries)
+def _pieces(queries: Mapping[str, Any], size: int) -> Iterator[list[str]]:
+    names = list(queries)
+    return (names[i : i + size] for i in range(0, len(names), size))
 
 
 def write_file(path: str, index: Runs, queries: str | os.PathLike[str], k: int) -> int:
-    """The same into a file, whole or not at all."""
-    part = f"{path}.part"
+    """Writes the run of all queries of a file, whole or not at all; returns their number."""
+    searching, part = Searching.of(index, queries, k), f"{path}.part"
     try:
-        with open(part, "w", encoding="utf-8", newline="\n") as file:
-            count = search_file(file, index, queries, k)
+        with (
+            open(part, "w", encoding="utf-8", newline="\n") as file,
+            progress.Bar("search", total=len(searching.queries), unit="queries") as bar,
+        ):
+            for piece in searching.pieces():
+                searching.write(file, piece)
+                bar.advance(len(piece))
         os.replace(part, path)
     finally:
         if os.path.exists(part):
             os.unlink(part)
-    return count
+    return len(searching.queries)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reranking:
+    """A run, and the cross-encoder that reranks the first `depth` passages of each query."""
+
+    run: Mapping[str, Ranking]
+    queries: Mapping[str, str]  # the texts of all queries of the run
+    texts: Texts
+    depth: int
+    model: str
+    options: RerankerOptions
+    inference: Inference
+
+    @classmethod
+    def read(
+        cls, run: str | os.PathLike[str], queries: str | os.PathLike[str], *, k: int, **others: Any
+    ) -> Reranking:
+        """The first `k` passages of a run file, and the texts of its queries."""
+        rankings = open_run(run, k)
+        texts = {query.id: query.text for query in read_queries(queries) if query.id in rankings}
+        if absent := [name for name in rankings if name not in texts]:
+            raise UserError(
+                f"{len(absent)} queries of the run have no text in {queries}, such as "
+                f"{min(absent)!r}; give the queries that were searched with"
+            )
+        return cls(rankings, texts, **others)
+
+    def pieces(self) -> list[list[str]]:
+        """The queries, cut into pieces with about the same number of pairs."""
+        return list(_pieces(self.run, max(1, _PAIRS // self.depth)))
+
+    @functools.cached_property
+    def reranker(self) -> Reranker:
+        """Loaded at first use."""
+        return Reranker.load(self.model, self.options, self.inference)
+
+    def reranked(self, piece: Sequence[str]) -> Run:
+        """The rankings of some queries in the cross-encoder's order.
+
+        The passages after the first `depth` follow in their old order, below.
+        """
+        first = {query: self.run[query].top(self.depth) for query in piece}
+        ordered = rerank(first, self.queries, self.texts, self.reranker)
+        return {q: _followed(ordered[q], self.run[q].ids[self.depth :]) for q in piece}
+
+
+def _followed(ranking: Ranking, rest: Sequence[str]) -> Ranking:
+    """The ranking and, below it, passages that were not reranked, with scores one apart."""
+    if not rest:
+        return ranking
+    lowest = float(ranking.scores[-1])
+    below = [lowest - 1 - place for place in range(len(rest))]
+    return runs.ranked((*ranking.ids, *rest), [*ranking.scores.tolist(), *below])
+
+
+def texts_of(index: Artifact) -> Texts:
+    """Ids -> texts with titles, of the passages of an index."""
+    found = [corpus.find(location, index.path) for location in index.info["texts"]]
+    passages = [artifact for artifact in found if artifact is not None]
+    if len(passages) < len(found):
+        raise UserError(
+            f"the texts of {index.path} were moved or deleted; give them with --passages DIR"
+        )
+    return passage_texts(passages)
+
+
+def passage_texts(passages: Sequence[Artifact]) -> Texts:
+    """Ids -> title and text of a passage, as cross-encoders read them."""
+    parts = [Records(artifact) for artifact in passages]
+    return lambda ids: [corpus.passage_text(record) for record in corpus.by_id(parts, ids)]
+
+
+def reranked_hits(question: str, candidates: Sequence[Hit], model: str | Reranker) -> list[Hit]:
+    """Hits for a question in the cross-encoder's order, with its log-odds as scores."""
+    if not candidates:
+        return []
+    if not all(hit.text for hit in candidates):
+        raise UserError(
+            "the cross-encoder reads texts, and those of the index were moved or deleted; put "
+            "them back or build the index again"
+        )
+    if isinstance(model, str):
+        model = Reranker.load(model, RerankerOptions(max_length=0))
+    read = [corpus.passage_text(dataclasses.asdict(hit)) for hit in candidates]
+    standing = shares([h.score for h in candidates]) if model.module.reads_scores else None
+    odds = model.score([question] * len(candidates), read, standing)
+    order = sorted(range(len(candidates)), key=lambda i: -odds[i])
+    return [dataclasses.replace(candidates[i], score=float(odds[i])) for i in order]
 
 
 def shown(question: str, hits: Sequence[Hit]) -> str:
     """Titles, scores and snippets as text for the terminal."""
     lines = []
     for rank, hit in enumerate(hits, 1):
-        lines.append(f"{rank:>3}  {hit.score:8.4f}  {hit.title or hit.id}")
-        if hit.title:
-            lines[-1] += f"  ({hit.id})"
-        if hit.place:
-            lines.append(f"               {hit.place}")
-        if hit.text:
-            lines.append(f"               {snippet(hit.text, question)}")
+        name = f"{hit.title}  ({hit.id})" if hit.title else hit.id
+        lines.append(f"{rank:>3}  {hit.score:8.4f}  {name}")
+        below = (hit.place, hit.text and snippet(hit.text, question))
+        lines += [f"               {line}" for line in below if line]
     return "\n".join(lines) or "no passage matches"
 
 

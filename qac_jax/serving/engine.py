@@ -22,7 +22,7 @@ from qac_jax.inference.settings import RerankerOptions
 from qac_jax.live import convert, manifest, metadata
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
-from qac_jax.retrieval import reranking
+from qac_jax.retrieval import search
 from qac_jax.retrieval.bm25 import WORD, Analyzer
 from qac_jax.retrieval.search import snippet
 from qac_jax.serving import requests
@@ -172,7 +172,7 @@ class Engine:
         if request.rerank:
             if self.reranker is None:
                 raise Problem(422, "this server has no cross-encoder; leave out rerank")
-            hits = reranking.hits(query, snapshot.hits(found), self.reranker)[page]
+            hits = search.reranked_hits(query, snapshot.hits(found), self.reranker)[page]
         else:
             parts = None if found.parts is None else found.parts[:, page]
             hits = snapshot.hits(Found(found.rows[page], found.scores[page], parts))

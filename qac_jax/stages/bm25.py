@@ -10,7 +10,7 @@ from qac_jax.artifacts import Writer
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
-from qac_jax.retrieval.settings import stemmers
+from qac_jax.retrieval.bm25 import stemmers
 
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class Bm25(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax import progress
         from qac_jax.formats.records import Records
-        from qac_jax.retrieval import bm25, ids, texts
+        from qac_jax.retrieval import bm25, corpus
 
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
         artifact = inputs.get_artifact("passages")
-        source = artifact or texts.keep(
-            out, lambda: texts.read_passages(self.passages, self.format)
+        source = artifact or corpus.keep(
+            out, lambda: corpus.read_passages(self.passages, self.format)
         )
         passages = Records(source)
         contexts = inputs.get_artifact("expand")
@@ -90,12 +90,12 @@ class Bm25(Stage):
             out.count = bm25.write(
                 out, self._texts(passages, expansions, bar), analyzer, self.scoring()
             )
-        ids.write(out, passages.ids())
-        where = {**texts.location(source, out.path), "rows": len(passages)}
+        corpus.write_ids(out, passages.ids())
+        where = {**corpus.location(source, out.path), "rows": len(passages)}
         out.info.update(texts=[where], words=len(analyzer.known))
 
     def _texts(self, passages: Records, expansions: Records | None, bar: Any) -> Iterator[str]:
-        from qac_jax.retrieval.texts import passage_text, with_contexts
+        from qac_jax.retrieval.corpus import passage_text, with_contexts
 
         places = expansions.positions(passages.ids()) if expansions is not None else None
         for number, record in enumerate(passages):

@@ -77,7 +77,7 @@ class Choose(Stage):
         from qac_jax.evaluation.settings import Judging
         from qac_jax.formats import runs
         from qac_jax.hub import names
-        from qac_jax.retrieval import parts
+        from qac_jax.retrieval import index
 
         rules = Judging(measures=(self.measure,)).resolved()
         judge = judging.by_judgements(inputs.text("qrels"), rules)
@@ -93,7 +93,7 @@ class Choose(Stage):
         models = [inputs.path("start"), *inputs.paths("models")]
         model = names.folder(models[found.place])
         if self.indexes:
-            parts.link_whole(inputs["indexes"][found.place], INDEX, out)
+            index.link_whole(inputs["indexes"][found.place], INDEX, out)
         shutil.rmtree(out.path / CHOSEN, ignore_errors=True)
         shutil.copytree(model, out.path / CHOSEN)
         out.adopt(CHOSEN)

@@ -156,10 +156,10 @@ def _flax() -> str:
 def _scann() -> str:
     import numpy as np
 
-    from qac_jax.retrieval import scann_index
+    from qac_jax.retrieval.approximate import scann_library
 
     vectors = np.eye(64, dtype=np.float32)
-    builder = scann_index.library().builder(vectors, 1, "dot_product")
+    builder = scann_library().builder(vectors, 1, "dot_product")
     searcher = builder.score_brute_force().build()
     rows, _ = searcher.search_batched(vectors[:8])
     if rows[:, 0].tolist() != list(range(8)):

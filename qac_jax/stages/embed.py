@@ -119,22 +119,22 @@ class Embed(Stage):
 
     def _texts(self, inputs: Inputs, out: Writer) -> None:
         """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
-        from qac_jax.retrieval import texts, vectors
+        from qac_jax.retrieval import corpus
 
-        if self._texts_folder(inputs, out) != out.path / vectors.TEXTS:
+        if self._texts_folder(inputs, out) != out.path / corpus.TEXTS:
             return
         if self.queries:
-            texts.keep(out, lambda: texts.read_question_records(self.queries))
+            corpus.keep(out, lambda: corpus.read_question_records(self.queries))
         else:
-            texts.keep(out, lambda: texts.read_passages(self.passages, self.format))
+            corpus.keep(out, lambda: corpus.read_passages(self.passages, self.format))
 
     def _texts_folder(self, inputs: Inputs, out: Writer) -> epath.Path:
-        from qac_jax.retrieval import vectors
+        from qac_jax.retrieval import corpus
 
         for name in ("passages", "queries"):
             if (artifact := inputs.get_artifact(name)) is not None:
                 return artifact.path
-        return out.path / vectors.TEXTS
+        return out.path / corpus.TEXTS
 
     def _encode(self, work: _Work, out: Writer) -> None:
         from qac_jax.retrieval import vectors
@@ -175,16 +175,16 @@ class Embed(Stage):
 
     def _finish(self, work: _Work, out: Writer, model: epath.Path) -> None:
         from qac_jax.inference.encoder import memory
-        from qac_jax.retrieval import ids, texts
+        from qac_jax.retrieval import corpus
 
-        if ids.OFFSETS not in out.done:
-            ids.write(out, work.texts.ids())
+        if corpus.IDS_OFFSETS not in out.done:
+            corpus.write_ids(out, work.texts.ids())
         out.count = len(work.texts)
         out.info.update(
             dimension=work.encoder.width,
             side=work.side,
             encoder=memory(model, self.options, self.inference, self._prompts()),
-            texts=texts.location(work.artifact, out.path),
+            texts=corpus.location(work.artifact, out.path),
         )
 
 
@@ -204,7 +204,7 @@ class _Work:
 
     def tokens(self, index: int) -> list[list[int]]:
         """The ids of a shard's texts, special tokens included."""
-        from qac_jax.retrieval.texts import text_alone
+        from qac_jax.retrieval.corpus import text_alone
 
         start = index * self._rows
         records = list(self.texts.range(start, start + self.size(index)))

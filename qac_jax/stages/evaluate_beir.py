@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qac_jax.evaluation.beir import Collection, SearchFunction
     from qac_jax.formats.queries import Query
     from qac_jax.formats.runs import Ranking, Run
-    from qac_jax.retrieval.hits import Searchable
+    from qac_jax.retrieval.corpus import Searchable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -34,7 +35,7 @@ names = [[ids[row] for row in ranking] for ranking in rows]
 class ExportFaiss(Stage):
     """Writes vectors as an IndexFlatIP of FAISS, and their ids in the same order.
 
-    FAISS itself is not needed. Its approximate indexes can be trained on and filled from this one.
+    FAISS's approximate indexes can be trained on and filled from this one.
     """
 
     VERB: ClassVar[str] = "export-faiss"
@@ -48,13 +49,13 @@ class ExportFaiss(Stage):
         return {"vectors": count, "type": "IndexFlatIP"}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import faiss_file, ids
+        from qac_jax.retrieval import approximate, corpus
 
         artifact = inputs.artifact("faiss")
         vectors = self._vectors(artifact)
-        with out.open(FILE, "wb") as file:
-            faiss_file.write(file, vectors)
-        out.count = ids.write(out, ids.Ids(artifact))
+        with out.temporary(FILE) as path:
+            approximate.write_faiss(approximate.flat(vectors), os.fspath(path))
+        out.count = corpus.write_ids(out, corpus.Ids(artifact))
         known = artifact.info["encoder"]
         with out.open(CARD) as file:
             file.write(
@@ -62,7 +63,7 @@ class ExportFaiss(Stage):
                     rows=out.count,
                     file=FILE,
                     width=vectors.width,
-                    ids=ids.FILE,
+                    ids=corpus.IDS,
                     encoder=known["path"],
                 )
             )

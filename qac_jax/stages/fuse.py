@@ -11,7 +11,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
-from qac_jax.retrieval.settings import SCALES
+from qac_jax.retrieval.fusion import SCALES
 from qac_jax.stages.search import RUN
 
 
@@ -99,7 +99,7 @@ class Fuse(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs as run_files
         from qac_jax.formats.run_file import open_run
-        from qac_jax.retrieval.merging import Merged
+        from qac_jax.retrieval.fusion import Merged
 
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
         fused: Mapping[str, Ranking]

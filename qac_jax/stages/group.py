@@ -59,8 +59,8 @@ class Group(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import Records, write_records
-        from qac_jax.retrieval.grouping import Grouper
         from qac_jax.retrieval.hybrid import Hybrid
+        from qac_jax.retrieval.mining import Grouper
 
         teacher = Hybrid(inputs.artifact("teacher"))
         grouper = Grouper(
@@ -93,13 +93,13 @@ class Group(Stage):
         from qac_jax.formats.judgements import by_query, read_judgements
         from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
-        from qac_jax.retrieval import grouping
+        from qac_jax.retrieval import mining
 
         if self.contexts:
-            return grouping.of_contexts([Records(artifact) for artifact in inputs["contexts"]])
+            return mining.of_contexts([Records(artifact) for artifact in inputs["contexts"]])
         queries = list(read_queries(inputs.text("queries")))
         judged = by_query(read_judgements(inputs.text("qrels")))
-        return grouping.by_passage(queries, judged, teacher)
+        return mining.by_passage(queries, judged, teacher)
 
     def _counts(self, inputs: Inputs) -> Mapping[str, Mapping[str, Any]]:
         return {"passages": {"count": inputs.artifact("passages").count}}

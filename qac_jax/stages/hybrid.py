@@ -12,7 +12,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part, together
-from qac_jax.retrieval.settings import GRID, THEORETICAL, Fusion
+from qac_jax.retrieval.fusion import GRID, THEORETICAL, Fusion
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Hybrid(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.judgements import by_query, read_judgements
         from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval import hybrid, ids, parts
+        from qac_jax.retrieval import corpus, hybrid, index
         from qac_jax.retrieval.bm25 import Bm25
         from qac_jax.retrieval.index import Index
 
@@ -72,15 +72,15 @@ class Hybrid(Stage):
             settings = dataclasses.replace(settings, weight=choice.weight)
             out.info["choice"] = dataclasses.asdict(choice)
             progress.say(f"hybrid: {choice.sentence()}")
-        parts.link_whole(dense.artifact, hybrid.DENSE, out)
-        parts.link_whole(lexical.artifact, hybrid.BM25, out)
+        index.link_whole(dense.artifact, hybrid.DENSE, out)
+        index.link_whole(lexical.artifact, hybrid.BM25, out)
         if len(order):
             with out.temporary(hybrid.ROWS) as path:
                 arrays.save(path, order)
         with out.open(hybrid.DESCRIPTION) as file:
             json.dump(dataclasses.asdict(settings), file, indent=1)
-        if ids.OFFSETS not in out.done:
-            ids.write(out, dense.ids)
+        if corpus.IDS_OFFSETS not in out.done:
+            corpus.write_ids(out, dense.ids)
         known = dense.artifact
         made_by = dict(known.info["encoder"])
         if self.encoder:  # where it is now
@@ -91,8 +91,8 @@ class Hybrid(Stage):
             weight=settings.weight,
             windows=settings.windows if dense.windows else 0.0,
             cosine=cosine,
-            encoder=parts.encoder_seen_from(made_by, out, os.fspath(known.path)),
-            texts=parts.texts_seen_from(known.path, known.info["texts"], out),
+            encoder=index.encoder_seen_from(made_by, out, os.fspath(known.path)),
+            texts=index.texts_seen_from(known.path, known.info["texts"], out),
         )
 
     def summary(self, artifact: Artifact) -> str:

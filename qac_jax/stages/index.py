@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qac_jax import progress
+from qac_jax import extras, progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
-from qac_jax.retrieval import settings
 
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from qac_jax.retrieval.approximate import Approximate
-    from qac_jax.retrieval.engines import AnyPreset
+    from qac_jax.retrieval.approximate import AnyPreset, Approximate
     from qac_jax.retrieval.vectors import Vectors
 
 
@@ -82,7 +81,7 @@ class Index(Stage):
     soar: float = option(0.0, "ScaNN: SOAR's lambda: assigns each vector to a second leaf (0: off)")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        from qac_jax.retrieval import memory
+        from qac_jax.retrieval import approximate
 
         count = costs.count_of(inputs, "vectors")
         width = inputs.get("vectors", {}).get("dimension", costs.WIDTH)
@@ -90,21 +89,21 @@ class Index(Stage):
         plan = {"vectors": count, "count": count, "method": method}
         if not count or method not in ("scann", "faiss"):  # an exact one links vectors' files
             return {**plan, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
-        parts = memory.part_rows(count, self.part_rows)
+        parts = approximate.part_rows(count, self.part_rows)
         largest = max(stop - start for start, stop in parts)
         return {
             **plan,
             "dimension": width,
             "parts": len(parts),
-            "bytes of memory to build": memory.build_bytes(largest, width, self.reordering, method),
-            "bytes of memory to search": memory.search_bytes(count, width, self.reordering),
+            "bytes of memory to build": approximate.build_bytes(largest, width, method),
+            "bytes of memory to search": approximate.search_bytes(count, width, self.reordering),
             **costs.on_cores("index", count, work=width / costs.WIDTH),
-            "bytes": memory.stored_bytes(count, width, self.reordering),
+            "bytes": approximate.stored_bytes(count, width, self.reordering),
         }
 
     def check(self) -> None:
         super().check()
-        settings.check_faiss(self)
+        self._check_faiss()
         if self.part_rows < 0:
             raise UserError(
                 f"part_rows={self.part_rows} is not a number of vectors; give 1 or more"
@@ -120,8 +119,29 @@ class Index(Stage):
                 "below 1; change that or leave it out"
             )
 
+    def _check_faiss(self) -> None:
+        if self.method == "faiss":
+            if importlib.util.find_spec("faiss") is None:
+                raise UserError(
+                    f"--method faiss needs FAISS, which is not installed; {extras.remedy('faiss')},"
+                    " or give --method scann"
+                )
+            if self.soar:
+                raise UserError(
+                    f"soar={self.soar} is of ScaNN; leave it out, or give --method scann"
+                )
+        elif self.faiss != "auto" and (self.method != "auto" or not self.base):
+            raise UserError(f"faiss={self.faiss!r} goes with --method faiss; give that as well")
+        if self.faiss == "hnsw":
+            for name, own in (("leaves", -1), ("dims_per_block", 2), ("reordering", "float32")):
+                if (given := getattr(self, name)) != own:
+                    raise UserError(
+                        f"{name}={given!r} does not go with faiss='hnsw', a graph over the vectors "
+                        "themselves; leave it out, or give --faiss ivf"
+                    )
+
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import engines, ids, index, memory, parts
+        from qac_jax.retrieval import approximate, corpus, index
         from qac_jax.retrieval.vectors import Vectors
 
         added = inputs.artifact("vectors")
@@ -130,45 +150,44 @@ class Index(Stage):
             raise UserError(f"{added.path} holds vectors of queries; give vectors of passages")
         vectors = Vectors.of(added)
         if base is not None:
-            parts.check_alike(base, added, vectors.width)
+            index.check_alike(base, added, vectors.width)
         method = self._method(len(vectors), base)
-        if method != index.EXACT and parts.windows_of(added):
-            progress.say(
-                f"index: {memory.NAMES[method]}'s index keeps no windows; --method exact does"
-            )
+        if method != index.EXACT and index.windows_of(added):
+            library = approximate.ENGINES[method].NAME
+            progress.say(f"index: {library}'s index keeps no windows; --method exact does")
         known = dict(base.description["parts"]) if base is not None else {}
         if base is not None:
-            parts.link_parts(base.artifact, known, out)
+            index.link_parts(base.artifact, known, out)
         new = self._parts(method, vectors, first=len(known))
-        family = engines.family(method, self.faiss, known.values())
+        family = approximate.family(method, self.faiss, known.values())
         for name, (start, stop) in new.items():
             known[name] = {"rows": stop - start}
             if method == index.EXACT:
-                parts.link_vectors(added, name, out)
+                index.link_vectors(added, name, out)
             else:
                 preset = self._preset(method, family, stop - start)
                 known[name]["preset"] = dataclasses.asdict(preset)
-                parts.build(method, vectors, (start, stop), preset, added.identity, name, out)
+                index.build_part(method, vectors, (start, stop), preset, added.identity, name, out)
         with out.open(index.DESCRIPTION) as file:
             description = {"method": method, "dimension": vectors.width, "parts": known}
             json.dump(description, file, indent=1)
-        if ids.OFFSETS not in out.done:
-            ids.write(out, itertools.chain(base.ids if base else (), ids.Ids(added)))
+        if corpus.IDS_OFFSETS not in out.done:
+            corpus.write_ids(out, itertools.chain(base.ids if base else (), corpus.Ids(added)))
         out.count = sum(part["rows"] for part in known.values())
         texts = [{**added.info["texts"], "rows": len(vectors)}]
-        texts = parts.texts_seen_from(added.path, texts, out)
+        texts = index.texts_seen_from(added.path, texts, out)
         if base is not None:
             old = base.artifact
-            texts = parts.texts_seen_from(old.path, old.info["texts"], out) + texts
+            texts = index.texts_seen_from(old.path, old.info["texts"], out) + texts
             out.info["effort"] = old.info.get("effort")
         out.info.update(
             method=method,
             dimension=vectors.width,
-            encoder=parts.encoder_seen_from(parts.encoder_of(added), out),
+            encoder=index.encoder_seen_from(index.encoder_of(added), out),
             texts=texts,
         )
         if method != index.EXACT and self.target_recall:
-            searcher = engines.opened(
+            searcher = approximate.opened(
                 method,
                 [out.path / name for name in new],
                 [known[name]["rows"] for name in new],
@@ -179,11 +198,11 @@ class Index(Stage):
 
     def _parts(self, method: str, vectors: Vectors, first: int) -> dict[str, tuple[int, int]]:
         """The names and rows of the parts to build."""
-        from qac_jax.retrieval import index, memory
+        from qac_jax.retrieval import approximate, index
 
         rows = [(0, len(vectors))]
         if method != index.EXACT:
-            rows = memory.part_rows(len(vectors), self.part_rows)
+            rows = approximate.part_rows(len(vectors), self.part_rows)
         return {f"part-{first + number:05d}": part for number, part in enumerate(rows)}
 
     def _method(self, count: int, base: Any) -> str:
@@ -198,10 +217,9 @@ class Index(Stage):
         return "exact" if count < _MANY else "scann"
 
     def _preset(self, method: str, family: str, count: int) -> AnyPreset:
-        from qac_jax.retrieval import engines
+        from qac_jax.retrieval import approximate
 
-        return engines.preset_for(
-            method,
+        return approximate.ENGINES[method].preset(
             count,
             family=family,
             soar=self.soar,

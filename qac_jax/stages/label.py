@@ -25,12 +25,12 @@ from qac_jax.pipeline.stage import (
     part,
 )
 from qac_jax.processes import Place
-from qac_jax.retrieval.settings import Labelling
+from qac_jax.retrieval.mining import Labelling
 
 
 if TYPE_CHECKING:
     from qac_jax.formats.runs import Ranking
-    from qac_jax.retrieval.run_labels import RunLabels
+    from qac_jax.retrieval.mining import RunLabels
 
 
 # Queries per file: an interruption loses at most one file.
@@ -130,11 +130,11 @@ class Label(Stage):
         from qac_jax.formats import runs
         from qac_jax.formats.records import shard_name, write_lines, write_offsets
         from qac_jax.formats.run_file import open_run
-        from qac_jax.retrieval import run_labels
+        from qac_jax.retrieval import mining
 
         (path,) = runs.run_files(inputs.path("candidates")).values()
         run = open_run(path, max(self.rule.depth, self.rule.fill))
-        asked, removed = run_labels.queries_to_label(
+        asked, removed = mining.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
         work, pieces = self._labels(inputs, run), cut(len(asked), _TOGETHER)
@@ -155,7 +155,7 @@ class Label(Stage):
         if not out.joins:
             return
         write_offsets(out, _FILES, len(shards))
-        out.info.update(run_labels.summed(made, removed, judged=bool(self.truth)))
+        out.info.update(mining.summed(made, removed, judged=bool(self.truth)))
         counts = out.info["counts"]
         if not (kept := counts.get("queries kept", 0)):
             raise UserError(
@@ -179,7 +179,7 @@ class Label(Stage):
         from qac_jax.formats.records import Records
         from qac_jax.formats.run_file import open_run
         from qac_jax.inference.reranker import Reranker
-        from qac_jax.retrieval.run_labels import RunLabels, judgements, questions
+        from qac_jax.retrieval.mining import RunLabels, judgements, questions
 
         scores = reranker = None
         if "scored" in inputs:

@@ -14,12 +14,12 @@ from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
 from qac_jax.processes import Place
-from qac_jax.retrieval.settings import Mining
+from qac_jax.retrieval.mining import Mining
 
 
 if TYPE_CHECKING:
     from qac_jax.formats.records import Records
-    from qac_jax.retrieval.hits import Searchable
+    from qac_jax.retrieval.corpus import Searchable
     from qac_jax.retrieval.mining import Question
 
 

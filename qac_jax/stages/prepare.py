@@ -133,10 +133,10 @@ class Prepare(Stage):
     def source(self) -> tuple[str, str]:
         """The format, recognised where it is to be, and what its reader takes."""
         from qac_jax.formats import documents
-        from qac_jax.retrieval import texts
+        from qac_jax.retrieval import corpus
 
         format, path = documents.source(self.format, self._path())
-        return (texts.format_of(path) if format == AUTO else format), path
+        return (corpus.format_of(path) if format == AUTO else format), path
 
     def reader_options(self) -> dict[str, str]:
         from qac_jax.formats import documents

@@ -91,7 +91,7 @@ class Sample(Stage):
         """(hash of seed and text, name of the source, query) of every query."""
         from qac_jax.formats.identities import id_hash
         from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval.labelling import plain
+        from qac_jax.retrieval.mining import plain
 
         for name, path in sources:
             for query in read_queries(path, self.format, bad=bad):

@@ -22,7 +22,7 @@ from qac_jax.processes import Place
 
 if TYPE_CHECKING:
     from qac_jax.inference.reranker import Texts
-    from qac_jax.retrieval.reranking import Reranking
+    from qac_jax.retrieval.search import Reranking
 
 
 RUN = "run.trec"
@@ -166,7 +166,7 @@ class Search(Stage):
     def _candidates(self, inputs: Inputs, out: Writer, work: Writer) -> Reranking:
         """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
         from qac_jax.formats.runs import run_files
-        from qac_jax.retrieval.reranking import Reranking
+        from qac_jax.retrieval.search import Reranking
 
         if "candidates" in inputs:
             (run,) = run_files(inputs.path("candidates")).values()
@@ -179,7 +179,7 @@ class Search(Stage):
         return Reranking.read(
             run,
             self.queries,
-            self._texts(inputs),
+            texts=self._texts(inputs),
             k=self.k,
             depth=self._depth(),
             model=self.reranker,
@@ -189,11 +189,11 @@ class Search(Stage):
 
     def _texts(self, inputs: Inputs) -> Texts:
         from qac_jax.live import runs
-        from qac_jax.retrieval import reranking
+        from qac_jax.retrieval import search
 
         artifact = inputs.get_artifact("passages")
         if artifact is not None:
-            return reranking.passage_texts([artifact])
+            return search.passage_texts([artifact])
         return runs.texts_of(inputs.artifact("index"))
 
 

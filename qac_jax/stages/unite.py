@@ -53,7 +53,7 @@ class Unite(Stage):
         from qac_jax.formats import questions
         from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
         from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval.texts import read_passages
+        from qac_jax.retrieval.corpus import read_passages
 
         folders = [os.fspath(folder) for folder in inputs.paths("collections")]
         names = [os.path.basename(os.path.normpath(folder)) for folder in folders]

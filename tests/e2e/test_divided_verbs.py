@@ -15,7 +15,7 @@ import toy_retrieval
 
 from qac_jax.artifacts import Artifact
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval import reranking, search
+from qac_jax.retrieval import search
 from qac_jax.stages import label as label_stage
 from qac_jax.stages import mine as mine_stage
 from qac_jax.stages.bm25 import Bm25
@@ -125,7 +125,7 @@ def _hosts_are_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search, "TOGETHER", 2)
-    monkeypatch.setattr(reranking, "_PAIRS", 10)
+    monkeypatch.setattr(search, "_PAIRS", 10)
     monkeypatch.setattr(label_stage, "_TOGETHER", 2)
     monkeypatch.setattr(mine_stage, "_TOGETHER", 2)
     toy_hosts.be_impatient(monkeypatch, patience=60)

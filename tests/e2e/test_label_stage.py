@@ -21,7 +21,7 @@ from qac_jax.formats.records import Records
 from qac_jax.inference.reranker import Reranker, probability
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval import reranking, run_labels
+from qac_jax.retrieval import mining, search
 from qac_jax.stages import label as label_stage
 from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.label import Label
@@ -77,8 +77,8 @@ def road(tmp_path_factory) -> Road:
 
 
 def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
-    monkeypatch.setattr(reranking, "_PAIRS", 8 * 3)  # three queries a piece
-    original, calls = reranking.rerank, []
+    monkeypatch.setattr(search, "_PAIRS", 8 * 3)  # three queries a piece
+    original, calls = search.rerank, []
 
     def counted(*given, **named):
         calls.append(1)
@@ -86,7 +86,7 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
             raise RuntimeError("pulled the plug")
         return original(*given, **named)
 
-    monkeypatch.setattr(reranking, "rerank", counted)
+    monkeypatch.setattr(search, "rerank", counted)
     stage = Search.make(
         candidates=str(road.run.path),
         queries=str(road.data / "queries.jsonl"),
@@ -118,7 +118,7 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
 def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
     whole = road.label("whole")
     monkeypatch.setattr(label_stage, "_TOGETHER", 4)
-    records, calls = run_labels.RunLabels.records, []
+    records, calls = mining.RunLabels.records, []
 
     def counted(self, queries, facts, advance):
         calls.append(len(queries))
@@ -126,7 +126,7 @@ def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
             raise RuntimeError("pulled the plug")
         return records(self, queries, facts, advance)
 
-    monkeypatch.setattr(run_labels.RunLabels, "records", counted)
+    monkeypatch.setattr(mining.RunLabels, "records", counted)
     with pytest.raises(RuntimeError, match="plug"):
         road.label("cut")
     cut = road.label("cut")

@@ -15,7 +15,7 @@ import pytest
 import toy_papers
 
 from qac_jax.cli import main
-from qac_jax.retrieval import labelling
+from qac_jax.inference import reranker
 
 
 SCHEDULE = ("epochs=0.0", "steps=1", "batch_size=8", "microbatch=0")
@@ -116,7 +116,7 @@ def test_every_stage(
     def sure(odds: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(odds)) < len(odds) // 2, 0.99, 0.01)
 
-    monkeypatch.setattr(labelling, "probability", sure)
+    monkeypatch.setattr(reranker, "probability", sure)
     overlays, bindings, figures = ROADS[name]
     files = [part for overlay in overlays for part in ("--gin_file", f"overlays/{overlay}.gin")]
     given = [f"--gin.{binding}" for binding in bindings]

@@ -22,7 +22,7 @@ from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.runner import Runner
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import stage
-from qac_jax.retrieval.ids import Ids
+from qac_jax.retrieval.corpus import Ids
 from qac_jax.retrieval.vectors import Vectors
 from qac_jax.stages import embed
 

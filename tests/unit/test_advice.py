@@ -17,7 +17,7 @@ from qac_jax.evaluation import judging
 from qac_jax.flags import split_gin, split_macros
 from qac_jax.formats.runs import Ranking
 from qac_jax.live import convert, filters
-from qac_jax.retrieval.texts import read_passages
+from qac_jax.retrieval.corpus import read_passages
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *words: object) -> str:

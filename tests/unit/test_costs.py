@@ -10,7 +10,7 @@ import pytest
 from qac_jax import cli
 from qac_jax.errors import UserError
 from qac_jax.pipeline import costs, recipe
-from qac_jax.retrieval import memory
+from qac_jax.retrieval import approximate
 from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.clean import Clean
 from qac_jax.stages.embed import Embed
@@ -89,7 +89,7 @@ def test_the_index_of_wikipedia_is_built_in_128_gb():
     plan = plans["index"]
     assert plan["parts"] == 5
     assert plan["bytes of memory to build"] < 60e9 and plan["bytes of memory to search"] < 128e9
-    whole = memory.build_bytes(21_000_000, 768)
+    whole = approximate.build_bytes(21_000_000, 768)
     assert whole > 128e9
     small = Index(vectors="stage:vectors", reordering="bfloat16", part_rows=2_000_000)
     sized = small.plan({"vectors": {"count": 21_000_000, "dimension": 768}})

@@ -17,7 +17,7 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.pipeline import stage
 from qac_jax.pipeline.sharding import Workers
-from qac_jax.retrieval.texts import read_passages
+from qac_jax.retrieval.corpus import read_passages
 from qac_jax.stages.prepare import Prepare
 from qac_jax.text.cutting import Cutting
 

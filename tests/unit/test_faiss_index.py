@@ -13,9 +13,8 @@ import toy_retrieval as toy
 from qac_jax import artifacts, cli, extras
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage
-from qac_jax.retrieval import faiss_index, texts, tuning
-from qac_jax.retrieval.approximate import Effort
-from qac_jax.retrieval.faiss_index import Faiss, Graph, Lists
+from qac_jax.retrieval import corpus, tuning
+from qac_jax.retrieval.approximate import Effort, Faiss, Graph, Lists
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.search import approximation
 from qac_jax.stages import index as stages
@@ -147,7 +146,7 @@ def test_smaller_vectors_to_rescore_with(made, tmp_path, reordering):
     np.testing.assert_allclose(
         scores, np.einsum("qd,qkd->qk", array[:50], array[rows]), rtol=0, atol=0.02
     )
-    whole = (index.artifact.path / "part-00000" / faiss_index.FILE).stat().length
+    whole = (index.artifact.path / "part-00000" / "index.faiss").stat().length
     assert whole < ROWS * WIDTH * 4
 
 
@@ -159,7 +158,7 @@ def test_the_same_vectors_are_the_same_bytes(made, tmp_path, family):
         build(folder / "vectors", tmp_path / name, faiss=family, part_rows=1600) for name in "ab"
     )
     assert one.identity == two.identity
-    names = [name for name in one.files if name.endswith(faiss_index.FILE)]
+    names = [name for name in one.files if name.endswith("index.faiss")]
     assert len(names) == 2
     for name in names:
         assert one.path.joinpath(name).read_bytes() == two.path.joinpath(name).read_bytes()
@@ -186,7 +185,8 @@ def test_adding_vectors(made, tmp_path, family):
     index.artifact.verify()
     both = np.concatenate([array, more])
     assert (len(index), index.ids[ROWS + 3]) == (ROWS + 400, f"r{ROWS + 3}")
-    assert {faiss_index.family_of(p) for p in searcher(index).presets} == {family}
+    kinds = {"ivf": Lists, "hnsw": Graph}
+    assert {type(p) for p in searcher(index).presets} == {kinds[family]}
     truth = toy.brute_force(both[-50:], both, K)[1]
     assert tuning.recall(index.search(both[-50:], K)[1], truth).mean() > 0.95
 
@@ -195,7 +195,7 @@ def test_adding_vectors(made, tmp_path, family):
 def test_interrupted_it_keeps_finished_parts(made, tmp_path, monkeypatch):
     folder, _, _ = made
     whole = build(folder / "vectors", tmp_path / "whole", part_rows=1100)
-    before, built = faiss_index.build, []
+    before, built = Faiss.build, []
 
     def interrupted(vectors, preset, place):
         built.append(len(vectors))
@@ -203,7 +203,7 @@ def test_interrupted_it_keeps_finished_parts(made, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         before(vectors, preset, place)
 
-    monkeypatch.setattr(faiss_index, "build", interrupted)
+    monkeypatch.setattr(Faiss, "build", interrupted)
     with pytest.raises(KeyboardInterrupt):
         build(folder / "vectors", tmp_path / "out", part_rows=1100)
     with pytest.raises(UserError, match="is unfinished"):
@@ -219,7 +219,7 @@ def test_interrupted_it_keeps_finished_parts(made, tmp_path, monkeypatch):
 def test_damaged_indexes_are_refused(made, tmp_path, monkeypatch):
     index = tmp_path / "index"
     build(made[0] / "vectors", index)
-    file = index / "part-00000" / faiss_index.FILE
+    file = index / "part-00000" / "index.faiss"
     size = file.stat().st_size
     file.unlink()
     file.write_bytes(bytes(size))
@@ -266,12 +266,11 @@ def test_an_index_without_the_package_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_presets_by_size():
-    assert faiss_index.preset_for(19_999, "ivf") == Lists(0, False)
-    assert faiss_index.preset_for(20_000, "ivf") == Lists(0, True)
-    assert faiss_index.preset_for(1_000_000, "ivf") == Lists(2000, True)
-    assert faiss_index.preset_for(9, "ivf", leaves=3) == Lists(3, False)  # 16 centres need 16
-    assert faiss_index.preset_for(1_000_000, "hnsw") == Graph()
-    assert [faiss_index.blocks(width, 2) for width in (384, 5, 1)] == [192, 5, 1]
+    assert Faiss.preset(19_999, family="ivf") == Lists(0, False)
+    assert Faiss.preset(20_000, family="ivf") == Lists(0, True)
+    assert Faiss.preset(1_000_000, family="ivf") == Lists(2000, True)
+    assert Faiss.preset(9, family="ivf", leaves=3) == Lists(3, False)  # 16 centres need 16
+    assert Faiss.preset(1_000_000, family="hnsw") == Graph()
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +280,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("road")
     data = toy.write_collection(folder / "toys") / "corpus.jsonl"
     toy.save_encoder(folder / "encoder")
-    texts.store(folder / "passages", texts.read_passages(str(data)))
+    corpus.store(folder / "passages", corpus.read_passages(str(data)))
     for words in (
         ["embed", "--model", folder / "encoder", "--input", data, "--out", folder / "vectors"],
         ["bm25", "--passages", data, "--out", folder / "bm25"],

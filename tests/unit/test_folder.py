@@ -15,7 +15,7 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document
 from qac_jax.formats.registry import PAGES
 from qac_jax.pipeline import inputs
-from qac_jax.retrieval import texts
+from qac_jax.retrieval import corpus
 
 
 def read(folder: Path, files: dict[str, str | bytes], **options: Any):
@@ -399,11 +399,11 @@ def test_every_kind_of_file_has_suffixes_of_its_own():
 
 def test_auto_knows_folders_from_collections(tmp_path):
     (tmp_path / "a.md").write_text("Text.")
-    assert texts.format_of(str(tmp_path)) == "folder"
-    assert texts.format_of(str(tmp_path / "a.md")) == "folder"
+    assert corpus.format_of(str(tmp_path)) == "folder"
+    assert corpus.format_of(str(tmp_path / "a.md")) == "folder"
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "x"}\n')
-    assert texts.format_of(str(tmp_path)) == "beir"
-    assert texts.format_of(str(tmp_path / "corpus.jsonl")) == "beir"
+    assert corpus.format_of(str(tmp_path)) == "beir"
+    assert corpus.format_of(str(tmp_path / "corpus.jsonl")) == "beir"
 
 
 def test_hostile_text_takes_no_time(tmp_path):

@@ -15,7 +15,7 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval import grouping
+from qac_jax.retrieval import mining
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.stages import bm25, embed, group, index, prepare
 from qac_jax.stages import hybrid as hybrids
@@ -26,18 +26,18 @@ def test_every_row_is_in_a_group_with_its_like() -> None:
     rng = np.random.default_rng(0)
     kinds = np.repeat(np.arange(4), 10)
     vectors = (10 * np.eye(4)[kinds] + rng.normal(size=(40, 4))).astype(np.float32)
-    groups = grouping.similar(vectors, 10, np.random.default_rng(1))
+    groups = mining.similar_groups(vectors, 10, np.random.default_rng(1))
     assert sorted(np.concatenate(groups).tolist()) == list(range(40))
     # Of four kinds; drawn at random nearly every group would have them all.
     assert np.mean([len(set(kinds[rows].tolist())) for rows in groups]) <= 2.5
-    again = grouping.similar(vectors, 10, np.random.default_rng(1))
+    again = mining.similar_groups(vectors, 10, np.random.default_rng(1))
     assert all((a == b).all() for a, b in zip(groups, again, strict=True))
 
 
 @pytest.mark.parametrize("count", [3, 10, 11, 25])
 def test_groups_are_of_one_size(count: int) -> None:
     vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-    groups = grouping.similar(vectors, 10, np.random.default_rng(0))
+    groups = mining.similar_groups(vectors, 10, np.random.default_rng(0))
     assert {len(rows) for rows in groups} == {min(10, count)}
     assert all(len(set(rows.tolist())) == len(rows) for rows in groups)
     assert set(np.concatenate(groups).tolist()) == set(range(count))
@@ -105,7 +105,7 @@ def test_turns_group_anew_and_each_query_is_of_its_group(road: Path, tmp_path: P
     assert twice[5]["passages"] != twice[0]["passages"]
     of_passage = {
         name: {query.text for query in queries}
-        for name, queries in grouping.of_contexts([records(road / "contexts")]).items()
+        for name, queries in mining.of_contexts([records(road / "contexts")]).items()
     }
     names = {text: name for name, text in texts_of(road).items()}
     for of in once:

@@ -15,8 +15,7 @@ from qac_jax import cli, fields, flags, verbs
 from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
 from qac_jax.evaluation.settings import MEASURES
-from qac_jax.retrieval.bm25 import Analyzer
-from qac_jax.retrieval.settings import stemmers
+from qac_jax.retrieval.bm25 import Analyzer, stemmers
 from qac_jax.training import mesh, optimizers, schedules, settings
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.inference.reranker import probability
-from qac_jax.retrieval.labelling import (
-    Accuracy,
+from qac_jax.retrieval.mining import (
     Candidates,
     Labeller,
+    Labelling,
+    accuracy,
     lines_of,
     plain,
-    shares,
+    summed,
 )
-from qac_jax.retrieval.settings import Labelling
 
 
 IDS = tuple("abcdefgh")
@@ -120,10 +120,11 @@ def test_lines_of_one_positive_and_one_negative() -> None:
 
 
 def test_accuracy_counts_judged_queries_alone() -> None:
-    accuracy = Accuracy({"q": {"e": 1, "a": 1}})
-    accuracy.look(labelled(Labelling(depth=8)))
-    accuracy.look({"_id": "other", "positives": ["x"], "negatives": ["y"]})
-    assert shares(accuracy.counts) == {
+    truth = {"q": {"e": 1, "a": 1}}
+    right = accuracy(labelled(Labelling(depth=8)), truth)
+    assert not accuracy({"_id": "other", "positives": ["x"], "negatives": ["y"]}, truth)
+    pieces = [{"counts": {}, "accuracy": right, "histogram": [1]}]
+    assert summed(pieces, {}, judged=True)["accuracy"] == {
         "positives": 1.0,
         "positives_looked_at": 1,
         "negatives": 0.75,

@@ -20,7 +20,7 @@ from qac_jax.live.index import LiveIndex
 from qac_jax.live.manifest import Listed
 from qac_jax.live.postings import Postings
 from qac_jax.live.words import Words
-from qac_jax.retrieval import bm25, ids
+from qac_jax.retrieval import bm25, corpus
 from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
 
 
@@ -79,7 +79,7 @@ def test_scores_of_words_equal_those_of_a_fresh_bm25_index(tmp_path: Path, varia
     pairs = zip(texts, np.concatenate(alive), strict=True)
     kept = [text for text, there in pairs if there]
     with artifacts.create(tmp_path / "bm25", kind=bm25.KIND) as out:
-        ids.write(out, map(str, range(len(kept))))
+        corpus.write_ids(out, map(str, range(len(kept))))
         out.count = bm25.write(out, kept, analyzer, scoring)
     postings = [Postings.of(part, analyzer) for part in parts]
     words = Words(postings, alive, analyzer, scoring)

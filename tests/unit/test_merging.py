@@ -14,7 +14,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import index as indexes
-from qac_jax.retrieval.merging import Merged
+from qac_jax.retrieval.fusion import Merged
 from qac_jax.stages.fuse import Fuse
 from qac_jax.stages.index import Index
 

@@ -17,9 +17,8 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records, write_records
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
-from qac_jax.retrieval.hits import Searchable
-from qac_jax.retrieval.mining import Miner, Question
-from qac_jax.retrieval.settings import Mining
+from qac_jax.retrieval.corpus import Searchable
+from qac_jax.retrieval.mining import Miner, Mining, Question
 from qac_jax.stages import bm25, mine
 
 

@@ -21,7 +21,7 @@ from qac_jax.formats.readers.documents import hf, ir_datasets, tfds
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import names
 from qac_jax.pipeline import inputs
-from qac_jax.retrieval.texts import read_passages
+from qac_jax.retrieval.corpus import read_passages
 
 
 @pytest.fixture(autouse=True)

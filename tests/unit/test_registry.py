@@ -13,7 +13,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES, TRAINING, Registry
 from qac_jax.formats.samples import sample
-from qac_jax.retrieval import texts
+from qac_jax.retrieval import corpus
 
 
 @pytest.mark.parametrize("registry", [DOCUMENTS, QUERIES, JUDGEMENTS, TRAINING])
@@ -76,17 +76,17 @@ def _lines(path: Path, *lines: str) -> str:
     ],
 )
 def test_documents_are_recognised(tmp_path, name, line, expected):
-    assert texts.detect(_lines(tmp_path / name, line)) == expected
+    assert corpus.detect(_lines(tmp_path / name, line)) == expected
 
 
 def test_a_folder_of_beir_is_recognised(tmp_path):
     _lines(tmp_path / "corpus.jsonl", json.dumps({"docid": "1", "text": "x"}))
-    assert texts.detect(str(tmp_path)) == "beir"
+    assert corpus.detect(str(tmp_path)) == "beir"
 
 
 def test_what_is_not_recognised_names_the_formats(tmp_path):
     with pytest.raises(UserError, match=r"--format \(beir, dpr, .*, tokens\)"):
-        texts.detect(_lines(tmp_path / "c.txt", "some text"))
+        corpus.detect(_lines(tmp_path / "c.txt", "some text"))
 
 
 @pytest.mark.parametrize(

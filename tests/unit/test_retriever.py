@@ -17,7 +17,7 @@ from toy_retrieval import save_encoder, write_collection
 from qac_jax import Retriever, artifacts, retriever
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval.hits import Hit
+from qac_jax.retrieval.corpus import Hit
 from qac_jax.stages import embed, index
 
 

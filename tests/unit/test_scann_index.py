@@ -16,10 +16,9 @@ import toy_retrieval as toy
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage
-from qac_jax.retrieval import memory, scann_index, tuning
-from qac_jax.retrieval.approximate import Effort
+from qac_jax.retrieval import approximate, tuning
+from qac_jax.retrieval.approximate import Effort, Preset, Scann
 from qac_jax.retrieval.index import Index
-from qac_jax.retrieval.scann_index import Preset, Scann
 from qac_jax.stages import index as stages
 
 
@@ -171,7 +170,7 @@ def test_mistakes_are_told(made, tmp_path, settings, told):
     ("rows", "leaves", "hashed"), [(19_999, 0, False), (20_000, 0, True), (1_000_000, 2000, True)]
 )
 def test_presets_by_size(rows, leaves, hashed):
-    assert scann_index.preset_for(rows) == Preset(leaves, hashed)
+    assert Scann.preset(rows) == Preset(leaves, hashed)
 
 
 def test_the_own_row_is_no_neighbour():
@@ -222,7 +221,7 @@ def test_parts_are_searched_together(made, tmp_path, monkeypatch):
     assert np.allclose((queries[:, None] * array[rows]).sum(-1), exact, atol=1e-4)
     monkeypatch.setattr("psutil.virtual_memory", lambda: Free(0.6e9))
     with pytest.raises(UserError, match="about .* give --part_rows"):
-        memory.refuse_too_large(10**6, 768, "float32")
+        approximate.refuse_too_large(10**6, 768)
 
 
 @dataclasses.dataclass

@@ -1,0 +1,359 @@
+"""The passages of an index: how a corpus is read, their ids and texts, and hits for questions.
+
+passages = read_passages("data/scifact/corpus.jsonl")
+passage_text(next(passages))           # title, blank, text
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+from etils import epath
+
+from qac_jax import artifacts, progress
+from qac_jax.artifacts import Artifact, Writer, arrays, stores
+from qac_jax.errors import UserError
+from qac_jax.formats import documents
+from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.formats.files import Piece, expand, plain_name, text_lines
+from qac_jax.formats.files import find as find_file
+from qac_jax.formats.identities import IdSet, repeated_id
+from qac_jax.formats.lines import json_object, string
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.registry import DOCUMENTS, PAGES
+from qac_jax.formats.runs import Ranking, Run, ranked
+from qac_jax.formats.samples import sample
+
+
+PASSAGES = "passages"  # the kind of an artefact
+TEXTS = "texts"  # its folder in an artefact that is made of a file
+# The ids of an index's rows, one a line, for people too; where each line begins, for random access.
+IDS, IDS_OFFSETS = "ids.txt", "ids_offsets.npy"
+BEIR, FOLDER = "beir", "folder"
+TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
+# What is known of a document of a folder and belongs to its hits.
+_KEPT = ("path", "url", "row", "columns")
+# What a record has of its own, and what belongs to places in a document that is cut.
+_OWN = ("_id", "title", "text", "parts")
+_LINES = (".jsonl", ".ndjson", ".json", ".tsv")
+
+
+def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
+    """What encoders and BM25 read of a passage: title + " " + text, as in BEIR."""
+    title = (record.get("title") or "").strip() if titles else ""
+    return f"{title} {record['text']}" if title else record["text"]
+
+
+def text_alone(record: Mapping[str, Any]) -> str:
+    """A passage without its title."""
+    return record["text"]
+
+
+def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
+    """The text followed by (the first `count`) generated queries: docT5query."""
+    queries = [context["text"] for context in record["contexts"]]
+    return " ".join([text, *queries[: count or len(queries)]])
+
+
+def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact:
+    """Writes records as an artefact inside the folder of another one."""
+    with artifacts.create(folder, kind=PASSAGES, replace=True) as writer:
+        write_records(writer, _once(records))
+        if not writer.count:
+            raise UserError("there are no texts in the input; check the path and its format")
+    # The lock has the process's number, which would make the folder differ from run to run.
+    (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
+    return artifacts.load(folder)
+
+
+def _once(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    known = IdSet()
+    for record in records:
+        if not known.add(str(record["_id"])):
+            raise repeated_id(record["_id"], "is given twice")
+        yield record
+
+
+def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
+    """The texts of a file, copied once into the unfinished artefact that is made from them."""
+    folder = out.path / TEXTS
+    if not (folder / artifacts.COMMIT).exists():
+        store(folder, read())
+    artifact = artifacts.load(folder)
+    out.adopt(TEXTS, identity=artifact.identity)
+    return artifact
+
+
+def read_passages(
+    path: str, format: str = "auto", *, further: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known format.
+
+    `further`: with all that is said of their documents beside it, such as a language and a year.
+    """
+    format, path = documents.source(format, path)
+    format = detect(path) if format == "auto" else format
+    if format == TOKENS:
+        yield from read_tokens(path)
+        return
+    bad = BadLines()
+    for document in documents.read(format, path, bad=bad):
+        known = dict(document.meta) if further else {}
+        for name in _OWN:
+            known.pop(name, None)
+        if not document.passages:
+            if "path" in document.meta:
+                known |= {key: document.meta[key] for key in _KEPT if key in document.meta}
+            yield {"_id": document.id, "title": document.title, "text": document.text, **known}
+        for passage in document.passages:
+            yield {"_id": passage.id, "title": passage.title, "text": passage.text, **known}
+    if summary := bad.summary():
+        progress.say(f"{path}: {summary}")
+    bad.say_choices(path)
+
+
+def read_question_records(path: str) -> Iterator[dict[str, Any]]:
+    """The queries of a file as records."""
+    for query in read_queries(path):
+        yield {"_id": query.id, "text": query.text}
+
+
+def read_tokens(path: str) -> Iterator[dict[str, Any]]:
+    """JSON lines of token ids without special tokens: {"_id", "tokens": […]}.
+
+    Tevatron's {"text_id", "text": […]} is read too.
+    """
+    bad = BadLines()
+    for file in expand(path, (".jsonl", ".json")):
+        for line in text_lines(Piece(file), bad):
+            try:
+                record = json_object(line.text)
+                ids = record.get("tokens", record.get("text"))
+                if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+                    raise BadRecord("'tokens' is not a list of token ids")
+                yield {"_id": string(record, "_id", "text_id", "id", what="id"), "tokens": ids}
+            except BadRecord as error:
+                bad.add(error, line.place)
+
+
+def detect(path: str) -> str:
+    """The format of a corpus, by its name and first line."""
+    if (
+        os.path.isdir(path)
+        and format_of(path) == FOLDER
+        and not any(plain_name(name).endswith((".jsonl", ".tsv")) for name in os.listdir(path))
+    ):
+        raise UserError(
+            f"{path} holds no corpus of lines (corpus.jsonl, *.jsonl, *.tsv); make passages of its "
+            "files with qac prepare, format folder, and give these"
+        )
+    start = sample(expand(path, (".jsonl", ".tsv"))[0], path)
+    if start.record and ("tokens" in start.record or isinstance(start.record.get("text"), list)):
+        return TOKENS
+    if name := DOCUMENTS.detect(start):
+        return name
+    raise UserError(
+        f"{start.file} is not in a format that is recognised; name one with --format "
+        f"({', '.join((*DOCUMENTS.names(), TOKENS))}), or make passages of it with qac prepare"
+    )
+
+
+def format_of(path: str) -> str:
+    """The format of what `qac prepare` reads: BEIR's layout, any folder, or a file."""
+    if not os.path.isdir(path):
+        pages = {suffix for page in PAGES.all().values() for suffix in page.suffixes if suffix}
+        page = os.path.isfile(path) and not path.lower().endswith(_LINES)
+        return FOLDER if page and os.path.splitext(path)[1].lower() in pages else detect(path)
+    return BEIR if find_file(path, "corpus.jsonl", "documents.jsonl") else FOLDER
+
+
+def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
+    """The texts at a location that an artefact stored; None if they were moved or changed.
+
+    `location` has "relative" (to the folder `base`), so that folders can be moved together, and
+    "path".
+    """
+    for place in (os.path.join(os.fspath(base), location["relative"]), location["path"]):
+        stores.present(place)
+        if os.path.exists(os.path.join(place, artifacts.COMMIT)):
+            artifact = artifacts.load(place)
+            if artifact.identity == location["identity"]:
+                return artifact
+    return None
+
+
+def location(artifact: Artifact, base: epath.PathLike) -> dict[str, str]:
+    """The location of an artefact, for `find`."""
+    path = os.path.abspath(os.fspath(artifact.path))
+    relative = os.path.relpath(path, os.path.abspath(os.fspath(base)))
+    return {"path": path, "relative": relative, "identity": artifact.identity}
+
+
+def write_ids(out: Writer, ids: Iterable[str]) -> int:
+    """Writes both files; returns how many ids there are."""
+    ends = [0]
+    with out.open(IDS, "wb") as file:
+        for name in ids:
+            line = name.encode() + b"\n"
+            if line.count(b"\n") > 1 or len(line) == 1:
+                raise UserError(f"the id {name!r} is empty or holds a line's end; rename it")
+            file.write(line)
+            ends.append(ends[-1] + len(line))
+    with out.temporary(IDS_OFFSETS) as path:
+        arrays.save(path, np.array(ends, np.uint64))
+    return len(ends) - 1
+
+
+class Ids(Sequence[str]):
+    """Row -> id, of a finished artefact."""
+
+    def __init__(self, artifact: Artifact):
+        path = os.fspath(artifact.file(IDS))
+        self._offsets = np.load(os.fspath(artifact.file(IDS_OFFSETS)), mmap_mode="r")
+        if int(self._offsets[-1]) != os.path.getsize(path):
+            raise UserError(f"{path} does not fit {IDS_OFFSETS}; make the artefact again")
+        self._text: bytes | mmap.mmap = b""
+        if len(self):
+            with open(path, "rb") as file:
+                self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, item: int) -> str: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[str]: ...
+    def __getitem__(self, item: int | slice) -> str | list[str]:
+        if isinstance(item, slice):
+            return [self[i] for i in range(*item.indices(len(self)))]
+        index = int(item)
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {item} of {len(self)}")
+        begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
+        return self._text[begin : end - 1].decode()
+
+    def many(self, rows: np.ndarray) -> list[str]:
+        """The ids of rows; rows below 0 (fewer hits than k) are left out."""
+        return [self[row] for row in rows.tolist() if row >= 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """One passage of a ranking."""
+
+    id: str
+    score: float
+    title: str = ""
+    text: str = ""
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    """Of a hybrid index: the score by each of its two parts."""
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """What else the record of the passage says, such as path, url, heading and columns."""
+
+    @property
+    def place(self) -> str:
+        """Where it can be read: its file with the page or row, its address; "" where unknown."""
+        known = self.metadata
+        path = str(known.get("path") or "")
+        parts = [f", {part} {known[part]}" for part in ("page", "row") if path and part in known]
+        return "  ".join(filter(None, (path + "".join(parts), str(known.get("url") or ""))))
+
+
+class Searchable(abc.ABC):
+    """An artefact that can be searched: an index of vectors, or a BM25 index."""
+
+    def __init__(self, artifact: Artifact):
+        self.artifact = artifact
+        self.ids = Ids(artifact)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abc.abstractmethod
+    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(scores float32, rows int64) [questions, k], best first; row -1 where there is none."""
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run:
+        """The run of queries (id -> text), as in a TREC file."""
+        scores, rows = self.find(list(queries.values()), min(k, len(self)))
+        return {
+            name: ranking(self.ids, best, gains)
+            for name, best, gains in zip(queries, rows, scores, strict=True)
+        }
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        """The top k passages for each question, with their texts where these are available."""
+        scores, rows = self.find(questions, min(k, len(self)))
+        return [self._hits(*best) for best in zip(rows, scores, strict=True)]
+
+    @functools.cached_property
+    def texts(self) -> Texts:
+        return Texts(self.artifact.info["texts"], self.artifact.path)
+
+    def _hits(self, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+        hits = []
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            if row >= 0:
+                record = self.texts.record(row) or {}
+                title, text = record.get("title") or "", record.get("text") or ""
+                further = {
+                    key: value
+                    for key, value in record.items()
+                    if key not in ("_id", "title", "text")
+                }
+                hits.append(Hit(self.ids[row], score, title, text, metadata=further))
+        return hits
+
+
+class Texts:
+    """The passage of each row, from the artefacts of passages that an index refers to."""
+
+    def __init__(self, locations: Sequence[Mapping[str, Any]], base: os.PathLike[str]):
+        self._locations, self._base = locations, base
+        self._records: dict[int, Records | None] = {}
+        self.missing: list[str] = []  # folders that no longer exist
+
+    def record(self, row: int) -> dict[str, Any] | None:
+        """The passage of a row; None where its texts no longer exist."""
+        for number, location in enumerate(self._locations):
+            if row < location["rows"]:
+                if number not in self._records:
+                    artifact = find(location, self._base)
+                    self._records[number] = Records(artifact) if artifact else None
+                    if artifact is None:
+                        self.missing.append(location["path"])
+                records = self._records[number]
+                return None if records is None else records[row]
+            row -= location["rows"]
+        raise IndexError(row)
+
+
+def by_id(passages: Sequence[Records], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The records of passages by their ids, each from the first artefact that has it."""
+    found: dict[str, dict[str, Any]] = {}
+    for records in passages:
+        left = [name for name in names if name not in found]
+        for name, place in zip(left, records.positions(left), strict=True):
+            if place is not None:
+                found[name] = records[place]
+    if absent := [name for name in names if name not in found]:
+        raise UserError(
+            f"passage {absent[0]!r} is not among the passages; give those that were searched and "
+            "judged"
+        )
+    return [found[name] for name in names]
+
+
+def ranking(ids: Ids, rows: np.ndarray, scores: np.ndarray) -> Ranking:
+    """The ranking of one query's rows, in trec_eval's order."""
+    present = rows >= 0
+    return ranked(ids.many(rows[present]), scores[present])
