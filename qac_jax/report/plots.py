@@ -1,20 +1,65 @@
-"""Lines, histograms, bars and grouped columns; a plot of nothing is an empty drawing."""
+"""Plots by matplotlib as SVG: lines, histograms, bars, grouped columns and heat maps.
+
+A plot of a page takes the page's colours, in the dark too; a file of its own is on white.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
 
-from qac_jax.report import svg
-from qac_jax.report.svg import Drawing, Frame
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from qac_jax.evaluation.similarity import Similarity
+from qac_jax.progress import human
 
 
-_MAX_POINTS = 400
-# Horizontal bars: their height with the space between, the names' width and the values'.
-_BAR, _NAMES, _VALUES = 22, 130, 90
-_MAX_NAME = 18
+_WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
+_CHARACTER = 6.6  # width of a character of 12 pixels, on average
+_MAX_POINTS, _MAX_NAME = 400, 18
+_INK, _SOFT, _EDGE, _STRONG, _LIGHT = "#1d2329", "#5b6672", "#d8dee4", "#084594", "#fffffe"
+_SERIES = (
+    *("#1f6fb4", "#d9622b", "#2f8f5b", "#8d4fb0"),
+    *("#b8860b", "#c03a5b", "#3b8f97", "#6b6f76"),
+)
+# Colours that a page replaces by its own (assets/report/page.css).
+_VARIABLES = {_INK: "--ink", _SOFT: "--soft", _EDGE: "--edge", _STRONG: "--cell", _LIGHT: "--light"}
+_VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(_SERIES)}
+_STYLE: Any = {
+    "axes.autolimit_mode": "round_numbers",
+    "axes.axisbelow": True,
+    "axes.edgecolor": _EDGE,
+    "axes.grid": True,
+    "axes.labelcolor": _INK,
+    "axes.prop_cycle": f"cycler(color={list(_SERIES)})",
+    "axes.xmargin": 0,
+    "axes.ymargin": 0,
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "grid.color": _EDGE,
+    "lines.linewidth": 2,
+    "lines.markersize": 5,
+    "svg.fonttype": "none",  # texts stay texts
+    "svg.hashsalt": "qac_jax",  # the same bytes at every run
+    "text.parse_math": False,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    **{f"{axis}tick.{size}.size": 0 for axis in "xy" for size in ("major", "minor")},
+}
 
 
 class Series(NamedTuple):
@@ -23,6 +68,62 @@ class Series(NamedTuple):
     name: str
     x: Sequence[float]
     y: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """A finished plot, and what it shows in words."""
+
+    drawn: str
+    label: str
+
+    def file(self) -> str:
+        """A picture of its own."""
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.drawn)
+        assert size is not None
+        ground = f'<rect width="{size[1]}" height="{size[2]}" fill="#ffffff"/>'
+        return re.sub(r"(<svg[^>]*>)", rf"\1{ground}", self.drawn, count=1) + "\n"
+
+    def inline(self) -> str:
+        """For a page that defines the colours."""
+        colours = re.compile("|".join(_VARIABLES))
+        return colours.sub(lambda found: f"var({_VARIABLES[found[0]]})", self.drawn)
+
+
+class _Canvas:
+    """A figure that becomes a plot when its block ends."""
+
+    figure: Figure
+    axes: Axes
+    plot: Plot
+
+
+@contextlib.contextmanager
+def _drawing(
+    label: str, width: float = _WIDTH, height: float = _HEIGHT, legend: Sequence[str] = ()
+) -> Iterator[_Canvas]:
+    canvas, written = _Canvas(), io.StringIO()
+    columns = max(1, int(width / (50 + _CHARACTER * max(map(len, legend), default=1))))
+    height += _LEGEND_LINE * -(-len(legend) // columns)
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that the font does not have
+        canvas.figure = Figure((width / 72, height / 72), layout="constrained")
+        canvas.axes = canvas.figure.add_subplot()
+        yield canvas
+        if legend:
+            canvas.figure.legend(
+                loc="outside lower left", ncols=columns, frameon=False, labelcolor=_INK,
+                handlelength=1, borderpad=0,
+            )  # fmt: skip
+        empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        canvas.figure.savefig(written, format="svg", transparent=True, metadata=empty)
+    drawn = written.getvalue()
+    drawn = drawn[drawn.index("<svg") :].strip()
+    drawn = re.sub(r'="([\d.]+)pt"', r'="\1"', drawn)
+    used = set(re.findall(r"#([\w-]+)", drawn))
+    drawn = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", drawn)
+    named = f'<svg role="img" aria-label="{escape(label)}"'
+    canvas.plot = Plot(drawn.replace("<svg", named, 1), label)
 
 
 def lines(
@@ -34,101 +135,145 @@ def lines(
     log_y: bool = False,
     dots: bool = False,
     reference: float | None = None,
-) -> Drawing:
+) -> Plot | None:
     """Several lines over one another; `reference` is a dashed line at this height."""
-    drawn = [one for one in map(_finite, series) if one.x]
-    if not drawn:
-        return Drawing()
-    frame = Frame()
-    xs = [x for one in drawn for x in one.x]
-    ys = [y for one in drawn for y in one.y] + ([] if reference is None else [reference])
-    log_x = log_x and min(xs) > 0
-    across = svg.logarithmic(xs, *frame.across) if log_x else svg.linear(xs, *frame.across)
-    log_y = log_y and min(ys) > 0
-    up = svg.logarithmic(ys, *frame.up) if log_y else svg.linear(ys, *frame.up, 4)
-    parts = [frame.vertical(up, y_label), frame.horizontal(across, x_label)]
-    if reference is not None:
-        height = up.place(reference)
-        parts.append(svg.line([(x, height) for x in frame.across], "reference"))
-    for number, one in enumerate(drawn):
-        kept = range(0, len(one.x), max(1, len(one.x) // _MAX_POINTS))
-        points = [(across.place(one.x[i]), up.place(one.y[i])) for i in kept]
-        colour = svg.colour(number)
-        parts.append(svg.line(points, colour))
-        if dots or len(points) == 1:
-            names = (f"{svg.number(one.x[i])}: {svg.number(one.y[i])}" for i in kept)
-            parts += [
-                svg.dot(x, y, name, colour) for (x, y), name in zip(points, names, strict=True)
-            ]
-    return Drawing(parts, f"{y_label} by {x_label}", [one.name for one in drawn])
+    finite = [(one.name, *_finite(one)) for one in series]
+    finite = [(name, x, y) for name, x, y in finite if len(x)]
+    if not finite:
+        return None
+    names = [name for name, _, _ in finite] if len(finite) > 1 else []
+    with _drawing(f"{y_label} by {x_label}", legend=names) as canvas:
+        axes = canvas.axes
+        for name, x, y in finite:
+            thin = slice(None, None, max(1, len(x) // _MAX_POINTS))
+            marker = "o" if dots or len(x) == 1 else ""
+            axes.plot(x[thin], y[thin], marker=marker, label=name, clip_on=False)
+        if reference is not None:
+            axes.axhline(reference, color=_SOFT, linewidth=1.2, linestyle=(0, (5, 4)))
+        across = np.concatenate([x for _, x, _ in finite])
+        up = np.concatenate([y for _, _, y in finite])
+        for axis, logarithmic, values in ((axes.xaxis, log_x, across), (axes.yaxis, log_y, up)):
+            if logarithmic and values.min() > 0:
+                getattr(axes, f"set_{axis.axis_name}scale")("log")
+                getattr(axes, f"set_{axis.axis_name}lim")(0.9 * values.min(), 1.1 * values.max())
+                few = values.max() < 100 * values.min()
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+                axis.set_minor_locator(NullLocator())
+        _label(axes, x_label, y_label)
+    return canvas.plot
 
 
 def histogram(
     groups: Sequence[tuple[str, Sequence[float]]], x_label: str, bins: int = 20
-) -> Drawing:
+) -> Plot | None:
     """Shares of the values of each group in equal intervals, one outline a group."""
-    finite = [(name, list(filter(math.isfinite, values))) for name, values in groups]
+    finite = [(name, [v for v in values if math.isfinite(v)]) for name, values in groups]
     finite = [(name, values) for name, values in finite if values]
     if not finite:
-        return Drawing()
-    frame = Frame()
-    across = svg.linear([v for _, values in finite for v in values], *frame.across)
-    low, high = across.ticks[0], across.ticks[-1]
-    shares = []
-    for _, values in finite:
-        counts = [0] * bins
-        for value in values:
-            counts[min(int((value - low) / (high - low) * bins), bins - 1)] += 1
-        shares.append([count / len(values) for count in counts])
-    up = svg.linear([0.0, *itertools.chain(*shares)], *frame.up, 4)
-    edges = [low + (high - low) * i / bins for i in range(bins + 1)]
-    parts = [frame.vertical(up, "share"), frame.horizontal(across, x_label)]
-    for number, heights in enumerate(shares):
-        steps = zip(edges, edges[1:], heights, strict=False)
-        corners = [(low, 0.0), *((x, h) for a, b, h in steps for x in (a, b)), (high, 0.0)]
-        points = [(across.place(x), up.place(y)) for x, y in corners]
-        parts.append(svg.area(points, svg.colour(number)))
-    return Drawing(parts, f"distribution of {x_label}", [name for name, _ in finite])
+        return None
+    every = list(itertools.chain(*(values for _, values in finite)))
+    edges = np.histogram_bin_edges(every, bins)
+    legend = [name for name, _ in finite] if len(finite) > 1 else []
+    with _drawing(f"distribution of {x_label}", legend=legend) as canvas:
+        for colour, (name, values) in zip(itertools.cycle(_SERIES), finite, strict=False):
+            shares = np.histogram(values, edges)[0] / len(values)
+            canvas.axes.stairs(shares, edges, fill=True, alpha=0.16, color=colour)
+            canvas.axes.stairs(shares, edges, linewidth=1.6, color=colour, label=name)
+        _label(canvas.axes, x_label, "share")
+    return canvas.plot
 
 
-def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Drawing:
+def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Plot | None:
     """Horizontal bars: (name, value, the value as it is written)."""
     if not rows:
-        return Drawing()
-    longest = max(value for _, value, _ in rows) or 1.0
-    parts = []
-    for number, (name, value, written) in enumerate(rows):
-        y = number * _BAR
-        width = max((Frame.width - _NAMES - _VALUES) * value / longest, 1.0)
-        short = name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
-        parts += [
-            svg.text(_NAMES - 6, y + 15, short, "end"),
-            svg.bar(_NAMES, y + 4, width, 14, svg.colour(0)),
-            svg.text(_NAMES + 6 + width, y + 15, written),
-        ]
-    return Drawing(parts, label, height=len(rows) * _BAR + 4)
+        return None
+    short = [n if len(n) <= _MAX_NAME else n[: _MAX_NAME - 1] + "…" for n, _, _ in rows]
+    with _drawing(label, height=12 + _BAR * len(rows)) as canvas:
+        axes, places = canvas.axes, range(len(rows))
+        drawn = axes.barh(places, [value for _, value, _ in rows], 0.65, color=_SERIES[0])
+        axes.bar_label(drawn, [written for _, _, written in rows], padding=5, color=_SOFT)
+        axes.set_yticks(places, short)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(0, 1.25 * max(value for _, value, _ in rows) or 1)
+        axes.set_xticks([])
+        axes.grid(False)
+    return canvas.plot
 
 
-def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> Drawing:
+def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> Plot | None:
     """Columns side by side: group -> category -> value; a colour a group."""
     if not groups:
-        return Drawing()
-    frame = Frame()
-    names = list(next(iter(groups.values())))
-    up = svg.linear([0.0, *(v for values in groups.values() for v in values.values())], *frame.up)
-    start, stop = frame.across
-    share = (stop - start) / len(names)
-    width = 0.8 * share / len(groups)
-    parts = [frame.vertical(up, y_label), frame.categories(names, x_label)]
-    for number, values in enumerate(groups.values()):
-        for place, name in enumerate(names):
-            top, floor = up.place(values[name]), up.place(0.0)
-            x = start + (place + 0.1) * share + number * width
-            parts.append(svg.bar(x, top, width, floor - top, svg.colour(number)))
-    return Drawing(parts, f"{y_label} by {x_label}", list(groups))
+        return None
+    names, width = list(next(iter(groups.values()))), 0.8 / len(groups)
+    with _drawing(f"{y_label} by {x_label}", legend=list(groups)) as canvas:
+        for number, (group, values) in enumerate(groups.items()):
+            places = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
+            canvas.axes.bar(places, [values[name] for name in names], width, label=group)
+        _label(canvas.axes, x_label, y_label)
+        canvas.axes.set_xticks(range(len(names)), names)
+        canvas.axes.grid(False, axis="x")
+    return canvas.plot
 
 
-def _finite(series: Series) -> Series:
-    pairs = zip(series.x, series.y, strict=True)
-    kept = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
-    return Series(series.name, [x for x, _ in kept], [y for _, y in kept])
+def heatmap(
+    columns: Sequence[str], rows: Mapping[str, Sequence[tuple[str, float | None]]], label: str
+) -> Plot:
+    """Cells (what is written, shade from 0 to 1 or None) by row and column."""
+    left = 24 + _CHARACTER * max(map(len, rows))
+    top = 24 + 0.75 * _CHARACTER * max(map(len, columns))
+    width, height = left + 54 * len(columns) + top, top + 26 * len(rows) + 12
+    with _drawing(label, width, height) as canvas:
+        axes = canvas.axes
+        for y, cells in enumerate(rows.values()):
+            for x, (written, shade) in enumerate(cells):
+                fill: dict[str, Any] = {"facecolor": "none", "edgecolor": _EDGE}
+                if shade is not None:
+                    fill = {"facecolor": _STRONG, "alpha": 0.04 + 0.96 * shade}
+                axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **fill))
+                colour = _LIGHT if (shade or 0) > 0.65 else _INK
+                axes.text(x, y, written, color=colour, ha="center", va="center")
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(len(columns)), columns, rotation=45, ha="left", color=_INK)
+        axes.set_yticks(range(len(rows)), rows, color=_INK)
+        axes.grid(False)
+    return canvas.plot
+
+
+def similarity(similarities: Mapping[str, Similarity]) -> Plot | None:
+    """PAIR's Figure 4: s(p⁺, p⁻) over the negatives' ranks, one line an encoder.
+
+    Encoders' scores have scales of their own, so each is drawn relative to its s(p⁺, q), which is
+    the dashed line at 0: below it a negative is farther from the positive passage than the query.
+    """
+    series = []
+    for name, measured in similarities.items():
+        ranks = [r for r, value in enumerate(measured.by_rank, 1) if value is not None]
+        values = [v - measured.to_query for v in measured.by_rank if v is not None]
+        series.append(Series(name, ranks, values))
+    across, up = "rank of the negative (dashed: the query)", "s(p⁺, p⁻) − s(p⁺, q)"
+    return lines(series, across, up, reference=0.0)
+
+
+def _label(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, place: number(value)))
+
+
+def number(value: float) -> str:
+    """A tick's label, short enough for the space beside the axis: 2.5e-4, 12k."""
+    if abs(value) >= 10_000:
+        return human(value)
+    if 0 < abs(value) < 0.01:
+        digits, power = f"{value:.2e}".split("e")
+        return f"{float(digits):g}e{int(power)}"
+    return f"{value:.4g}"
+
+
+def _finite(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(series.x, float), np.asarray(series.y, float)
+    there = np.isfinite(x) & np.isfinite(y)
+    return x[there], y[there]

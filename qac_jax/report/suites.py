@@ -1,7 +1,8 @@
-"""Metrics of many collections and question sets, evaluated one by one, as one system's table.
+"""Metrics of many collections: one system's table, and the heat map of several systems.
 
 results = gathered("out/beir,out/questions/nq,out/questions/triviaqa")
 tables.suites({"mine": suite(results)})
+Heatmap.of({"crops": suite(results), "spans": suite(others)}).plot()
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
 from qac_jax.evaluation import benchmarks
-from qac_jax.evaluation.benchmarks import BEIR14, MSMARCO, QUESTIONS, Suite
+from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, MSMARCO, QUESTIONS, Suite
 from qac_jax.evaluation.results import Result, read
 from qac_jax.report import tables
+from qac_jax.report.plots import Plot, heatmap
 
 
 KIND = "metrics"
@@ -124,3 +126,61 @@ def _question_set(name: str) -> str:
             f"of the papers ({nearest(plain, QUESTIONS)}); name it after its set"
         )
     return plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Heatmap:
+    """Which pseudo-queries suit which collections: AugTriever's heat map (appendix A.2).
+
+    A row is a system, a column a group of collections (`benchmarks.GROUPS`, as the paper prints
+    them) or a collection. A cell holds the mean nDCG@10, None where a system has none; its shade is
+    its position between the lowest and the highest value of the column. A group has a value only if
+    all its members have one, so other collections have columns of their own.
+    """
+
+    columns: tuple[str, ...]
+    figures: Mapping[str, tuple[float | None, ...]]
+
+    @classmethod
+    def of(cls, systems: Mapping[str, Suite]) -> Heatmap:
+        """Columns without any value are left out."""
+        rows = {name: dict(_columns(suite)) for name, suite in systems.items()}
+        names = dict.fromkeys(column for row in rows.values() for column in row)
+        kept = tuple(c for c in names if any(row.get(c) is not None for row in rows.values()))
+        if not kept:
+            raise UserError(
+                "no group of collections is complete, and no other collection has nDCG@10; "
+                "evaluate more collections"
+            )
+        return cls(kept, {n: tuple(row.get(c) for c in kept) for n, row in rows.items()})
+
+    def shades(self) -> dict[str, tuple[float | None, ...]]:
+        """0 for the lowest figure of a column to 1 for the highest (all equal: 1)."""
+        shaded = []
+        for column in zip(*self.figures.values(), strict=True):
+            known = [value for value in column if value is not None]
+            low, span = min(known), max(known) - min(known)
+            shaded.append(
+                [None if v is None else (v - low) / span if span else 1.0 for v in column]
+            )
+        return dict(zip(self.figures, zip(*shaded, strict=True), strict=True))
+
+    def plot(self) -> Plot:
+        shades = self.shades()
+        cells = {
+            name: list(zip(map(tables.percent, row), shades[name], strict=True))
+            for name, row in self.figures.items()
+        }
+        return heatmap(self.columns, cells, "nDCG@10 by system and group of collections")
+
+
+def _columns(suite: Suite) -> Iterator[tuple[str, float | None]]:
+    """MS MARCO, the groups, then collections that are in no group."""
+    yield "MS MARCO", suite.ndcg.get(MSMARCO)
+    yield from suite.groups().items()
+    grouped = {name for members in GROUPS.values() for name in members} | {MSMARCO, *BEIR14}
+    whole = all(name in suite.ndcg for name in BEIR14)
+    for name, value in suite.ndcg.items():
+        # If BEIR is incomplete, its groups are missing: then its sets are shown.
+        if name not in grouped or (not whole and name != MSMARCO):
+            yield BEIR14.get(name, name), value

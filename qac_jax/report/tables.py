@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from qac_jax.evaluation.benchmarks import QUESTIONS, Suite
 from qac_jax.evaluation.significance import Comparison
+from qac_jax.evaluation.similarity import Similarity
 
 
 ABSENT = "–"
-
+COMPARED = (
+    "difference",
+    "measure",
+    "mean",
+    "won/lost/tied",
+    "t-test p (Holm)",
+    "randomis. p (Holm)",
+)
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
@@ -50,28 +58,45 @@ def markdown(
 def figures(means: Mapping[str, Mapping[str, float]], what: str = "run") -> str:
     """One line for each run or collection, one column for each measure."""
     measures = list(dict.fromkeys(m for values in means.values() for m in values))
-    rows = [
-        [name, *(number(values.get(measure)) for measure in measures)]
-        for name, values in means.items()
-    ]
+    rows = [[name, *(number(values.get(m)) for m in measures)] for name, values in means.items()]
     return grid([what, *measures], rows)
 
 
-def comparisons(compared: Sequence[Comparison]) -> str:
-    """Differences of runs with both tests, corrected by Holm."""
-    rows = [
+def compared(comparisons: Iterable[Comparison]) -> list[list[str]]:
+    """A line a comparison, under COMPARED: both tests, corrected by Holm."""
+    return [
         [
-            f"{c.second} - {c.first}",
+            f"{c.second} − {c.first}",
             c.measure,
             f"{c.difference:+.4f}",
             f"{c.wins}/{c.losses}/{c.ties}",
-            *(probability(p) for p in (c.t_test, c.t_test_holm)),
-            *(probability(p) for p in (c.randomization, c.randomization_holm)),
+            f"{probability(c.t_test)} ({probability(c.t_test_holm)})",
+            f"{probability(c.randomization)} ({probability(c.randomization_holm)})",
         ]
-        for c in compared
+        for c in comparisons
     ]
-    header = ["difference", "measure", "mean", "won/lost/tied", "t-test p", "Holm"]
-    return grid([*header, "randomisation p", "Holm"], rows)
+
+
+def comparisons(pairs: Iterable[Comparison]) -> str:
+    return grid(COMPARED, compared(pairs))
+
+
+def similarities(measured: Mapping[str, Similarity]) -> str:
+    """PAIR's similarities as Markdown, one encoder a line."""
+    header = ["encoder", "queries", "s(p⁺, q)", "s(p⁺, p⁻)", "query nearer", "cosine q"]
+    rows = [
+        [
+            name,
+            f"{s.queries:,}",
+            number(s.to_query),
+            number(s.to_negatives),
+            f"{s.nearer:.1%}",
+            number(s.cosine_to_query),
+            number(s.cosine_to_negatives),
+        ]
+        for name, s in measured.items()
+    ]
+    return markdown([*header, "cosine p⁻"], rows)
 
 
 def suites(systems: Mapping[str, Suite]) -> str:
@@ -82,21 +107,24 @@ def suites(systems: Mapping[str, Suite]) -> str:
     header = ["", *systems]
     columns = {name: system.columns() for name, system in systems.items()}
     summaries = {name: system.summary() for name, system in systems.items()}
-    rows = _lines(columns) + [[""] * len(header)] + _lines(summaries)
-    notes = [
-        f"{name}: {note}".removeprefix(": ")
-        for name, system in systems.items()
-        for note in _missing(system)
-    ]
-    return "\n".join([grid(header, rows), *notes])
+    lines = [grid(header, [*_lines(columns), [""] * len(header), *_lines(summaries)])]
+    for name, system in systems.items():
+        start = f"{name}: " if name else ""
+        if absent := system.missing():
+            lines.append(
+                f"{start}{len(absent)} of the 14 BEIR sets are missing: {', '.join(absent)}"
+            )
+        absent = [printed for key, printed in QUESTIONS.items() if key not in system.hits]
+        if system.hits and absent:
+            lines.append(
+                f"{start}{len(absent)} of the 6 question sets are missing: {', '.join(absent)}"
+            )
+    return "\n".join(lines)
 
 
-def _missing(system: Suite) -> Iterator[str]:
-    if absent := system.missing():
-        yield f"{len(absent)} of the 14 BEIR sets are missing: {', '.join(absent)}"
-    unasked = [printed for name, printed in QUESTIONS.items() if name not in system.hits]
-    if system.hits and unasked:
-        yield f"{len(unasked)} of the 6 question sets are missing: {', '.join(unasked)}"
+def _lines(systems: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
+    names = next(iter(systems.values()))
+    return [[name, *(percent(values[name]) for values in systems.values())] for name in names]
 
 
 def number(value: float | None) -> str:
@@ -109,8 +137,3 @@ def percent(value: float | None) -> str:
 
 def probability(value: float) -> str:
     return "<0.0001" if value < 0.0001 else f"{value:.4f}"
-
-
-def _lines(systems: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
-    names = next(iter(systems.values()))
-    return [[name, *(percent(values[name]) for values in systems.values())] for name in names]

@@ -9,7 +9,7 @@ from typing import Any
 from qac_jax.evaluation.choosing import ModelChoice
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
-from qac_jax.report.content import ALPHA
+from qac_jax.report.gathering import ALPHA
 
 
 FIRST = "hit@1"

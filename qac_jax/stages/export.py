@@ -156,19 +156,19 @@ class Export(Stage):
         from qac_jax.evaluation import results
         from qac_jax.inference.tokenizer import tokenizer_of
         from qac_jax.models.backbone import Backbone
-        from qac_jax.report import model_card, model_facts
+        from qac_jax.report import model_card
 
         figures = []
         if self.figures:
             figures = results.read(inputs.artifact("figures"))[0]
-        sources = model_facts.data_sets(place)
+        sources = model_card.data_sets(place)
         card = model_card.Card(
             self.name or out.path.name,
             self.license,
             self.data,
             self.recipe,
             self.language,
-            self.base_model or model_facts.base_model(place),
+            self.base_model or model_card.base_model(place),
             self.datasets or model_card.at_hub(sources),
             self.widget,
             sources,
@@ -178,8 +178,8 @@ class Export(Stage):
         return model_card.text(
             card,
             "encoder" if isinstance(module, Backbone) else self._named(module),
-            model_facts.of(module),
-            model_facts.training(place),
+            model_card.facts_of(module),
+            model_card.training_of(place),
             figures,
             differences,
             self.dtype,

@@ -120,7 +120,7 @@ class Relate(Stage):
     def _measure(self, sample: Sample, inputs: Inputs, out: Writer) -> None:
         """Writes the metrics of every kind of context and their plot."""
         from qac_jax.evaluation import judging, relatedness, results
-        from qac_jax.report import analyses
+        from qac_jax.report import plots
 
         pairs = sample.pairs
         places = relatedness.lexical(sample.texts(), pairs) if pairs else []
@@ -142,8 +142,10 @@ class Relate(Stage):
         sorts = relatedness.measured(pairs, places, cosine, odds, copies)
         compared = judging.compared(sorts, list(sorts[0].mean), seed=self.seed)
         shares = relatedness.groups(pairs, places)
+        label = "rank of the passage in BM25's results for its context"
+        drawn = plots.columns(shares, label, "share of pairs")
         with out.open(PLOT) as file:
-            file.write(analyses.relatedness_svg(shares))
+            file.write(drawn.file() if drawn else "")
         facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
         results.store(out, sorts, facts)
 

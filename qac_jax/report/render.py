@@ -1,0 +1,230 @@
+"""A report as one HTML page (a template in assets/report) and as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+import qac_jax
+from qac_jax.progress import human, human_seconds
+from qac_jax.report import plots, tables, verdict
+from qac_jax.report.gathering import ALPHA, LETTERS, Content, Evaluation
+from qac_jax.report.plots import Plot
+from qac_jax.report.tables import ABSENT, number
+
+
+_ASSETS = Path(qac_jax.__file__).parent / "assets" / "report"
+# A histogram with more outlines than this cannot be read.
+_MAX_OUTLINES = 5
+# Metrics of a training whose curves say nothing of the model.
+_SPEED = ("step_ms", "examples_per_second", "tokens_per_second", "skipped")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A header and rows of cells; `**best**` and ` ^marks` in cells are shown as such."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def words(self) -> list[bool]:
+        """Which columns are words, which stand to the left."""
+        numeric = re.compile(r"[*<+\-−–]*\d|–$")
+        return [
+            not any(numeric.match(row[i]) for row in self.rows) for i in range(len(self.header))
+        ]
+
+
+def html(content: Content) -> str:
+    """A page that stands alone: no scripts, no fonts, no network; light, dark, narrow, paper."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_ASSETS),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["rich"] = _rich
+    asked = content.conclusion["questions"] if content.conclusion else {}
+    environment.filters["anchor"] = lambda name: re.sub(r"\W+", "-", name.lower())
+    return environment.get_template("page.html").render(
+        title=content.title,
+        style=Markup((_ASSETS / "page.css").read_text(encoding="utf-8")),
+        conclusion=content.conclusion,
+        questions=Table(verdict.HEADER, verdict.rows(asked)),
+        evaluations=[
+            {
+                "name": e.name,
+                "table": metrics(e),
+                "legend": legend(e),
+                "comparisons": Table(tables.COMPARED, tables.compared(e.comparisons)),
+                "compared": e.compared,
+                "measure": e.measures[0] if e.measures else "",
+                "cases": {"Won": e.wins, "Lost": e.losses} if e.wins or e.losses else {},
+                "plots": _inline(_distributions(e)),
+            }
+            for e in content.evaluations
+        ],
+        heatmap=_inline([content.heatmap.plot()] if content.heatmap else []),
+        curves={name: _inline(_curves(rows)) for name, rows in content.curves.items()},
+        indexes={name: _index(tuned) for name, tuned in content.indexes.items()},
+        samples=content.samples,
+        timed=_inline([_times(content)]),
+        stages=_stages(content),
+        settings={
+            f"{s.name} ({s.verb})": json.dumps(s.settings, indent=1, ensure_ascii=False)
+            for s in content.stages
+        },
+        total=human_seconds(sum(s.seconds or 0.0 for s in content.stages)),
+        gin=content.gin,
+        ABSENT=ABSENT,
+    )
+
+
+def _rich(cell: str) -> Markup:
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(cell)))
+    return Markup(re.sub(r" \^(\w+)$", r"<sup>\1</sup>", text))
+
+
+def _inline(drawn: Sequence[Plot | None]) -> list[Markup]:
+    return [Markup(plot.inline()) for plot in drawn if plot is not None]
+
+
+def _distributions(evaluation: Evaluation) -> list[Plot | None]:
+    if evaluation.of_collections or not (evaluation.results and evaluation.measures):
+        return []
+    measure = evaluation.measures[0]
+    chosen = list(evaluation.results)[-_MAX_OUTLINES:]
+    groups = [(r.name, list(r.values(measure).values())) for r in chosen if r.per_query]
+    best = evaluation.compared[1] or chosen[-1].name
+    return [
+        plots.histogram(groups, f"{measure} of a question", bins=10),
+        plots.histogram(evaluation.scores, f"score by {best}"),
+    ]
+
+
+def _curves(rows: Sequence[Mapping[str, float]]) -> list[Plot | None]:
+    """A plot a metric; the validation's line is in that of the same name."""
+    names = list(dict.fromkeys(key for row in rows for key in row if key != "step"))
+    shown = [n for n in names if "/" not in n and n not in _SPEED]
+    shown.sort(key=lambda n: (n != "loss", n in ("grad_norm", "learning_rate")))
+    shown += [n for n in names if "/" in n and n.rsplit("/", 1)[1] not in shown]
+    drawn = []
+    for metric in shown:
+        series = []
+        for key, name in ((metric, "training"), (f"validation/{metric}", "validation")):
+            there = [row for row in rows if key in row]
+            steps = [row["step"] for row in there]
+            series.append(plots.Series(name, steps, [row[key] for row in there]))
+        drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
+    return drawn
+
+
+def _index(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Recall against speed of all settings that tuning measured."""
+    fastest = sorted(tuned["curve"], key=lambda point: -point["queries_per_second"])
+    front: list[Mapping[str, Any]] = []  # those with a higher recall than all faster ones
+    for point in fastest:
+        if not front or point["recall"] > front[-1]["recall"]:
+            front.append(point)
+    chosen, k = tuned["chosen"], tuned["k"]
+    series = [
+        plots.Series(
+            name, [1000 / p["queries_per_second"] for p in points], [p["recall"] for p in points]
+        )
+        for name, points in (("best for the time", front[::-1]), ("chosen", [chosen]))
+    ]
+    drawn = plots.lines(series, "milliseconds a query", f"recall@{k}", log_x=True, dots=True)
+    explained = (
+        f"{len(fastest)} settings measured on {tuned['queries']:,} queries; chosen: "
+        f"{chosen['leaves']} leaves, {chosen['reorder']} candidates, recall@{k} "
+        f"{chosen['recall']:.4f} (on other queries {tuned['held_out_recall']:.4f}, target "
+        f"{tuned['target']}), {human(chosen['queries_per_second'])} queries/s."
+    )
+    return {"plots": _inline([drawn]), "explained": explained}
+
+
+def _times(content: Content) -> Plot | None:
+    rows = [(s.name, s.seconds or 0.0, human_seconds(s.seconds or 0.0)) for s in content.stages]
+    return plots.bars(rows, "time of each stage")
+
+
+def _stages(content: Content) -> Table:
+    rows = [
+        [
+            s.name,
+            s.verb,
+            f"{s.count:,}",
+            human_seconds(s.seconds) if s.seconds is not None else ABSENT,
+            human(s.memory, "B") if s.memory else ABSENT,
+            s.identity[:12],
+        ]
+        for s in content.stages
+    ]
+    return Table(("stage", "verb", "items", "time", "peak memory", "identity"), rows)
+
+
+def metrics(evaluation: Evaluation) -> Table:
+    """A line a system: its letter, name, and metrics with the letters of those that it beats.
+
+    A line a collection: its name and metrics, which are not compared with other collections'.
+    """
+    results, measures = evaluation.results, evaluation.measures
+    if evaluation.of_collections:
+        plain = [[r.name, *(number(r.mean.get(measure)) for measure in measures)] for r in results]
+        return Table(["collection", *measures], plain)
+    marks = {measure: evaluation.better_than(measure) for measure in measures}
+    best = {m: max((r.mean.get(m, -1.0) for r in results), default=0.0) for m in measures}
+    rows = []
+    for letter, result in zip(LETTERS, results, strict=False):
+        row = [letter, result.name]
+        for measure in measures:
+            value = result.mean.get(measure)
+            text = number(value)
+            if value is not None and value == best[measure] and len(results) > 1:
+                text = f"**{text}**"
+            row.append(text + (f" ^{m}" if (m := marks[measure][result.name]) else ""))
+        rows.append(row)
+    return Table(["", "system", *measures], rows)
+
+
+def legend(evaluation: Evaluation) -> str:
+    """How many questions a table is about, and what its letters mean."""
+    counts = [result.queries for result in evaluation.results]
+    if evaluation.of_collections:
+        text = f"{sum(counts):,} questions on {len(counts)} collections"
+    else:
+        text = f"{max(counts, default=0):,} questions"
+    if protocol := evaluation.facts.get("protocol"):
+        text += f", protocol {protocol}"
+    if evaluation.comparisons:
+        text += f"; letters: better than those systems, p < {ALPHA} (randomisation test, Holm)"
+    return text + "."
+
+
+def markdown(content: Content) -> str:
+    """The report as far as it is tables, for a README or an issue."""
+    parts = [f"# {content.title}"]
+    if (conclusion := content.conclusion) is not None:
+        listed = tables.markdown(verdict.HEADER, verdict.rows(conclusion["questions"]))
+        parts += [conclusion["opening"], *conclusion["verdict"], "## Questions", listed]
+    for evaluation in content.evaluations:
+        table = metrics(evaluation)
+        shown = tables.markdown(table.header, table.rows)
+        parts += [f"## {evaluation.name}", shown, legend(evaluation)]
+        best = evaluation.compared[1]  # twelve systems have hundreds of comparisons
+        if chosen := [
+            c
+            for c in evaluation.comparisons
+            if c.measure == evaluation.measures[0] and (not best or best in (c.first, c.second))
+        ]:
+            parts.append(tables.markdown(tables.COMPARED, tables.compared(chosen)))
+    return tables.unmarked("\n\n".join(parts)) + "\n"
