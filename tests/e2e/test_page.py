@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not chromium.PROGRAM, reason="needs Chromium"),
 ]
 
+ODD = ("constructor", "toString", "__proto__")
 HOSTILE: list[dict[str, Any]] = [
     {
         "_id": "<b id=x>",
@@ -31,9 +32,16 @@ HOSTILE: list[dict[str, Any]] = [
         "text": "hostile <img src=x onerror='window.broken = 1'> &lt;b&gt; {{title}} ${1} \u202e",
         "url": "javascript:window.broken=1",
         "<i>lang</i>": "<svg onload=window.broken=1>",
+        **{name: "left" for name in ODD},
     },
     {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500, "year": 2001},
-    {"_id": "u", "title": "hostile link", "text": "hostile", "url": "https://example.org/a"},
+    {
+        "_id": "constructor",
+        "title": "hostile link",
+        "text": "hostile",
+        "url": "https://example.org/a",
+        **{name: "right" for name in ODD},
+    },
 ]
 SHOWN = "document.querySelectorAll('article').length"
 STATUS = "document.getElementById('status').textContent"
@@ -95,7 +103,8 @@ def test_typing_and_marked_words(browser: chromium.Browser, address: str) -> Non
     assert browser.until(f"{SHOWN} === 10") and "Hits 1 to 10, 63 passages" in browser.value(STATUS)
     marked = browser.value("[...document.querySelectorAll('mark')].map(m => m.textContent)")
     assert {text.lower() for text in marked} == {"copper", "lamp"}
-    facts = browser.value("document.querySelector('article dl').innerText")
+    assert not browser.value("document.querySelector('article details').open")
+    facts = browser.value("document.querySelector('article dl').textContent")
     assert "dense" in facts and "bm25" in facts and "lang" in facts
 
 
@@ -121,11 +130,26 @@ def test_filters(browser: chromium.Browser, address: str) -> None:
     browser.until(f"!!({label})")
     browser.value(f"{label}.click()")
     browser.until(f"location.search.includes('where') && {STATUS}.includes('Hits')")
-    facts = "[...document.querySelectorAll('article dl')].map(d => d.innerText)"
-    assert all("de" in text.split() for text in browser.value(facts))
+    facts = "[...document.querySelectorAll('article dl')].map(d => d.textContent)"
+    assert all("langde" in text for text in browser.value(facts))
     assert browser.value(f"{label}.querySelector('input').checked")
     browser.value(f"{label}.click()")
     browser.until("!location.search.includes('where')")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_fields_called_as_parts_of_the_language(
+    browser: chromium.Browser, address: str, name: str
+) -> None:
+    browser.open(f"{address}?q=hostile&mode=constructor")
+    groups = "[...document.querySelectorAll('aside details')]"
+    group = f"{groups}.find(d => d.innerText.startsWith('{name}'))"
+    label = f"[...{group}.querySelectorAll('label')].find(l => l.innerText.startsWith('left'))"
+    browser.until(f"!!({group})")
+    browser.value(f"{label}.click()")
+    browser.until(f"location.search.includes('where') && {SHOWN} === 1")
+    browser.open(browser.value("location.href"))
+    browser.until(f"{SHOWN} === 1 && {label}.querySelector('input').checked")
 
 
 def test_why_this_hit_by_keyboard(browser: chromium.Browser, address: str) -> None:

@@ -1,11 +1,13 @@
 "use strict";
-// All texts of passages become text nodes: nothing of an answer is read as HTML.
+// All texts of passages become text nodes: nothing of an answer is read as HTML. Names of fields may
+// be "constructor" or "__proto__": they are keys of maps and of objects without a prototype only.
 
 const PAGE = 10;
 const MODES = { hybrid: 0.3, dense: 0, lexical: 1 };
 const NAMES = { lexical: "Lexical", dense: "Dense", hybrid: "Hybrid" };
 const by = (id) => document.getElementById(id);
-const state = { query: "", mode: "hybrid", offset: 0, where: {} };
+const nothing = () => Object.create(null);
+const state = { query: "", mode: "hybrid", offset: 0, where: nothing() };
 let running = null;
 let weight = MODES.hybrid;
 
@@ -51,35 +53,47 @@ function shownScore(score) {
   return Math.abs(score) >= 100 ? score.toFixed(1) : score.toFixed(3);
 }
 
-function facts(hit, places) {
-  const list = made("dl", { class: "facts" });
-  const add = (name, value) =>
-    list.append(made("div", {}, made("dt", {}, name), made("dd", {}, String(value))));
-  add("score", shownScore(hit.score));
-  for (const [part, score] of Object.entries(hit.scores || {})) add(part, shownScore(score));
-  for (const [name, rank] of Object.entries(places || {})) add(`${name} rank`, rank);
-  if (hit.title) add("id", hit.id);
+function facts(pairs) {
+  const list = pairs.map(([name, value]) =>
+    made("div", {}, made("dt", {}, name), made("dd", {}, String(value))));
+  return made("dl", { class: "facts" }, ...list);
+}
+
+const urlOf = (hit) => {
+  const url = hit.metadata && hit.metadata.url;
+  return typeof url === "string" && /^https?:\/\//.test(url) ? url : "";
+};
+
+// Where a passage comes from, once.
+function place(hit) {
+  const { path, doc } = hit.metadata || {};
+  const known = [urlOf(hit), path, doc, hit.title ? hit.id : ""];
+  const text = known.find((each) => typeof each === "string" && each);
+  return text ? made("p", { class: "place" }, text) : null;
+}
+
+function details(hit) {
+  const pairs = [["score", shownScore(hit.score)], ["id", hit.id]];
+  for (const [part, score] of Object.entries(hit.scores || {})) pairs.push([part, shownScore(score)]);
   for (const [name, value] of Object.entries(hit.metadata || {})) {
-    if (value === null || value === "" || name === "url") continue;
+    if (value === null || value === "") continue;
     const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-    if (text.length <= 120) add(name, text);
+    pairs.push([name, text.length <= 300 ? text : `${text.slice(0, 300)}…`]);
   }
-  return list;
+  return made("details", {}, made("summary", {}, "Details"), facts(pairs));
 }
 
 function heading(tag, hit) {
   const title = hit.title ? marked(hit.highlights.title) : [hit.id];
-  const url = hit.metadata && hit.metadata.url;
-  if (typeof url === "string" && /^https?:\/\//.test(url)) {
-    return made(tag, {}, made("a", { href: url, rel: "noreferrer noopener" }, ...title));
-  }
-  return made(tag, {}, ...title);
+  const url = urlOf(hit);
+  const link = () => made("a", { href: url, rel: "noreferrer noopener" }, ...title);
+  return made(tag, {}, ...(url ? [link()] : title));
 }
 
 function hitShown(hit) {
   const text = made("p", {}, ...marked(hit.highlights.snippet));
   const why = made("button", { type: "button", class: "ask", "aria-expanded": "false" }, "Why this hit");
-  const article = made("article", { tabindex: "-1" }, heading("h2", hit), text, facts(hit));
+  const article = made("article", { tabindex: "-1" }, heading("h2", hit), place(hit), text);
   const actions = made("div", { class: "actions" }, why);
   if (hit.highlights.snippet.map(([piece]) => piece).join("").length < hit.text.length - 1) {
     const whole = made("button", { type: "button" }, "Whole text");
@@ -90,7 +104,7 @@ function hitShown(hit) {
     actions.append(whole);
   }
   why.addEventListener("click", () => explain(hit, article, why));
-  article.append(actions);
+  article.append(actions, details(hit));
   return article;
 }
 
@@ -156,19 +170,19 @@ function filtersShown(facets) {
 }
 
 function trioShown(answers) {
-  const ranks = {};
+  const ranks = new Map();
   for (const [mode, answer] of Object.entries(answers)) {
-    answer.hits.forEach((hit, place) => {
-      (ranks[hit.id] = ranks[hit.id] || {})[mode] = place + 1;
+    answer.hits.forEach((hit, at) => {
+      ranks.set(hit.id, [...(ranks.get(hit.id) || []), [mode, at + 1]]);
     });
   }
   const columns = Object.entries(answers).map(([mode, answer]) => {
     const hits = answer.hits.map((hit) => {
-      const others = { ...ranks[hit.id] };
-      delete others[mode];
-      const short = { ...hit, metadata: {}, scores: {}, title: hit.title };
+      const others = ranks.get(hit.id).filter(([other]) => other !== mode);
+      const shown = others.map(([other, rank]) => [`${other} rank`, rank]);
       return made("article", { tabindex: "-1" }, heading("h3", hit),
-        made("p", {}, ...marked(hit.highlights.snippet)), facts(short, others));
+        made("p", {}, ...marked(hit.highlights.snippet)),
+        facts([["score", shownScore(hit.score)], ...shown]));
     });
     const none = made("p", {}, "no passage matches");
     return made("section", {}, made("h2", {}, NAMES[mode]), ...(hits.length ? hits : [none]));
@@ -230,7 +244,7 @@ function remember() {
 function recall() {
   const parts = new URLSearchParams(location.search);
   state.query = parts.get("q") || "";
-  state.mode = parts.get("mode") in { ...MODES, all: 0 } ? parts.get("mode") : "hybrid";
+  state.mode = [...Object.keys(MODES), "all"].find((mode) => mode === parts.get("mode")) || "hybrid";
   state.offset = Math.max(0, Math.floor(Number(parts.get("offset")) / PAGE) * PAGE) || 0;
   try {
     const where = JSON.parse(parts.get("where")) || {};
@@ -272,13 +286,13 @@ const KEYS = {
 document.addEventListener("keydown", (event) => {
   const typing = document.activeElement.matches("input[type=search]");
   if (event.key === "Escape" && typing) document.activeElement.blur();
-  if (typing || event.ctrlKey || event.metaKey || event.altKey || !(event.key in KEYS)) return;
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(KEYS, event.key)) return;
   event.preventDefault();
   KEYS[event.key]();
 });
 by("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  Object.assign(state, { query: by("query").value, offset: 0, where: {} });
+  Object.assign(state, { query: by("query").value, offset: 0, where: nothing() });
   search();
 });
 by("modes").addEventListener("change", (event) => {
