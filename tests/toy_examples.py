@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.data.examples import Examples
-from qac_jax.data.wire import Rows
+from qac_jax.data.examples import Examples, Rows
 from qac_jax.formats import records
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.data import store
-from qac_jax.data.building import Stored
+from qac_jax.data import shards
+from qac_jax.data.kind import Stored
 from qac_jax.text import backends, tokenizers
 
 
@@ -40,10 +40,10 @@ def write_mlm(folder: Path, count: int = 64, seed: int = 0) -> None:
             start, step = rng.integers(24), rng.integers(1, 4)
             length = int(rng.integers(6, 21))
             records.append({"passage": first + (start + step * np.arange(length)) % 24})
-        schema = store.schema_of(tokenizer.vocab_size, Stored(("passage",)))
-        name = store.shard_name(0, 1)
+        schema = shards.schema_of(tokenizer.vocab_size, Stored(("passage",)))
+        name = shards.shard_name(0, 1)
         with out.temporary(name) as path:
-            store.write_shard(path, schema, records)
+            shards.write_shard(path, schema, records)
         out.count = count
         out.info.update(
             task="mlm",

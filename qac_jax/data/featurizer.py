@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.data.form import Form, check_name
+from qac_jax.data.form import CROPS, Form, check_name
 from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Record, Settings
 from qac_jax.data.kinds import KINDS
-from qac_jax.data.reading import CROPS
 from qac_jax.errors import UserError, nearest
 
 

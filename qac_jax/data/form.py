@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Ids = np.ndarray
 
+CROPS = ("random", "right")
 PAIR_TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 
 

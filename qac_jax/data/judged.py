@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.data.building import Negatives
+from qac_jax.data.kind import Negatives
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.files import expand, longest_line, open_bytes

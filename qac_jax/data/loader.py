@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +22,141 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax import extras
+from qac_jax.artifacts import Artifact
 from qac_jax.data import feeding
-from qac_jax.data.batches import Batch, Batches
 from qac_jax.data.examples import Examples, Source, check_holds
 from qac_jax.data.featurizer import Featurizer, settle
-from qac_jax.data.form import Form
+from qac_jax.data.feeding import FEEDS, Batch, Spec, usual
+from qac_jax.data.form import CROPS, Form
 from qac_jax.data.kinds import KINDS
-from qac_jax.data.reading import Reading
-from qac_jax.data.sampler import make_plan
-from qac_jax.data.workers import Spec, usual
+from qac_jax.data.randomness import ExampleRng
+from qac_jax.data.sampler import Plan, Slots, make_plan
 from qac_jax.errors import UserError, nearest
+from qac_jax.fields import option
+from qac_jax.text import tokenizers
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How examples are read."""
+
+    kind: str = option(
+        "",
+        "read the examples as this kind (default: the one they were made for)",
+        choices=("", *KINDS),
+    )
+    settings: Mapping[str, Any] | None = option(None, "of the kind")
+    lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
+    crop: str = option(
+        "",
+        "where texts that are too long are cropped (default: the kind's)",
+        choices=("", *CROPS),
+    )
+    separate_documents: bool = option(False, "never put two examples of one document into a batch")
+    workers: int = option(
+        -1,
+        "loader processes (0: a thread; -1: a thread on CPUs, a process for two accelerators)",
+        affects_result=False,
+    )
+    feed: str = option(
+        "auto",
+        "what makes the batches, which are the same: our loader with grain's thread or its own, or "
+        "seqio (the extra seqio)",
+        choices=FEEDS,
+        affects_result=False,
+    )
+
+    def check_installed(self) -> None:
+        """Raises where what the feed needs is missing."""
+        if self.workers < -1:
+            raise UserError(f"workers={self.workers} is not a number of processes; give 0 or more")
+        if self.feed == "seqio" and importlib.util.find_spec("seqio") is None:
+            raise UserError(f"--feed seqio needs seqio; {extras.remedy('seqio')}, or leave it out")
+
+
+VALID = "valid"
+
+# Records that are fetched and parsed together, for several small batches if necessary: fetching
+# them one by one is ten times as slow.
+_TOGETHER = 1024
+
+
+class Batches:
+    """This host's rows of batch number `step`. Is pickled for worker processes."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        featurizers: Sequence[Featurizer],
+        plan: Plan,
+        *,
+        seed: int,
+        rows: tuple[int, int],
+        with_valid: bool,
+    ):
+        self.sources, self.featurizers, self.plan, self.seed = sources, featurizers, plan, seed
+        self.with_valid = with_valid
+        self._first, self._last = rows
+        self.rows = self._last - self._first
+        # Steps whose records are fetched together; batches of one run come from one process.
+        self.run = max(1, _TOGETHER // self.rows)
+        self._fetched: tuple[int, Slots, Sequence[Mapping[str, Any]]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fetched": None}
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and type of every array."""
+        spec = self.featurizers[0].spec(self.rows)
+        if self.with_valid:
+            spec[VALID] = ((self.rows,), np.dtype(np.int32))
+        return spec
+
+    def __call__(self, step: int) -> Batch:
+        number, place = divmod(step, self.run)
+        slots, records = self._records(number)
+        here = slice(place * self.rows, (place + 1) * self.rows)
+        seek, seed = ExampleRng().seek, self.seed
+        make = [featurizer.example for featurizer in self.featurizers]
+        examples = [
+            make[part](record, seek(seed, epoch, index))
+            for part, epoch, index, record in zip(
+                slots.part[here].tolist(),
+                slots.epoch[here].tolist(),
+                slots.example[here].tolist(),
+                records[here],
+                strict=True,
+            )
+        ]
+        batch = self.featurizers[0].batch(examples)
+        if self.with_valid:
+            batch[VALID] = slots.valid[here].astype(np.int32)
+        return batch
+
+    def _records(self, number: int) -> tuple[Slots, Sequence[Mapping[str, Any]]]:
+        """The slots of a run of steps and their records; the last run is cached."""
+        fetched = self._fetched
+        if fetched is None or fetched[0] != number:
+            steps = range(number * self.run, (number + 1) * self.run)
+            each = [self.plan.at(step).rows(self._first, self._last) for step in steps]
+            slots = Slots(*(np.concatenate(column) for column in zip(*each, strict=True)))
+            # One assignment: a prefetching thread may read while the main one replaces it.
+            self._fetched = fetched = (number, slots, self._read(slots))
+        return fetched[1:]
+
+    def _read(self, slots: Slots) -> Sequence[Mapping[str, Any]]:
+        if len(self.sources) == 1:
+            return self.sources[0].read(slots.example)
+        records: list[Mapping[str, Any]] = [{}] * len(slots.part)
+        for part, source in enumerate(self.sources):
+            rows = np.flatnonzero(slots.part == part)
+            if rows.size:
+                fetched = source.read(slots.example[rows])
+                for row, record in zip(rows.tolist(), fetched, strict=True):
+                    records[row] = record
+        return records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,9 +296,9 @@ class Loader:
     def _begun(self) -> feeding.Feed:
         if self._ahead.backend != feeding.SEQIO:
             return feeding.feed(self.make, self.step, self.steps, self._ahead)
-        from qac_jax.data import seqio_feed  # which imports TensorFlow
+        from qac_jax.data import tasks  # which imports TensorFlow
 
-        return seqio_feed.SeqioFeed(self, self.step, self.steps)
+        return tasks.SeqioFeed(self, self.step, self.steps)
 
     def close(self) -> None:
         """Ends threads and processes; iterating again continues from the same step."""
@@ -270,3 +396,38 @@ def _check_alike(featurizers: Sequence[Featurizer]) -> None:
                 f"kinds {featurizers[0].kind.name} and {featurizer.kind.name} give batches of "
                 f"different features or lengths, so they cannot be mixed; set the same lengths"
             )
+
+
+def preview(
+    artifact: Artifact, count: int, *, task: str = "", seed: int = 0
+) -> list[dict[str, Any]]:
+    """The first examples of an artefact, read as `task` (default: the kind it was made for)."""
+    source = Examples(artifact)
+    settings = _all_strategies(source) if (task or source.info["task"]) == "augtriever" else {}
+    featurizer = make_featurizer(source, task, settings)
+    tokenizer = tokenizers.load(source.tokenizer_folder)
+    rng = ExampleRng()
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shown(part) for part in value]
+        return tokenizer.backend.decode(value.tolist(), skip_special_tokens=False)
+
+    previews = []
+    indices = np.arange(min(count, source.count))
+    for index, record in zip(indices.tolist(), source.read(indices), strict=True):
+        example = featurizer.example(record, rng.seek(seed, 0, index))
+        texts: dict[str, Any] = {}
+        for name, feature in featurizer.features.items():
+            if feature.like:
+                continue  # token types are of no use to a reader
+            value = example[name]
+            texts[name] = shown(value) if feature.padded else np.asarray(value).tolist()
+        previews.append(texts)
+    return previews
+
+
+def _all_strategies(source: Examples) -> dict[str, Any]:
+    """Every strategy whose texts are stored, with equal weights."""
+    named = [name for name in source.info["schema"] if name + "_lengths" in source.info["schema"]]
+    return {"strategies": dict.fromkeys(["random_crop", *named], 1.0)}

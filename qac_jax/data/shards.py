@@ -1,21 +1,305 @@
-"""One shard of examples: the jobs that `tokenize` runs in worker processes."""
+"""Making and writing examples: texts into token ids, records, and ArrayRecord files.
+
+Texts are tokenised in batches. Sibling passages are drawn once, when they are stored (as in
+CoT-MAE's released code); all other random choices are made in training.
+
+The folder is a TFDS dataset (`tfds.builder_from_directory(folder).as_data_source("train")`), but
+TFDS's own writer cannot resume an interrupted run and shuffles by hashes of keys; so TFDS
+serialises the records and describes the dataset, and the shards are files of our artefact, one job
+each. Two runs give the same bytes: protobuf's maps are serialised in a fixed order. This part of
+TFDS can be imported without TensorFlow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from etils import epath
 
 from qac_jax.artifacts import arrays
-from qac_jax.data import store
-from qac_jax.data.building import Building, PassageSelection, Record
-from qac_jax.data.encoding import DocumentContexts, DocumentTexts, JudgedTexts
+from qac_jax.data.examples import LENGTHS, PREFIX
 from qac_jax.data.judged import Judged
-from qac_jax.data.kind import DocumentKind, JudgedKind
+from qac_jax.data.kind import Building, DocumentKind, JudgedKind, PassageSelection, Record, Stored
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
+from qac_jax.text import sentences, spans, tokenizers
+from qac_jax.text.titles import text_of
+
+
+FILES = ("dataset_info.json", "features.json")
+
+
+def token_dtype(vocab_size: int) -> str:
+    """The smallest type for all ids of a vocabulary."""
+    return "uint16" if vocab_size <= 1 << 16 else "int32"
+
+
+def schema_of(vocab_size: int, stored: Stored) -> dict[str, str]:
+    """Stored features and their dtypes; a list has a second feature, the lengths of its texts."""
+    tokens = token_dtype(vocab_size)
+    schema = dict.fromkeys(stored.texts, tokens)
+    for name in stored.lists:
+        schema[name] = tokens
+        schema[name + LENGTHS] = "int32"
+    return dict(sorted({**schema, **stored.others}.items()))
+
+
+def shard_name(number: int, count: int) -> str:
+    return f"{PREFIX}-{number:05d}-of-{count:05d}"
+
+
+def features_of(schema: Mapping[str, str]) -> Any:
+    """TFDS's description of a record: raw bytes of one-dimensional arrays."""
+    from tensorflow_datasets.core import features
+
+    bytes_ = features.Encoding.BYTES
+    return features.FeaturesDict(
+        {
+            name: features.Tensor(shape=(None,), dtype=np.dtype(dtype), encoding=bytes_)
+            for name, dtype in schema.items()
+        }
+    )
+
+
+def write_shard(
+    path: epath.PathLike, schema: Mapping[str, str], records: Iterable[Mapping[str, Any]]
+) -> int:
+    """Writes records of arrays, and lists of arrays or of ids, to a file; returns their number."""
+    from tensorflow_datasets.core.file_adapters import ArrayRecordFileAdapter
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    count = 0
+
+    def numbered() -> Iterator[tuple[int, bytes]]:
+        nonlocal count
+        for record in records:
+            # As TFDS's ExampleSerializer, without its checks, which take ten times as long as
+            # the rest.
+            proto = tf_example_pb2.Example()
+            for name, array in flat(record, schema).items():
+                proto.features.feature[name].bytes_list.value.append(array.tobytes())
+            yield count, proto.SerializeToString(deterministic=True)
+            count += 1
+
+    ArrayRecordFileAdapter.write_examples(epath.Path(path), numbered())
+    return count
+
+
+def flat(record: Mapping[str, Any], schema: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """A list of texts as one array and their lengths (TFDS cannot read nested lists back)."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, dtype in schema.items():
+        if name in arrays:
+            continue
+        if name + LENGTHS in schema:
+            parts = record[name]
+            lengths = np.fromiter(map(len, parts), np.int32, len(parts))
+            arrays[name + LENGTHS] = lengths
+            together = np.concatenate(parts) if len(parts) else np.empty(0)
+            arrays[name] = together.astype(dtype)
+        elif not name.endswith(LENGTHS):
+            arrays[name] = np.asarray(record[name], dtype).reshape(-1)
+    return arrays
+
+
+def describe(
+    folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence[int]
+) -> tuple[str, ...]:
+    """Writes TFDS's description beside the finished shards; returns the names of its files."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import naming
+
+    folder = epath.Path(folder)
+    template = naming.ShardedFileTemplate(
+        data_dir=folder, dataset_name="examples", split="train", filetype_suffix="array_record"
+    )
+    files = [folder / shard_name(number, len(shards)) for number in range(len(shards))]
+    split = tfds.core.SplitInfo(
+        name="train",
+        shard_lengths=list(shards),
+        num_bytes=sum(os.stat(file).st_size for file in files),
+        filename_template=template,
+    )
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder,
+        features=features_of(schema),
+        split_infos=[split],
+        version="1.0.0",
+        check_data=False,
+        description="Tokenised examples",
+    )
+    return FILES
+
+
+Ids = Sequence[int]
+
+# Queries that are tokenised in one call, with their passages.
+_QUERIES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentContexts:
+    """The passages of a document, and the contexts of each."""
+
+    passages: Sequence[Record]
+    contexts: Sequence[Sequence[Record]]
+
+
+class _Encoder:
+    """A tokeniser with the settings of a stage; counts what is left out."""
+
+    def __init__(self, building: Building):
+        self.building = building
+        self.tokenizer = tokenizers.load(building.tokenizer)
+        self.left_out: dict[str, int] = {}
+
+    def has(self, ids: Sequence[Any], otherwise: str) -> bool:
+        """Whether `ids` is not empty; if it is, it is counted as left out."""
+        if not ids:
+            self.left_out[otherwise] = self.left_out.get(otherwise, 0) + 1
+        return bool(ids)
+
+
+class DocumentTexts(_Encoder):
+    """The ids of documents' passages, contexts and siblings."""
+
+    _splitter: sentences.Splitter | None = None
+
+    def passages(self, documents: Sequence[DocumentContexts]) -> list[list[Ids]]:
+        """The ids of the passages of each document."""
+        prefix, title = self.building.texts.prefix, self.building.texts.title
+        texts = [
+            [prefix + text_of(self.tokenizer, p, title) for p in d.passages] for d in documents
+        ]
+        stream = iter(self.tokenizer.encode_batch(_flat(texts)))
+        return [[next(stream) for _ in of] for of in texts]
+
+    def contexts(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
+        """The ids of the contexts of every passage."""
+        origins = self.building.selection.origins
+        return self.lists(
+            [
+                [
+                    [c["text"] for c in contexts if not origins or c["origin"] in origins]
+                    for contexts in of
+                ]
+                for of in (d.contexts for d in documents)
+            ]
+        )
+
+    def lists(self, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[list[Ids]]]:
+        """Ids of the texts of every passage of every document, empty ones left out."""
+        stream = iter(self.tokenizer.encode_batch(_flat(_flat(texts))))
+        return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
+
+    def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
+        """The sentences of the passages of each document."""
+        if self._splitter is None:
+            self._splitter = sentences.load(self.building.siblings.splitter)
+        return [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
+
+    def siblings(
+        self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
+    ) -> list[list[dict[str, list[Ids]]]]:
+        """Other passages of the document for each passage, of every sort; none for a single one."""
+        sorts, each = self.building.siblings.sorts, self.building.siblings.siblings
+        draws = {"random": spans.random_sampled, "nearby": spans.nearby}
+        overlaps = self._overlaps(documents) if "overlap" in sorts else None
+        siblings = []
+        for d, (document, body) in enumerate(zip(documents, bodies, strict=True)):
+            of_passages = []
+            for number, passage in enumerate(document.passages):
+                rng = random.Random(f"{self.building.seed} {passage['_id']}")
+                others: dict[str, list[Ids]] = {}
+                for sort, draw in draws.items():
+                    if sort in sorts:
+                        drawn = (draw(len(body), number, rng) for _ in range(each))
+                        different = [body[i] for i in dict.fromkeys(drawn) if i != number]
+                        others[sort] = [ids for ids in different if ids]
+                if overlaps is not None:
+                    others["overlap"] = overlaps[d][number]
+                of_passages.append(others)
+            siblings.append(of_passages)
+        return siblings
+
+    def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
+        """Texts that overlap each passage in whole sentences (CoT-MAE's `overlap`)."""
+        chosen = self.building.siblings
+        split = self.sentences(documents)
+        counts = iter(self.tokenizer.count(_flat(_flat(split))))
+        texts = []
+        for document, parts in zip(documents, split, strict=True):
+            together = _flat(parts)
+            sizes = [next(counts) for _ in together]
+            numbers = iter(range(len(together)))
+            groups = [[next(numbers) for _ in part] for part in parts]
+            of_passages = []
+            for number, passage in enumerate(document.passages):
+                rng = random.Random(f"{self.building.seed} {passage['_id']} overlap")
+                drawn = (
+                    spans.overlap(groups, number, sizes, chosen.overlap_tokens, rng)
+                    for _ in range(chosen.siblings if groups[number] else 0)
+                )
+                different = dict.fromkeys(" ".join(together[i] for i in of) for of in drawn)
+                of_passages.append(list(different))
+            texts.append(of_passages)
+        return self.lists(texts)
+
+
+class JudgedTexts(_Encoder):
+    """The ids of queries and their passages; a passage that repeats is tokenised once."""
+
+    def __init__(self, building: Building, passages: Records | None):
+        super().__init__(building)
+        self._passages = passages
+        self._known: dict[Any, np.ndarray] = {}
+
+    def queries(
+        self,
+        queries: Sequence[Judged],
+        change: Callable[[Judged], Judged] = lambda judged: judged,
+    ) -> Iterator[tuple[Judged, Ids]]:
+        """The queries (after `change`) with their ids; the ids of their passages are cached."""
+        prompt = self.building.texts.query_prompt
+        for start in range(0, len(queries), _QUERIES):
+            together = [change(judged) for judged in queries[start : start + _QUERIES]]
+            self._learn(judged.positives for judged in together)
+            self._learn(judged.negatives for judged in together)
+            encoded = self.tokenizer.encode_batch([prompt + j.query for j in together])
+            for judged, ids in zip(together, encoded, strict=True):
+                if self.has(ids, "queries without tokens"):
+                    yield judged, ids
+
+    def ids(self, passages: Sequence[Any] | np.ndarray) -> list[np.ndarray]:
+        """The ids of passages of a query that `queries` gave."""
+        return [self._known[passage] for passage in passages]
+
+    def _learn(self, lists: Iterable[Sequence[Any] | np.ndarray]) -> None:
+        """Reads and tokenises the passages that are new."""
+        new = dict.fromkeys(p for passages in lists for p in passages)
+        names = [passage for passage in new if passage not in self._known]
+        prompt, title = self.building.texts.passage_prompt, self.building.texts.title
+        texts = [prompt + text_of(self.tokenizer, self._record(p), title) for p in names]
+        for passage, ids in zip(names, self.tokenizer.encode_batch(texts), strict=True):
+            self._known[passage] = np.array(ids, np.int32)
+
+    def _record(self, passage: Any) -> Record:
+        if not isinstance(passage, np.integer):
+            return {"title": passage.title, "text": passage.text}
+        assert self._passages is not None, "numbers of passages come with the passages"
+        return self._passages[int(passage)]
+
+
+def _flat(nested: Iterable[Iterable[Any]]) -> list[Any]:
+    """The list with one level of nesting removed."""
+    return list(itertools.chain.from_iterable(nested))
 
 
 # Passages or pairs that are tokenised in one call.
@@ -106,7 +390,7 @@ class PairJob(ExamplesJob):
 def write(job: ExamplesJob) -> dict[str, Any]:
     """Writes one shard; returns counts, as JSON."""
     records, left_out = job.records()
-    count = store.write_shard(job.target, job.schema, records)
+    count = write_shard(job.target, job.schema, records)
     return {"records": count, "left_out": dict(left_out)}
 
 

@@ -18,7 +18,7 @@ _READERS = {
     "passages": "qac_jax.formats.records:Records",
     "contexts": "qac_jax.formats.records:Records",
 }
-_PREVIEWS = {"examples": "qac_jax.data.preview:preview"}
+_PREVIEWS = {"examples": "qac_jax.data.loader:preview"}
 _LONG = 400
 
 

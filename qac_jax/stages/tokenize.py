@@ -11,7 +11,7 @@ import numpy as np
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer, arrays
-from qac_jax.data.building import Building, Negatives, PassageSelection, Siblings, Texts
+from qac_jax.data.kind import Building, Negatives, PassageSelection, Siblings, Texts
 from qac_jax.data.kinds import KINDS
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import TRAINING
@@ -100,7 +100,7 @@ class Tokenize(Stage):
         return {**known, **costs.on_cores("tokenize", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.data import store
+        from qac_jax.data import shards
         from qac_jax.data.form import form_of
         from qac_jax.formats.bad_lines import BadLines
         from qac_jax.text import tokenizers
@@ -108,14 +108,14 @@ class Tokenize(Stage):
         kind, tokenizer = KINDS[self.task], tokenizers.load(self.tokenizer)
         bad = BadLines(self.skip_bad)
         building = kind.completed(self._building(inputs), _records(inputs, "contexts"))
-        schema = store.schema_of(tokenizer.vocab_size, kind.stored(building))
+        schema = shards.schema_of(tokenizer.vocab_size, kind.stored(building))
         counts = self._written(inputs, out, building, schema, bad)
         if not any(counts):
             raise UserError(
                 f"task {self.task} got no examples out of its inputs ({bad.summary()}); check them"
             )
         out.count = sum(counts)
-        described = store.describe(out.path, schema, counts)
+        described = shards.describe(out.path, schema, counts)
         tokenizer.save(os.fspath(out.path / "tokenizer"))
         for name in (*described, "tokenizer"):
             out.adopt(name)
@@ -221,12 +221,12 @@ class Tokenize(Stage):
 
     def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
         """Writes the missing shards; returns the number of records in each."""
-        from qac_jax.data import shards, store
+        from qac_jax.data import shards
 
         scratch = os.path.abspath(out.scratch("sizes"))
         made = []
         for number, job in enumerate(jobs):
-            name = store.shard_name(number, len(jobs))
+            name = shards.shard_name(number, len(jobs))
             target = os.path.abspath(out.part(name))
             sizes = os.path.join(scratch, f"{number:05d}.npy")
             made.append(ShardFile(name, 1, dataclasses.replace(job, target=target, sizes=sizes)))

@@ -11,7 +11,7 @@ from etils import epath
 
 from qac_jax import fields
 from qac_jax.artifacts import Writer
-from qac_jax.data.reading import Reading
+from qac_jax.data.loader import Reading
 from qac_jax.errors import UserError
 from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from jax.sharding import Mesh
 
 from qac_jax.artifacts import Artifact
-from qac_jax.data.loader import Loader
-from qac_jax.data.reading import Reading
+from qac_jax.data.loader import Loader, Reading
 from qac_jax.errors import UserError
 from qac_jax.training import mesh as meshes
 from qac_jax.training.settings import Monitoring

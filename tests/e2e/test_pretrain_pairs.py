@@ -12,8 +12,8 @@ import toy_mlm
 
 from qac_jax import artifacts, cli
 from qac_jax.bench.pretrain import Pretrain
-from qac_jax.data import store
-from qac_jax.data.building import Stored
+from qac_jax.data import shards
+from qac_jax.data.kind import Stored
 from qac_jax.hub import parameters
 
 
@@ -50,9 +50,9 @@ def examples(tmp_path_factory) -> Path:
         starts = rng.integers(24, size=64)
         passages = [first + (start + np.arange(9)) % 24 for start in starts]
         records = [{"passage": passage, "contexts": [passage[:4]]} for passage in passages]
-        schema = store.schema_of(tokenizer.vocab_size, Stored(("passage",), ("contexts",)))
-        with out.temporary(store.shard_name(0, 1)) as path:
-            store.write_shard(path, schema, records)
+        schema = shards.schema_of(tokenizer.vocab_size, Stored(("passage",), ("contexts",)))
+        with out.temporary(shards.shard_name(0, 1)) as path:
+            shards.write_shard(path, schema, records)
         out.count = len(records)
         out.info.update(
             task="passage_query",

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from qac_jax import artifacts, cli
-from qac_jax.data import store
-from qac_jax.data.building import Stored
+from qac_jax.data import shards
+from qac_jax.data.kind import Stored
 from qac_jax.evaluation import relatedness, votes
 from qac_jax.evaluation.results import read
 from qac_jax.formats.records import write_records
@@ -77,9 +77,9 @@ def _write(folder: Path, task: str, stored: Stored, records: list[dict[str, Any]
     with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
         tokenizer.save(str(out.path / "tokenizer"))
         out.adopt("tokenizer")
-        schema = store.schema_of(tokenizer.vocab_size, stored)
-        with out.temporary(store.shard_name(0, 1)) as path:
-            store.write_shard(path, schema, records)
+        schema = shards.schema_of(tokenizer.vocab_size, stored)
+        with out.temporary(shards.shard_name(0, 1)) as path:
+            shards.write_shard(path, schema, records)
         out.count = len(records)
         out.info.update(task=task, schema=schema, shards=[len(records)], form={}, settings={})
 

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 from qac_jax.data import feeding
-from qac_jax.data.examples import MemoryExamples
+from qac_jax.data.examples import Block, Damaged, MemoryExamples, Schema
 from qac_jax.data.featurizer import settle
 from qac_jax.data.kinds import KINDS
-from qac_jax.data.loader import Loader, Part
-from qac_jax.data.reading import Reading
-from qac_jax.data.wire import Block, Damaged, Schema
+from qac_jax.data.loader import Loader, Part, Reading
 from qac_jax.errors import UserError
 
 
@@ -261,17 +259,17 @@ def test_damaged_records_are_noticed() -> None:
 
 
 def test_accelerators_get_processes_unless_there_is_no_room(monkeypatch) -> None:
-    from qac_jax.data import workers
+    from qac_jax.data import feeding
 
     spec = {"passage": ((512, 144), np.dtype(np.int32))}
     room = SimpleNamespace(f_bavail=1 << 20, f_frsize=4096)
-    monkeypatch.setattr(workers.os, "statvfs", lambda path: room)
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 96)
-    assert [workers.usual(n, spec, 2) for n in (0, 1, 8)] == [0, 1, 4]
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
-    assert workers.usual(8, spec, 2) == 1
+    monkeypatch.setattr(feeding.os, "statvfs", lambda path: room)
+    monkeypatch.setattr(feeding.os, "cpu_count", lambda: 96)
+    assert [feeding.usual(n, spec, 2) for n in (0, 1, 8)] == [0, 1, 4]
+    monkeypatch.setattr(feeding.os, "cpu_count", lambda: 2)
+    assert feeding.usual(8, spec, 2) == 1
     room.f_bavail = 100
-    assert workers.usual(8, spec, 2) == 0
+    assert feeding.usual(8, spec, 2) == 0
     assert Loader(memory(40), batch_size=8, lengths=LENGTHS)._ahead.workers == 0
     monkeypatch.undo()
     loader = Loader(memory(40), batch_size=8, lengths=LENGTHS, accelerators=1)

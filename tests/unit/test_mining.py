@@ -11,7 +11,7 @@ import pytest
 
 from qac_jax import artifacts
 from qac_jax.data import judged
-from qac_jax.data.building import Negatives
+from qac_jax.data.kind import Negatives
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records, write_records

@@ -14,7 +14,7 @@ from toy_examples import asked, passages_of, stored
 
 from qac_jax import artifacts
 from qac_jax.data.judged import generated_id
-from qac_jax.data.preview import preview
+from qac_jax.data.loader import preview
 from qac_jax.errors import DataError, UserError
 from qac_jax.fields import change
 from qac_jax.formats import records

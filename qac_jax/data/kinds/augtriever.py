@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.data.building import Building, Stored
 from qac_jax.data.drawing import any_text, check_weights, pair, pick, text_of_epoch
 from qac_jax.data.form import Form
-from qac_jax.data.kind import LENGTH, DocumentKind, Example, Feature, Lengths, Record, Settings
+from qac_jax.data.kind import (
+    LENGTH,
+    Building,
+    DocumentKind,
+    Example,
+    Feature,
+    Lengths,
+    Record,
+    Settings,
+    Stored,
+)
 from qac_jax.errors import UserError
 from qac_jax.text import crops
 from qac_jax.text.crops import below
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
+    from qac_jax.data.shards import DocumentContexts, DocumentTexts
     from qac_jax.formats.records import Records
     from qac_jax.text.tokenizers import Tokenizer
 

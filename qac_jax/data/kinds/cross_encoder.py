@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qac_jax.data.building import Building, Stored
 from qac_jax.data.form import PAIR_TRUNCATIONS, Form, check_name
-from qac_jax.data.kind import Example, Feature, JudgedKind, Lengths, Record, Settings
+from qac_jax.data.kind import (
+    Building,
+    Example,
+    Feature,
+    JudgedKind,
+    Lengths,
+    Record,
+    Settings,
+    Stored,
+)
 from qac_jax.formats.queries import with_score
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import JudgedTexts
     from qac_jax.data.judged import Judged
+    from qac_jax.data.shards import JudgedTexts
 
 
 def cross_encoder(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from qac_jax.data import grouped
 from qac_jax.data.drawing import check_passages, window
 from qac_jax.data.form import Form
 from qac_jax.data.kind import LENGTH, Example, Feature, JudgedKind, Lengths, Record, Settings
+from qac_jax.data.kinds.triples import records, stored
 from qac_jax.data.randomness import ExampleRng
 
 
@@ -41,8 +41,8 @@ KIND = JudgedKind(
     features=features,
     needs=lambda settings: ("query", "positives", "negatives"),
     check=check_passages,
-    stored=grouped.stored,
-    records=grouped.records,
+    stored=stored,
+    records=records,
     crop="right",
     title="space",
 )

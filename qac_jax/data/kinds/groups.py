@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.data.building import Building, Stored
 from qac_jax.data.form import Form
-from qac_jax.data.kind import LENGTH, DocumentKind, Example, Feature, Lengths, Record, Settings
+from qac_jax.data.kind import (
+    LENGTH,
+    Building,
+    DocumentKind,
+    Example,
+    Feature,
+    Lengths,
+    Record,
+    Settings,
+    Stored,
+)
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.errors import UserError
 from qac_jax.text.titles import text_of
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import DocumentTexts
+    from qac_jax.data.shards import DocumentTexts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qac_jax.data.building import SORTS, Stored
 from qac_jax.data.drawing import any_text, check_weights, pair
 from qac_jax.data.form import Form
-from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, Settings, two_texts
+from qac_jax.data.kind import (
+    SORTS,
+    DocumentKind,
+    Example,
+    Lengths,
+    Record,
+    Settings,
+    Stored,
+    two_texts,
+)
 from qac_jax.text.crops import below
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
+    from qac_jax.data.shards import DocumentContexts, DocumentTexts
 
 
 def passage_passage(

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qac_jax.data.building import Stored
 from qac_jax.data.drawing import any_text
 from qac_jax.data.form import Form
-from qac_jax.data.kind import DocumentKind, Example, Feature, Lengths, Record
+from qac_jax.data.kind import DocumentKind, Example, Feature, Lengths, Record, Stored
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
+    from qac_jax.data.shards import DocumentContexts, DocumentTexts
 
 
 def seq2seq(

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from qac_jax.data import grouped
 from qac_jax.data.drawing import check_passages, window
 from qac_jax.data.form import Form, title_and_body
-from qac_jax.data.kind import LENGTH, Example, Feature, JudgedKind, Lengths, Record, Settings
+from qac_jax.data.kind import (
+    LENGTH,
+    Building,
+    Example,
+    Feature,
+    JudgedKind,
+    Lengths,
+    Record,
+    Settings,
+    Stored,
+)
 from qac_jax.data.randomness import ExampleRng
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.judged import Judged
+    from qac_jax.data.shards import JudgedTexts
 
 
 def triples(
@@ -64,7 +81,30 @@ def features(settings: Settings) -> dict[str, Feature]:
 
 
 def needs(settings: Settings) -> tuple[str, ...]:
-    return ("query", "positives", "negatives", *(grouped.SCORES if settings["teacher"] else ()))
+    return ("query", "positives", "negatives", *(SCORES if settings["teacher"] else ()))
+
+
+SCORES = ("positives_scores", "negatives_scores")
+
+
+def stored(building: Building) -> Stored:
+    """The stored features of a record."""
+    scores = dict.fromkeys(SCORES if building.negatives.teacher else (), "float32")
+    return Stored(("query",), ("positives", "negatives"), scores)
+
+
+def records(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
+    """A query with its positives and negatives."""
+    for judged, query in texts.queries(queries):
+        record: dict[str, Any] = {
+            "query": query,
+            "positives": texts.ids(judged.positives),
+            "negatives": texts.ids(judged.negatives),
+        }
+        if texts.building.negatives.teacher:
+            record["positives_scores"] = judged.positives_scores
+            record["negatives_scores"] = judged.negatives_scores
+        yield record
 
 
 KIND = JudgedKind(
@@ -73,8 +113,8 @@ KIND = JudgedKind(
     features=features,
     needs=needs,
     check=check_passages,
-    stored=grouped.stored,
-    records=grouped.records,
+    stored=stored,
+    records=records,
     crop="right",
     title="separate",
 )

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qac_jax.data.building import Stored
 from qac_jax.data.drawing import pair
 from qac_jax.data.form import Form
-from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, two_texts
+from qac_jax.data.kind import DocumentKind, Example, Lengths, Record, Stored, two_texts
 from qac_jax.text.crops import below
 
 
 if TYPE_CHECKING:
-    from qac_jax.data.encoding import DocumentContexts, DocumentTexts
+    from qac_jax.data.shards import DocumentContexts, DocumentTexts
 
 
 def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
