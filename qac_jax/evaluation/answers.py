@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from qac_jax import progress
+from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
 from qac_jax.evaluation.metrics import QueryScores, depth_of
-from qac_jax.formats.queries import Query
-from qac_jax.formats.runs import Ranking
+from qac_jax.evaluation.results import MACRO, Judge, Result
+from qac_jax.formats.queries import Query, read_queries
+from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Ranking, Run
+from qac_jax.retrieval.corpus import by_id
 
 
 MEASURES = ("hit@5", "hit@20", "hit@100")
@@ -176,9 +181,31 @@ def macro_means(scores: QueryScores, group_of: Mapping[str, str]) -> dict[str, f
     }
 
 
-def relations(questions: Iterable[Query]) -> dict[str, str]:
+def relations_of(questions: Iterable[Query]) -> dict[str, str]:
     """Question -> relation for EntityQuestions; empty for any other set."""
     return {q.id: str(q.meta["relation"]) for q in questions if "relation" in q.meta}
+
+
+def by_answers(
+    queries: str | os.PathLike[str], passages: Artifact, form: str, measures: Sequence[str]
+) -> Judge:
+    """Judges runs by whether passages hold an answer; EntityQuestions by relation as well."""
+    questions = list(read_queries(queries))
+    relations = relations_of(questions)
+    records = [Records(passages)]
+
+    def texts(ids: Sequence[str]) -> list[str]:
+        return [record["text"] for record in by_id(records, ids)]
+
+    def judge(name: str, run: Run) -> Result:
+        scores = evaluate(run, questions, texts, form=form, measures=measures)
+        result = Result.of(name, scores, "judged")
+        if relations:
+            macro = macro_means(scores, relations)
+            result.mean.update({MACRO + measure: value for measure, value in macro.items()})
+        return result
+
+    return judge
 
 
 def _cut(measure: str) -> int:

@@ -1,19 +1,32 @@
 """The benchmarks' own rules: the measures, the queries of a mean, and the sets of an average.
 
-A `Protocol` says how one collection is evaluated. A `Suite` holds the metrics of many collections
-as in the AugTriever paper (Tables 1 and 6): MS MARCO, 14 BEIR sets, six question sets.
-An average exists only when all its members do; those that are missing are named.
+A `Protocol` says how one collection is evaluated. `evaluate_folder` evaluates collections in BEIR's
+layout with any search engine:
+
+    def searcher(collection):               # indexes collection.path's corpus
+        return search                       # search(queries, k) -> run
+
+    results = evaluate_folder("data/beir", searcher)
+
+A `Suite` holds the metrics of many collections as in the AugTriever paper (Tables 1 and 6): MS
+MARCO, 14 BEIR sets, six question sets. An average exists only when all its members do.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 
+from qac_jax import progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.evaluation import metrics
-from qac_jax.evaluation.metrics import Judgements
-from qac_jax.evaluation.results import Result
+from qac_jax.evaluation.metrics import IR_MEASURES, MEASURES, Judgements
+from qac_jax.evaluation.results import Judge, Result
+from qac_jax.fields import option
+from qac_jax.formats.files import find
+from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
+from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.runs import Ranking, Run
 
 
@@ -119,6 +132,63 @@ def protocol(name: str) -> Protocol:
     return PROTOCOLS[name]
 
 
+@dataclasses.dataclass(frozen=True)
+class Judging:
+    """How rankings are judged."""
+
+    protocol: str = option(
+        "own",
+        "evaluation protocol",
+        choices=("own", "msmarco", "trec_dl", "beir"),
+    )
+    measures: tuple[str, ...] = option(
+        (),
+        "metrics, such as ndcg@10,mrr@10,map or nDCG@10,RR@10,AP (default: the protocol's)",
+        shown=(*MEASURES, *dict.fromkeys(name for name in IR_MEASURES if name not in MEASURES)),
+    )
+    names: str = option(
+        "",
+        "print measures by these names (default: as they were given)",
+        choices=("", "own", "ir_measures"),
+        affects_result=False,
+    )
+    level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
+    over: str = option(
+        "",
+        "queries to average over: judged, retrieved or answerable (default: the protocol's)",
+        choices=("", "judged", "retrieved", "answerable"),
+    )
+    depth: int = option(
+        0,
+        "evaluate at most N passages of each ranking (0: all, or the protocol's number)",
+    )
+
+    @property
+    def chosen(self) -> bool:
+        """Whether anything differs from what a collection's own protocol says."""
+        return bool(self.protocol != "own" or self.measures or self.level or self.over)
+
+    def own_measures(self, level: int = 1) -> tuple[str, ...]:
+        """The chosen measures by our names."""
+        return tuple(metrics.own_name(measure, level) for measure in self.measures)
+
+    def printed(self, measure: str, level: int = 1) -> str:
+        """The name that a measure is printed by."""
+        given = "ir_measures" if any(map(metrics.is_of_ir_measures, self.measures)) else "own"
+        return metrics.ir_name(measure, level) if (self.names or given) != "own" else measure
+
+    def resolved(self) -> Protocol:
+        """The protocol with what was chosen instead."""
+        rules = protocol(self.protocol)
+        level = self.level or rules.level
+        return dataclasses.replace(
+            rules,
+            measures=self.own_measures(level) or rules.measures,
+            level=level,
+            over=self.over or rules.over,
+        )
+
+
 def set_name(folder: str) -> str:
     """The name of a set as BEIR spells it."""
     name = folder.lower().replace("_", "-")
@@ -144,20 +214,148 @@ def judge(name: str, run: Mapping[str, Ranking], judgements: Judgements, rules: 
     return Result.of(name, scores, rules.over)
 
 
-def forums_together(parts: Sequence[Result]) -> Result:
-    """CQADupStack: the mean of its twelve forums' means, whatever their number of queries."""
-    absent = set(FORUMS) - {part.name.split("/")[-1] for part in parts}
-    if absent:
+def by_judgements(qrels: str | os.PathLike[str], rules: Protocol) -> Judge:
+    """Judges runs by relevance judgements, which are read once."""
+    judgements = by_query(read_judgements(qrels))
+    return lambda name, run: judge(name, run, judgements, rules)
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv in one folder."""
+
+    name: str
+    path: str
+    split: str
+
+    @property
+    def protocol(self) -> str:
+        return protocol_of(self.name)
+
+    def judgements(self) -> dict[str, dict[str, int]]:
+        return by_query(read_judgements(judgements_file(self.path, self.split)))
+
+    def queries(self, judged: Mapping[str, object]) -> list[Query]:
+        """The judged queries, in the file's order."""
+        queries = [query for query in read_queries(self.path) if query.id in judged]
+        if absent := judged.keys() - {query.id for query in queries}:
+            raise UserError(
+                f"{len(absent)} judged queries of {self.path} have no text in queries.jsonl, such "
+                f"as {min(absent)!r}; fetch the file again or take them out of the judgements"
+            )
+        return queries
+
+
+SearchFunction = Callable[[Sequence[Query], int], Mapping[str, Ranking]]
+Searcher = Callable[[Collection], SearchFunction]
+
+
+def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collection]:
+    """The folder's collection, or all collections in it (CQADupStack's one level deeper).
+
+    Without `split`, MS MARCO is evaluated on its dev set as in BEIR, all others on test.
+    """
+    folder = os.path.abspath(os.fspath(folder))
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder} is not a folder; give a folder in BEIR's layout")
+    name = os.path.basename(folder)
+    if _is_collection(folder):
+        parent = os.path.basename(os.path.dirname(folder))
+        forum = set_name(parent) == CQADUPSTACK and name in FORUMS
+        return [_collection(f"{CQADUPSTACK}/{name}" if forum else name, folder, split)]
+    collections = []
+    for child in _children(folder):
+        path = os.path.join(folder, child)
+        if _is_collection(path):
+            below = set_name(name) == CQADUPSTACK
+            collections.append(
+                _collection(f"{CQADUPSTACK}/{child}" if below else child, path, split)
+            )
+        elif set_name(child) == CQADUPSTACK:
+            collections += [
+                _collection(f"{CQADUPSTACK}/{forum}", os.path.join(path, forum), split)
+                for forum in _children(path)
+                if _is_collection(os.path.join(path, forum))
+            ]
+    if not collections:
         raise UserError(
-            f"CQADupStack is the mean of twelve forums; missing: {', '.join(sorted(absent))}"
+            f"{folder} holds no collection; expected corpus.jsonl, queries.jsonl and qrels/ in it "
+            f"or in its folders"
         )
-    return Result(
+    return collections
+
+
+def evaluate_collection(
+    collection: Collection, search: SearchFunction, rules: Protocol | None = None, depth: int = 0
+) -> tuple[Result, Run]:
+    """Searches and evaluates one collection (`depth` passages a query): metrics and run."""
+    rules = rules or protocol(collection.protocol)
+    if depth:
+        rules = dataclasses.replace(rules, depth=depth)
+    judgements = collection.judgements()
+    # One more, so that `depth` passages remain when a query retrieves itself.
+    wanted = rules.depth if rules.self_hits else rules.depth + 1
+    run = dict(search(collection.queries(judgements), wanted))
+    if not rules.self_hits:
+        run = without_self_hits(run)
+    run = {query: ranking.top(rules.depth) for query, ranking in run.items()}
+    return judge(collection.name, run, judgements, rules), run
+
+
+def evaluate_folder(
+    folder: str | os.PathLike[str],
+    searcher: Searcher,
+    *,
+    split: str = "",
+    rules: Protocol | None = None,
+    depth: int = 0,
+    keep: Callable[[Collection, Run], None] | None = None,
+) -> list[Result]:
+    """All collections of a folder, one after the other; `keep` is called with each run."""
+    results = []
+    for collection in collections(folder, split):
+        outcome, run = evaluate_collection(collection, searcher(collection), rules, depth)
+        if keep is not None:
+            keep(collection, run)
+        results.append(outcome)
+        figures = ", ".join(f"{m} {v:.4f}" for m, v in list(outcome.mean.items())[:2])
+        progress.say(f"{collection.name}: {figures} ({outcome.queries:,} queries)")
+    return with_forums_together(results)
+
+
+def with_forums_together(results: Sequence[Result]) -> list[Result]:
+    """Adds CQADupStack, the mean of its twelve forums' means, whatever their number of queries;
+    logs which of them are missing."""
+    forums = [r for r in results if r.name.startswith(f"{CQADUPSTACK}/")]
+    if not forums:
+        return list(results)
+    if absent := sorted(set(FORUMS) - {r.name.split("/")[1] for r in forums}):
+        progress.say(
+            f"CQADupStack has no value: it is the mean of twelve forums, and {', '.join(absent)} "
+            f"{'is' if len(absent) == 1 else 'are'} missing"
+        )
+        return list(results)
+    together = Result(
         CQADUPSTACK,
-        {m: sum(p.mean[m] for p in parts) / len(parts) for m in parts[0].mean},
+        {m: sum(p.mean[m] for p in forums) / len(forums) for m in forums[0].mean},
         {},  # these are in the forums' own results: two forums may use the same id
-        sum(part.queries for part in parts),
-        sum(part.missing for part in parts),
+        sum(forum.queries for forum in forums),
+        sum(forum.missing for forum in forums),
     )
+    return [*results, together]
+
+
+def _collection(name: str, path: str, split: str) -> Collection:
+    default = "dev" if set_name(name) == MSMARCO else "test"
+    return Collection(name, path, split or default)
+
+
+def _is_collection(path: str) -> bool:
+    return bool(find(path, "corpus.jsonl")) and os.path.isdir(os.path.join(path, "qrels"))
+
+
+def _children(folder: str) -> list[str]:
+    return sorted(n for n in os.listdir(folder) if os.path.isdir(os.path.join(folder, n)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,16 +7,18 @@
 `hit@1000` as "R@50" and "R@1k" (the MS MARCO script's recall is "any relevant one among them").
 `recall@k` is the share of all relevant passages. `ndcg` uses grades as linear gains; for all other
 measures a passage is relevant from grade `level` on.
+
+Measures may be named as ir_measures (MacAvaney et al. 2022) names them: `nDCG@10`, `RR@10`,
+`AP(rel=2)@100`. They are the same, since both take trec_eval's, but there every measure has a
+lowest relevant grade of its own, and here one evaluation has one.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.runs import Ranking
@@ -29,6 +31,17 @@ Judgements = Mapping[str, Mapping[str, int]]
 # (the MS MARCO script). A judged query that is not in the run scores 0.
 OVER = ("judged", "retrieved", "answerable")
 
+# The forms of measures; K is a number. In ir_measures' names (rel=N) before the @ is the level.
+MEASURES = (
+    *("ndcg@K", "mrr@K", "recall@K", "hit@K", "map@K", "precision@K", "capped_recall@K"),
+    *("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret"),
+    *("ndcg_cut_K", "recall_K", "map_cut_K", "P_K", "success_K"),
+)
+IR_MEASURES = (
+    *("nDCG@K", "RR@K", "R@K", "Success@K", "AP@K", "P@K"),
+    *("AP", "nDCG", "RR", "Rprec", "Bpref", "NumRet", "NumRel"),
+)
+
 # Our names -> trec_eval's, which are valid too ("ndcg_cut_10", "Rprec").
 _TREC = {"ndcg": "ndcg_cut", "recall": "recall", "map": "map_cut", "precision": "P"}
 _TREC_WHOLE = ("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret")
@@ -36,6 +49,17 @@ _TREC_CUT = ("ndcg_cut", "recall", "map_cut", "P", "success")
 _AT = re.compile(r"([a-z_]+)@([1-9]\d*)")
 _CUT = re.compile(rf"({'|'.join(_TREC_CUT)})[_.]([1-9]\d*)")
 _BATCH = 256
+
+# ir_measures' names -> ours, of a whole ranking and of its top k.
+_IR = re.compile(r"([A-Za-z]+)(?:\(rel=(\d+)\))?(?:@([1-9]\d*))?")
+_IR_WHOLE = {
+    **{"nDCG": "ndcg", "RR": "recip_rank", "AP": "map", "Rprec": "Rprec", "Bpref": "bpref"},
+    **{"NumRet": "num_ret", "NumRel": "num_rel"},
+}
+_IR_CUT = {
+    **{"nDCG": "ndcg", "RR": "mrr", "R": "recall", "AP": "map", "P": "precision"},
+    "Success": "hit",
+}
 
 
 @dataclass(frozen=True)
@@ -104,6 +128,8 @@ def evaluate(
         for measure, (function, cut) in own.items():
             per_query[query][measure] = function(run[query].ids[:cut], relevant[query], cut)
     if trec:
+        import pytrec_eval
+
         # In trec_eval a negative grade means "not judged"; a query without other grades makes it
         # loop for ever.
         known = {
@@ -111,7 +137,11 @@ def evaluate(
             for query, grades in judgements.items()
         }
         asked = [q for q in judgements if q in retrieved and known[q]]
-        for scored in _scored(run, known, asked, sorted(set(trec.values())), level):
+        evaluator = pytrec_eval.RelevanceEvaluator(known, set(trec.values()), level)
+        for start in range(0, len(asked), _BATCH):
+            scored = evaluator.evaluate(
+                {q: _as_dict(run[q]) for q in asked[start : start + _BATCH]}
+            )
             for query, values in scored.items():
                 for measure, name in trec.items():
                     per_query[query][measure] = values[name]
@@ -125,21 +155,6 @@ def evaluate(
         frozenset(query for query, passages in relevant.items() if passages),
         sum(query not in judgements for query in run),
     )
-
-
-def _scored(
-    run: Mapping[str, Ranking],
-    judgements: Judgements,
-    queries: Sequence[str],
-    measures: Sequence[str],
-    level: int,
-) -> Iterator[Mapping[str, Mapping[str, float]]]:
-    """trec_eval's measures of queries, some at a time."""
-    import pytrec_eval
-
-    evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(measures), level)
-    for batch in _batches(queries, _BATCH):
-        yield evaluator.evaluate({query: _as_dict(run[query]) for query in batch})
 
 
 def check(measures: Sequence[str]) -> None:
@@ -156,13 +171,17 @@ def depth_of(measure: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def first_relevant(ids: Sequence[str], relevant: frozenset[str]) -> int | None:
-    """The rank (from 1) of the first relevant passage."""
-    return next((rank for rank, name in enumerate(ids, 1) if name in relevant), None)
+def too_shallow(
+    run: Mapping[str, Ranking], measures: Sequence[str], asked: int = 0
+) -> tuple[int, list[str]]:
+    """(the most passages of a query, the measures that look at more of them and at more than were
+    asked for)."""
+    deepest = max(len(ranking.ids) for ranking in run.values())
+    return deepest, [m for m in measures if (depth_of(m) or 0) > max(deepest, asked)]
 
 
 def _reciprocal(ids: Sequence[str], relevant: frozenset[str], cut: int) -> float:
-    rank = first_relevant(ids, relevant)
+    rank = next((rank for rank, name in enumerate(ids, 1) if name in relevant), None)
     return 1.0 / rank if rank else 0.0
 
 
@@ -199,7 +218,41 @@ def _as_dict(ranking: Ranking) -> dict[str, float]:
     return dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
 
 
-def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    stream = iter(items)
-    while batch := list(itertools.islice(stream, size)):
-        yield batch
+def own_name(measure: str, level: int = 1) -> str:
+    """Our name of a measure; what is not a name of ir_measures stays as it is."""
+    found = _IR.fullmatch(measure)
+    if found is None or not is_of_ir_measures(measure):
+        return measure
+    name, grade, cut = found.groups()
+    if name == "nDCG" and grade:
+        raise UserError(f"{measure}: nDCG uses all grades; write {name}{f'@{cut}' if cut else ''}")
+    if grade and int(grade) != level:
+        raise UserError(
+            f"{measure} counts grades from {grade} on as relevant, but this evaluation from "
+            f"{level} on; pass --level {grade}, or measure it in an evaluation of its own"
+        )
+    if name == "NumRet" and grade:
+        return "num_rel_ret"
+    return f"{_IR_CUT[name]}@{cut}" if cut else _IR_WHOLE[name]
+
+
+def is_of_ir_measures(measure: str) -> bool:
+    """Whether only ir_measures names a measure so."""
+    found = _IR.fullmatch(measure)
+    known = {} if found is None else _IR_CUT if found[3] else _IR_WHOLE
+    return found is not None and known.get(found[1], measure) != measure
+
+
+def ir_name(measure: str, level: int = 1) -> str:
+    """The name of our measure in ir_measures; where it has none, ours."""
+    if measure == "num_rel_ret":
+        return f"NumRet(rel={level})"
+    found = _AT.fullmatch(measure) or _CUT.fullmatch(measure)
+    own = found[1] if found else measure
+    own = {"ndcg_cut": "ndcg", "map_cut": "map", "success": "hit"}.get(own, own)
+    known = _IR_CUT if found else _IR_WHOLE
+    name = next((name for name, ours in known.items() if ours == own), "")
+    if not name:
+        return measure
+    grade = f"(rel={level})" if level > 1 and name not in ("nDCG", "NumRet") else ""
+    return f"{name}{grade}{f'@{found[2]}' if found else ''}"

@@ -20,7 +20,7 @@ import numpy as np
 
 from qac_jax import extras
 from qac_jax.errors import UserError, nearest
-from qac_jax.evaluation import beir
+from qac_jax.evaluation import benchmarks as beir
 from qac_jax.evaluation.results import Result
 
 

@@ -1,4 +1,4 @@
-"""How related are contexts to their passages? Estimates of what humans judge (QAC, appendix A).
+"""How related are contexts to their passages? Estimates of what humans judge, and their votes.
 
 Each passage is paired with contexts of several sorts: a generated query, another passage of its
 document. If a context is about its passage, BM25 ranks the passage high for it, an encoder gives
@@ -8,13 +8,14 @@ passages, so that their differences can be tested pair by pair.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import os
 import random
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.data.examples import Examples
 from qac_jax.data.kinds.mixed import CONTEXTS
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 from qac_jax.evaluation.results import Result
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import bm25, corpus
@@ -320,3 +321,176 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
+
+
+SHEET = ("number", "first", "second", "vote")
+KEY = ("number", "sort", "name")
+RATE = "highly related"
+_YES, _NO = ("1", "yes", "y", "true"), ("0", "no", "n", "false")
+
+
+class Item(NamedTuple):
+    """Two texts to judge together, and their source, which judges do not see."""
+
+    first: str
+    second: str
+    sort: str
+    name: str = ""
+
+
+def write_sheet(sheet: IO[str], key: IO[str], items: Sequence[Item], seed: int = 0) -> None:
+    """The blind sheet and its key, shuffled."""
+    order = list(items)
+    random.Random(seed).shuffle(order)
+    sheet_writer, key_writer = csv.writer(sheet), csv.writer(key)
+    sheet_writer.writerow(SHEET)
+    key_writer.writerow(KEY)
+    for number, item in enumerate(order, start=1):
+        sheet_writer.writerow((number, _line(item.first), _line(item.second), ""))
+        key_writer.writerow((number, item.sort, item.name))
+
+
+def read_key(path: str | os.PathLike[str]) -> dict[int, str]:
+    """Number -> sort."""
+    return {number: row["sort"] for number, row, _ in _rows(path, ("number", "sort"))}
+
+
+def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int, bool]:
+    """One judge's filled sheet."""
+    votes: dict[int, bool] = {}
+    for number, row, line in _rows(path, ("number", "vote")):
+        vote = (row["vote"] or "").strip().lower()
+        if number not in key:
+            raise DataError(f"number {number} is not in the key", file=str(path), line=line)
+        if vote not in _YES + _NO:
+            raise DataError(
+                f"vote {row['vote']!r} is neither 1 (yes) nor 0 (no)", file=str(path), line=line
+            )
+        votes[number] = vote in _YES
+    if missing := len(key.keys() - votes.keys()):
+        raise DataError(
+            f"votes on {missing} of {len(key)} numbers are missing; fill in all", file=str(path)
+        )
+    return votes
+
+
+def rates(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> dict[str, float]:
+    """Sort -> share of its items for which at least half of the judges vote yes."""
+    by_sort: dict[str, list[bool]] = {}
+    for number, sort in key.items():
+        yes = sum(votes[number] for votes in judges)
+        by_sort.setdefault(sort, []).append(2 * yes >= len(judges))
+    return {sort: sum(items) / len(items) for sort, items in sorted(by_sort.items())}
+
+
+def counted(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> list[Result]:
+    """The same as results, with the share of judges that said yes to each item."""
+    return [
+        Result(
+            sort,
+            {RATE: rate},
+            {
+                str(number): {RATE: sum(votes[number] for votes in judges) / len(judges)}
+                for number, of in key.items()
+                if of == sort
+            },
+            sum(of == sort for of in key.values()),
+        )
+        for sort, rate in rates(key, judges).items()
+    ]
+
+
+def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
+    """Agreement of judges beyond chance (Fleiss, 1971): 1 if they always agree, 0 as by chance.
+
+    If all votes are equal, agreement by chance is complete too; kappa is 1 then.
+    """
+    count = len(judges)
+    if count < 2:
+        raise UserError("agreement needs at least 2 judges; give more --sheets")
+    agreement, yes_share = 0.0, 0.0
+    for number in judges[0]:
+        yes = sum(votes[number] for votes in judges)
+        agreement += (yes * (yes - 1) + (count - yes) * (count - yes - 1)) / (count * (count - 1))
+        yes_share += yes / count
+    agreement, yes_share = agreement / len(judges[0]), yes_share / len(judges[0])
+    chance = yes_share**2 + (1 - yes_share) ** 2
+    return 1.0 if chance == 1 else (agreement - chance) / (1 - chance)
+
+
+def _rows(
+    path: str | os.PathLike[str], columns: Sequence[str]
+) -> list[tuple[int, dict[str, str], int]]:
+    rows = []
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            if absent := [name for name in columns if row.get(name) is None]:
+                raise DataError(
+                    f"has no column {absent[0]!r}; expected a sheet or key of qac relate",
+                    file=str(path),
+                    line=reader.line_num,
+                )
+            try:
+                rows.append((int(row["number"]), row, reader.line_num))
+            except ValueError:
+                raise DataError(
+                    f"{row['number']!r} is not a valid number", file=str(path), line=reader.line_num
+                ) from None
+    if not rows:
+        raise DataError("has no lines; expected a sheet or key of qac relate", file=str(path))
+    return rows
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def of_pairs(pairs: Sequence[ContextPair], text: Callable[[int], str]) -> Iterator[Item]:
+    """Passages with their contexts; `text` gives a passage's by its row."""
+    return (Item(text(p.passage), p.context, p.sort, p.name) for p in pairs)
+
+
+def of_labels(labels: Records, passages: Records, seed: int) -> Iterator[Item]:
+    """Queries with a passage that is said to answer them, or said not to."""
+    rng = random.Random(seed)
+    for record in _shuffled(labels, rng):
+        if not record.get("query"):
+            raise UserError("these labels hold no texts of queries; give those of qac label")
+        for sort in ("positives", "negatives"):
+            names = record.get(sort) or []
+            if not names:
+                continue
+            (place,) = passages.positions([rng.choice(names)])
+            if place is not None:
+                yield Item(record["query"], passages[place]["text"], sort, record["_id"])
+
+
+def of_titles(passages: Records, seed: int) -> Iterator[Item]:
+    """Titles with a passage of theirs, and with one of another document."""
+    rng = random.Random(seed)
+    for record in _shuffled(passages, rng):
+        other = passages[rng.randrange(len(passages))]
+        if record.get("title"):
+            yield Item(record["title"], record["text"], "own title", record["_id"])
+            if other["doc"] != record["doc"]:
+                yield Item(record["title"], other["text"], "title of another", record["_id"])
+
+
+def first_of_each(items: Iterable[Item], count: int) -> list[Item]:
+    """The first `count` items of each sort."""
+    taken: dict[str, int] = {}
+    kept = []
+    for item in items:
+        taken[item.sort] = taken.get(item.sort, 0) + 1
+        if taken[item.sort] <= count:
+            kept.append(item)
+        elif min(taken.values()) > count:
+            break
+    return kept
+
+
+def _shuffled(records: Records, rng: random.Random) -> Iterator[dict[str, Any]]:
+    order = list(range(len(records)))
+    rng.shuffle(order)
+    return (records[number] for number in order)

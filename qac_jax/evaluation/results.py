@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.evaluation.metrics import QueryScores
+from qac_jax.formats.runs import Run
 
 
 FILE = "metrics.json"
@@ -40,6 +41,9 @@ class Result:
         """hit@k of a question set; means over relations if it has relations."""
         names = [name for name in self.mean if name.startswith("hit@")]
         return {name: self.mean.get(MACRO + name, self.mean[name]) for name in names}
+
+
+Judge = Callable[[str, Run], Result]  # the name of a run, and the run
 
 
 def store(out: Writer, results: Sequence[Result], facts: Mapping[str, Any]) -> None:

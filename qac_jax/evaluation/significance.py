@@ -2,6 +2,7 @@
 
 Smucker, Allan and Carterette (CIKM 2007) recommend the randomisation test; Student's paired t-test
 agrees with it closely on retrieval measures. Several comparisons at once are corrected by Holm.
+`choose` says which of several systems to use, by the questions kept aside to choose on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.evaluation.results import Result
 
 
 PERMUTATIONS = 100_000
@@ -82,6 +84,25 @@ def compare(
     ]
 
 
+def compared(
+    results: Sequence[Result],
+    measures: Sequence[str],
+    permutations: int = PERMUTATIONS,
+    seed: int = 0,
+) -> list[Comparison]:
+    """All pairs of results by each measure."""
+    return [
+        comparison
+        for measure in measures
+        for comparison in compare(
+            {result.name: result.values(measure) for result in results},
+            measure,
+            permutations=permutations,
+            seed=seed,
+        )
+    ]
+
+
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float:
     """The two-sided p-value of Student's test that the mean difference is zero."""
     from scipy import stats
@@ -139,3 +160,61 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - step) * p_values[i]))
         adjusted[i] = largest
     return adjusted
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One system against the first: the difference of means, and its p-value."""
+
+    name: str
+    mean: float
+    difference: float = 0.0
+    p: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelChoice:
+    """The system that is chosen, its place, and what was compared."""
+
+    chosen: str
+    place: int
+    measure: str
+    questions: int
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether another system than the first is chosen."""
+        return self.place > 0
+
+
+def choose(
+    results: Sequence[Result],
+    measure: str,
+    *,
+    level: float = 0.05,
+    permutations: int = 10_000,
+    seed: int = 0,
+) -> ModelChoice:
+    """The best of those that are better than the first by more than noise, or the first.
+
+    `level` is the highest p-value of the randomisation test at which a difference counts.
+    """
+    if not results or measure not in results[0].mean:
+        raise UserError(f"there is no {measure} to choose by; evaluate with this measure")
+    first = results[0].values(measure)
+    candidates = []
+    for result in results:
+        values = result.values(measure)
+        if values.keys() != first.keys():
+            raise UserError(
+                f"{result.name} and {results[0].name} were evaluated on different questions; "
+                "choose among runs on the same ones"
+            )
+        gains = np.array([values[query] - first[query] for query in first])
+        p = randomization_test(gains, permutations, seed) if gains.any() else 1.0
+        mean = result.mean[measure]
+        candidates.append(Candidate(result.name, mean, mean - results[0].mean[measure], p))
+    better = [n for n, c in enumerate(candidates) if n and c.difference > 0 and c.p <= level]
+    place = max(better, key=lambda n: candidates[n].mean, default=0)
+    return ModelChoice(candidates[place].name, place, measure, len(first), tuple(candidates))

@@ -18,7 +18,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 import qac_jax
 from qac_jax import artifacts, progress
-from qac_jax.evaluation import measure_names
+from qac_jax.evaluation import metrics
 from qac_jax.evaluation.results import Result
 from qac_jax.hub import hub_cache, names
 from qac_jax.report import tables
@@ -128,7 +128,7 @@ def _front_matter(card: Card, library: str, task: str, figures: Sequence[Result]
             task_name="Information retrieval",
             dataset_name=result.name,
             dataset_type=re.sub(r"[^\w.-]+", "-", result.name).strip("-").lower() or "unknown",
-            metric_type=measure_names.theirs(measure),
+            metric_type=metrics.ir_name(measure),
             metric_value=round(value, 6),
         )
         for result in figures

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax.evaluation.choosing import ModelChoice
+from qac_jax.evaluation.significance import ModelChoice
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.report.gathering import ALPHA

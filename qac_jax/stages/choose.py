@@ -73,17 +73,17 @@ class Choose(Stage):
         return {"measure": self.measure, "level": self.level}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import choosing, judging
-        from qac_jax.evaluation.settings import Judging
+        from qac_jax.evaluation import benchmarks, significance
+        from qac_jax.evaluation.benchmarks import Judging
         from qac_jax.formats import runs
         from qac_jax.hub import names
         from qac_jax.retrieval import index
 
         rules = Judging(measures=(self.measure,)).resolved()
-        judge = judging.by_judgements(inputs.text("qrels"), rules)
+        judge = benchmarks.by_judgements(inputs.text("qrels"), rules)
         paths = runs.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
-        found = choosing.choose(
+        found = significance.choose(
             results,
             rules.measures[0],
             level=self.level,

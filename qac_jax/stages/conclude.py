@@ -58,8 +58,7 @@ class Conclude(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import results
-        from qac_jax.evaluation.choosing import Candidate, ModelChoice
-        from qac_jax.evaluation.significance import Comparison
+        from qac_jax.evaluation.significance import Candidate, Comparison, ModelChoice
         from qac_jax.report import verdict
 
         rows, facts = results.read(inputs.artifact("metrics"))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.evaluation.settings import Judging
+from qac_jax.evaluation.benchmarks import Judging
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
 
 
 if TYPE_CHECKING:
-    from qac_jax.evaluation.judging import Judge
+    from qac_jax.evaluation.results import Judge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Evaluate(Stage):
             metrics.check(self._measures())
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import judging, results
+        from qac_jax.evaluation import metrics, results, significance
         from qac_jax.formats import runs as run_files
 
         judge, measures = self._judge(inputs), self._measures()
@@ -90,7 +90,7 @@ class Evaluate(Stage):
             progress.say(line)
         for name, path in paths.items():
             run = run_files.read_run(path, self.rules.depth or None)
-            deepest, short = judging.too_shallow(
+            deepest, short = metrics.too_shallow(
                 run, measures, 0 if self.rules.depth else _asked(path)
             )
             if short:
@@ -104,7 +104,7 @@ class Evaluate(Stage):
                     f"{name}: {result.missing:,} queries are missing from the run and count as 0"
                 )
             judged.append(result)
-        compared = judging.compared(judged, measures, self.permutations, self.seed)
+        compared = significance.compared(judged, measures, self.permutations, self.seed)
         rules = self.rules.resolved()
         facts = {
             "protocol": self.rules.protocol if self.qrels else "answers",
@@ -145,11 +145,11 @@ class Evaluate(Stage):
         return self.rules.resolved().measures
 
     def _judge(self, inputs: Inputs) -> Judge:
-        from qac_jax.evaluation import judging
+        from qac_jax.evaluation import answers, benchmarks
 
         if self.qrels:
-            return judging.by_judgements(self.qrels, self.rules.resolved())
-        return judging.by_answers(
+            return benchmarks.by_judgements(self.qrels, self.rules.resolved())
+        return answers.by_answers(
             self.queries, inputs.artifact("passages"), self.answers, self._measures()
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.evaluation.settings import Judging
+from qac_jax.evaluation.benchmarks import Judging
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline.stage import (
     FILE,
@@ -30,7 +30,7 @@ from qac_jax.pipeline.stage import (
 if TYPE_CHECKING:
     from etils import epath
 
-    from qac_jax.evaluation.beir import Collection, SearchFunction
+    from qac_jax.evaluation.benchmarks import Collection, SearchFunction
     from qac_jax.formats.queries import Query
     from qac_jax.formats.runs import Ranking, Run
     from qac_jax.retrieval.corpus import Searchable
@@ -71,7 +71,7 @@ class EvaluateBeir(Stage):
         return {"collections": self.beir, "engine": self.encoder or self.bm25}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import beir, results
+        from qac_jax.evaluation import benchmarks, results
         from qac_jax.formats import runs
         from qac_jax.report import suites
 
@@ -89,7 +89,7 @@ class EvaluateBeir(Stage):
             with out.open(f"runs/{collection.name}.trec") as file:
                 runs.write_lines(file, run)
 
-        judged = beir.evaluate_folder(
+        judged = benchmarks.evaluate_folder(
             inputs.path("beir"),
             searcher,
             split=self.split,

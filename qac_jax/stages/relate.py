@@ -15,7 +15,7 @@ from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 
 if TYPE_CHECKING:
     from qac_jax.evaluation.relatedness import Sample
-    from qac_jax.evaluation.votes import Item
+    from qac_jax.evaluation.relatedness import Item
 
 
 PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
@@ -119,7 +119,7 @@ class Relate(Stage):
 
     def _measure(self, sample: Sample, inputs: Inputs, out: Writer) -> None:
         """Writes the metrics of every kind of context and their plot."""
-        from qac_jax.evaluation import judging, relatedness, results
+        from qac_jax.evaluation import relatedness, results, significance
         from qac_jax.report import plots
 
         pairs = sample.pairs
@@ -140,7 +140,7 @@ class Relate(Stage):
             odds = reranker.probability(scores)
         copies = [relatedness.copied(pair.context, sample.text(pair.passage)) for pair in pairs]
         sorts = relatedness.measured(pairs, places, cosine, odds, copies)
-        compared = judging.compared(sorts, list(sorts[0].mean), seed=self.seed)
+        compared = significance.compared(sorts, list(sorts[0].mean), seed=self.seed)
         shares = relatedness.groups(pairs, places)
         label = "rank of the passage in BM25's results for its context"
         drawn = plots.columns(shares, label, "share of pairs")
@@ -151,26 +151,26 @@ class Relate(Stage):
 
     def _items(self, sample: Sample | None, inputs: Inputs) -> list[Item]:
         """The items of the sheet: equally many of each kind."""
-        from qac_jax.evaluation import sheets
+        from qac_jax.evaluation import relatedness, significance
         from qac_jax.formats.records import Records
 
         if self.sheet_of == "labels":
             labels, passages = inputs.artifact("labels"), inputs.artifact("passages")
-            items = sheets.of_labels(Records(labels), Records(passages), self.seed)
+            items = relatedness.of_labels(Records(labels), Records(passages), self.seed)
         elif self.sheet_of == "titles":
-            items = sheets.of_titles(Records(inputs.artifact("passages")), self.seed)
+            items = relatedness.of_titles(Records(inputs.artifact("passages")), self.seed)
         else:
             assert sample is not None
-            items = sheets.of_pairs(sample.pairs, sample.text)
-        if not (kept := sheets.first_of_each(items, self.sheet_items)):
+            items = relatedness.of_pairs(sample.pairs, sample.text)
+        if not (kept := relatedness.first_of_each(items, self.sheet_items)):
             raise UserError(f"there are no {self.sheet_of} to put on a sheet; check the inputs")
         return kept
 
     def _write_sheet(self, items: list[Item], out: Writer) -> None:
-        from qac_jax.evaluation import votes
+        from qac_jax.evaluation import relatedness, significance
 
         sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
-        votes.write(sheet, key, items, self.seed)
+        relatedness.write_sheet(sheet, key, items, self.seed)
         for name, content in ((SHEET, sheet), (KEY, key)):
             with out.open(name) as file:
                 file.write(content.getvalue())

@@ -32,12 +32,12 @@ class Votes(Stage):
         return {"judges": len(self.sheets.split(","))}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import results, votes
+        from qac_jax.evaluation import relatedness, results
 
-        key = votes.read_key(os.fspath(inputs.path("key")))
-        judges = [votes.read_votes(os.fspath(path), key) for path in inputs.paths("sheets")]
-        facts = {"judges": len(judges), "kappa": votes.fleiss_kappa(judges)}
-        results.store(out, votes.counted(key, judges), facts)
+        key = relatedness.read_key(os.fspath(inputs.path("key")))
+        judges = [relatedness.read_votes(os.fspath(path), key) for path in inputs.paths("sheets")]
+        facts = {"judges": len(judges), "kappa": relatedness.fleiss_kappa(judges)}
+        results.store(out, relatedness.counted(key, judges), facts)
 
     def summary(self, artifact: Artifact) -> str:
         from qac_jax.evaluation import results

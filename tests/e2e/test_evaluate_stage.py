@@ -120,7 +120,9 @@ def test_answers(files, capsys):
     assert found.mean == {"hit@5": 0.5, "hit@20": 0.5, "hit@100": 0.5}, "titles do not count"
     assert facts["protocol"] == "answers" and found.hit_rates() == found.mean
     write_run(files / "nq.trec", {"0": ranked(["d0", "elsewhere"], [2, 1])})
-    assert "'elsewhere' of the run is not in" in complaint(capsys, files, *common, "--overwrite")
+    assert "'elsewhere' is not among the passages" in complaint(
+        capsys, files, *common, "--overwrite"
+    )
 
 
 def test_entityquestions(files):

@@ -14,7 +14,7 @@ import pytest
 from qac_jax import artifacts, cli
 from qac_jax.data import shards
 from qac_jax.data.kind import Stored
-from qac_jax.evaluation import relatedness, votes
+from qac_jax.evaluation import metrics, relatedness
 from qac_jax.evaluation.results import read
 from qac_jax.formats.records import write_records
 from qac_jax.text import tokenizers
@@ -155,7 +155,7 @@ def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
     asked = [*arguments, "--sheet", str(sheet), "--sheet_items", "6"]
     assert evaluate(tmp_path / "out", *asked) == 0
     rows = table(sheet)
-    assert len(rows) == 18 and set(rows[0]) == set(votes.SHEET)
+    assert len(rows) == 18 and set(rows[0]) == set(relatedness.SHEET)
     assert not any(sort in sheet.read_text() for sort in (relatedness.QUERY + '"', "nearby"))
     key = {int(r["number"]): r["sort"] for r in table(tmp_path / "out" / "key.csv")}
     order = [key[int(row["number"])] for row in rows]
@@ -163,7 +163,7 @@ def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
     # Three judges: queries are related to two of them, passages to one.
     for judge in range(3):
         with (tmp_path / f"judge{judge}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, votes.SHEET)
+            writer = csv.DictWriter(file, relatedness.SHEET)
             writer.writeheader()
             for row in rows:
                 query = key[int(row["number"])] == relatedness.QUERY
@@ -191,7 +191,7 @@ def test_sheets_of_labels_and_titles(folder, tmp_path, of, sorts):
     given = inputs if of == "labels" else inputs[:2]
     assert evaluate(tmp_path / "out", *given, "--sheet", str(sheet), "--sheet_of", of,
                     "--sheet_items", "3") == 0  # fmt: skip
-    key = votes.read_key(tmp_path / "out" / "key.csv")
+    key = relatedness.read_key(tmp_path / "out" / "key.csv")
     assert set(key.values()) == sorts and len(key) == 6
     assert len(table(sheet)) == 6
 
@@ -206,11 +206,11 @@ def test_copied_runs_of_words_are_counted():
 
 def test_kappa_of_always_and_of_chance():
     agreed = [{1: True, 2: False}] * 3
-    assert votes.fleiss_kappa(agreed) == 1.0
-    assert votes.fleiss_kappa([{1: True}, {1: True}]) == 1.0
+    assert relatedness.fleiss_kappa(agreed) == 1.0
+    assert relatedness.fleiss_kappa([{1: True}, {1: True}]) == 1.0
     rng = np.random.default_rng(0)
     random = [dict(enumerate(rng.random(4000) < 0.5)) for _ in range(4)]
-    assert abs(votes.fleiss_kappa(random)) < 0.03
+    assert abs(relatedness.fleiss_kappa(random)) < 0.03
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_bad_vote_names_its_line(tmp_path):
     key.write_text("number,sort,name\n1,a,x\n2,b,y\n")
     sheet.write_text("number,first,second,vote\n1,a,b,1\n2,a,b,perhaps\n")
     with pytest.raises(Exception, match="sheet.csv.*3.*'perhaps' is neither"):
-        votes.read_votes(sheet, votes.read_key(key))
+        relatedness.read_votes(sheet, relatedness.read_key(key))
     sheet.write_text("number,first,second,vote\n1,a,b,1\n")
     with pytest.raises(Exception, match="votes on 1 of 2 numbers are missing"):
-        votes.read_votes(sheet, votes.read_key(key))
+        relatedness.read_votes(sheet, relatedness.read_key(key))

@@ -13,7 +13,7 @@ from toy_retrieval import save_encoder, write_collection
 
 from qac_jax import artifacts, cli, gin_files, recipes, verbs
 from qac_jax.errors import UserError
-from qac_jax.evaluation import judging
+from qac_jax.evaluation import metrics
 from qac_jax.flags import split_gin, split_macros
 from qac_jax.formats.runs import Ranking
 from qac_jax.live import convert, filters
@@ -70,8 +70,8 @@ def test_a_bm25_index_is_searched_quietly_and_says_what_filters_need(
 
 def test_runs_that_hold_all_that_was_asked_for_are_deep_enough() -> None:
     run = {"q": Ranking(("a", "b"), np.ones(2, np.float32))}
-    assert judging.too_shallow(run, ["recall@100", "mrr@2"]) == (2, ["recall@100"])
-    assert judging.too_shallow(run, ["recall@100", "recall@1000"], 100) == (2, ["recall@1000"])
+    assert metrics.too_shallow(run, ["recall@100", "mrr@2"]) == (2, ["recall@100"])
+    assert metrics.too_shallow(run, ["recall@100", "recall@1000"], 100) == (2, ["recall@1000"])
 
 
 def test_filters_of_a_corpus_that_was_added_and_why_they_find_nothing(tmp_path: Path) -> None:

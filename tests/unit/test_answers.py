@@ -156,9 +156,9 @@ def test_entityquestions_average_over_relations():
     run = {"P1-0": place(1), "P2-0": place(1)}
     scores = answers.evaluate(run, questions, texts, measures=("hit@5",))
     assert scores.mean("hit@5") == 2 / 4
-    macro = answers.macro_means(scores, answers.relations(questions))
+    macro = answers.macro_means(scores, answers.relations_of(questions))
     assert macro == {"hit@5": pytest.approx((1 / 3 + 1) / 2)}
-    assert answers.relations([Query("0", "?")]) == {}
+    assert answers.relations_of([Query("0", "?")]) == {}
 
 
 def test_mistakes_are_told():

@@ -14,7 +14,7 @@ import pytest
 from qac_jax import cli, fields, flags, verbs
 from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
-from qac_jax.evaluation.settings import MEASURES
+from qac_jax.evaluation.metrics import MEASURES
 from qac_jax.retrieval.bm25 import Analyzer, stemmers
 from qac_jax.training import mesh, optimizers, schedules, settings
 

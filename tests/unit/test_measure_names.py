@@ -9,9 +9,10 @@ import pytest
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.evaluation import measure_names, metrics
+from qac_jax.evaluation import benchmarks, metrics
+from qac_jax.evaluation.benchmarks import Judging
+from qac_jax.evaluation.metrics import IR_MEASURES, MEASURES
 from qac_jax.evaluation.results import read
-from qac_jax.evaluation.settings import IR_MEASURES, MEASURES, Judging
 from qac_jax.formats import runs
 from qac_jax.formats.runs import ranked
 
@@ -34,30 +35,29 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_every_name_has_one_of_ours() -> None:
-    known = [measure_names.ours(name.replace("K", "10")) for name in IR_MEASURES]
+    known = [metrics.own_name(name.replace("K", "10")) for name in IR_MEASURES]
     metrics.check(known)
     for name in IR_MEASURES:
         name = name.replace("K", "10")
-        assert measure_names.theirs(measure_names.ours(name)) == name
+        assert metrics.ir_name(metrics.own_name(name)) == name
     for name in MEASURES:
-        assert measure_names.ours(name.replace("K", "10")) == name.replace("K", "10")
-    assert measure_names.theirs("P_10") == "P_10" and measure_names.ours("unknown@3") == "unknown@3"
+        assert metrics.own_name(name.replace("K", "10")) == name.replace("K", "10")
+    assert metrics.ir_name("P_10") == "P_10" and metrics.own_name("unknown@3") == "unknown@3"
 
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_the_figures_are_those_of_ir_measures(files: tuple[str, str], level: int) -> None:
     """From the same TREC files, which both read."""
     theirs: Any = pytest.importorskip("ir_measures")
-    named = [measure_names.theirs(measure_names.ours(name), level) for name in NAMES]
+    named = [metrics.ir_name(metrics.own_name(name), level) for name in NAMES]
     expected = theirs.calc_aggregate(
         [theirs.parse_measure(name) for name in named],
         theirs.read_trec_qrels(files[1]),
         theirs.read_trec_run(files[0]),
     )
     rules = Judging(measures=tuple(named), level=level).resolved()
-    from qac_jax.evaluation import judging
 
-    found = judging.by_judgements(files[1], rules)("own", runs.read_run(files[0])).mean
+    found = benchmarks.by_judgements(files[1], rules)("own", runs.read_run(files[0])).mean
     assert {
         name: pytest.approx(found[own]) for name, own in zip(named, rules.measures, strict=True)
     } == {str(measure): value for measure, value in expected.items()}
@@ -84,4 +84,4 @@ def test_grades_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(UserError, match=r"counts grades from 2 on .*but .* 1 on; pass --level 2"):
         Judging(measures=("AP(rel=2)",)).resolved()
     with pytest.raises(UserError, match="nDCG uses all grades; write nDCG@10"):
-        measure_names.ours("nDCG(rel=2)@10", 2)
+        metrics.own_name("nDCG(rel=2)@10", 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.evaluation import choosing, judging
+from qac_jax.evaluation import significance
 from qac_jax.evaluation.results import Result
 from qac_jax.report import verdict
 from qac_jax.report.verdict import Provenance, Systems
@@ -32,8 +32,8 @@ def result(name: str, ranks: Any) -> Result:
     return Result(name, means, per_query, len(per_query))
 
 
-def chosen(ranks: Any) -> choosing.ModelChoice:
-    return choosing.choose([result("start", [2] * 40), result("one", ranks)], "mrr@10")
+def chosen(ranks: Any) -> significance.ModelChoice:
+    return significance.choose([result("start", [2] * 40), result("one", ranks)], "mrr@10")
 
 
 def test_training_must_be_better_than_noise() -> None:
@@ -42,15 +42,15 @@ def test_training_must_be_better_than_noise() -> None:
     for ranks in ([1] * 2 + [2] * 38, [3] * 40, [2] * 40):  # noise, worse, equal
         assert chosen(ranks).chosen == "start"
     three = [result("start", [4] * 40), result("one", [2] * 40), result("two", [1] * 40)]
-    assert choosing.choose(three, "mrr@10").chosen == "two"
+    assert significance.choose(three, "mrr@10").chosen == "two"
     with pytest.raises(UserError, match="different questions"):
-        choosing.choose([result("start", [1] * 3), result("one", [1] * 4)], "mrr@10")
+        significance.choose([result("start", [1] * 3), result("one", [1] * 4)], "mrr@10")
     with pytest.raises(UserError, match="no ndcg@10 to choose by"):
-        choosing.choose(three, "ndcg@10")
+        significance.choose(three, "ndcg@10")
 
 
 def said(
-    choice: choosing.ModelChoice, weight: float, questions: Provenance, windows: float = 0.0
+    choice: significance.ModelChoice, weight: float, questions: Provenance, windows: float = 0.0
 ) -> str:
     rows = [
         result("bm25", [2] * 20 + [1] * 20),
@@ -59,7 +59,7 @@ def said(
         result("start+", [1] * 22 + [2] * 18),
         result("one+", [1] * 30 + [2] * 10),
     ]
-    compared = judging.compared(rows, ["mrr@10"], 1000)
+    compared = significance.compared(rows, ["mrr@10"], 1000)
     return " ".join(
         verdict.verdict(rows, compared, choice, SYSTEMS, weight, windows, questions, NAMES)
     )
