@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax.evaluation.significance import ModelChoice
 from qac_jax.evaluation.results import Result
-from qac_jax.evaluation.significance import Comparison
+from qac_jax.evaluation.significance import Comparison, ModelChoice
 from qac_jax.report.gathering import ALPHA
 
 

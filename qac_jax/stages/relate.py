@@ -14,8 +14,7 @@ from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 
 
 if TYPE_CHECKING:
-    from qac_jax.evaluation.relatedness import Sample
-    from qac_jax.evaluation.relatedness import Item
+    from qac_jax.evaluation.relatedness import Item, Sample
 
 
 PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
@@ -151,7 +150,7 @@ class Relate(Stage):
 
     def _items(self, sample: Sample | None, inputs: Inputs) -> list[Item]:
         """The items of the sheet: equally many of each kind."""
-        from qac_jax.evaluation import relatedness, significance
+        from qac_jax.evaluation import relatedness
         from qac_jax.formats.records import Records
 
         if self.sheet_of == "labels":
@@ -167,7 +166,7 @@ class Relate(Stage):
         return kept
 
     def _write_sheet(self, items: list[Item], out: Writer) -> None:
-        from qac_jax.evaluation import relatedness, significance
+        from qac_jax.evaluation import relatedness
 
         sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
         relatedness.write_sheet(sheet, key, items, self.seed)

@@ -14,7 +14,7 @@ import pytest
 from qac_jax import artifacts, cli
 from qac_jax.data import shards
 from qac_jax.data.kind import Stored
-from qac_jax.evaluation import metrics, relatedness
+from qac_jax.evaluation import relatedness
 from qac_jax.evaluation.results import read
 from qac_jax.formats.records import write_records
 from qac_jax.text import tokenizers
