@@ -183,7 +183,7 @@ def _change_index(arguments: list[str]) -> int:
     from qac_jax.live import command
 
     parser = flags.parser("index", command.ABOUT, command.EXAMPLE)
-    command.add_flags(parser)
+    command.add_index_flags(parser)
     return command.change(parser.parse_all(arguments))
 
 
@@ -219,15 +219,15 @@ def _serve(arguments: list[str]) -> int:
 
 def _search(arguments: list[str]) -> int:
     """Answers a question on the screen; with --out it is a stage like the others."""
-    from qac_jax.live import asking
+    from qac_jax.live import command
     from qac_jax.stages import search
 
     if _has(arguments, "--out", "--dry_run"):
         return _stage("search", arguments)
     parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
-    asking.add_flags(parser)
+    command.add_search_flags(parser)
     flags.add_safety(parser)
-    return asking.answer(parser.parse_all(arguments))
+    return command.answer(parser.parse_all(arguments))
 
 
 def _inspect(arguments: list[str]) -> int:

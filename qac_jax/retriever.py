@@ -34,8 +34,7 @@ from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, manifest
-from qac_jax.live.index import LiveIndex
-from qac_jax.live.passages import check_several
+from qac_jax.live.index import LiveIndex, check_several
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import corpus as text_files

@@ -1,4 +1,4 @@
-"""`qac index FOLDER --add … --delete …` and `qac compact FOLDER`, which change a living index."""
+"""Living indexes on the command line: `qac index FOLDER --add …`, `qac search` on the screen."""
 
 from __future__ import annotations
 
@@ -10,57 +10,37 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qac_jax import artifacts, progress
+from qac_jax.artifacts import stores
 from qac_jax.errors import UserError
 
 
 if TYPE_CHECKING:
     from qac_jax.artifacts import Artifact
     from qac_jax.live.index import LiveIndex
-    from qac_jax.retrieval.corpus import Hit
 
 
 ABOUT = "a folder → a living index with passages added, replaced or deleted"
 EXAMPLE = "qac index out/live --add corpus.jsonl --encoder out/retriever"
+# Hits that are reranked for a question.
+_READ_AGAIN = 100
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_index_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `qac index FOLDER --add`."""
-    parser.add_argument("folder", metavar="FOLDER", help="living index; made where there is none")
-    parser.add_argument(
-        "--add",
-        metavar="DOCS",
-        nargs="+",
-        default=[],
-        help="add the passages of these: a corpus, an artefact of passages, vectors, or an index",
-    )
-    parser.add_argument(
-        "--replace",
-        metavar="DOCS",
-        nargs="+",
-        default=[],
-        help="the same; passages with these ids are replaced",
-    )
-    parser.add_argument(
-        "--delete",
-        metavar="ID",
-        nargs="+",
-        default=[],
-        help="delete passages by their ids (@FILE: those in a file, one a line)",
-    )
-    parser.add_argument("--format", metavar="NAME", default="auto", help="format of a corpus")
-    parser.add_argument(
-        *("--encoder", "--model"),
-        metavar="M",
-        default="",
-        help="encoder of a new index, or where the encoder is if it was moved",
-    )
-    parser.add_argument(
-        "--weight",
-        type=float,
-        metavar="W",
-        help="of a new index: weight of BM25's score (default: 0.3, or that of an index added)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="living index; made where there is none")
+    sources = "add the passages of these: a corpus, an artefact of passages, vectors, or an index"
+    add("--add", metavar="DOCS", nargs="+", default=[], help=sources)
+    replaced = "the same; passages with these ids are replaced"
+    add("--replace", metavar="DOCS", nargs="+", default=[], help=replaced)
+    deleted = "delete passages by their ids (@FILE: those in a file, one a line)"
+    add("--delete", metavar="ID", nargs="+", default=[], help=deleted)
+    add("--format", metavar="NAME", default="auto", help="format of a corpus")
+    encoder = "encoder of a new index, or where the encoder is if it was moved"
+    add("--encoder", "--model", metavar="M", default="", help=encoder)
+    weight = "of a new index: weight of BM25's score (default: 0.3, or that of an index added)"
+    add("--weight", type=float, metavar="W", help=weight)
+    add("--json", action="store_true", help="print the result as JSON")
 
 
 def change(options: argparse.Namespace) -> int:
@@ -68,7 +48,10 @@ def change(options: argparse.Namespace) -> int:
     from qac_jax.live import convert
 
     names = _names(options.delete)
-    sources = [_source(place) for place in (*options.add, *options.replace)]
+    sources = [
+        artifacts.load(place) if artifacts.peek(place) is not None else place
+        for place in (*options.add, *options.replace)
+    ]
     new = artifacts.peek(options.folder) is None
     live = _opened(options, sources)
     count = 0
@@ -96,37 +79,6 @@ def compact(folder: str, full: bool, as_json: bool) -> int:
     return 0
 
 
-def add_search_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `qac search` that only living indexes know."""
-    parser.add_argument(
-        "--where",
-        metavar="JSON",
-        default="",
-        help='of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}',
-    )
-    parser.add_argument(
-        "--hybrid", type=float, metavar="W", help="of a living index: weight of BM25's score"
-    )
-
-
-def hits(options: argparse.Namespace, question: str, k: int) -> tuple[list[Hit], list[str]]:
-    """Those of `qac search` in an index of any kind, and places where texts are missing."""
-    from qac_jax.live import runs
-
-    index = runs.opened_index(options.index, options.encoder, options.where, options.hybrid)
-    found = index.ask([question], k)[0]
-    return found, [] if isinstance(index, runs.LiveSearch) else index.texts.missing
-
-
-def why_nothing(place: str, where: str) -> str:
-    """What is odd about a filter that finds nothing, "" where nothing is."""
-    from qac_jax.live import filters, runs
-    from qac_jax.live.index import LiveIndex
-
-    segments = [segment.metadata for segment in LiveIndex(place).snapshot.segments]
-    return filters.why_nothing_fits(filters.parsed(runs.parsed(where)), segments)
-
-
 def _say(live: LiveIndex, as_json: bool, **done: int) -> None:
     state = {**done, "passages": len(live), "segments": len(live.snapshot.segments)}
     if as_json:
@@ -139,23 +91,19 @@ def _say(live: LiveIndex, as_json: bool, **done: int) -> None:
 def _names(words: Sequence[str]) -> list[str]:
     found = []
     for word in words:
-        if word.startswith("@"):
-            if not os.path.isfile(word[1:]):
-                raise UserError(f"there is no file {word[1:]}; give ids, or @FILE with one a line")
-            try:
-                with open(word[1:], encoding="utf-8") as file:
-                    found += [line for line in file.read().split("\n") if line]
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{word[1:]} is not UTF-8 at byte {error.start}; give a file with one id a line"
-                ) from error
-        else:
+        if not word.startswith("@"):
             found.append(word)
+            continue
+        if not os.path.isfile(word[1:]):
+            raise UserError(f"there is no file {word[1:]}; give ids, or @FILE with one a line")
+        try:
+            with open(word[1:], encoding="utf-8") as file:
+                found += [line for line in file.read().split("\n") if line]
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{word[1:]} is not UTF-8 at byte {error.start}; give a file with one id a line"
+            ) from error
     return found
-
-
-def _source(place: str) -> Artifact | str:
-    return artifacts.load(place) if artifacts.peek(place) is not None else place
 
 
 def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> LiveIndex:
@@ -198,3 +146,65 @@ def _settings(options: argparse.Namespace, sources: Sequence[Artifact | str]) ->
     folder = names.folder(options.encoder)
     encoder = Encoder.load(folder)
     return convert.settings_for(folder, encoder), encoder
+
+
+def add_search_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a search on the screen."""
+    add = parser.add_argument
+    add("question", nargs="*", metavar="QUESTION", help="question to answer on screen")
+    add("--index", metavar="DIR", required=True, help="index: dense, BM25, hybrid or living")
+    add("--queries", metavar="FILE", help="queries, instead of a question")
+    add("--run", metavar="FILE", help="write the TREC run to this file")
+    add("--out", metavar="DIR", help="or write an artefact to this folder")
+    add("--k", type=int, metavar="N", help="top k passages (default: 10; 1000 for --queries)")
+    encoder = "encoder of the index, if it was moved"
+    add("--encoder", "--model", metavar="DIR", default="", help=encoder)
+    reranker = "cross-encoder that reranks the top 100"
+    add("--reranker", "--rerank", metavar="DIR", default="", help=reranker)
+    where = 'of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}'
+    add("--where", metavar="JSON", default="", help=where)
+    add("--hybrid", type=float, metavar="W", help="of a living index: weight of BM25's score")
+    add("--json", action="store_true", help="print hits as JSON")
+
+
+def answer(options: argparse.Namespace) -> int:
+    """Runs `qac search` without --out; returns the exit code."""
+    question = " ".join(options.question)
+    if bool(question) == bool(options.queries) or bool(options.queries) != bool(options.run):
+        raise UserError(
+            'search needs a question ("how do plants grow?"), or --queries FILE with --run FILE '
+            "or --out DIR; give one or the other"
+        )
+    if options.reranker and not question:
+        raise UserError(
+            "a reranked run is written as an artefact, which can be resumed; give --out DIR "
+            "instead of --run FILE"
+        )
+    k = (10 if question else 1000) if options.k is None else options.k
+    if k < 1:
+        raise UserError(f"k={k}; expected at least one passage")
+    from qac_jax.live import convert
+    from qac_jax.retrieval import search
+
+    index = convert.opened_index(options.index, options.encoder, options.where, options.hybrid)
+    if not question:
+        with stores.written(options.run) as place:
+            count = search.write_file(place, index, options.queries, k)
+        progress.say(f"search: {count:,} queries in {options.run}")
+        return 0
+    (hits,) = index.ask([question], max(k, _READ_AGAIN) if options.reranker else k)
+    if options.reranker:
+        hits = search.reranked_hits(question, hits, options.reranker)[:k]
+    if options.json:
+        records = [dataclasses.asdict(hit) for hit in hits]
+        records = [{k: v for k, v in r.items() if k != "scores" or v} for r in records]
+        print(json.dumps(records, ensure_ascii=False))
+    else:
+        print(search.shown(question, hits))
+    if isinstance(index, convert.LiveSearch):
+        if options.where and not hits and (why := index.why_nothing_fits()):
+            progress.say(f"search: {why}")
+        return 0
+    for place in index.texts.missing:
+        progress.say(f"search: the texts are not at {place} any more, so only ids are shown")
+    return 0

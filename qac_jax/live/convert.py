@@ -1,29 +1,37 @@
-"""A living index with the passages of another artefact: an index of any kind, vectors, passages.
+"""A living index beside artefacts of other kinds: made of them, and searched as they are.
 
 Vectors are taken over where the artefact has them; else the texts are encoded.
+
+opened = opened_index("out/live", where='{"lang": "en"}')
+opened.run({"q1": "how do lamps work?"}, k=100)
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from qac_jax import progress
+from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Run, ranked
 from qac_jax.inference import encoder as encoders
+from qac_jax.inference import reranker
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
-from qac_jax.live.index import LiveIndex
-from qac_jax.live.manifest import LiveSettings
-from qac_jax.live.passages import Record
-from qac_jax.retrieval import corpus, hybrid, index, vectors
+from qac_jax.live import filters
+from qac_jax.live.index import LiveIndex, Record
+from qac_jax.live.manifest import KIND, LiveSettings
+from qac_jax.retrieval import bm25, corpus, hybrid, index, search, vectors
 from qac_jax.retrieval.bm25 import Scoring
-from qac_jax.retrieval.corpus import Texts
+from qac_jax.retrieval.corpus import Hit, Searchable, Texts, passage_text
 from qac_jax.retrieval.fusion import Fusion
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.retrieval.index import Index
@@ -181,3 +189,87 @@ def _check_encoder(live: LiveIndex, source: Artifact) -> None:
             f"{source.path} was made with another encoder than {live.folder}; embed its passages "
             "with the same one"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveSearch:
+    """One version of a living index, searched by one filter and one weight."""
+
+    live: LiveIndex
+    where: Mapping[str, Any] | None = None
+    hybrid: float | None = None
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run:
+        """The run of queries (id -> text), as in a TREC file."""
+        found = self.live.find(list(queries.values()), k, where=self.where, hybrid=self.hybrid)
+        ids = self.live.snapshot.ids
+        return {
+            name: ranked(ids(each.rows.tolist()), each.scores)
+            for name, each in zip(queries, found, strict=True)
+        }
+
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+        """The top k passages for each question, with their texts."""
+        return self.live.search(questions, k, where=self.where, hybrid=self.hybrid)
+
+    def why_nothing_fits(self) -> str:
+        """What is odd about a filter that finds nothing, "" where nothing is."""
+        segments = [segment.metadata for segment in self.live.snapshot.segments]
+        return filters.why_nothing_fits(filters.parsed(self.where), segments)
+
+    def texts(self, ids: Sequence[str]) -> list[str]:
+        """Title and text of passages, as cross-encoders read them."""
+        snapshot = self.live.snapshot
+        rows = snapshot.rows_of(ids).tolist()
+        if -1 in rows:
+            raise UserError(f"passage {ids[rows.index(-1)]!r} is not in {self.live.folder}")
+        return [passage_text(snapshot.record(row)) for row in rows]
+
+
+def is_living(place: str | os.PathLike[str]) -> bool:
+    record = artifacts.peek(place)
+    return record is not None and record["kind"] == KIND
+
+
+def approximation(place: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """As `search.approximation`; the recall of a living index's large segments is not measured."""
+    if not is_living(place):
+        return search.approximation(artifacts.load(place))
+    return {} if any(segment.large for segment in LiveIndex(place).snapshot.segments) else None
+
+
+def texts_of(index: Artifact) -> reranker.Texts:
+    """Ids -> texts with titles, of the passages of an index of any kind."""
+    if index.kind == KIND:
+        return LiveSearch(LiveIndex(index.path)).texts
+    return search.texts_of(index)
+
+
+def opened_index(
+    place: str | os.PathLike[str], encoder: str = "", where: str = "", hybrid: float | None = None
+) -> Searchable | LiveSearch:
+    """An index of any kind; `where` (JSON) and `hybrid` are for living ones."""
+    if is_living(place):
+        return LiveSearch(LiveIndex(place, encoder=encoder), parsed(where), hybrid)
+    if where or hybrid is not None:
+        known = artifacts.peek(place)
+        made_of = (
+            "its passages: qac index NEW_FOLDER --add PASSAGES --encoder MODEL"
+            if known is not None and known["kind"] == bm25.KIND
+            else f"it: qac index NEW_FOLDER --add {place}"
+        )
+        raise UserError(
+            f"{place} has no metadata to filter by, and its weight is fixed; make a living "
+            f"index of {made_of}"
+        )
+    return search.open_index(place, encoder)
+
+
+def parsed(where: str) -> dict[str, Any] | None:
+    """A filter from the command line."""
+    try:
+        return json.loads(where) if where else None
+    except ValueError as error:
+        raise UserError(
+            f'--where {where} is not JSON ({error}); expected {{"lang": "en"}}'
+        ) from error

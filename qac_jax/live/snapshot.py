@@ -1,23 +1,206 @@
-"""One version of a living index, opened: it stays as it is, whatever happens to the folder."""
+"""One version of a living index, opened: it stays as it is, whatever happens to the folder.
+
+BM25's scores are computed from the statistics of all passages that are not deleted: they equal
+those of a fresh BM25 index of these passages in the same order, bit for bit.
+"""
 
 from __future__ import annotations
 
 import bisect
 import functools
+import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from qac_jax.live import filters, manifest, nearest
+from qac_jax.live import filters, manifest
 from qac_jax.live.filters import Where
 from qac_jax.live.manifest import LiveSettings, Manifest
-from qac_jax.live.segment import Segment
-from qac_jax.live.words import Words
+from qac_jax.live.segment import Postings, Segment
 from qac_jax.retrieval import fusion
+from qac_jax.retrieval.bm25 import Analyzer, Scoring
 from qac_jax.retrieval.corpus import Hit
+
+
+# Rows whose scores are in memory at a time.
+_BLOCK = 1 << 16
+# Below this number of allowed rows, or this share of a segment, each of them is scored.
+_FEW, _SMALL_SHARE = 5_000, 0.02
+
+Nearest = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64 [queries, k]; row -1 for none
+
+
+def nearest(segment: Segment, queries: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
+    """The top k allowed rows for each query, best first; of equal scores the earlier row wins.
+
+    Exact, but for ScaNN's approximation over a large segment.
+    """
+    count = int(allowed.sum())
+    k = min(k, count)
+    if not k:
+        return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
+    few = count <= max(_FEW, _SMALL_SHARE * len(segment))
+    if segment.scann is not None and not few:
+        found = _approximate(segment, queries, k, allowed)
+        if found is not None:
+            return found
+    return _exact(segment, queries, k, None if count == len(segment) else np.flatnonzero(allowed))
+
+
+def _approximate(
+    segment: Segment, queries: np.ndarray, k: int, allowed: np.ndarray
+) -> Nearest | None:
+    """ScaNN knows no filters: it is asked for more rows, and those not allowed are left out.
+
+    None where that would be more work than scoring all allowed rows.
+    """
+    assert segment.scann is not None
+    share = float(allowed.mean())
+    wanted = k if share == 1 else int(k / share * 1.2) + 20
+    while wanted <= max(len(segment) // 8, k):
+        scores, rows = segment.scann.search(queries, min(wanted, len(segment)))
+        fits = (rows >= 0) & allowed[rows]
+        if (fits.sum(1) >= k).all():
+            # Those that fit stand first, in their order.
+            order = np.argsort(~fits, axis=1, kind="stable")[:, :k]
+            return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+        wanted *= 2
+    return None
+
+
+def _exact(segment: Segment, queries: np.ndarray, k: int, rows: np.ndarray | None) -> Nearest:
+    """Of all rows, or of some; block by block."""
+    best = [np.zeros(0, np.float32)] * len(queries)
+    places = [np.zeros(0, np.int64)] * len(queries)
+    for start in range(0, len(segment) if rows is None else len(rows), _BLOCK):
+        chosen = slice(start, start + _BLOCK) if rows is None else rows[start : start + _BLOCK]
+        block = segment.vectors[chosen].astype(np.float32, copy=False)
+        gains = queries @ block.T
+        numbers = np.arange(start, start + len(block)) if rows is None else chosen
+        for query, scores in enumerate(gains):
+            merged = np.concatenate([best[query], scores])
+            first = top(merged, k)
+            best[query] = merged[first]
+            places[query] = np.concatenate([places[query], numbers])[first]
+    return np.stack(best), np.stack(places).astype(np.int64)
+
+
+def top(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places of the top k scores, best first; of equal scores the earlier place wins."""
+    if len(scores) > k:
+        last = np.partition(scores, len(scores) - k)[len(scores) - k]
+        better = np.flatnonzero(scores > last)
+        equal = np.flatnonzero(scores == last)[: k - len(better)]
+        chosen = np.sort(np.concatenate([better, equal]))
+    else:
+        chosen = np.arange(len(scores))
+    return chosen[np.argsort(-scores[chosen], kind="stable")]
+
+
+# Words whose scores are kept between queries, by the number of their passages.
+_KEPT_WORDS = 1 << 23
+# What a word costs that no passage has.
+_ALONE = 256
+
+Gains = tuple[np.ndarray, np.ndarray]  # rows of the index, their scores
+
+
+class Words:
+    """The words of several segments, one after the other."""
+
+    def __init__(
+        self,
+        segments: Sequence[Postings],
+        alive: Sequence[np.ndarray],
+        analyzer: Analyzer,
+        scoring: Scoring,
+    ):
+        self.analyzer, self._scoring = analyzer, scoring
+        self._segments, self._alive = segments, alive
+        self._starts = np.cumsum([0, *(len(mask) for mask in alive)])
+        self.rows = int(self._starts[-1])
+        self.count = sum(int(mask.sum()) for mask in alive)
+        pairs = zip(segments, alive, strict=True)
+        words = sum(int(part.lengths[mask].sum(dtype=np.int64)) for part, mask in pairs)
+        self._mean = np.float64(words) / max(self.count, 1)
+        self._known: dict[str, Gains] = {}
+        self._size, self._lock = 0, threading.Lock()
+
+    def scores(self, question: str) -> np.ndarray:
+        """float32 [rows]: 0 where a passage has none of the words, or is deleted."""
+        total = np.zeros(self.rows, np.float32)
+        for word in self.analyzer.words(question) if self.rows else ():
+            rows, gains = self._gains(word)
+            total[rows] += gains
+        return total
+
+    def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
+        """The score of a row, word by word: (the question's word, what it gives)."""
+        found: dict[str, float] = {}
+        stems = self.analyzer.words(question) if self.rows else ()
+        for word in stems:
+            rows, gains = self._gains(word)
+            here = np.flatnonzero(rows == row)
+            if len(here):
+                found[word] = found.get(word, 0.0) + float(gains[here[0]])
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
+    def _gains(self, word: str) -> Gains:
+        with self._lock:
+            known = self._known.get(word)
+        if known is None:
+            known = self._computed(word)
+            with self._lock:
+                size = len(known[0]) + _ALONE
+                if self._size + size > _KEPT_WORDS:
+                    self._known, self._size = {}, 0
+                self._known[word] = known
+                self._size += size
+        return known
+
+    def _computed(self, word: str) -> Gains:
+        every = []
+        for part, mask, start in zip(self._segments, self._alive, self._starts, strict=False):
+            rows, counts = part.of_word(word)
+            alive = mask[rows]
+            mine = rows[alive]
+            every.append((mine + start, counts[alive], part.lengths[mine]))
+        rows, counts, lengths = (np.concatenate(arrays) for arrays in zip(*every, strict=True))
+        if not len(rows):
+            return rows.astype(np.int64), np.zeros(0, np.float32)
+        rarity = np.float32(_RARITY[self._scoring.variant](len(rows), self.count))
+        weights = self._weights(counts.astype(np.float32), lengths)
+        return rows.astype(np.int64), (rarity * weights).astype(np.float32)
+
+    def _weights(self, counts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Kamphuis et al. (ECIR 2020), table 1: the part of a word's count in a passage."""
+        k1, b, mean = self._scoring.k1, self._scoring.b, self._mean
+        if self._scoring.variant == "atire":
+            return (counts * (k1 + 1)) / (counts + k1 * (1 - b + b * lengths / mean))
+        return counts / (k1 * ((1 - b) + b * lengths / mean) + counts)
+
+
+def _lucene(having: int, count: int) -> float:
+    return math.log(1 + (count - having + 0.5) / (having + 0.5))
+
+
+def _robertson(having: int, count: int) -> float:
+    return math.log(max((count - having + 0.5) / (having + 0.5), 1))
+
+
+def _atire(having: int, count: int) -> float:
+    return math.log(count / having)
+
+
+# Kamphuis et al., table 1: the inverse document frequency of a word.
+_RARITY: dict[str, Callable[[int, int], float]] = {
+    "lucene": _lucene,
+    "robertson": _robertson,
+    "atire": _atire,
+}
 
 
 # Questions whose scores of all rows are in memory at a time.
@@ -118,7 +301,7 @@ class Snapshot:
     def _candidates(
         self,
         vectors: np.ndarray,
-        near: nearest.Found,
+        near: Nearest,
         lexical: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(rows, their products with the question's vector) of each question: those that either
@@ -169,17 +352,17 @@ class Snapshot:
         """(rows, scores) of the top k by BM25, and the scores of all rows."""
         every = self.words.scores(question)
         rows = np.flatnonzero((every > 0) & allowed)
-        best = rows[nearest.top(every[rows], k)]
+        best = rows[top(every[rows], k)]
         return best, every[best], every
 
-    def by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> nearest.Found:
+    def by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
         """(scores, rows) [queries, k] of the top k by the product of vectors; row -1 for none."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         scores = [np.full((len(vectors), k), -np.inf, np.float32)]
         rows = [np.full((len(vectors), k), -1, np.int64)]
         for segment, start in zip(self.segments, self.starts.tolist(), strict=False):
             mask = allowed[start : start + len(segment)]
-            gains, places = nearest.search(segment, vectors, k, mask)
+            gains, places = nearest(segment, vectors, k, mask)
             scores.insert(-1, gains)
             rows.insert(-1, np.where(places >= 0, places + start, -1))
         every, numbers = np.concatenate(scores, 1), np.concatenate(rows, 1)

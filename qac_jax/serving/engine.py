@@ -19,7 +19,7 @@ from qac_jax import artifacts, progress
 from qac_jax.errors import Busy, UserError
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
-from qac_jax.live import convert, manifest, metadata
+from qac_jax.live import convert, filters, manifest
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
@@ -270,7 +270,7 @@ def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]
     """Fields of few values among records, with the number of each: what to filter by."""
     counts: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
     for record in records:
-        for field, value in set(metadata.values(record)):
+        for field, value in set(filters.values(record)):
             counts[field][value] += 1
     return {
         field: sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))

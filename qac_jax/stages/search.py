@@ -109,10 +109,10 @@ class Search(Stage):
             raise UserError("--candidates need their passages' texts; give --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.live import runs
+        from qac_jax.live import convert
 
         index = inputs.path("index") if "index" in inputs else None
-        if index is not None and (known := runs.approximation(index)) is not None:
+        if index is not None and (known := convert.approximation(index)) is not None:
             out.info["approximate"] = known
         if not self.reranker:
             searched = out.inner("search")
@@ -141,7 +141,7 @@ class Search(Stage):
 
     def _search(self, inputs: Inputs, work: Writer) -> list[ShardFile]:
         """The run of the index, in pieces of some queries each."""
-        from qac_jax.live.runs import opened_index
+        from qac_jax.live.convert import opened_index
         from qac_jax.retrieval.search import Searching
 
         index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
@@ -188,13 +188,13 @@ class Search(Stage):
         )
 
     def _texts(self, inputs: Inputs) -> Texts:
-        from qac_jax.live import runs
+        from qac_jax.live import convert
         from qac_jax.retrieval import search
 
         artifact = inputs.get_artifact("passages")
         if artifact is not None:
             return search.passage_texts([artifact])
-        return runs.texts_of(inputs.artifact("index"))
+        return convert.texts_of(inputs.artifact("index"))
 
 
 def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import toy_live
 from toy_retrieval import save_encoder, write_collection
 
-from qac_jax import artifacts, cli, gin_files, recipes, verbs
+from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
 from qac_jax.flags import split_gin, split_macros
@@ -105,31 +105,6 @@ def test_a_flag_is_not_the_value_of_the_one_before() -> None:
     with pytest.raises(UserError, match="--gin.BUDGET needs a value; write --gin.BUDGET=VALUE"):
         split_gin(["--gin.BUDGET", "--out", "x"])
     assert split_gin(["--gin.RATE", "-1"]) == ([], ["RATE=-1"])
-
-
-def test_lists_and_help_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    for header in gin_files.recipes():
-        assert header.grid == (header.name.endswith(("_grid", "_tables")) or header.name in GRIDS)
-        title = recipes._title(header.summary)
-        assert title.count("(") == title.count(")"), title
-    with pytest.raises(SystemExit):
-        cli.main(["index", "--help"])
-    assert "`qac index --help --add`" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        cli.main(["index", "--help", "--add"])
-    assert "--delete ID" in capsys.readouterr().out
-    assert cli.main(["bench"]) == 0 and set(verbs.benchmarks()) == set(cli.BENCHMARKS)
-    assert "loader     tokenised pairs a second" in capsys.readouterr().out
-
-
-GRIDS = (
-    "claim_qac",
-    "claim_qac_causes",
-    "claim_qac_decoders",
-    "claim_queries",
-    "augtriever_baselines",
-    "usefulness",
-)
 
 
 def test_some_of_a_grids_systems_are_named(

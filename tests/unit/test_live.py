@@ -1,11 +1,11 @@
-"""A living index: what is added, replaced and deleted is what a fresh index would have."""
+"""A living index: what is added, replaced and deleted is what a fresh index has; filters; runs."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import toy_live as toy
 
-from qac_jax import artifacts
+from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.live import merging, nearest, segment
+from qac_jax.formats.runs import read_run
+from qac_jax.live import convert, manifest, segment, snapshot
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.manifest import Listed
-from qac_jax.live.postings import Postings
-from qac_jax.live.words import Words
+from qac_jax.live.segment import Postings
+from qac_jax.live.snapshot import Words
 from qac_jax.retrieval import bm25, corpus
 from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
 
@@ -131,24 +132,24 @@ def test_small_segments_are_merged_and_keep_their_order(tmp_path: Path) -> None:
 def test_what_is_merged() -> None:
     sizes = [30_000, 900, 70, 60, 50, 1]
     entries = [Listed(f"s{n}", size) for n, size in enumerate(sizes)]
-    assert merging.newest(entries) == []
-    assert merging.newest([*entries, *[Listed("x", 1)] * 7]) == [range(5, 13)]
+    assert manifest.newest(entries) == []
+    assert manifest.newest([*entries, *[Listed("x", 1)] * 7]) == [range(5, 13)]
     sized = [Listed("x", size) for size in (*[8] * 6, 9, *[1] * 7)]
-    assert merging.newest(sized) == [] and merging.newest([Listed("y", 8), *sized]) == [range(15)]
-    assert merging.runs(entries) == [range(1, 6)]
-    assert merging.runs(entries, full=True) == [range(0, 6)]
-    assert merging.runs(entries[:1]) == [] == merging.runs(entries[:1], full=True)
-    assert merging.runs([Listed("s", 30_000, 9_000, "t")]) == [range(0, 1)]
-    assert merging.runs([Listed("s", 30_000, 900, "t"), Listed("t", 5)]) == []
+    assert manifest.newest(sized) == [] and manifest.newest([Listed("y", 8), *sized]) == [range(15)]
+    assert manifest.runs(entries) == [range(1, 6)]
+    assert manifest.runs(entries, full=True) == [range(0, 6)]
+    assert manifest.runs(entries[:1]) == [] == manifest.runs(entries[:1], full=True)
+    assert manifest.runs([Listed("s", 30_000, 9_000, "t")]) == [range(0, 1)]
+    assert manifest.runs([Listed("s", 30_000, 900, "t"), Listed("t", 5)]) == []
 
 
 def test_segments_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is added together, merged or left of larger segments."""
     index = toy.live(tmp_path / "index", toy.records(30))
-    monkeypatch.setattr(merging, "MOST", 8)
+    monkeypatch.setattr(manifest, "MOST", 8)
     sizes = [Listed(f"s{n}", size) for n, size in enumerate([5, 3, 1, 9, 2, 30])]
-    assert merging.runs(sizes) == [range(0, 2)]
-    assert merging.runs(sizes, full=True) == [range(0, 2), range(3, 4), range(5, 6)]
+    assert manifest.runs(sizes) == [range(0, 2)]
+    assert manifest.runs(sizes, full=True) == [range(0, 2), range(3, 4), range(5, 6)]
     index.add(toy.records(11, 30))
     index.delete(["d0", "d7", "d40"])
     before = answers(index), answers(index, where={"lang": "fr"})
@@ -222,27 +223,21 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
         index.delete(["d1"])
 
 
-WAYS: dict[str, Callable[[LiveIndex], Any]] = {
-    "add": lambda index: index.add(toy.records(3, 50)),
-    "replace": lambda index: index.update([{"_id": f"d{n}", "text": "new"} for n in (0, 12)]),
-    "delete": lambda index: index.delete(["d0", "d12"]),
-    "compact": lambda index: index.compact(),
-}
-
-
-def killed(place: Path, monkeypatch: pytest.MonkeyPatch, way: str, step: int) -> None:
+def test_killed_at_some_moments_it_is_the_old_or_the_new_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stopped at calls that make something durable or visible, or remove it."""
-    base = toy.live(place / "base", toy.records(10))
+    base = toy.live(tmp_path / "base", toy.records(10))
     base.add(toy.records(4, 10))
-    old, kinds = content(place / "base"), set()
-    for moment in range(0, 1000, step):
-        folder = place / f"{moment}"
-        shutil.copytree(place / "base", folder)
+    old, kinds = content(tmp_path / "base"), set()
+    for moment in range(0, 1000, 9):
+        folder = tmp_path / f"{moment}"
+        shutil.copytree(tmp_path / "base", folder)
         index = LiveIndex(folder, encoder=toy.stub())
         with monkeypatch.context() as patched:
             stop_at(moment, patched)
             try:
-                WAYS[way](index)
+                index.update([{"_id": f"d{n}", "text": "new"} for n in (0, 12)])
                 stopped = False
             except KeyboardInterrupt:
                 stopped = True
@@ -255,22 +250,7 @@ def killed(place: Path, monkeypatch: pytest.MonkeyPatch, way: str, step: int) ->
             again.refresh()
             assert again.add([f"one more {id(again)}"])
     assert kinds <= {old, found} and moment > 4
-    if way != "compact":  # which changes nothing that can be seen
-        assert old in kinds and old != found
-
-
-def test_killed_at_some_moments_it_is_the_old_or_the_new_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed(tmp_path, monkeypatch, "replace", 9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_killed_at_any_moment_it_is_the_old_or_the_new_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    killed(tmp_path, monkeypatch, way, 1)
+    assert old in kinds and old != found
 
 
 def stop_at(moment: int, patched: pytest.MonkeyPatch) -> None:
@@ -306,7 +286,7 @@ def test_a_large_segment_is_searched_by_scann(
     index = toy.live(tmp_path / "scann", toy.records(300))
     assert index.snapshot.segments[0].scann is not None
     for few in (5_000, 0):
-        monkeypatch.setattr(nearest, "_FEW", few)
+        monkeypatch.setattr(snapshot, "_FEW", few)
         for where in (None, {"lang": "en"}, {"year": 2003, "lang": "de"}):
             got, expected = (answers(i, hybrid=0, where=where) for i in (index, exact))
             assert [[n for n, _ in hits] for hits in got] == [[n for n, _ in h] for h in expected]
@@ -314,3 +294,142 @@ def test_a_large_segment_is_searched_by_scann(
         each.delete([f"d{n}" for n in range(0, 300, 4)])
         each.add(toy.records(10, 400))
     assert [h[0] for h in answers(index)] == [h[0] for h in answers(exact)]
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"_id": "a", "text": "bee one", "lang": "en", "year": 2019, "tags": ["x", "y"], "open": True},
+    {"_id": "b", "text": "bee two", "lang": "de", "year": 2020.5, "columns": {"kind": "k1"}},
+    {"_id": "c", "text": "bee three", "lang": "en", "year": "2020", "tags": "y", "open": False},
+    {"_id": "d", "text": "bee four", "tags": [], "nothing": None},
+    {"_id": "e", "text": "bee five", "lang": "Ü \0 ' \" ; --", "year": -1, "open": 1},
+]
+
+
+@pytest.fixture(scope="module")
+def filtered(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
+    made = toy.live(tmp_path_factory.mktemp("live") / "index", RECORDS[:3])
+    made.add(RECORDS[3:])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ({}, "abcde"),
+        ({"lang": "en"}, "ac"),
+        ({"lang": ["en", "de"]}, "abc"),
+        ({"lang": []}, ""),
+        ({"lang": None}, "d"),
+        ({"lang": ("!=", "en")}, "bde"),
+        ({"lang": {"not in": ["en", "de"]}}, "de"),
+        ({"lang": RECORDS[4]["lang"]}, "e"),
+        ({"lang": (">=", "e")}, "ace"),
+        ({"year": (">=", 2020)}, "b"),
+        ({"year": {">": 0, "<": 2020}}, "a"),
+        ({"year": "2020"}, "c"),
+        ({"year": 2019.0, "lang": "en"}, "a"),
+        ({"tags": "y"}, "ac"),
+        ({"tags": ["x", "z"]}, "a"),
+        ({"tags": {"exists": False}}, "bde"),
+        ({"open": True}, "a"),
+        ({"open": False}, "c"),
+        ({"open": 1}, "e"),
+        ({"columns.kind": "k1"}, "b"),
+        ({"nothing": None}, "abcde"),
+        ({"no such field": 1}, ""),
+        ({"text": "bee one"}, ""),
+    ],
+)
+@pytest.mark.parametrize("weight", [0, 0.4, 1])
+def test_what_fits(filtered: LiveIndex, where: Any, ids: str, weight: float) -> None:
+    (hits,) = filtered.search(["bee"], 10, where=where, hybrid=weight)
+    assert "".join(sorted(hit.id for hit in hits)) == ids
+
+
+def test_few_rows_among_many_are_all_found(tmp_path: Path) -> None:
+    filtered = toy.live(tmp_path / "index", toy.records(400))
+    for weight in (0, 0.3):
+        (hits,) = filtered.search(["zebra"], 10, where={"year": 2003, "lang": "de"}, hybrid=weight)
+        assert len(hits) == 5 and {h.metadata["year"] for h in hits} == {2003}
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("en", "is not a filter; give fields with values"),
+        ({"year": (">=",)}, r"expected \(operator, value\)"),
+        ({"year": ("=>", 3)}, "did you mean|valid names"),
+        ({"year": {"in": 3}}, "expected a list of values"),
+        ({"year": {"exists": 1}}, "expected true or false"),
+        ({"year": [{}]}, "expected a text, a number, true or false"),
+        ({"year": (">", None)}, "expected a text, a number, true or false"),
+    ],
+)
+def test_filters_that_are_refused(filtered: LiveIndex, where: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        filtered.search(["bee"], where=where)
+
+
+RUN_TEXTS = (
+    "a copper lamp",
+    "the lamp burns",
+    "stones of the river",
+    "a violin",
+    "copper and lamp",
+)
+QUERIES = {"q1": "copper lamp", "q2": "river violin"}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
+    place = tmp_path_factory.mktemp("live")
+    made = LiveIndex.create(place / "index", toy.SETTINGS, encoder=toy.stub())
+    made.add(
+        {"_id": f"p{n}", "text": text, "year": 2000 + n} for n, text in enumerate(RUN_TEXTS[:3])
+    )
+    made.add(
+        {"_id": f"p{n + 3}", "text": text, "year": 2010} for n, text in enumerate(RUN_TEXTS[3:])
+    )
+    made.delete(["p1"])
+    lines = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in QUERIES.items()]
+    (place / "queries.jsonl").write_text("".join(lines))
+    return made
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_a_run_has_what_a_search_shows(live: LiveIndex, weight: float) -> None:
+    for where in (None, {"year": (">=", 2002)}):
+        found = convert.LiveSearch(live, where, weight).run(QUERIES, 3)
+        for name, text in QUERIES.items():
+            (hits,) = live.search([text], 3, where=where, hybrid=weight)
+            expected = sorted(((h.score, h.id) for h in hits), reverse=True)
+            assert found[name].ids == tuple(name for _, name in expected)
+            assert found[name].scores.tolist() == pytest.approx([s for s, _ in expected])
+
+
+def test_files_of_queries(live: LiveIndex, tmp_path: Path, capsys: Any) -> None:
+    queries = str(live.folder.parent / "queries.jsonl")
+    words = ["search", "--index", str(live.folder), "--queries", queries, "--hybrid", "1"]
+    assert cli.main([*words, "--run", str(tmp_path / "own.trec")]) == 0
+    run = read_run(tmp_path / "own.trec")
+    assert run["q1"].ids == ("p4", "p0") or run["q1"].ids == ("p0", "p4")
+    where = ["--where", json.dumps({"year": 2010}), "--k", "2"]
+    assert cli.main([*words, *where, "--out", str(tmp_path / "out")]) == 0
+    made = artifacts.load(tmp_path / "out", "run")
+    assert read_run(made.path / "run.trec")["q1"].ids == ("p4",)
+    assert "approximate" not in made.info
+    # What is added later makes another run.
+    capsys.readouterr()
+    live.add([{"_id": "p9", "text": "copper", "year": 2010}])
+    assert cli.main([*words, *where, "--out", str(tmp_path / "out2")]) == 0
+    assert "p9" in read_run(tmp_path / "out2" / "run.trec")["q1"].ids
+    assert cli.main([*words, "--where", "{", "--out", str(tmp_path / "out3")]) == 2
+    assert "is not JSON" in capsys.readouterr().err
+    live.delete(["p9"])
+
+
+def test_texts_for_a_reranker(live: LiveIndex) -> None:
+    texts = convert.texts_of(artifacts.load(live.folder))
+    assert list(texts(["p4", "p0"])) == ["copper and lamp", "a copper lamp"]
+    with pytest.raises(UserError, match="passage 'p1' is not in"):
+        texts(["p1"])
