@@ -4,20 +4,26 @@ Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et 
 ranked by salience, a callable of documents and their spans that gives one score for each span,
 the higher the better.
 
-    extraction_bm25.Bm25Salience        BM25 of the document for the span as a query
-    extraction_encoder.EncoderSalience  span · document under a dual encoder
+    Bm25Salience                        BM25 of the document for the span as a query
+    EncoderSalience                     span · document under a dual encoder
     inference.likelihood.Likelihood     log-likelihood of the span given the document, under a T5
 
 The released code cannot extract (its loader never draws spans), so this follows the paper.
-`structure` gives titles and anchors instead, `keywords` some words. All of them become contexts.
+`structure` gives titles, anchors and keywords instead. All of them become contexts.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+import os
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,9 +31,9 @@ import numpy as np
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.records import Record, Records, write_lines
-from qac_jax.queries import keywords, structure
-from qac_jax.queries.contexts import belongs
-from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics
+from qac_jax.inference.encoder import Encoder
+from qac_jax.queries import structure
+from qac_jax.queries.filtering import belongs
 from qac_jax.text import crops
 
 
@@ -130,7 +136,7 @@ class Extraction:
         if self.method == KEYWORDS:
             for passage in passages:
                 rng = np.random.default_rng([self.seed, _number(self.seed, passage["_id"])])
-                some = keywords.queries(passage, self.keep, rng)
+                some = structure.keywords(passage, self.keep, rng)
                 yield [self._context(text, None) for text in some]
             return
         by_draw = [self._spans(passages, salience, draw) for draw in range(self.draws)]
@@ -252,3 +258,123 @@ def _earlier(contexts: Records | None, names: Sequence[str]) -> dict[str, Sequen
 def _number(seed: int, name: str) -> int:
     digest = hashlib.blake2b(f"{seed}\n{name}\nspans".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
+
+
+_EPSILON = 0.25
+_SPACED = str.maketrans(dict.fromkeys(string.punctuation, " "))
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words; punctuation counts as space."""
+    return text.lower().translate(_SPACED).split()
+
+
+@dataclass
+class Statistics:
+    """The numbers of documents and words, and each word's document frequency."""
+
+    documents: int = 0
+    words: int = 0
+    frequency: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Statistics:
+        statistics = cls()
+        for text in texts:
+            tokens = words(text)
+            statistics.documents += 1
+            statistics.words += len(tokens)
+            statistics.frequency.update(set(tokens))
+        return statistics
+
+    def add(self, other: Statistics) -> None:
+        """Adds the statistics of another part of the corpus."""
+        self.documents += other.documents
+        self.words += other.words
+        self.frequency.update(other.frequency)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            record = {
+                "documents": self.documents,
+                "words": self.words,
+                "frequency": dict(sorted(self.frequency.items())),
+            }
+            json.dump(record, file, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Statistics:
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        return cls(record["documents"], record["words"], collections.Counter(record["frequency"]))
+
+    def weights(self) -> dict[str, float]:
+        """The inverse document frequency of every word."""
+        raw = {
+            word: math.log(self.documents - count + 0.5) - math.log(count + 0.5)
+            for word, count in self.frequency.items()
+        }
+        least = _EPSILON * sum(raw.values()) / max(len(raw), 1)
+        return {word: weight if weight >= 0 else least for word, weight in raw.items()}
+
+
+class Bm25Salience:
+    """Scores spans of documents of a corpus."""
+
+    def __init__(self, statistics: Statistics, k1: float = 1.2, b: float = 0.75):
+        if k1 < 0 or not 0 <= b <= 1:
+            raise UserError(f"k1={k1}, b={b}; expected k1 from 0 on and b from 0 to 1")
+        if not statistics.words:
+            raise UserError("no text of the corpus contains a word; give passages with text")
+        self._weights = statistics.weights()
+        self._mean = statistics.words / statistics.documents
+        self._k1, self._b = k1, b
+
+    def __call__(
+        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
+        return [
+            np.array([self._score(gains, span) for span in of], np.float64)
+            for gains, of in zip(map(self._gains, documents), spans, strict=True)
+        ]
+
+    def _gains(self, document: str) -> dict[str, float]:
+        """The contribution of each word to the score of a span."""
+        tokens = words(document)
+        weights, k1 = self._weights, self._k1
+        length = k1 * (1 - self._b + self._b * len(tokens) / self._mean)
+        counts = collections.Counter(tokens)
+        return {
+            word: weights.get(word, 0.0) * count * (k1 + 1) / (count + length)
+            for word, count in counts.items()
+        }
+
+    @staticmethod
+    def _score(gains: Mapping[str, float], span: str) -> float:
+        return sum(gains.get(word, 0.0) for word in words(span))
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSalience:
+    """span · document."""
+
+    encoder: Encoder
+
+    def __call__(
+        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
+        return self.compare(*self.vectors(documents, spans))
+
+    def vectors(
+        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Vectors of the documents, and of the spans of each."""
+        whole = self.encoder.encode(documents, "passage")
+        flat = self.encoder.encode([span for of in spans for span in of], "query")
+        return whole, np.split(flat, np.cumsum([len(of) for of in spans])[:-1])
+
+    def compare(
+        self, documents: Sequence[np.ndarray] | np.ndarray, spans: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """span · document of vectors."""
+        return [part @ vector for part, vector in zip(spans, documents, strict=True)]

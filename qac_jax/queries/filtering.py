@@ -1,4 +1,4 @@
-"""Filters the queries of a passage, which the released codes do not do.
+"""The passages that get queries, and the queries that are kept, which the released codes do not do.
 
 First by rules for each query (`Filter`), then, if given, by a retriever and by a cross-encoder.
 """
@@ -13,8 +13,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.formats.records import Records
 from qac_jax.retrieval.corpus import Searchable
 
 
@@ -188,3 +190,25 @@ def _with(
         dropped[reason] += len(record["contexts"]) - len(kept)
         filtered.append({**record, "contexts": kept})
     return filtered
+
+
+PARTS = ("all", "train", "held_out")
+
+
+def belongs(passage: Mapping[str, Any], part: str) -> bool:
+    """Whether a passage is in this part of the corpus."""
+    return part == "all" or bool(passage.get("held_out")) == (part == "held_out")
+
+
+def shown(artifact: Artifact, count: int = 3, *, origins: bool = False) -> str:
+    """Some passages and their contexts, as a preview."""
+    records = Records(artifact)
+    lines = []
+    for place in range(min(count, len(records))):
+        record = records[place * len(records) // count]
+        lines.append(record["_id"])
+        lines += [
+            f"  {c['origin']}: {c['text']}" if origins else f"  {c['text']}"
+            for c in record["contexts"]
+        ]
+    return "\n".join(lines)

@@ -2,19 +2,28 @@
 
 A record is {"_id", "before", "text", "after", "targets"}. Where the whole is too long for the
 model only the text is truncated, so a prompt after it is never lost.
+
+AugTriever's four prompts (TQGen) are answered by a large instruction-tuned model. A small model
+learns the same four prompts from targets that need no labels:
+
+    topic   an anchor of the text, or its key phrase
+    title   the title
+    absum   the summary line, or the first sentence; the input is the text without it
+    exsum   the sentence that is most similar to the others
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from qac_jax.errors import UserError
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
-from qac_jax.queries import targets
 from qac_jax.queries.prompts import PROMPTS, Prompt
 from qac_jax.text.sentences import Splitter
 
@@ -41,7 +50,7 @@ def questions(
         answers = list(questions_of.get(passage["_id"], ()))
         text = passage["text"]
         if summary := passage.get("summary"):
-            text = targets.without(text, summary)
+            text = without(text, summary)
             if len(text.split()) >= _LEFT:
                 answers.append(" ".join(summary.split()).rstrip("."))
         if answers:
@@ -53,9 +62,9 @@ def label_free(
     passages: Sequence[Mapping[str, Any]], splitter: Splitter, prompts: Mapping[str, Prompt]
 ) -> Iterator[Record]:
     """Passages with each of the four prompts, with targets from the passages alone."""
-    frequencies = targets.Frequencies(passage["text"] for passage in passages)
+    frequencies = Frequencies(passage["text"] for passage in passages)
     for passage in passages:
-        for target in targets.label_free(passage, frequencies, splitter):
+        for target in targets_of(passage, frequencies, splitter):
             prompt = prompts[target.prompt]
             name = f"{passage['_id']}#{target.prompt}"
             yield _record(name, prompt.before, target.text, prompt.after, [target.answer])
@@ -93,3 +102,150 @@ def check_prompts(prompts: Mapping[str, Prompt]) -> None:
     """Raises UserError where one of the four prompts is missing."""
     if missing := sorted(set(PROMPTS) - set(prompts)):
         raise UserError(f"prompts lack {', '.join(missing)}; expected {', '.join(PROMPTS)}")
+
+
+# The fewest and most words_of of a target sentence, and the fewest words_of of the remaining text.
+_SHORTEST, _LONGEST, _LEFT = 4, 40, 12
+_PHRASE = 3  # the most words_of of a key phrase
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_STOPWORDS = frozenset(
+    "a about above after again against all also am an and any are as at be because been before "
+    "being below between both but by can cannot could did do does doing down during each few for "
+    "from further had has have having he her here hers him his how i if in into is it its itself "
+    "just may me might more most must my no nor not now of off on once one only or other our out "
+    "over own same shall she should so some such than that the their them then there these they "
+    "this those through to too two under until up upon us use used using very was we were what "
+    "when where which while who whom why will with would you your".split()
+)
+
+
+class Target(NamedTuple):
+    """A prompt, the input text, and the target answer."""
+
+    prompt: str
+    text: str
+    answer: str
+
+
+class Frequencies:
+    """Document frequencies of words_of, for key phrases and for the similarity of sentences."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.texts = 0
+        self._counts: Counter[str] = Counter()
+        for text in texts:
+            self.texts += 1
+            self._counts.update(set(words_of(text)))
+
+    def weight(self, word: str) -> float:
+        return math.log((self.texts + 1) / (self._counts[word] + 0.5))
+
+    def vector(self, text: str) -> dict[str, float]:
+        """tf-idf of the words_of without stop words_of."""
+        counts = Counter(w for w in words_of(text) if w not in _STOPWORDS)
+        return {word: count * self.weight(word) for word, count in counts.items()}
+
+
+def words_of(text: str) -> list[str]:
+    return [match.group().lower() for match in _WORD.finditer(text)]
+
+
+def targets_of(
+    passage: Mapping[str, Any], frequencies: Frequencies, splitter: Splitter
+) -> Iterator[Target]:
+    """The targets of a passage; prompts without a good answer are left out."""
+    text = passage["text"]
+    anchors = [item if isinstance(item, str) else item[-1] for item in passage.get("anchors", ())]
+    topic = next((a for a in anchors if a in text), "") or key_phrase(text, frequencies)
+    if topic:
+        yield Target("topic", text, topic)
+    if passage.get("title"):
+        yield Target("title", text, passage["title"])
+    sentences = splitter.split(text)
+    lead = passage.get("summary") or (sentences[0] if sentences else "")
+    rest = without(text, lead)
+    if _fits(lead) and len(rest.split()) >= _LEFT:
+        yield Target("absum", rest, _line(lead))
+    if chosen := central_sentence(sentences, frequencies):
+        yield Target("exsum", text, _line(chosen))
+
+
+def without(text: str, part: str) -> str:
+    """The text without the first occurrence of the part."""
+    before, separator, after = text.partition(part)
+    return f"{before.rstrip()} {after.lstrip()}".strip() if separator else text
+
+
+def key_phrase(text: str, frequencies: Frequencies) -> str:
+    """The phrase without stop words_of that is frequent in this text and rare in others."""
+    frequency: Counter[str] = Counter()
+    as_written: dict[str, str] = {}
+    for run in _runs(text):
+        for size in range(1, _PHRASE + 1):
+            for start in range(len(run) - size + 1):
+                piece = run[start : start + size]
+                name = " ".join(word.lower() for word in piece)
+                frequency[name] += 1
+                as_written.setdefault(name, " ".join(piece))
+
+    def telling(name: str) -> tuple[float, str]:
+        parts = name.split()
+        rare = sum(map(frequencies.weight, parts)) / math.sqrt(len(parts))
+        return (math.log1p(frequency[name]) * rare, name)
+
+    best = max(frequency, key=telling, default="")
+    return as_written.get(best, "")
+
+
+def central_sentence(sentences: Sequence[str], frequencies: Frequencies) -> str:
+    """The sentence most similar to all the others; "" where there is none."""
+    usable = [number for number, sentence in enumerate(sentences) if _fits(sentence)]
+    if len(sentences) < 3 or not usable:
+        return ""
+    vectors = [frequencies.vector(sentence) for sentence in sentences]
+    whole: Counter[str] = Counter()
+    for vector in vectors:
+        whole.update(vector)
+
+    def likeness(number: int) -> float:
+        own = vectors[number]
+        others = {word: whole[word] - own.get(word, 0.0) for word in whole}
+        return _cosine(own, others)
+
+    best = max(usable, key=lambda number: (likeness(number), -number))
+    return sentences[best] if likeness(best) > 0.0 else ""
+
+
+def _cosine(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    shared = sum(value * b.get(word, 0.0) for word, value in a.items())
+    norms = math.hypot(*a.values()) * math.hypot(*b.values())
+    return shared / norms if norms else 0.0
+
+
+def _runs(text: str) -> Iterator[list[str]]:
+    """Runs of words_of separated by single spaces, split at stop words_of."""
+    run: list[str] = []
+    end = -1
+    for match in _WORD.finditer(text):
+        word = match.group()
+        if run and text[end : match.start()] != " ":
+            yield run
+            run = []
+        if word.lower() in _STOPWORDS or not any(map(str.isalpha, word)):
+            if run:
+                yield run
+            run = []
+        else:
+            run.append(word)
+        end = match.end()
+    if run:
+        yield run
+
+
+def _fits(sentence: str) -> bool:
+    return _SHORTEST <= len(words_of(sentence)) <= _LONGEST
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,9 +1,9 @@
 """`qac collect`: a collection, judged or not → training and test queries with judgements.
 
 A folder in BEIR's layout may have judged queries for training, for testing, for both or for
-neither (`queries/collecting.py`); the stages after this one read the same files in all cases.
+neither (`queries/questions.py`); the stages after this one read the same files in all cases.
 Where passages were kept aside for validation and test (`qac split`), their generated questions are
-inputs of their own (`queries/question_sets.py`).
+inputs of their own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
-from qac_jax.queries.collecting import GENERATED, Questions
+from qac_jax.queries.questions import GENERATED, Questions
 from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION
 
 
 if TYPE_CHECKING:
     from qac_jax.formats.records import Records
-    from qac_jax.queries.collecting import Collector, JudgedQueries
+    from qac_jax.queries.questions import Collector, JudgedQueries
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Collect(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import questions
         from qac_jax.formats.records import Records
-        from qac_jax.queries.collecting import Collector
+        from qac_jax.queries.questions import Collector
 
         folder = inputs.text("collection")
         if folder and not os.path.isdir(folder):
@@ -142,13 +142,13 @@ class Collect(Stage):
     ) -> tuple[dict[str, JudgedQueries], Mapping[str, Mapping[str, int]]]:
         """Questions of passages that were split before anything was generated."""
         from qac_jax.formats.records import Records
-        from qac_jax.queries import question_sets
+        from qac_jax.queries import questions
 
         def records(name: str) -> Records | None:
             artifact = inputs.get_artifact(name)
             return Records(artifact) if artifact is not None else None
 
-        found = question_sets.of_folder(
+        found = questions.of_split_corpus(
             collector,
             inputs.text("collection"),
             contexts,
@@ -160,7 +160,7 @@ class Collect(Stage):
 
     def _makers(self, inputs: Inputs, sets: Mapping[str, JudgedQueries]) -> dict[str, Any]:
         """Who made the questions of each part, where they are generated."""
-        from qac_jax.queries.question_sets import made_by
+        from qac_jax.queries.questions import made_by
 
         sources = {
             TRAIN: inputs.get("contexts", ()),

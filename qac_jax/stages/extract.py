@@ -18,8 +18,8 @@ from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
 from qac_jax.processes import Place
 from qac_jax.queries import extraction
-from qac_jax.queries.contexts import PARTS, shown
 from qac_jax.queries.extraction import Extraction, Job, SpanSampling
+from qac_jax.queries.filtering import PARTS, shown
 from qac_jax.queries.structure import TitleRule
 
 
@@ -175,7 +175,7 @@ class Extract(Stage):
         """The model that ranks spans, loaded once, on all devices of this process."""
         if self.method == "self":
             from qac_jax.inference.encoder import Encoder
-            from qac_jax.queries.extraction_encoder import EncoderSalience
+            from qac_jax.queries.extraction import EncoderSalience
 
             encoder = Encoder.load(inputs.path("scorer"), inference=self.inference)
             return EncoderSalience(encoder)
@@ -189,7 +189,7 @@ class Extract(Stage):
         self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
     ) -> str:
         """The file with the corpus's word counts, summed over shards."""
-        from qac_jax.queries.extraction_bm25 import Statistics
+        from qac_jax.queries.extraction import Statistics
 
         if self.method != "bm25":
             return ""

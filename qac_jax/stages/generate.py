@@ -17,13 +17,13 @@ from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, together
 from qac_jax.processes import Place
-from qac_jax.queries import contexts, prompts
+from qac_jax.queries import filtering, prompts
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
 
 
 if TYPE_CHECKING:
-    from qac_jax.queries.writing import Sources
+    from qac_jax.queries.generation import Sources
 
 
 _FILES = "contexts"
@@ -54,7 +54,7 @@ class Generate(Stage):
     part: str = option(
         "all",
         "passages to use: all, those that qac prepare held out, or the others (train)",
-        choices=contexts.PARTS,
+        choices=filtering.PARTS,
     )
     generator: Ref = input(
         "T5 or pointer-generator that generates the queries, such as shipped:qgen",
@@ -140,7 +140,7 @@ class Generate(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
-        from qac_jax.queries import writing
+        from qac_jax.queries import generation
 
         passages = Records(inputs.artifact("passages"))
         size = self.shard_passages or (_FEW if len(passages) < _MILLION else _MANY)
@@ -169,13 +169,13 @@ class Generate(Stage):
             made = sharded(out, shards, write, bar)
         if not out.joins:
             return
-        info, sentence = writing.summed(made)
+        info, sentence = generation.summed(made)
         out.info.update(info)
         progress.say(f"generate: {sentence}")
         write_offsets(out, _FILES, len(shards))
 
     def summary(self, artifact: Artifact) -> str:
-        return contexts.shown(artifact)
+        return filtering.shown(artifact)
 
     def _prompts(self) -> dict[str, Prompt]:
         """Origin -> prompt."""
@@ -188,11 +188,11 @@ class Generate(Stage):
 
     def _sources(self, inputs: Inputs, out: Writer, passages: Any, size: int) -> Sources:
         """The source of a shard's texts, with the filter applied to them."""
-        from qac_jax.queries import filtering, writing
+        from qac_jax.queries import filtering, generation
         from qac_jax.retrieval import search
 
         encoder = inputs.text("encoder")
-        selection = writing.Selection(
+        selection = generation.Selection(
             part=self.part,
             filter=self.filter,
             index=search.open_index(inputs.path("index"), encoder) if self.index else None,
@@ -203,13 +203,13 @@ class Generate(Stage):
                 progress.say(
                     "generate: specific is not applied, as it needs the queries' generator"
                 )
-            spool = writing.Spool(out.scratch("imports"), size)
+            spool = generation.Spool(out.scratch("imports"), size)
             origin = self.origin or "imported"
             dividing.once(
                 "imports",
                 lambda: spool.fill(inputs.text("imported"), passages, origin, self.skip_bad),
             )
-            return writing.Import(passages, selection, spool)
+            return generation.Import(passages, selection, spool)
         from qac_jax.inference.generator import Generator
 
         asked = self._prompts()
@@ -222,4 +222,4 @@ class Generate(Stage):
             max_input=self.max_input,
             partitions=self.partitions,
         )
-        return writing.Generation(passages, selection, generator, asked, self.title)
+        return generation.Generation(passages, selection, generator, asked, self.title)

@@ -14,7 +14,7 @@ from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
 
 
 if TYPE_CHECKING:
-    from qac_jax.queries.leaks import Used
+    from qac_jax.queries.splitting import Used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Leaks(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
-        from qac_jax.queries import leaks
+        from qac_jax.queries import splitting
         from qac_jax.queries.splitting import TEST, VALIDATION
 
         questions = inputs.artifact("questions")
@@ -63,7 +63,7 @@ class Leaks(Stage):
             for query in read_queries(questions.file(f"{part}_queries.jsonl"))
         }
         aside = {name for artifact in inputs.get("aside", ()) for name in Records(artifact).ids()}
-        counts = leaks.check(self._used(inputs), asked, aside)
+        counts = splitting.check_leaks(self._used(inputs), asked, aside)
         with out.open("leaks.json") as file:
             json.dump({"leaks": 0, **counts}, file, indent=1)
         out.info.update(counts)
@@ -79,14 +79,14 @@ class Leaks(Stage):
     def _used(self, inputs: Inputs) -> Iterator[Used]:
         from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
-        from qac_jax.queries import leaks
+        from qac_jax.queries import splitting
 
         reads = {
-            "contexts": leaks.of_contexts,
-            "negatives": leaks.of_negatives,
-            "groups": leaks.of_groups,
+            "contexts": splitting.of_contexts,
+            "negatives": splitting.of_negatives,
+            "groups": splitting.of_groups,
         }
         train = inputs.artifact("questions").file("train_queries.jsonl")
-        yield from leaks.of_queries({q.id: q.text for q in read_queries(train)}, "training")
+        yield from splitting.of_queries({q.id: q.text for q in read_queries(train)}, "training")
         for artifact in inputs["training"]:
             yield from reads[artifact.kind](Records(artifact), artifact.path.name)

@@ -42,9 +42,9 @@ class Split(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import Records, write_records
-        from qac_jax.queries import collecting, splitting
+        from qac_jax.queries import questions, splitting
 
-        judged = collecting.judged_parts(inputs.text("collection"))
+        judged = questions.judged_parts(inputs.text("collection"))
         aside = [name for name in (VALIDATION, TEST) if name not in judged]
         records = Records(inputs.artifact("passages"))
         found = splitting.split(records, self.settings, aside=aside, seed=self.seed)

@@ -66,7 +66,7 @@ def test_runs_are_compared(files, capsys):
     both = ("--run", "{d}/bad.trec,{d}/good.trec", "--qrels", "{d}/test.tsv")
     assert evaluate(files, *both, "--measures", "mrr@10,ndcg@10", "--permutations", "999") == 0
     printed = capsys.readouterr().out
-    assert "good - bad" in printed and "won/lost/tied" in printed
+    assert "good − bad" in printed and "won/lost/tied" in printed
     found, facts = results.read(artifacts.load(files / "out"))
     assert [result.name for result in found] == ["bad", "good"]
     first = facts["comparisons"][0]
@@ -155,7 +155,7 @@ def test_runs_are_fused(files, capsys):
     ]
     assert best == pytest.approx(max(sums))
     assert evaluate(files, "--run", "{d}/bad.trec,{d}/ranks", "--qrels", "{d}/test.tsv") == 0
-    assert "ranks - bad" in capsys.readouterr().out
+    assert "ranks − bad" in capsys.readouterr().out
     assert cli.main(["fuse", "--run", f"{files}/good.trec", "--out", str(files / "x")]) == 2
     assert "give two or more" in capsys.readouterr().err
 

@@ -10,8 +10,14 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.queries import structure
-from qac_jax.queries.extraction import Extraction, SpanSampling, best
-from qac_jax.queries.extraction_bm25 import Bm25Salience, Statistics, words
+from qac_jax.queries.extraction import (
+    Bm25Salience,
+    Extraction,
+    SpanSampling,
+    Statistics,
+    best,
+    words,
+)
 
 
 WORDS = [f"w{number}" for number in range(60)]

@@ -16,7 +16,7 @@ from qac_jax.inference.likelihood import Likelihood
 from qac_jax.inference.settings import LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.t5 import T5, T5Config, shift_right
-from qac_jax.queries.extraction_encoder import EncoderSalience
+from qac_jax.queries.extraction import EncoderSalience
 from qac_jax.text import tokenizers
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.queries import filtering, writing
+from qac_jax.queries import filtering, generation
 from qac_jax.queries.filtering import Filter
-from qac_jax.queries.importing import read_contexts
+from qac_jax.queries.generation import read_contexts
 from qac_jax.queries.prompts import Prompt
 
 
@@ -101,9 +101,9 @@ class _Overlap:
 def test_what_can_be_asked_of_every_passage_is_not_specific() -> None:
     words = [{"a", "copper"}, {"a", "silk"}, {"a", "salt"}, {"a", "rain"}]
     asked = [["a", "a copper"], ["silk"], [], ["salt", "copper rain rain"]]
-    values = writing._specificity(cast(Any, _Overlap(words)), [[0], [1], [2], [3]], asked)
+    values = generation._specificity(cast(Any, _Overlap(words)), [[0], [1], [2], [3]], asked)
     assert values == [[0.0, 1.0], [1.0], [], [pytest.approx(-1 / 3), pytest.approx(2 / 3)]]
-    assert writing._specificity(cast(Any, _Overlap(words)), [[0]], [["a"]]) == [[math.inf]]
+    assert generation._specificity(cast(Any, _Overlap(words)), [[0]], [["a"]]) == [[math.inf]]
 
     dropped: collections.Counter[str] = collections.Counter()
     records = [{"_id": str(n), "contexts": contexts(*texts)} for n, texts in enumerate(asked)]
@@ -128,10 +128,10 @@ def test_every_prompts_texts_are_compared_with_its_own_inputs(
         seen.append((inputs, asked))
         return [[float(ord(text)) for text in of] for of in asked]
 
-    monkeypatch.setattr(writing, "_specificity", values)
-    monkeypatch.setattr(writing, "text_of", lambda *_: "")
-    made = writing.Generation(
-        cast(Any, None), writing.Selection(), cast(Any, generator), prompts, ""
+    monkeypatch.setattr(generation, "_specificity", values)
+    monkeypatch.setattr(generation, "text_of", lambda *_: "")
+    made = generation.Generation(
+        cast(Any, None), generation.Selection(), cast(Any, generator), prompts, ""
     )
     records: list[dict[str, Any]] = [
         {"contexts": [{"text": "a", "origin": "two"}, {"text": "b", "origin": "one"}]},
@@ -218,6 +218,8 @@ def test_nothing_is_asked_of_an_empty_passage() -> None:
         {"_id": str(n), "title": "", "text": text} for n, text in enumerate(["a", " ", "b"])
     ]
     asked = {"q": Prompt("ask: ", "", 8)}
-    source = writing.Generation(cast(Any, None), cast(Any, None), cast(Any, Echo()), asked, "none")
+    source = generation.Generation(
+        cast(Any, None), cast(Any, None), cast(Any, Echo()), asked, "none"
+    )
     contexts, _ = source.texts(passages, 0, lambda requests, tokens: None)
     assert [[one["text"] for one in of] for of in contexts] == [["a"], [], ["b"]]

@@ -12,8 +12,8 @@ from qac_jax.artifacts import load
 from qac_jax.data.examples import Examples
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
+from qac_jax.queries import generator_pairs
 from qac_jax.queries import generator_pairs as pairs
-from qac_jax.queries import targets
 from qac_jax.queries.prompts import PROMPTS, Prompt
 from qac_jax.text import sentences, tokenizers
 
@@ -34,11 +34,11 @@ def splitter():
 @pytest.fixture(scope="module")
 def frequencies():
     others = [f"The house number {n} has a door, a field and an open window." for n in range(30)]
-    return targets.Frequencies([PASSAGE["text"], *others])
+    return generator_pairs.Frequencies([PASSAGE["text"], *others])
 
 
 def test_all_four_prompts_are_answered(splitter, frequencies):
-    found = {t.prompt: t for t in targets.label_free(PASSAGE, frequencies, splitter)}
+    found = {t.prompt: t for t in generator_pairs.targets_of(PASSAGE, frequencies, splitter)}
     assert set(found) == set(PROMPTS)
     assert found["title"].answer == "Kestrel"
     assert found["absum"].answer == LEAD
@@ -49,7 +49,7 @@ def test_all_four_prompts_are_answered(splitter, frequencies):
 
 
 def test_a_key_phrase_is_rare_elsewhere_and_has_no_stop_words(frequencies):
-    phrase = targets.key_phrase(
+    phrase = generator_pairs.key_phrase(
         "An open window near the grey heron; the grey heron waits.", frequencies
     )
     assert phrase == "grey heron"
@@ -57,13 +57,13 @@ def test_a_key_phrase_is_rare_elsewhere_and_has_no_stop_words(frequencies):
 
 def test_anchors_are_the_topic_where_the_text_holds_them(splitter, frequencies):
     passage = {**PASSAGE, "anchors": [["Mouse", "no such words"], ["Vole", "voles"]]}
-    found = {t.prompt: t.answer for t in targets.label_free(passage, frequencies, splitter)}
+    found = {t.prompt: t.answer for t in generator_pairs.targets_of(passage, frequencies, splitter)}
     assert found["topic"] == "voles"
 
 
 def test_short_texts_offer_only_what_they_have(splitter, frequencies):
     passage = {"_id": "x", "doc": "x", "title": "", "text": "Nothing more to say here."}
-    prompts = {t.prompt for t in targets.label_free(passage, frequencies, splitter)}
+    prompts = {t.prompt for t in generator_pairs.targets_of(passage, frequencies, splitter)}
     assert prompts <= {"topic"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qac_jax.queries import keywords
+from qac_jax.queries import structure
 from qac_jax.queries.extraction import Extraction
 
 
@@ -17,7 +17,7 @@ PASSAGE = {
 
 
 def test_they_are_words_of_one_sentence_behind_a_question_word() -> None:
-    found = keywords.queries(PASSAGE, 40, np.random.default_rng(0))
+    found = structure.keywords(PASSAGE, 40, np.random.default_rng(0))
     assert len(found) == len(set(found)) == 40
     sentences = [set(s.lower().strip(".").split()) for s in PASSAGE["text"].split(". ")]
     questions = 0
@@ -25,17 +25,17 @@ def test_they_are_words_of_one_sentence_behind_a_question_word() -> None:
         rest = query
         if query.endswith("?"):
             questions += 1
-            beginning = max((b for b in keywords.BEGINNINGS if query.startswith(b)), key=len)
+            beginning = max((b for b in structure.BEGINNINGS if query.startswith(b)), key=len)
             rest = query[len(beginning) : -1]
         words = rest.removesuffix("lighthouses").split()
         assert any(set(words) <= of for of in sentences), query
-        assert len([w for w in words if w not in keywords.COMMON]) >= 2
+        assert len([w for w in words if w not in structure.COMMON]) >= 2
     assert 15 <= questions <= 32  # six of ten
 
 
 def test_what_has_too_few_words_gives_none() -> None:
     for text in ("", "the of", "harbour"):
-        assert keywords.queries({"text": text}, 4, np.random.default_rng(0)) == []
+        assert structure.keywords({"text": text}, 4, np.random.default_rng(0)) == []
 
 
 def test_extraction_gives_each_passage_its_own() -> None:

@@ -12,7 +12,7 @@ from qac_jax.errors import UserError
 from qac_jax.hub import shipped
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.queries import writing
+from qac_jax.queries import generation
 from qac_jax.queries.prompts import PROMPTS, Prompt
 
 
@@ -78,9 +78,9 @@ def test_qgen_asks_about_the_text() -> None:
 @pytest.mark.slow
 def test_qgen_knows_what_can_be_asked_of_every_text() -> None:
     generator = Generator.load(shipped.folder("qgen"), Decoding(max_tokens=32), max_input=192)
-    generation = writing.Generation(
+    made = generation.Generation(
         cast(Any, None),
-        writing.Selection(),
+        generation.Selection(),
         generator,
         {"q": Prompt(before="text2query: ", max_tokens=32)},
         "none",
@@ -91,9 +91,7 @@ def test_qgen_knows_what_can_be_asked_of_every_text() -> None:
         {"contexts": [{"text": t, "origin": "q"} for t in (texts[0].text, "what is this about?")]}
         for texts in said
     ]
-    for (own, general), record in zip(
-        generation.specificity(passages, records), records, strict=True
-    ):
+    for (own, general), record in zip(made.specificity(passages, records), records, strict=True):
         assert own > 1.0 > general, (own, general, record)
 
 
