@@ -75,20 +75,6 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class StageRow:
-    """One finished stage."""
-
-    name: str
-    verb: str
-    kind: str
-    count: int
-    seconds: float | None
-    memory: int | None
-    identity: str
-    settings: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
 class Content:
     """All that a report shows."""
 
@@ -97,7 +83,7 @@ class Content:
     curves: Mapping[str, Sequence[Mapping[str, float]]] = dataclasses.field(default_factory=dict)
     indexes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
-    stages: Sequence[StageRow] = ()
+    stages: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)  # by time
     gin: str = ""
     heatmap: Heatmap | None = None  # systems by collections
     conclusion: Mapping[str, Any] | None = None  # of `qac conclude`: verdict, provenance
@@ -111,9 +97,11 @@ class ReportOptions:
     cases: int = 5  # wins and losses of each evaluation
     samples: int = 6  # passages with their generated queries, of each artefact
     queries: str = ""  # where the questions' texts are, if the runs do not name them
-    names: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # of evaluations, runs, trainings
+    # Of evaluations, runs and trainings.
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def called(self, name: str) -> str:
+        return self.names.get(name, name)
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
@@ -133,18 +121,15 @@ def content(
     artefacts: Mapping[str, Artifact], metrics: Mapping[str, Artifact], options: ReportOptions
 ) -> Content:
     """The report of a run's artefacts; `metrics` are those of kind "metrics"."""
-    ordered = _by_time(artefacts.values())
-    names = {os.fspath(artifact.path): name for name, artifact in artefacts.items()}
     texts = _Texts(artefacts, options)
-    gins = [a.info["gin"] for a in ordered if a.info.get("gin")]
+    by_time = sorted(
+        artefacts.items(), key=lambda pair: (pair[1].record.get("written", ""), pair[0])
+    )
     return Content(
         title=options.title,
-        evaluations=[
-            _renamed(_evaluation(name, artifact, texts, options), options.names)
-            for name, artifact in metrics.items()
-        ],
+        evaluations=[_evaluation(n, a, texts, options) for n, a in metrics.items()],
         curves={
-            options.names.get(n, n): _history(a)
+            options.called(n): [json.loads(x) for x in a.file(_HISTORY).read_text().splitlines()]
             for n, a in artefacts.items()
             if _HISTORY in a.files
         },
@@ -154,9 +139,9 @@ def content(
             for n, a in artefacts.items()
             if a.kind == "contexts"
         },
-        stages=[_stage_row(names[os.fspath(a.path)], a) for a in ordered],
-        gin=max(gins, key=len, default=""),
-        heatmap=_heatmap({options.names.get(n, n): a for n, a in metrics.items()}),
+        stages=dict(by_time),
+        gin=max((a.info.get("gin") or "" for a in artefacts.values()), key=len, default=""),
+        heatmap=_heatmap({options.called(n): a for n, a in metrics.items()}),
     )
 
 
@@ -165,18 +150,16 @@ class _Texts:
 
     def __init__(self, artefacts: Mapping[str, Artifact], options: ReportOptions):
         self._passages = [Records(a) for a in artefacts.values() if a.kind == "passages"]
-        self._runs = {n: a for n, a in artefacts.items() if a.kind == "run"}
-        self._folder = next((a.path.parent for a in artefacts.values()), None)
-        self._sources = [options.queries] if options.queries else []
-        fields = (
+        self._folder = next((a.path.parent for a in artefacts.values()), Path())
+        named = [
             a.fields.get("queries") for a in artefacts.values() if a.kind in ("run", "vectors")
-        )
-        self._sources += [source for source in dict.fromkeys(fields) if source]
+        ]
+        self._sources = [s for s in dict.fromkeys([options.queries, *named]) if s]
 
     def existing(self, path: str) -> str:
         """A path that a stage read, or where it is after the run was moved; "" if nowhere."""
         folders = Path(path).parts[-2:]
-        moved = [str(Path(str(self._folder), *folders[i:])) for i in range(len(folders))]
+        moved = [str(Path(self._folder, *folders[i:])) for i in range(len(folders))]
         return next((p for p in (path, *moved) if p and os.path.exists(p)), "")
 
     def questions(self, ids: Iterable[str]) -> dict[str, str]:
@@ -200,38 +183,14 @@ class _Texts:
         return self.passage(name).get("title") or name
 
     def shown(self, name: str) -> str:
-        record = self.passage(name)
-        parts = (record.get("title") or name, _short(record.get("text", "")))
-        return ": ".join(filter(None, parts))
+        return ": ".join(
+            filter(None, (self.title(name), _short(self.passage(name).get("text", ""))))
+        )
 
 
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"
-
-
-def _by_time(artefacts: Iterable[Artifact]) -> list[Artifact]:
-    """In the order in which they were finished."""
-    return sorted(artefacts, key=lambda a: (a.record.get("written", ""), os.fspath(a.path)))
-
-
-def _stage_row(name: str, artifact: Artifact) -> StageRow:
-    info = artifact.info
-    return StageRow(
-        name,
-        artifact.stage,
-        artifact.kind,
-        artifact.count,
-        info.get("seconds"),
-        info.get("peak_resident_bytes"),
-        artifact.identity,
-        {name: value for name, value in artifact.fields.items() if name != "type"},
-    )
-
-
-def _history(artifact: Artifact) -> list[dict[str, float]]:
-    lines = artifact.file(_HISTORY).read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def _samples(artifact: Artifact, texts: _Texts, count: int) -> list[dict[str, Any]]:
@@ -248,18 +207,22 @@ def _samples(artifact: Artifact, texts: _Texts, count: int) -> list[dict[str, An
 
 def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOptions) -> Evaluation:
     """Metrics, and the questions on which the best system gains and loses most."""
-    systems, facts = results.read(artifact)
-    comparisons = [Comparison(**c) for c in facts.get("comparisons") or ()]
+    called = options.called
+    read, facts = results.read(artifact)
+    systems = [dataclasses.replace(result, name=called(result.name)) for result in read]
+    comparisons = [
+        Comparison(**{**c, "first": called(c["first"]), "second": called(c["second"])})
+        for c in facts.get("comparisons") or ()
+    ]
     collections = suites.of_collections(artifact)
-    plain = Evaluation(name, systems, comparisons, facts, of_collections=collections)
-    measure = plain.measures[0] if plain.measures else ""
-    if not measure or not all(result.per_query for result in systems):
+    plain = Evaluation(called(name), systems, comparisons, facts, of_collections=collections)
+    # Collections have questions of their own each.
+    if collections or not plain.measures or not all(result.per_query for result in systems):
         return plain
-    if collections:  # each has questions of its own
-        return plain
+    measure = plain.measures[0]
     ranked = sorted(systems, key=lambda result: result.mean.get(measure, 0.0), reverse=True)
     best = ranked[0]
-    runs = _runs(artifact, texts)
+    runs = {called(run): ranking for run, ranking in _runs(artifact, texts).items()}
     relevant = _relevant(artifact, texts)
     scores = _scores(runs[best.name], relevant) if best.name in runs and relevant else []
     # The first system is the baseline; if it is the best one, it is compared with the second best.
@@ -312,25 +275,6 @@ def _heatmap(metrics: Mapping[str, Artifact]) -> Heatmap | None:
     if len(systems) < 2 or not any(suite.ndcg for suite in systems.values()):
         return None
     return Heatmap.of(systems)
-
-
-def _renamed(evaluation: Evaluation, names: Mapping[str, str]) -> Evaluation:
-    """With the names that the user gave to evaluations and systems."""
-
-    def shown(name: str) -> str:
-        return names.get(name, name)
-
-    first, second = evaluation.compared
-    return dataclasses.replace(
-        evaluation,
-        name=shown(evaluation.name),
-        results=[dataclasses.replace(r, name=shown(r.name)) for r in evaluation.results],
-        comparisons=[
-            dataclasses.replace(c, first=shown(c.first), second=shown(c.second))
-            for c in evaluation.comparisons
-        ],
-        compared=(shown(first), shown(second)),
-    )
 
 
 def _runs(artifact: Artifact, texts: _Texts) -> dict[str, Run]:

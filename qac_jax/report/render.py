@@ -80,10 +80,14 @@ def html(content: Content) -> str:
         timed=_inline([_times(content)]),
         stages=_stages(content),
         settings={
-            f"{s.name} ({s.verb})": json.dumps(s.settings, indent=1, ensure_ascii=False)
-            for s in content.stages
+            f"{name} ({a.stage})": json.dumps(
+                {field: value for field, value in a.fields.items() if field != "type"},
+                indent=1,
+                ensure_ascii=False,
+            )
+            for name, a in content.stages.items()
         },
-        total=human_seconds(sum(s.seconds or 0.0 for s in content.stages)),
+        total=human_seconds(sum(a.info.get("seconds") or 0.0 for a in content.stages.values())),
         gin=content.gin,
         ABSENT=ABSENT,
     )
@@ -153,22 +157,18 @@ def _index(tuned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _times(content: Content) -> Plot | None:
-    rows = [(s.name, s.seconds or 0.0, human_seconds(s.seconds or 0.0)) for s in content.stages]
+    seconds = {name: a.info.get("seconds") or 0.0 for name, a in content.stages.items()}
+    rows = [(name, value, human_seconds(value)) for name, value in seconds.items()]
     return plots.bars(rows, "time of each stage")
 
 
 def _stages(content: Content) -> Table:
-    rows = [
-        [
-            s.name,
-            s.verb,
-            f"{s.count:,}",
-            human_seconds(s.seconds) if s.seconds is not None else ABSENT,
-            human(s.memory, "B") if s.memory else ABSENT,
-            s.identity[:12],
-        ]
-        for s in content.stages
-    ]
+    rows = []
+    for name, a in content.stages.items():
+        seconds, memory = a.info.get("seconds"), a.info.get("peak_resident_bytes")
+        time = ABSENT if seconds is None else human_seconds(seconds)
+        used = human(memory, "B") if memory else ABSENT
+        rows.append([name, a.stage, f"{a.count:,}", time, used, a.identity[:12]])
     return Table(("stage", "verb", "items", "time", "peak memory", "identity"), rows)
 
 
