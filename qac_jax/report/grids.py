@@ -25,7 +25,14 @@ from qac_jax.report.tables import number, probability
 
 # system -> seed -> run -> its metrics.
 Figures = Mapping[str, Mapping[int, Mapping[str, Result]]]
-Values = dict[str, float]
+_COMPARED = (
+    "difference",
+    "mean",
+    "won/lost/tied",
+    "t-test, Holm",
+    "randomisation, Holm",
+    "seeds",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +48,15 @@ class Layout:
 def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[str, Any]:
     """All rows and, if `tested`, all comparisons, as JSON."""
     first = next(iter(figures.values()))
-    rows = [
-        _row("", label, {seed: runs[run] for seed, runs in first.items() if run in runs}, layout)
-        for run, label in layout.baselines.items()
-    ]
-    rows += [
-        _row(
-            system, label, {seed: runs[run] for seed, runs in seeds.items() if run in runs}, layout
-        )
+    baselines = [("", run, label, first) for run, label in layout.baselines.items()]
+    systems = [
+        (system, run, label, seeds)
         for run, label in layout.rows.items()
         for system, seeds in figures.items()
+    ]
+    rows = [
+        _row(system, label, {s: runs[run] for s, runs in seeds.items() if run in runs}, layout)
+        for system, run, label, seeds in (*baselines, *systems)
     ]
     return {
         "measures": list(layout.measures),
@@ -76,54 +82,33 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     measures, seeds = summary["measures"], summary["seeds"]
     first = measures[0]
     header = ["system", "run", *measures, *(f"{first}, seed {seed}" for seed in seeds)]
-    lines = [f"# {tables.unmarked(title)}", ""] if title else []
-    lines += [
-        tables.markdown(
-            header,
-            [
-                [
-                    row["system"] or "–",
-                    row["run"],
-                    *(_spread(row, measure) for measure in measures),
-                    *(number(row["per_seed"].get(str(seed), {}).get(first)) for seed in seeds),
-                ]
-                for row in summary["rows"]
-            ],
-            aligned=True,
-        )
+    rows = [
+        [
+            row["system"] or tables.ABSENT,
+            row["run"],
+            *(_spread(row, measure) for measure in measures),
+            *(number(row["per_seed"].get(str(seed), {}).get(first)) for seed in seeds),
+        ]
+        for row in summary["rows"]
     ]
-    lines += devices(summary.get("devices", {}))
-    families = dict.fromkeys(compared["family"] for compared in summary["comparisons"])
-    for family in families:
+    lines = [f"# {tables.unmarked(title)}", ""] if title else []
+    lines += [tables.markdown(header, rows, aligned=True), *devices(summary.get("devices", {}))]
+    families: dict[str, list[list[str]]] = {}
+    for c in summary["comparisons"]:
+        families.setdefault(c["family"], []).append(
+            [
+                f"{c['second']} − {c['first']}",
+                f"{c['difference']:+.4f}",
+                f"{c['wins']}/{c['losses']}/{c['ties']}",
+                probability(c["t_test_holm"]),
+                probability(c["randomization_holm"]),
+                " ".join(f"{of['difference']:+.4f}" for of in c["per_seed"].values()),
+            ]
+        )
+    for family, compared in families.items():
         name = tables.unmarked(family)
         lines += ["", f"## {name}: differences in {first}, paired over queries", ""]
-        lines += [
-            tables.markdown(
-                [
-                    "difference",
-                    "mean",
-                    "won/lost/tied",
-                    "t-test, Holm",
-                    "randomisation, Holm",
-                    "seeds",
-                ],
-                [
-                    [
-                        f"{compared['second']} − {compared['first']}",
-                        f"{compared['difference']:+.4f}",
-                        f"{compared['wins']}/{compared['losses']}/{compared['ties']}",
-                        probability(compared["t_test_holm"]),
-                        probability(compared["randomization_holm"]),
-                        " ".join(
-                            f"{of['difference']:+.4f}" for of in compared["per_seed"].values()
-                        ),
-                    ]
-                    for compared in summary["comparisons"]
-                    if compared["family"] == family
-                ],
-                aligned=True,
-            )
-        ]
+        lines += [tables.markdown(_COMPARED, compared, aligned=True)]
     return "\n".join(lines) + "\n"
 
 
@@ -173,38 +158,27 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
         questions = {frozenset(r.per_query) for of in members.values() for r in of.values()}
         if len(questions) == 1:
             families[system] = members
-    measure, draws = layout.measures[0], layout.permutations
+    measure = layout.measures[0]
+
+    def tested(values: Mapping[str, dict[str, float]]) -> list[significance.Comparison]:
+        return significance.compare(values, measure, permutations=layout.permutations)
+
     compared = []
     for family, members in families.items():
-        pooled = {name: _mean_by_query(of, measure) for name, of in members.items()}
         common = set.intersection(*(set(of) for of in members.values())) if members else set()
-        by_seed = {
-            seed: _index(
-                significance.compare(
-                    {name: of[seed].values(measure) for name, of in members.items()},
-                    measure,
-                    permutations=draws,
-                )
-            )
+        per_seed = {
+            str(seed): tested({name: of[seed].values(measure) for name, of in members.items()})
             for seed in sorted(common)
             if len(common) > 1
         }
-        for comparison in significance.compare(pooled, measure, permutations=draws):
-            pair = (comparison.first, comparison.second)
-            per_seed = {str(seed): dataclasses.asdict(of[pair]) for seed, of in by_seed.items()}
-            compared.append(
-                {"family": family, **dataclasses.asdict(comparison), "per_seed": per_seed}
-            )
+        pooled = tested({name: _mean_by_query(of, measure) for name, of in members.items()})
+        for place, comparison in enumerate(pooled):
+            each = {seed: dataclasses.asdict(of[place]) for seed, of in per_seed.items()}
+            compared.append({"family": family, **dataclasses.asdict(comparison), "per_seed": each})
     return compared
 
 
-def _index(
-    comparisons: Sequence[significance.Comparison],
-) -> dict[tuple[str, str], significance.Comparison]:
-    return {(c.first, c.second): c for c in comparisons}
-
-
-def _mean_by_query(results: Mapping[int, Result], measure: str) -> Values:
+def _mean_by_query(results: Mapping[int, Result], measure: str) -> dict[str, float]:
     columns = [result.values(measure) for result in results.values()]
     return {query: sum(c[query] for c in columns) / len(columns) for query in columns[0]}
 
