@@ -195,18 +195,6 @@ def test_bars_only_for_those_who_ask(folder: Path, capfd: pytest.CaptureFixture[
     assert "encode:  3/3 texts" in capfd.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_program_that_ends_says_nothing(searching: Retriever, tmp_path: Path) -> None:
-    searching.save(tmp_path / "made")
-    code = (
-        "from qac_jax import Retriever\n"
-        f"found = Retriever.load({str(tmp_path / 'made')!r})\n"
-        "print(found.search('Bees make honey.', k=1)[0].text)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("Bees make honey.\n", "")
-
-
 def test_importing_the_package_is_light() -> None:
     code = (
         "import sys, qac_jax; heavy = {'jax', 'numpy', 'transformers'} & set(sys.modules)\n"
