@@ -185,9 +185,8 @@ class QueryEncoder:
     def __init__(self, encoder: Encoder, most: int):
         self._encoder = encoder
         devices, limit = encoder.runner.mesh.size, encoder.limits["query"]
-        self._packs = devices == 1 and jax.default_backend() == "cpu"
-        make = packed_shapes(most, limit) if self._packs else padded_shapes(devices, most, limit)
-        self._shapes: Sequence[Shape] = make
+        packs = devices == 1 and jax.default_backend() == "cpu"
+        self._shapes = packed_shapes(most, limit) if packs else padded_shapes(devices, most, limit)
         self._most, self._longest, self._room = map(max, zip(*self._shapes, strict=True))
         # The first of them before the server answers, the others while it does.
         self._ready = [
@@ -203,48 +202,41 @@ class QueryEncoder:
         rows = self._encoder.tokenize(texts, side)
         vectors = np.empty((len(rows), self._encoder.width), np.float32)
         long = [number for number, row in enumerate(rows) if len(row) > self._longest]
-        short = [number for number, row in enumerate(rows) if len(row) <= self._longest]
         if long:
             vectors[long] = self._encoder.encode_tokens([rows[number] for number in long], side)
-        longest = max((len(rows[number]) for number in short), default=0)
-        for group in self._groups(short, rows):
+        for group in self._groups(rows):
             part = [rows[number] for number in group]
-            sizes = [len(row) for row in part]
-            length = max(sizes) if self._packs else longest
-            vectors[group] = self._computed(self._shape(len(part), length, sum(sizes)), part)
+            vectors[group] = self._computed(self._shape(part), part)
         return vectors
 
-    def _groups(
-        self, numbers: Sequence[int], rows: Sequence[Sequence[int]]
-    ) -> Iterator[Sequence[int]]:
-        """The numbers of texts in groups that each fit into a shape."""
-        if not self._packs:
-            yield from (numbers[at : at + self._most] for at in range(0, len(numbers), self._most))
-            return
+    def _groups(self, rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """The numbers of the short ones, the longest first, in groups that each fit a shape."""
         group: list[int] = []
         tokens = 0
-        for number in sorted(numbers, key=lambda number: -len(rows[number])):
-            if len(group) == self._most or tokens + len(rows[number]) > self._room:
+        for number in sorted(range(len(rows)), key=lambda number: -len(rows[number])):
+            size = len(rows[number])
+            if size > self._longest:
+                continue
+            if len(group) == self._most or tokens + size > self._room:
                 yield group
                 group, tokens = [], 0
             group.append(number)
-            tokens += len(rows[number])
+            tokens += size
         if group:
             yield group
 
-    def _shape(self, size: int, length: int, tokens: int) -> Shape:
-        """The cheapest that these texts fit into; one that is compiled, if any of them is."""
-        for shapes in (self._ready, self._shapes):
-            fitting = [
-                shape
-                for shape in shapes
-                if shape.size >= size
-                and shape.length >= length
-                and (shape.room >= tokens or not shape.packed)
-            ]
-            if fitting:
-                return min(fitting, key=lambda shape: (shape.room, shape.size * shape.length))
-        raise AssertionError
+    def _shape(self, rows: Sequence[Sequence[int]]) -> Shape:
+        """The cheapest that these fit into; one that is compiled, if any of them is."""
+        longest, tokens = len(rows[0]), sum(map(len, rows))
+        fitting = [
+            shape
+            for shape in self._shapes
+            if shape.size >= len(rows)
+            and shape.length >= longest
+            and (shape.room >= tokens or not shape.packed)
+        ]
+        ready = [shape for shape in fitting if shape in self._ready]
+        return min(ready or fitting, key=lambda shape: (shape.room, shape.size * shape.length))
 
     def _computed(self, shape: Shape, rows: Sequence[Sequence[int]]) -> np.ndarray:
         batch = Batch(np.arange(len(rows)), shape.size, shape.length)

@@ -99,6 +99,8 @@ class SearchRequest(_Strict):
         check_texts(texts, limits.max_queries, limits.max_query)
         if self.offset + self.k > limits.max_k:
             raise Problem(422, f'"offset" + "k" is above {limits.max_k}; ask for fewer hits')
+        if self.queries is None:
+            return [self]
         return [self.model_copy(update={"query": text, "queries": None}) for text in texts]
 
 

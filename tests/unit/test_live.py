@@ -121,28 +121,6 @@ def test_readers_keep_the_version_that_they_opened(tmp_path: Path) -> None:
     assert answers(reader) == answers(writer) != before and len(reader) == 13
 
 
-def test_small_segments_are_merged_and_keep_their_order(tmp_path: Path) -> None:
-    index = toy.live(tmp_path / "index")
-    for record in toy.records(10):
-        index.add([record])
-    assert [entry.rows for entry in index.snapshot.manifest.segments] == [8, 1, 1]
-    assert [index.snapshot.record(row)["_id"] for row in range(10)] == [f"d{n}" for n in range(10)]
-
-
-def test_what_is_merged() -> None:
-    sizes = [30_000, 900, 70, 60, 50, 1]
-    entries = [Listed(f"s{n}", size) for n, size in enumerate(sizes)]
-    assert manifest.newest(entries) == []
-    assert manifest.newest([*entries, *[Listed("x", 1)] * 7]) == [range(5, 13)]
-    sized = [Listed("x", size) for size in (*[8] * 6, 9, *[1] * 7)]
-    assert manifest.newest(sized) == [] and manifest.newest([Listed("y", 8), *sized]) == [range(15)]
-    assert manifest.runs(entries) == [range(1, 6)]
-    assert manifest.runs(entries, full=True) == [range(0, 6)]
-    assert manifest.runs(entries[:1]) == [] == manifest.runs(entries[:1], full=True)
-    assert manifest.runs([Listed("s", 30_000, 9_000, "t")]) == [range(0, 1)]
-    assert manifest.runs([Listed("s", 30_000, 900, "t"), Listed("t", 5)]) == []
-
-
 def test_segments_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is added together, merged or left of larger segments."""
     index = toy.live(tmp_path / "index", toy.records(30))
@@ -215,12 +193,6 @@ def test_an_empty_index(tmp_path: Path) -> None:
     index.delete(["0"])
     assert index.search(["x"]) == [[]] and len(index) == 0 and not index.snapshot.segments
     index.compact()
-
-
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    index = toy.live(tmp_path / "index", toy.records(3))
-    with artifacts.locked(index.folder), pytest.raises(UserError, match="is being written by"):
-        index.delete(["d1"])
 
 
 def test_killed_at_some_moments_it_is_the_old_or_the_new_index(
@@ -344,13 +316,6 @@ def test_what_fits(filtered: LiveIndex, weight: float) -> None:
     for where, ids in FITS:
         (hits,) = filtered.search(["bee"], 10, where=where, hybrid=weight)
         assert "".join(sorted(hit.id for hit in hits)) == ids, where
-
-
-def test_few_rows_among_many_are_all_found(tmp_path: Path) -> None:
-    filtered = toy.live(tmp_path / "index", toy.records(400))
-    for weight in (0, 0.3):
-        (hits,) = filtered.search(["zebra"], 10, where={"year": 2003, "lang": "de"}, hybrid=weight)
-        assert len(hits) == 5 and {h.metadata["year"] for h in hits} == {2003}
 
 
 def test_filters_that_are_refused(filtered: LiveIndex) -> None:

@@ -101,16 +101,6 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
     assert qac("inspect", tmp_path / "moved", "--verify") == 0
 
 
-def test_files_of_ids_that_cannot_be_read(tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "ids.txt").write_bytes(b"d1\nd\xe9\n")
-    assert qac("index", tmp_path / "live", "--delete", f"@{tmp_path / 'ids.txt'}") == 2
-    assert "ids.txt is not UTF-8 at byte 4; give a file with one id a line" in (
-        capsys.readouterr().err
-    )
-    assert qac("index", tmp_path / "live", "--delete", f"@{tmp_path}") == 2
-    assert "there is no file" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vectors", "index", "hybrid", "passages"])
 def test_a_living_index_of_another_artefact(

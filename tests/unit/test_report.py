@@ -206,6 +206,15 @@ def test_a_report_of_nothing_is_empty() -> None:
     assert markdown(content) == "# nothing\n"
 
 
+def test_a_verdict_comes_first() -> None:
+    asked = {"test": {"count": 1200, "makers": "people <x>", "filters": ""}}
+    conclusion = {"opening": "1,200 questions.", "verdict": ["Use a & b."], "questions": asked}
+    content = Content("mine", conclusion=conclusion)
+    text = html(content)
+    assert "Use a &amp; b." in text and "people &lt;x&gt;" in text and "1,200" in text
+    assert "| test | 1,200 | people &lt;x> | none |" in markdown(content)
+
+
 def test_systems_are_called_as_they_are_named(run: Path, tmp_path: Path) -> None:
     stage = Report(folder=str(run), names={"bm25": "A baseline", "retriever_2": "Ours"})
     text = execute(stage, tmp_path / "named").file(TABLE).read_text()
