@@ -142,8 +142,6 @@ def rates(count: str, out: str) -> None:
         corpus, queries = folder / "corpus.jsonl", folder / "queries.jsonl"
         steps: tuple[tuple[Any, ...], ...] = (
             ("passages", "prepare", "--input", corpus, "--max_tokens", 128, "--workers", 1),
-            ("clean", "clean", "--passages", passages, "--languages", "en", "--unknown",
-             "--workers", 1),
             ("tokenize", "tokenize", "--task", "mlm", "--passages", passages, "--workers", 1),
             ("bm25", "bm25", "--passages", passages),
             ("extract", "extract", "--passages", passages, "--workers", 1),

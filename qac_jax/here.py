@@ -26,7 +26,6 @@ from qac_jax.pipeline import inputs, readiness
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.stage import Stage
 from qac_jax.stages.prepare import Prepare
-from qac_jax.text import preparing
 
 
 # Passages that a verb is tried on: first the fewer, which loads and compiles, then the more.
@@ -70,7 +69,7 @@ def look_at(stages: Mapping[str, Stage], data_dir: str) -> Documents:
         else:
             spent = time.monotonic() - began
             cutting = time.monotonic()
-            cutter = preparing.cutter_of(stage.cutting, stage.seed, stage.tokenizer, stage.splitter)
+            cutter = passages.cutter_of(stage.cutting, stage.seed, stage.tokenizer, stage.splitter)
             if not (found := sum(1 for document in first for _ in cutter.records(document))):
                 continue
             each = (time.monotonic() - cutting) / found

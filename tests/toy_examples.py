@@ -16,7 +16,7 @@ from qac_jax.data.examples import Examples, Rows
 from qac_jax.formats import records
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
-from qac_jax.text import sentences, vocabularies
+from qac_jax.text import sentences, tokenizers
 
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -56,7 +56,7 @@ def vocabulary(folder: Path) -> str:
     """A lower-cased WordPiece of a hundred pieces."""
     rng = random.Random(0)
     lines = [text(rng, 5) for _ in range(300)]
-    vocabularies.learn_wordpiece(lambda: iter(lines), 100).save(folder / "tokenizer")
+    tokenizers.learn_wordpiece(lambda: iter(lines), 100).save(folder / "tokenizer")
     with open(folder / "punkt.json", "w", encoding="utf-8") as file:
         json.dump(sentences.learn(lines), file)
     return str(folder / "tokenizer")

@@ -11,7 +11,7 @@ import numpy as np
 from qac_jax import artifacts
 from qac_jax.data import shards
 from qac_jax.data.kind import Stored
-from qac_jax.text import backends, tokenizers
+from qac_jax.text import tokenizers
 
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -22,7 +22,7 @@ def write_tokenizer(folder: Path) -> tokenizers.Tokenizer:
     """A WordPiece tokeniser in Hugging Face's layout."""
     vocab = {piece: i for i, piece in enumerate([*SPECIALS.values(), *WORDS])}
     folder.mkdir(parents=True)
-    backends.wordpiece(vocab).save(str(folder / "tokenizer.json"))
+    tokenizers.wordpiece(vocab).save(str(folder / "tokenizer.json"))
     config = {f"{role}_token": token for role, token in SPECIALS.items()}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizers.load(str(folder))

@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers as hf
 import toy_retrieval
 
-from qac_jax.text import backends, tokenizers
+from qac_jax.text import tokenizers
 
 
 TEXTS = ["the tide mill ground barley", "near the sea", "the miller's mills", "x"]
@@ -99,8 +99,8 @@ def wordpiece(folder: Path) -> Path:
     """BERT's tokenizer."""
     words = sorted({word for text in _LEARNED for word in text.replace("'", " ").split()})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "'", *words]
-    backend = backends.wordpiece({piece: number for number, piece in enumerate(pieces)})
-    specials = backends.special_tokens_of(pieces, {})
+    backend = tokenizers.wordpiece({piece: number for number, piece in enumerate(pieces)})
+    specials = tokenizers.special_tokens_of(pieces, {})
     tokenizers.Tokenizer(backend, specials, "toy").save(folder)
     return folder
 

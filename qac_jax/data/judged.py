@@ -26,11 +26,10 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.files import expand, longest_line, open_bytes
 from qac_jax.formats.identities import IdIndex, IdSet
 from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.negatives import read_hard_negatives, read_triples
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.runs import stream_run
-from qac_jax.formats.training_lines import read_training_lines
+from qac_jax.formats.training import read_hard_negatives, read_training_lines, read_triples
 
 
 NEGATIVES = "negatives"  # the kind of an artefact of negatives

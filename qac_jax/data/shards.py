@@ -30,7 +30,7 @@ from qac_jax.data.kind import Building, DocumentKind, JudgedKind, PassageSelecti
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.text import sentences, spans, tokenizers
-from qac_jax.text.titles import text_of
+from qac_jax.text.tokenizers import text_of
 
 
 FILES = ("dataset_info.json", "features.json")

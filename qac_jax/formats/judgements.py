@@ -5,13 +5,15 @@ The formats (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which 
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qac_jax import progress
-from qac_jax.errors import UserError
+from qac_jax.artifacts import Writer
+from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, Piece, expand, find, text_lines
 from qac_jax.formats.identities import IdSet
@@ -153,3 +155,69 @@ def grade(text: str) -> int:
     if abs(value) > _HIGHEST:
         raise BadRecord(f"the grade {text[:20]} is not within ±{_HIGHEST:,}")
     return value
+
+
+class NamedQuestion(NamedTuple):
+    id: str
+    text: str
+    names: tuple[str, ...]
+    split: str
+
+
+def read_named(path: str | os.PathLike[str]) -> list[NamedQuestion]:
+    """All questions of a file."""
+    questions: dict[str, NamedQuestion] = {}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                question = _named(line, path, number)
+                if question.id in questions:
+                    message = f"question {question.id!r} stands there already"
+                    raise DataError(message, file=path, line=number)
+                questions[question.id] = question
+    if not questions:
+        raise DataError("there is no question in the file", file=path)
+    return list(questions.values())
+
+
+def judge_by_names(
+    questions: Sequence[NamedQuestion], passages: Iterable[Mapping[str, Any]]
+) -> dict[str, dict[str, int]]:
+    """query -> passage -> 1 for every passage whose title, or another name of it, answers it."""
+    wanted: dict[str, list[str]] = {}
+    for question in questions:
+        for name in question.names:
+            wanted.setdefault(name, []).append(question.id)
+    judged: dict[str, dict[str, int]] = {question.id: {} for question in questions}
+    for record in passages:
+        for name in (record.get("title") or "", *record.get("aliases", ())):
+            for query in wanted.get(name, ()):
+                judged[query][record["_id"]] = 1
+    return judged
+
+
+def _named(line: str, path: str | os.PathLike[str], number: int) -> NamedQuestion:
+    try:
+        record = json.loads(line)
+        texts = record["_id"], record["text"], record.get("split", "test")
+        names = tuple(record["relevant"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"not a question judged by names ({error!r})", file=path, line=number
+        ) from None
+    if not all(isinstance(text, str) and text for text in (*texts, *names)) or not names:
+        raise DataError("an empty id, text or name, or no name at all", file=path, line=number)
+    return NamedQuestion(texts[0], texts[1], names, texts[2])
+
+
+def write_questions(
+    out: Writer, name: str, texts: Mapping[str, str], judged: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Query id -> text, and query id -> passage id -> grade, as files of an artefact."""
+    with out.open(f"{name}_queries.jsonl") as file:
+        for query, text in texts.items():
+            file.write(json.dumps({"_id": query, "text": text}, ensure_ascii=False) + "\n")
+    with out.open(f"{name}.tsv") as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        for query in texts:
+            file.writelines(f"{query}\t{p}\t{grade}\n" for p, grade in judged[query].items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -10,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.documents import (
     Document,
     DocumentFormat,
@@ -20,8 +22,16 @@ from qac_jax.formats.documents import (
     accepted,
     default_count,
 )
-from qac_jax.formats.files import Line, expand, plain_name, share_out, text_lines
-from qac_jax.formats.samples import Recognise, never
+from qac_jax.formats.files import (
+    Line,
+    expand,
+    open_bytes,
+    plain_name,
+    share_out,
+    text_lines,
+    whole_text,
+)
+from qac_jax.formats.registry import Recognise, never
 
 
 NO_TITLE = "-"
@@ -157,3 +167,110 @@ def table_passage(name: str, title: str, text: str, line: Line) -> Document:
 def made_id(line: Line) -> str:
     """An id for a record without one: file and byte, so the same in however many shards."""
     return f"{os.path.basename(plain_name(line.place.file))}@{line.offset}"
+
+
+def folder_format(parse: Callable[[str, str], Document], suffixes: Sequence[str]) -> DocumentFormat:
+    """The files with these suffixes, in folders of any depth; `parse` takes id and text."""
+
+    def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+        files = _inside(path, suffixes) if os.path.isdir(path) else expand(path)
+        return share_out(sorted(files), count or default_count(files), cut=False)
+
+    def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+        base = shard.path if os.path.isdir(shard.path) else None
+        for piece in shard.pieces:
+            name = os.path.relpath(piece.file, base) if base else piece.file
+            try:
+                text = whole_text(piece.file).replace("\r\n", "\n")
+                document = parse(plain_name(name), text)
+                taken = accepted(document, bad)
+            except DataError as error:
+                bad.add(error.message, Place(piece.file, error.line))
+            except BadRecord as error:
+                bad.add(error, Place(piece.file))
+            else:
+                if taken:
+                    yield document
+
+    return DocumentFormat(share, read)
+
+
+def _inside(path: str, suffixes: Sequence[str]) -> list[str]:
+    files = [
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(path)
+        for name in names
+        if not name.startswith(".") and plain_name(name).lower().endswith(tuple(suffixes))
+    ]
+    if not files:
+        raise UserError(f"{path} holds no {' or '.join(suffixes)} files; check the path")
+    return files
+
+
+_CHUNK = 1 << 20
+# An object that is longer is taken for damage: the bracket that closes it is missing.
+_LONGEST = 1 << 28
+_BLANK = " \t\r\n"
+
+
+def objects(file: str, bad: BadLines) -> Iterator[tuple[dict[str, Any], Place]]:
+    """The objects of an array, and where they begin. What is no object is a bad record.
+
+    Damaged JSON cannot be skipped, because nothing says where the next object begins.
+    """
+    for number, (value, line) in enumerate(_values(file)):
+        if isinstance(value, dict):
+            yield value, Place(file, line)
+        else:
+            bad.add(f"entry {number} is a JSON {type(value).__name__}, not an object", Place(file))
+
+
+def _values(file: str) -> Iterator[tuple[Any, int]]:
+    scan, decode = json.JSONDecoder().raw_decode, codecs.getincrementaldecoder("utf-8-sig")()
+    with open_bytes(file) as stream:
+        text, line, wanted = "", 1, _CHUNK
+        began = ended = False
+        while not ended:
+            raw = stream.read(wanted)
+            try:
+                text += decode.decode(raw, final=not raw)
+            except UnicodeDecodeError as error:
+                raise DataError(f"not UTF-8: {error.reason}", file=file, line=line) from error
+            position = 0
+            while True:
+                start = _skipped(text, position, _BLANK + ("," if began else ""))
+                line += text.count("\n", position, start)
+                position = start
+                if position == len(text):
+                    break
+                if not began:
+                    if text[position] != "[":
+                        raise DataError("not a JSON array; expected [", file=file, line=line)
+                    began, position = True, position + 1
+                    continue
+                if text[position] == "]":
+                    ended = True
+                    break
+                try:
+                    value, end = scan(text, position)
+                except ValueError as error:
+                    if raw and len(text) - position < _LONGEST:
+                        break  # the rest of it is in the next chunk
+                    raise DataError(f"invalid JSON: {error}", file=file, line=line) from error
+                except RecursionError as error:
+                    message = "invalid JSON: nested too deeply"
+                    raise DataError(message, file=file, line=line) from error
+                yield value, line
+                line += text.count("\n", position, end)
+                position = end
+            text = text[position:]
+            # Each attempt reads the object from its beginning: twice as much text for the next.
+            wanted = max(_CHUNK, len(text))
+            if not raw and not ended:
+                raise DataError("the JSON array has no end; fetch the file again", file=file)
+
+
+def _skipped(text: str, position: int, characters: str) -> int:
+    while position < len(text) and text[position] in characters:
+        position += 1
+    return position

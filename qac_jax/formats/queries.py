@@ -19,8 +19,7 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, Piece, expand, find, text_lines
 from qac_jax.formats.identities import IdSet
-from qac_jax.formats.registry import QUERIES
-from qac_jax.formats.samples import Recognise, never, sample
+from qac_jax.formats.registry import QUERIES, Recognise, never, sample
 
 
 @dataclass(frozen=True, slots=True)

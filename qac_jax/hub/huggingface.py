@@ -41,7 +41,7 @@ from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pooling import POOLINGS
-from qac_jax.text.backends import lowercases
+from qac_jax.text.tokenizers import lowercases
 
 
 Place = str | os.PathLike[str]

@@ -28,8 +28,7 @@ from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models import pooling
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
-from qac_jax.text.titles import SEGMENTS, text_of
-from qac_jax.text.tokenizers import Tokenizer
+from qac_jax.text.tokenizers import SEGMENTS, Tokenizer, text_of
 
 
 Tokens = Sequence[int]

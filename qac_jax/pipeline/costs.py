@@ -46,7 +46,6 @@ class Rate:
 
 CORE: dict[str, Rate] = {
     "prepare": Rate(1_643, 480, "measured, data.md"),
-    "clean": Rate(5_000, 480, "measured at 6,000, data.md"),
     "tokenize": Rate(3_000, 190, "measured at 6,000, data.md"),
     "bm25": Rate(450, 400, "measured at 6,000, data.md"),
     "extract": Rate(302, 300, "measured, data.md"),
@@ -62,7 +61,7 @@ MEASURED_ROWS = {"search": 200_000, "bm25 search": 12_000}
 
 # Verbs whose cost is known once their size is.
 COSTED = (
-    *("prepare", "clean", "tokenize", "extract", "generate", "embed", "index", "bm25", "search"),
+    *("prepare", "tokenize", "extract", "generate", "embed", "index", "bm25", "search"),
     *("label", "mine", "evaluate"),
 )
 

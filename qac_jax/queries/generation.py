@@ -37,7 +37,7 @@ from qac_jax.queries import filtering
 from qac_jax.queries.filtering import Filter, Scorer, belongs
 from qac_jax.queries.prompts import Prompt
 from qac_jax.retrieval.corpus import Searchable, passage_text
-from qac_jax.text.titles import text_of
+from qac_jax.text.tokenizers import text_of
 
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ class Card:
     datasets: Sequence[str] = ()
     widget: Sequence[str] = ()
     sources: Sequence[str] = ()  # data sets that it read by name
-    title: str = ""  # how a passage's title joins its text (text/titles.py)
+    title: str = ""  # how a passage's title joins its text
     separator: str = ""
 
 

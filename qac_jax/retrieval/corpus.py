@@ -28,9 +28,8 @@ from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_records
-from qac_jax.formats.registry import DOCUMENTS, PAGES
+from qac_jax.formats.registry import DOCUMENTS, PAGES, sample
 from qac_jax.formats.runs import Ranking, Run, ranked
-from qac_jax.formats.samples import sample
 
 
 PASSAGES = "passages"  # the kind of an artefact

@@ -17,8 +17,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
-from qac_jax.formats.run_file import open_run
-from qac_jax.formats.runs import Ranking, Run
+from qac_jax.formats.runs import Ranking, Run, open_run
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker, Texts, rerank
 from qac_jax.inference.settings import Inference, RerankerOptions

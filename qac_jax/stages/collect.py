@@ -94,7 +94,7 @@ class Collect(Stage):
         }
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import questions
+        from qac_jax.formats.judgements import write_questions
         from qac_jax.formats.records import Records
         from qac_jax.queries.questions import Collector
 
@@ -114,7 +114,7 @@ class Collect(Stage):
             made = collector.of_docstrings() if self.summaries else collector.of_folder(folder)
             sets = dict(zip((TRAIN, TEST), made, strict=True))
         for name, asked in sets.items():
-            questions.write(out, name, asked.texts, asked.judged)
+            write_questions(out, name, asked.texts, asked.judged)
             out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}
             if lost := removed.get(name):
                 out.info[name]["removed"] = dict(lost)

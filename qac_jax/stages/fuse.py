@@ -98,7 +98,7 @@ class Fuse(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs as run_files
-        from qac_jax.formats.run_file import open_run
+        from qac_jax.formats.runs import open_run
         from qac_jax.retrieval.fusion import Merged
 
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))

@@ -37,12 +37,12 @@ class Judge(Stage):
         return {"passages": inputs.get("passages", {}).get("count")}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import named_questions, questions
+        from qac_jax.formats.judgements import judge_by_names, read_named, write_questions
         from qac_jax.formats.records import Records
 
         artifact = inputs.artifact("passages")
-        asked = named_questions.read(inputs.text("questions"))
-        judged = named_questions.judge(asked, Records(artifact))
+        asked = read_named(inputs.text("questions"))
+        judged = judge_by_names(asked, Records(artifact))
         answered = [question for question in asked if judged[question.id]]
         if not answered:
             raise UserError(
@@ -56,7 +56,7 @@ class Judge(Stage):
             )
         for split in sorted({question.split for question in answered}):
             texts = {question.id: question.text for question in answered if question.split == split}
-            questions.write(out, split, texts, judged)
+            write_questions(out, split, texts, judged)
             out.info[split] = {"queries": len(texts)}
         out.info["left_out"] = len(asked) - len(answered)
         out.count = len(answered)

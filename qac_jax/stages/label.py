@@ -129,7 +129,7 @@ class Label(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import runs
         from qac_jax.formats.records import shard_name, write_lines, write_offsets
-        from qac_jax.formats.run_file import open_run
+        from qac_jax.formats.runs import open_run
         from qac_jax.retrieval import mining
 
         (path,) = runs.run_files(inputs.path("candidates")).values()
@@ -177,7 +177,7 @@ class Label(Stage):
         from qac_jax.evaluation import answers
         from qac_jax.formats import runs
         from qac_jax.formats.records import Records
-        from qac_jax.formats.run_file import open_run
+        from qac_jax.formats.runs import open_run
         from qac_jax.inference.reranker import Reranker
         from qac_jax.retrieval.mining import RunLabels, judgements, questions
 

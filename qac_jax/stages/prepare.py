@@ -15,7 +15,8 @@ from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
-from qac_jax.text.cutting import SPLITTERS, Cutting
+from qac_jax.text.passages import Cutting
+from qac_jax.text.sentences import SPLITTERS
 
 
 if TYPE_CHECKING:
@@ -146,17 +147,17 @@ class Prepare(Stage):
     def _learned(self, pieces: Sequence[Shard], out: Writer) -> tuple[str, str]:
         """The vocabulary and the sentence splitter, learned on the corpus if asked."""
         from qac_jax.formats.bad_lines import BadLines
-        from qac_jax.text import preparing, sentences, vocabularies
+        from qac_jax.text import passages, sentences, tokenizers
 
         def texts() -> Iterator[str]:
-            return preparing.texts(pieces, BadLines(self.skip_bad))
+            return passages.texts(pieces, BadLines(self.skip_bad))
 
         tokenizer, splitter = self.tokenizer, self.splitter
         if self.train_vocab:
             tokenizer = os.path.abspath(out.path / "tokenizer")
             if "tokenizer/tokenizer.json" not in out.done:
                 progress.say(f"prepare: learning {self.train_vocab:,} pieces")
-                vocabularies.learn_wordpiece(texts, self.train_vocab).save(tokenizer)
+                tokenizers.learn_wordpiece(texts, self.train_vocab).save(tokenizer)
                 out.adopt("tokenizer")
         if self.train_splitter:
             splitter = os.path.abspath(out.path / "sentences.json")
@@ -170,7 +171,7 @@ class Prepare(Stage):
         self, pieces: Sequence[Shard], out: Writer, tokenizer: str, splitter: str
     ) -> list[ShardFile]:
         from qac_jax.formats.records import shard_name
-        from qac_jax.text.preparing import PrepareJob
+        from qac_jax.text.passages import PrepareJob
 
         names = [shard_name("passages", i, len(pieces)) for i in range(len(pieces))]
         scratch = os.path.abspath(out.scratch("ids"))
@@ -194,17 +195,17 @@ class Prepare(Stage):
 
     def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
         """Writes all shards; returns their facts. Ids of earlier shards are bad records."""
-        from qac_jax.formats.repeats import repeated_documents
-        from qac_jax.text import preparing
+        from qac_jax.formats.documents import repeated_documents
+        from qac_jax.text import passages
 
         def has_ids(shard: ShardFile) -> bool:
             return os.path.exists(shard.job.ids)
 
-        work = preparing.prepare_shard
+        work = passages.prepare_shard
         with progress.Bar("prepare", total=len(shards), unit="shards") as bar:
             pooled(out, shards, work, self.pool, bar, is_done=has_ids, records="passages")
-        drops = repeated_documents([preparing.ids_of(shard.job) for shard in shards])
-        jobs = {i: preparing.without(shards[i].job, drop) for i, drop in drops.items()}
+        drops = repeated_documents([passages.ids_of(shard.job) for shard in shards])
+        jobs = {i: passages.without(shards[i].job, drop) for i, drop in drops.items()}
         again = [dataclasses.replace(shards[i], job=job) for i, job in jobs.items()]
         if again:
             with progress.Bar("prepare: repeated ids", total=len(again), unit="shards") as bar:

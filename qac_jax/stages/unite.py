@@ -50,8 +50,12 @@ class Unite(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import questions
-        from qac_jax.formats.judgements import by_query, judgements_file, read_judgements
+        from qac_jax.formats.judgements import (
+            by_query,
+            judgements_file,
+            read_judgements,
+            write_questions,
+        )
         from qac_jax.formats.queries import read_queries
         from qac_jax.retrieval.corpus import read_passages
 
@@ -93,7 +97,7 @@ class Unite(Stage):
                         f"{name}/{passage}": grade for passage, grade in grades[query].items()
                     }
         for part, texts in asked.items():
-            questions.write(out, part, texts, answered)
+            write_questions(out, part, texts, answered)
         out.info["questions"] = {part: len(texts) for part, texts in asked.items()}
         progress.say(f"unite: {', '.join(f'{len(q):,} {part}' for part, q in asked.items())}")
 

@@ -7,15 +7,24 @@ short) comes from (seed, document id) alone, so neither shards nor processes cha
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
+import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from qac_jax.formats.documents import Document
-from qac_jax.formats.records import Record
-from qac_jax.text import sentences, spans
-from qac_jax.text.cutting import Cutting
+import numpy as np
+
+from qac_jax import progress
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Document, Ids, Shard, ShardIds, read_shard
+from qac_jax.formats.records import Record, write_lines
+from qac_jax.text import sentences, spans, tokenizers
 from qac_jax.text.sentences import Span, Splitter
 from qac_jax.text.tokenizers import Tokenizer
 
@@ -239,3 +248,120 @@ def _label(item: Any) -> str:
 def _seed(seed: int, key: str) -> int:
     digest = hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=16).digest()
     return int.from_bytes(digest, "little")
+
+
+CUTS = ("auto", "sentences", "lines", "none")
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How documents are cut into passages."""
+
+    cut: str = option(
+        "auto",
+        "where a passage may end; auto: at sentences, but the passages of judged collections "
+        "stay whole",
+        choices=CUTS,
+    )
+    max_tokens: int = option(144, "maximum passage length in tokens, without special tokens")
+    overshoot: bool = option(
+        False,
+        "end a passage after the sentence that exceeds --max_tokens (QAC's released code), "
+        "instead of before it",
+    )
+    short_span_probability: float = option(0.15, "share of passages with a random shorter length")
+    min_tokens: int = option(
+        0, "merge shorter passages with a neighbour; drop those that stay shorter"
+    )
+
+    def check(self) -> None:
+        """Refuses sizes that leave no room for a passage."""
+        if self.max_tokens < 8:
+            raise UserError(f"max_tokens={self.max_tokens} is too small; expected at least 8")
+        if not 0 <= self.short_span_probability <= 1:
+            raise UserError(
+                f"short_span_probability={self.short_span_probability} is not a probability; "
+                f"expected 0 to 1"
+            )
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise UserError(
+                f"min_tokens={self.min_tokens} is not between 0 and max_tokens={self.max_tokens}"
+            )
+
+
+@dataclass(frozen=True)
+class PrepareJob:
+    """All that a worker needs; `target` is the file it writes, `ids` where it notes the ids."""
+
+    shard: Shard
+    target: str
+    ids: str
+    cutting: Cutting
+    seed: int
+    tokenizer: str
+    splitter: str
+    skip_bad: int = 0
+    drop: Mapping[int, bool] = field(default_factory=dict)
+
+
+def prepare_shard(job: PrepareJob) -> dict[str, Any]:
+    """Writes the passages of one shard; returns what the parent has to know, as JSON."""
+    bad = BadLines(job.skip_bad)
+    cutter = cutter_of(job.cutting, job.seed, job.tokenizer, job.splitter)
+    ids = ShardIds()
+    facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
+
+    def records() -> Iterator[Record]:
+        for document in _noted(read_shard(job.shard, bad, job.drop), ids):
+            facts["documents"] += 1
+            empty = True
+            for record in cutter.records(document):
+                empty = False
+                yield record
+            facts["without_passages"] += empty
+
+    facts.update(write_lines(job.target, records()))
+    facts["too_short"] = cutter.too_short
+    facts["sentences_by"] = cutter.sentences_by
+    facts.update(bad.facts())
+    if not job.drop:
+        hashes, owners, contents = ids.arrays()
+        with open(f"{job.ids}.part", "wb") as file:
+            np.savez(file, hashes=hashes, owners=owners, contents=contents)
+        os.replace(f"{job.ids}.part", job.ids)
+    return facts
+
+
+def cutter_of(cutting: Cutting, seed: int, tokenizer: str, splitter: str) -> Cutter:
+    """A cutter with what its way of cutting needs, and no more."""
+    if cutting.cut == "none":
+        return Cutter(cutting, seed=seed)
+    ends = functools.partial(sentences.load, splitter)
+    return Cutter(cutting, tokenizers.load(tokenizer), ends, seed=seed)
+
+
+def ids_of(job: PrepareJob) -> Ids:
+    """The hashes of the ids that a finished job met, whose they are, and what these say."""
+    with np.load(job.ids) as ids:
+        return ids["hashes"], ids["owners"], ids["contents"]
+
+
+def without(job: PrepareJob, drop: Mapping[int, bool]) -> PrepareJob:
+    """The same job, to which these documents are repeated."""
+    return dataclasses.replace(job, drop=drop)
+
+
+def texts(shards: Iterable[Shard], bad: BadLines) -> Iterator[str]:
+    """The texts of a corpus, to learn a vocabulary or the ends of sentences from."""
+    with progress.Bar("reading", unit="documents") as bar:
+        for shard in shards:
+            for document in read_shard(shard, bad):
+                bar.advance()
+                for part in document.sections or document.passages:
+                    yield part.text
+
+
+def _noted(documents: Iterator[Document], ids: ShardIds) -> Iterator[Document]:
+    for document in documents:
+        ids.add(document)
+        yield document

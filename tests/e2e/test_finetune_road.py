@@ -24,7 +24,7 @@ from qac_jax.stages.mine import Mine
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
-from qac_jax.text import titles, tokenizers
+from qac_jax.text import tokenizers
 
 
 LENGTHS = {"query": 8, "passages": 14}
@@ -99,7 +99,7 @@ def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
     tokenizer = tokenizers.load()
     passages = list(records.Records(artifacts.load(road / "passages")))[:2]
     texts = {
-        "passage": ["passage: " + titles.text_of(tokenizer, p, "separate") for p in passages],
+        "passage": ["passage: " + tokenizers.text_of(tokenizer, p, "separate") for p in passages],
         "query": ["query: river stone lamp", "query: " + "winter garden " * 9],
     }
     params = encoder.runner.params

@@ -14,7 +14,7 @@ import pytest
 from qac_jax import artifacts, cli
 from qac_jax.errors import Interrupted
 from qac_jax.formats.records import Records
-from qac_jax.text import preparing, tokenizers
+from qac_jax.text import passages, tokenizers
 
 
 WORDS = (
@@ -111,7 +111,7 @@ def test_beam_writes_the_same_bytes(whole, corpus, tmp_path):
 
 def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkeypatch):
     ran = []
-    real = preparing.prepare_shard
+    real = passages.prepare_shard
 
     def stops_at_the_third(job):
         ran.append(job.shard.index)
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkey
             raise Interrupted(15)
         return real(job)
 
-    monkeypatch.setattr(preparing, "prepare_shard", stops_at_the_third)
+    monkeypatch.setattr(passages, "prepare_shard", stops_at_the_third)
     flags = ["--input", str(corpus), "--max_tokens", "48", "--shards", "3", "--workers", "1"]
     out = tmp_path / "A"
     assert cli.main(["prepare", "--out", str(out), *flags]) == 143

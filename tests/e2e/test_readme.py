@@ -60,7 +60,6 @@ def test_the_page_has_its_commands() -> None:
         verbs.add(cli._meant(verb, words) if verb in cli._MEANT else verb)
     named = {line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")}
     rest = {"generate", "label", "bench", "similarities", "unite", "collect", "pairs", "votes"}
-    rest |= {"clean"}  # of crawls
     rest |= {"compact", "sample"}  # of living indexes; of PAIR's recipes
     rest |= {"evaluate-mteb"}  # which fetches its data sets
     rest |= {"split", "group", "average", "choose", "leaks", "conclude"}  # of own_corpus

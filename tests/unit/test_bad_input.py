@@ -29,8 +29,7 @@ from qac_jax.hub import hub_cache, torch_files
 from qac_jax.pipeline import signals
 from qac_jax.report import tables
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.cutting import Cutting
-from qac_jax.text.passages import Cutter
+from qac_jax.text.passages import Cutter, Cutting
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31mred\x9b1m"

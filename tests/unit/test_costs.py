@@ -12,7 +12,6 @@ from qac_jax.errors import UserError
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
 from qac_jax.stages.bm25 import Bm25
-from qac_jax.stages.clean import Clean
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
 from qac_jax.stages.extract import Extract
@@ -27,23 +26,22 @@ from qac_jax.stages.tokenize import Tokenize
 
 STAGES = {
     "passages": Prepare(documents="corpus.jsonl"),
-    "clean": Clean(passages="stage:passages"),
-    "examples": Tokenize(passages="stage:clean", task="mlm"),
-    "questions": Generate(passages="stage:clean", generator="t5"),
-    "spans": Extract(passages="stage:clean"),
-    "vectors": Embed(encoder="bert", passages="stage:clean"),
+    "examples": Tokenize(passages="stage:passages", task="mlm"),
+    "questions": Generate(passages="stage:passages", generator="t5"),
+    "spans": Extract(passages="stage:passages"),
+    "vectors": Embed(encoder="bert", passages="stage:passages"),
     "index": Index(vectors="stage:vectors"),
-    "bm25": Bm25(passages="stage:clean"),
+    "bm25": Bm25(passages="stage:passages"),
     "run": Search(index="stage:index", queries="queries.tsv", k=100),
     "lexical": Search(index="stage:bm25", queries="queries.tsv", k=100),
     "reranked": Search(
-        candidates="stage:run", queries="queries.tsv", passages="stage:clean", reranker="x", k=20
+        candidates="stage:run", queries="queries.tsv", passages="stage:passages", reranker="x", k=20
     ),
     "labels": Label(
-        candidates="stage:run", queries="queries.tsv", passages="stage:clean", teacher="x"
+        candidates="stage:run", queries="queries.tsv", passages="stage:passages", teacher="x"
     ),
     "negatives": Mine.make(
-        passages="stage:clean", index="stage:index", queries="queries.tsv", qrels="qrels.tsv"
+        passages="stage:passages", index="stage:index", queries="queries.tsv", qrels="qrels.tsv"
     ),
     "metrics": Evaluate(runs="stage:run", qrels="qrels.tsv"),
 }

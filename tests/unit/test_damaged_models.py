@@ -13,8 +13,8 @@ from qac_jax import endings
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, names, sentence_modules, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
-from qac_jax.text import backends, tokenizers
-from qac_jax.text.titles import text_of
+from qac_jax.text import tokenizers
+from qac_jax.text.tokenizers import text_of
 
 
 KEYS = ["hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings",
@@ -66,7 +66,7 @@ def test_lengths_of_our_own_that_are_none(value, tmp_path: Path):
 def test_settings_of_sentence_transformers_that_are_none(content, tmp_path: Path):
     (tmp_path / "sentence_bert_config.json").write_text(content)
     with pytest.raises(UserError, match="sentence_bert_config.json holds no JSON object"):
-        backends.lowercases(tmp_path)
+        tokenizers.lowercases(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["[1]", "[" * 100_000, "3"])

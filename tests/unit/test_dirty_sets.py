@@ -19,7 +19,7 @@ from qac_jax.pipeline import stage
 from qac_jax.pipeline.sharding import Workers
 from qac_jax.retrieval.corpus import read_passages
 from qac_jax.stages.prepare import Prepare
-from qac_jax.text.cutting import Cutting
+from qac_jax.text.passages import Cutting
 
 
 class Dirty(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError
-from qac_jax.formats import json_array
+from qac_jax.formats import lines as formats_lines
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.queries import read_queries
-from qac_jax.formats.training_lines import read_training_lines
+from qac_jax.formats.training import read_training_lines
 
 
 def passage(number: int, **more: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ RECORDS: list[dict[str, Any]] = [
 def test_the_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
 ) -> None:
-    monkeypatch.setattr(json_array, "_CHUNK", chunk)
+    monkeypatch.setattr(formats_lines, "_CHUNK", chunk)
     path = tmp_path / "biencoder-nq-train.json"
     path.write_text(json.dumps(RECORDS, indent=indent, ensure_ascii=False))
     first, second, third = read_training_lines(path, "dpr")
@@ -81,7 +81,7 @@ def test_the_layout(
 def test_compressed_and_with_places(tmp_path: Path) -> None:
     path = tmp_path / "train.json.gz"
     path.write_bytes(gzip.compress(json.dumps(RECORDS, indent=4).encode()))
-    places = [place.line for _, place in json_array.objects(str(path), BadLines())]
+    places = [place.line for _, place in formats_lines.objects(str(path), BadLines())]
     lines = json.dumps(RECORDS, indent=4).splitlines()
     assert [lines[(line or 0) - 1].strip() for line in places] == ["{"] * 3
 

@@ -13,7 +13,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.objectives import masking
-from qac_jax.text import backends, tokenizers
+from qac_jax.text import tokenizers
 
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -167,7 +167,7 @@ def test_errors_say_what_to_do() -> None:
 
 def test_the_vocabulary_of_a_tokenizer() -> None:
     tokenizer = tokenizers.Tokenizer(
-        backends.wordpiece({piece: i for i, piece in enumerate(PIECES)}),
+        tokenizers.wordpiece({piece: i for i, piece in enumerate(PIECES)}),
         {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
         "test",
     )

@@ -14,7 +14,7 @@ import pytest
 import qac_jax
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats import documents, named_questions
+from qac_jax.formats import documents, judgements
 from qac_jax.formats.records import write_records
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.judge import Judge
@@ -25,7 +25,7 @@ PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "nltk", "stdlib")
 
 
 def test_those_of_the_demo_are_well_formed() -> None:
-    asked = named_questions.read(SHIPPED)
+    asked = judgements.read_named(SHIPPED)
     splits = collections.Counter(question.split for question in asked)
     assert splits["test"] >= 120 and len(asked) >= 240 and set(splits) == {"test", "dev"}
     assert len({question.text for question in asked}) == len(asked)
@@ -46,7 +46,7 @@ def test_their_names_are_those_of_the_installed_libraries() -> None:
     for document in documents.read("python_docs", ",".join(PACKAGES)):
         for part in document.meta["parts"]:
             known.update((part["title"], *part.get("aliases", ())))
-    asked = named_questions.read(SHIPPED)
+    asked = judgements.read_named(SHIPPED)
     names = [name for question in asked for name in question.names]
     lost = [name for name in names if name not in known]
     assert len(lost) < 0.05 * len(names), lost
@@ -98,16 +98,16 @@ def test_names_become_judgements(passages: Path, tmp_path: Path) -> None:
 )
 def test_bad_questions(record: dict, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=complaint) as caught:
-        named_questions.read(questions(tmp_path, record))
+        judgements.read_named(questions(tmp_path, record))
     assert caught.value.line == 1
 
 
 def test_mistakes(passages: Path, tmp_path: Path) -> None:
     record = {"_id": "q", "text": "t", "relevant": ["lib.gone"]}
     with pytest.raises(DataError, match="stands there already"):
-        named_questions.read(questions(tmp_path, record, record))
+        judgements.read_named(questions(tmp_path, record, record))
     with pytest.raises(DataError, match="there is no question"):
-        named_questions.read(questions(tmp_path))
+        judgements.read_named(questions(tmp_path))
     with pytest.raises(UserError, match="has a name that answers a question"):
         stage = Judge(questions=questions(tmp_path, record), passages=str(passages))
         execute(stage, tmp_path / "out")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import toy_recipes
 
-from qac_jax.formats.negatives import read_hard_negatives
+from qac_jax.formats.training import read_hard_negatives
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
 from qac_jax.objectives.cotmae import CotMae

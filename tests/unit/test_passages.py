@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from qac_jax.formats.documents import Document, Passage, Section
 from qac_jax.text import sentences, tokenizers
-from qac_jax.text.cutting import Cutting
-from qac_jax.text.passages import Cutter
+from qac_jax.text.passages import Cutter, Cutting
 
 
 words = st.sampled_from(

@@ -11,7 +11,7 @@ from qac_jax.pipeline import stage
 from qac_jax.queries.filtering import Filter
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.prepare import Prepare
-from qac_jax.text.preparing import Cutting
+from qac_jax.text.passages import Cutting
 
 
 # memray/AugTriever-AugQ-CC: id, text, title, meta, outputs; a document may lack an output.

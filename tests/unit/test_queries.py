@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats import documents, judgements, training_lines
+from qac_jax.formats import documents, judgements, training
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.judgements import Judgement, read_judgements
-from qac_jax.formats.negatives import Negatives, Scores, read_hard_negatives, read_triples
 from qac_jax.formats.queries import read_queries, shares, with_score
-from qac_jax.formats.training_lines import read_training_lines
+from qac_jax.formats.training import (
+    Negatives,
+    Scores,
+    read_hard_negatives,
+    read_training_lines,
+    read_triples,
+)
 
 
 def _write(path: Path, text: str) -> Path:
@@ -330,7 +335,7 @@ def test_tevatron_training_lines(tmp_path):
     path = _lines(tmp_path / "train.jsonl", row, {**row, "positive_passages": []})
     bad = BadLines(1)
     (found,) = read_training_lines(path, bad=bad)
-    assert found == training_lines.TrainingLine(
+    assert found == training.TrainingLine(
         "3", "q", (Passage("1", "T", "p"),), (Passage("2", "", "n"),)
     )
     assert [(i.line, i.message) for i in bad.items] == [(2, "query '3' has no positive passage")]

@@ -124,7 +124,7 @@ def test_a_bomb_is_left_out(tmp_path, monkeypatch):
 
 def test_auto_recognises_crawls(tmp_path):
     from qac_jax.formats.readers.documents import warc
-    from qac_jax.formats.samples import SURE, sample
+    from qac_jax.formats.registry import SURE, sample
 
     (tmp_path / "a.warc").write_bytes(INFO)
     assert warc.recognise(sample(str(tmp_path / "a.warc"))) == SURE

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents, files
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.documents import Document
-from qac_jax.formats.repeats import ShardIds, repeated_documents
+from qac_jax.formats.documents import Document, ShardIds, repeated_documents
 
 
 PACK: dict[str, Callable[[bytes], bytes]] = {

@@ -11,8 +11,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
-from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES, TRAINING, Registry
-from qac_jax.formats.samples import sample
+from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES, TRAINING, Registry, sample
 from qac_jax.retrieval import corpus
 
 

@@ -12,8 +12,7 @@ import pytest
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import runs
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.run_file import RunFile, open_run
-from qac_jax.formats.runs import Ranking, ranked, read_run, run_files, write_run
+from qac_jax.formats.runs import Ranking, RunFile, open_run, ranked, read_run, run_files, write_run
 from qac_jax.retrieval import fusion
 
 

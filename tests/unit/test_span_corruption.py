@@ -14,7 +14,7 @@ from qac_jax.errors import UserError
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption, SpanNoise
-from qac_jax.text import backends, tokenizers
+from qac_jax.text import tokenizers
 
 
 TOP, EOS, PAD, WIDTH = 999, 1, 0, 40
@@ -143,7 +143,7 @@ def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
     pieces = ["[PAD]", "</s>", "[UNK]", *(f"w{i}" for i in range(850)), "<extra_id_0>"]
 
     def tokenizer(pieces: list[str]) -> tokenizers.Tokenizer:
-        backend = backends.wordpiece({piece: i for i, piece in enumerate(pieces)})
+        backend = tokenizers.wordpiece({piece: i for i, piece in enumerate(pieces)})
         return tokenizers.Tokenizer(backend, {"pad": "[PAD]", "eos": "</s>"}, "test")
 
     assert small().with_tokenizer(tokenizer(pieces)).top == len(pieces) - 1

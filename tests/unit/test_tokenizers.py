@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
-from qac_jax.text import tokenizers, vocabularies, word_lengths
+from qac_jax.text import tokenizers
 
 
 TEXTS = [
@@ -106,8 +106,8 @@ def test_counting_forgets_rather_than_grows(monkeypatch):
         measured.append(list(words))
         return [len(word) for word in words]
 
-    monkeypatch.setattr(word_lengths, "_MOST_WORDS", 3)
-    lengths = word_lengths.WordLengths(measure)
+    monkeypatch.setattr(tokenizers, "_MOST_WORDS", 3)
+    lengths = tokenizers.WordLengths(measure)
     assert lengths.count(["a bb", "bb " + "c" * 50]) == [3, 52]
     assert lengths.count(["bb " + "c" * 50]) == [52]
     assert measured == [["a", "bb", "c" * 50], ["c" * 50]]
@@ -242,23 +242,23 @@ CORPUS = ["the tide mill ground barley", "the miller's mills were milling", "tid
 
 LEARN = """
 import sys
-from qac_jax.text import vocabularies
+from qac_jax.text import tokenizers
 corpus = [f"{word}{i % 7} {word[::-1]}" for i, word in enumerate(sys.argv[1:] * 50)]
-print(vocabularies.learn_wordpiece(lambda: corpus, 120).identity)
+print(tokenizers.learn_wordpiece(lambda: corpus, 120).identity)
 """
 
 
 def test_learning_gives_exactly_the_size_and_common_words():
-    learned = vocabularies.learn_wordpiece(lambda: CORPUS * 3, 60)
+    learned = tokenizers.learn_wordpiece(lambda: CORPUS * 3, 60)
     assert learned.vocab_size == 60 and learned.special_ids == (0, 1, 2, 3, 4)
     vocabulary = {learned.token(i) for i in range(60)}
     assert {"barley", "mill", "the"} <= vocabulary
     assert learned.decode(learned.encode("The MILLING")) == "the milling"
     assert learned.encode("Ω") == [learned.unk_id]
     with pytest.raises(UserError, match="too small for"):
-        vocabularies.learn_wordpiece(lambda: CORPUS, 20)
+        tokenizers.learn_wordpiece(lambda: CORPUS, 20)
     with pytest.raises(UserError, match="gives only"):
-        vocabularies.learn_wordpiece(lambda: CORPUS, 5000)
+        tokenizers.learn_wordpiece(lambda: CORPUS, 5000)
 
 
 def test_learning_twice_gives_one_vocabulary():

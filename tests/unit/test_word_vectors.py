@@ -20,7 +20,7 @@ from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.train import Train
-from qac_jax.text import backends, tokenizers
+from qac_jax.text import tokenizers
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -31,8 +31,8 @@ WIDTH, ROWS = 16, 70
 
 
 def tokenizer(pieces: list[str]) -> tokenizers.Tokenizer:
-    backend = backends.wordpiece({piece: i for i, piece in enumerate(pieces)})
-    return tokenizers.Tokenizer(backend, backends.special_tokens_of(pieces, {}), "toy")
+    backend = tokenizers.wordpiece({piece: i for i, piece in enumerate(pieces)})
+    return tokenizers.Tokenizer(backend, tokenizers.special_tokens_of(pieces, {}), "toy")
 
 
 def vectors() -> np.ndarray:

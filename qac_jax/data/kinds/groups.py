@@ -22,7 +22,7 @@ from qac_jax.data.kind import (
 )
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.errors import UserError
-from qac_jax.text.titles import text_of
+from qac_jax.text.tokenizers import text_of
 
 
 if TYPE_CHECKING:

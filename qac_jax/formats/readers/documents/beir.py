@@ -24,7 +24,7 @@ from qac_jax.formats.documents import (
 from qac_jax.formats.files import Line, Piece, find, share_out, text_lines
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.lines import json_object, read_lines, share_lines, string
-from qac_jax.formats.samples import LIKELY, NO, SURE, Sample
+from qac_jax.formats.registry import LIKELY, NO, SURE, Sample
 
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:

@@ -13,7 +13,7 @@ from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces, Shard
 from qac_jax.formats.files import Line, Piece, line_before, raw_lines, text_lines
 from qac_jax.formats.lines import quoted_columns, share_lines
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 _COLUMNS = ("id", "text", "title")

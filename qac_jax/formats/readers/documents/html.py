@@ -8,7 +8,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from qac_jax.formats.documents import Document, Section
-from qac_jax.formats.readers.folders import folder_format
+from qac_jax.formats.lines import folder_format
 
 
 NEVER_READ = frozenset({"script", "style", "noscript", "template", "svg"})

@@ -13,7 +13,7 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Shard, default_count
 from qac_jax.formats.files import Line, Piece, find, raw_lines, share_out, text_lines
 from qac_jax.formats.lines import columns, read_lines, share_lines, table_passage
-from qac_jax.formats.samples import LIKELY, NO, Sample
+from qac_jax.formats.registry import LIKELY, NO, Sample
 
 
 def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:

@@ -15,7 +15,7 @@ from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces,
 from qac_jax.formats.files import Line, Piece, expand, raw_lines, text_lines
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.lines import json_object, read_lines, share_lines, string
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 _GROUPS = ("positive_passages", "negative_passages")

@@ -6,7 +6,7 @@ import os
 import re
 
 from qac_jax.formats.documents import Document, Section
-from qac_jax.formats.readers.folders import folder_format
+from qac_jax.formats.lines import folder_format
 
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")

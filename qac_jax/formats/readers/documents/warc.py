@@ -24,7 +24,7 @@ from qac_jax.formats.documents import (
 from qac_jax.formats.files import expand, share_out
 from qac_jax.formats.pages import NotRead
 from qac_jax.formats.readers.pages import html
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 from qac_jax.formats.warc_records import MARK, Record, records, response, unpacked
 
 

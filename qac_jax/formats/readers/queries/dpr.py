@@ -8,7 +8,7 @@ from qac_jax.formats.bad_lines import BadRecord
 from qac_jax.formats.files import Line
 from qac_jax.formats.lines import quoted_columns
 from qac_jax.formats.queries import Query, answers_of, line_queries, number_of
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 def _query(line: Line) -> Query:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.json_array import objects
-from qac_jax.formats.lines import string
+from qac_jax.formats.lines import objects, string
 from qac_jax.formats.queries import Query, QueryFormat, answers_of
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 PASSAGES = '"positive_ctxs"'

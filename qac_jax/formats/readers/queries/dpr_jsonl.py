@@ -5,7 +5,7 @@ from __future__ import annotations
 from qac_jax.formats.files import Line
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import Query, answers_of, line_queries, number_of
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 def _query(line: Line) -> Query:

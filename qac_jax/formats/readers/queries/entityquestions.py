@@ -11,7 +11,7 @@ from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import whole_text
 from qac_jax.formats.lines import string
 from qac_jax.formats.queries import Query, QueryFormat, answers_of
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 def read(file: str, bad: BadLines) -> Iterator[Query]:

@@ -8,7 +8,7 @@ from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.files import Piece, text_lines
 from qac_jax.formats.lines import json_object, made_id, string
 from qac_jax.formats.queries import Query, QueryFormat, answers_of
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 def read(file: str, bad: BadLines) -> Iterator[Query]:

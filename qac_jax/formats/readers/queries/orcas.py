@@ -9,7 +9,7 @@ from qac_jax.formats.files import Line
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.lines import columns
 from qac_jax.formats.queries import Query, QueryFormat, line_queries
-from qac_jax.formats.samples import LIKELY, NO, Sample
+from qac_jax.formats.registry import LIKELY, NO, Sample
 
 
 def read(file: str, bad: BadLines) -> Iterator[Query]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.files import whole_text
 from qac_jax.formats.queries import Query, QueryFormat
-from qac_jax.formats.samples import NO, SURE, Sample
+from qac_jax.formats.registry import NO, SURE, Sample
 
 
 _TOPIC = re.compile(r"<top(ic)?\b(?P<attributes>[^>]*)>(?P<body>.*?)</top(?(1)ic)>", re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qac_jax.formats.files import Line
 from qac_jax.formats.lines import columns
 from qac_jax.formats.queries import Query, line_queries
-from qac_jax.formats.samples import LIKELY, NO, Sample
+from qac_jax.formats.registry import LIKELY, NO, Sample
 
 
 def _query(line: Line) -> Query:

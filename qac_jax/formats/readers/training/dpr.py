@@ -12,9 +12,8 @@ from typing import Any
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.documents import Passage
-from qac_jax.formats.json_array import objects
-from qac_jax.formats.lines import string
-from qac_jax.formats.training_lines import TrainingFormat, TrainingLine
+from qac_jax.formats.lines import objects, string
+from qac_jax.formats.training import TrainingFormat, TrainingLine
 
 
 def read(file: str, bad: BadLines) -> Iterator[TrainingLine]:

@@ -13,7 +13,7 @@ from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.files import Line, Piece, text_lines
 from qac_jax.formats.lines import NO_TITLE
-from qac_jax.formats.training_lines import TrainingFormat, TrainingLine
+from qac_jax.formats.training import TrainingFormat, TrainingLine
 
 
 def read(file: str, bad: BadLines) -> Iterator[TrainingLine]:

@@ -8,7 +8,7 @@ from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.files import Piece, text_lines
 from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.readers.documents.tevatron import passage_of
-from qac_jax.formats.training_lines import TrainingFormat, TrainingLine
+from qac_jax.formats.training import TrainingFormat, TrainingLine
 
 
 def read(file: str, bad: BadLines) -> Iterator[TrainingLine]:

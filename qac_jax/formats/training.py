@@ -1,19 +1,53 @@
-"""Files of negatives: MS MARCO's BM25 triples, and sentence-transformers' hard negatives."""
+"""Training files that hold their texts: Tevatron's, RocketQA's, DPR's."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.formats.documents import Passage
 from qac_jax.formats.files import Line, Piece, expand, text_lines
 from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.lines import columns, json_object, string
+from qac_jax.formats.registry import TRAINING
+
+
+class TrainingLine(NamedTuple):
+    """A question with passages. Ids are empty where a format has none (RocketQA's)."""
+
+    query_id: str
+    query: str
+    positives: tuple[Passage, ...]
+    negatives: tuple[Passage, ...]
+
+
+@dataclass(frozen=True)
+class TrainingFormat:
+    """A way to store training lines; a file of `readers/training` declares one as FORMAT."""
+
+    suffixes: tuple[str, ...]
+    read: Callable[[str, BadLines], Iterator[TrainingLine]]
+
+
+def read_training_lines(
+    path: str | os.PathLike[str],
+    format: str = "tevatron",
+    *,
+    skip_bad: int | None = None,
+    bad: BadLines | None = None,
+) -> Iterator[TrainingLine]:
+    """All training lines of a file, folder or pattern."""
+    reader = TRAINING.get(format)
+    bad = BadLines(skip_bad) if bad is None else bad
+    for file in expand(path, reader.suffixes):
+        yield from reader.read(file, bad)
 
 
 class Negatives(NamedTuple):
