@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.text.sentences import SPLITTERS
+from qac_jax.text.spans import SPLITTERS
 
 
 if TYPE_CHECKING:

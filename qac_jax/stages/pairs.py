@@ -12,7 +12,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
-from qac_jax.text.sentences import SPLITTERS
+from qac_jax.text.spans import SPLITTERS
 
 
 if TYPE_CHECKING:

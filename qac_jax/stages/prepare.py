@@ -16,7 +16,7 @@ from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
 from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
 from qac_jax.text.passages import Cutting
-from qac_jax.text.sentences import SPLITTERS
+from qac_jax.text.spans import SPLITTERS
 
 
 if TYPE_CHECKING:

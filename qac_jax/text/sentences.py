@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qac_jax.errors import UserError
+from qac_jax.text.spans import SPLITTERS
 from qac_jax.text.tokenizers import ASSETS
 
 
@@ -29,9 +30,6 @@ _ABBREVIATIONS = frozenset(
     "inc ltd co corp dept univ bros jan feb mar apr jun jul aug sep sept oct nov dec "
     "mon tue wed thu fri u.s u.k u.n a.m p.m b.c a.d ph.d d.c m.d b.a m.a i.i.d w.r.t".split()
 )
-
-# Splitters by name; a file of learned parameters is another.
-SPLITTERS = ("auto", "punkt_tab", "shipped")
 
 Span = tuple[int, int]
 

@@ -18,6 +18,10 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 
+# Splitters of sentences by name (sentences.py); a file of learned parameters is another.
+SPLITTERS = ("auto", "punkt_tab", "shipped")
+
+
 class Rng(Protocol):
     """The part of `random.Random` that the contexts use."""
 
