@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import math
+import operator
 import os
 import types
 import typing
@@ -23,6 +24,12 @@ from qac_jax.errors import UserError, nearest, shown
 
 REQUIRED = "<required>"
 
+_WITHIN: dict[str, Callable[[Any, Any], bool]] = {
+    "at least": operator.ge,
+    "more than": operator.gt,
+    "at most": operator.le,
+    "less than": operator.lt,
+}
 Function = typing.TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -32,24 +39,38 @@ def option(
     *,
     choices: Sequence[Any] | Callable[[], Sequence[Any]] = (),
     shown: Sequence[str] | Mapping[str, Sequence[str]] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
     affects_result: bool = True,
 ) -> Any:
     """A setting. One with `affects_result=False` (workers, log intervals) is not in the key.
 
     choices: all valid values, or those of its items where it is a tuple; a function where they cost
     an import. shown: what `--help` lists where values have forms ("ndcg@K") or only gin can build
-    them (gin's names, each with its choices).
+    them (gin's names, each with its choices). at_least, above, at_most, below: bounds of a number.
     """
+    bounds = {"at least": at_least, "more than": above, "at most": at_most, "less than": below}
     metadata = {
         "role": "option",
         "help": help,
         "choices": choices if callable(choices) else tuple(choices),
         "shown": shown,
+        "bounds": {words: bound for words, bound in bounds.items() if bound is not None},
         "affects_result": affects_result,
     }
     if isinstance(default, list | dict):
         raise TypeError(f"default {default!r} is mutable; use a tuple or None")
     return dataclasses.field(default=default, metadata=metadata)
+
+
+class Checked:
+    """A dataclass that refuses values of its options out of their bounds or choices when made."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            _check_option(field, getattr(self, field.name), f"{type(self).__name__}.{field.name}")
 
 
 def part(cls: type) -> Any:
@@ -210,16 +231,26 @@ def check(instance: Any, name: str = "") -> None:
                 f"{label} = {shown(value)} is {_article(type(value).__name__)}; "
                 f"expected {_type_name(hints[field.name])}"
             )
-        if valid := choices(field):
-            for item in value if isinstance(value, list | tuple) else (value,):
-                if item not in valid:
-                    close = nearest(str(item), map(str, valid))
-                    hint = f"; {close}" if close.startswith("did you") else ""  # no second list
-                    raise UserError(
-                        f"{label} = {shown(item)} is not one of {', '.join(map(str, valid))}{hint}"
-                    )
+        _check_option(field, value, label)
         for child_label, child in _children(value, label):
             check(child, child_label)
+
+
+def _check_option(field: dataclasses.Field[Any], value: Any, label: str) -> None:
+    """Raises UserError for a value that is not one of the choices or is out of its bounds."""
+    for words, bound in field.metadata.get("bounds", {}).items():
+        if isinstance(value, int | float) and not _WITHIN[words](value, bound):
+            every = " and ".join(f"{w} {b:g}" for w, b in field.metadata["bounds"].items())
+            raise UserError(f"{label} = {value}; expected {every}")
+    if value == REQUIRED or not (valid := choices(field)):
+        return
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if item not in valid:
+            close = nearest(str(item), map(str, valid))
+            hint = f"; {close}" if close.startswith("did you") else ""  # no second list
+            raise UserError(
+                f"{label} = {shown(item)} is not one of {', '.join(map(str, valid))}{hint}"
+            )
 
 
 def check_value(value: Any, hint: Any, label: str) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 from qac_jax.formats.records import Record, Records, write_lines
 from qac_jax.inference.encoder import Encoder
 from qac_jax.queries import structure
@@ -68,24 +68,20 @@ class DocumentSpans(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SpanSampling:
+class SpanSampling(Checked):
     """How spans are drawn, in words separated by white space."""
 
-    spans: int = option(16, "candidate spans drawn per passage")
-    shortest: int = option(4, "minimum words of a span")
+    spans: int = option(16, "candidate spans drawn per passage", at_least=1)
+    shortest: int = option(4, "minimum words of a span", at_least=1)
     longest: int = option(16, "maximum words of a span")
     context_words: int = option(256, "words of the random window that spans are drawn from")
 
     def __post_init__(self) -> None:
-        if self.spans < 1 or not 1 <= self.shortest <= self.longest:
+        super().__post_init__()
+        if not self.shortest <= self.longest <= self.context_words:
             raise UserError(
-                f"spans={self.spans} of {self.shortest} to {self.longest} words cannot be drawn; "
-                "expected at least one span, and bounds in order from 1 on"
-            )
-        if self.context_words < self.longest:
-            raise UserError(
-                f"context_words={self.context_words} is less than a span of longest="
-                f"{self.longest} words; make it longer"
+                f"shortest={self.shortest}, longest={self.longest} and context_words="
+                f"{self.context_words} are words; expected them in ascending order"
             )
 
     def candidates(self, name: str, text: str, seed: int = 0, draw: int = 0) -> DocumentSpans:

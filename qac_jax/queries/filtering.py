@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 from qac_jax.formats.records import Records
 from qac_jax.retrieval.corpus import Searchable
 
@@ -35,7 +34,7 @@ _ASKING = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class Filter:
+class Filter(Checked):
     """Rules for leaving out queries of a passage."""
 
     drop_empty: bool = option(True, "drop texts without a word")
@@ -45,33 +44,22 @@ class Filter:
         "drop texts that are no questions: without a question word or verb, or with a "
         "repeated pair of words",
     )
-    drop_copies: int = option(0, "drop texts of at least N words copied from the passage (0: keep)")
+    drop_copies: int = option(
+        0, "drop texts of at least N words copied from the passage (0: keep)", at_least=0
+    )
     specific: float = option(
         0.0,
         "drop texts hardly likelier given their passage than given others: whose tokens' mean "
         "log-probability under the generator is higher by less than this (0: keep); the best tenth "
         "stays in any case, the most specific first",
+        at_least=0,
     )
     round_trip: int = option(
-        0, "drop texts for which --index ranks the passage below this rank (0: keep)"
+        0, "drop texts for which --index ranks the passage below this rank (0: keep)", at_least=0
     )
-    min_probability: float = option(0.5, "drop texts with a lower probability by --cross_encoder")
-
-    def __post_init__(self) -> None:
-        if self.drop_copies < 0 or self.round_trip < 0:
-            raise UserError(
-                f"drop_copies={self.drop_copies} is a number of words, round_trip="
-                f"{self.round_trip} a rank; expected 0 (off) or more"
-            )
-        if not 0.0 <= self.specific < float("inf"):
-            raise UserError(
-                f"specific={self.specific} is not a difference of log-probabilities; expected 0 "
-                "(off) or more, such as 1.0"
-            )
-        if not 0.0 <= self.min_probability <= 1.0:
-            raise UserError(
-                f"min_probability={self.min_probability} is not a probability; expected 0 to 1"
-            )
+    min_probability: float = option(
+        0.5, "drop texts with a lower probability by --cross_encoder", at_least=0, at_most=1
+    )
 
     def __call__(
         self, contexts: Sequence[Context], passage: str, dropped: collections.Counter[str]

@@ -12,19 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from qac_jax.errors import UserError
+from qac_jax.fields import Checked, option
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompt:
+class Prompt(Checked):
     """`before` + text + `after`; at most `max_tokens` tokens are generated."""
 
     before: str = ""
     after: str = ""
-    max_tokens: int = 64
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UserError(f"max_tokens={self.max_tokens} of a prompt; expected 1 or more")
+    max_tokens: int = option(64, at_least=1)
 
 
 PROMPTS: dict[str, Prompt] = {

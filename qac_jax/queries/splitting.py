@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from qac_jax.data.judged import generated_from
 from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 from qac_jax.queries.filtering import plain
 
 
@@ -32,21 +32,21 @@ _MOST = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
-class Splitting:
+class Splitting(Checked):
     """How many passages are kept aside."""
 
-    share: float = option(0.1, "share of the passages for validation, and as many for the test")
-    at_least: int = option(100, "at least N passages each, but never more than a quarter")
+    share: float = option(
+        0.1, "share of the passages for validation, and as many for the test", above=0, below=0.5
+    )
+    at_least: int = option(
+        100, "at least N passages each, but never more than a quarter", at_least=1
+    )
     at_most: int = option(1000, "at most about N passages each")
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.share < 0.5:
-            raise UserError(f"share={self.share}; expected more than 0 and less than 0.5")
-        if not 1 <= self.at_least <= self.at_most:
-            raise UserError(
-                f"at_least={self.at_least}, at_most={self.at_most}; expected 1 <= at_least <= "
-                "at_most"
-            )
+        super().__post_init__()
+        if self.at_least > self.at_most:
+            raise UserError(f"at_least={self.at_least} is more than at_most={self.at_most}")
 
     def target(self, passages: int) -> int:
         """The number of passages of a part that is kept aside."""

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.errors import UserError, nearest
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 
 
 LINES = ("any", "sentence", "none")
@@ -30,7 +29,7 @@ _FEW = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class TitleRule:
+class TitleRule(Checked):
     """The title of the document, else a first line; truncated to `title_words` words.
 
     first_line: "any" takes the first line that is not blank (Wikipedia, Pile-CC, OpenWebText2),
@@ -41,15 +40,7 @@ class TitleRule:
     first_line: str = option(
         "any", "title: which first line replaces a missing title", choices=LINES
     )
-    title_words: int = option(64, "maximum words of a title")
-
-    def __post_init__(self) -> None:
-        if self.first_line not in LINES:
-            raise UserError(
-                f"first_line={self.first_line!r} is not known; {nearest(self.first_line, LINES)}"
-            )
-        if self.title_words < 1:
-            raise UserError(f"title_words={self.title_words}; expected 1 or more")
+    title_words: int = option(64, "maximum words of a title", at_least=1)
 
     def of(self, passage: dict[str, Any]) -> str:
         """The title of a passage's document, or an empty text."""

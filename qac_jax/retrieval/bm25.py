@@ -23,6 +23,7 @@ import numpy as np
 
 from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError, nearest
+from qac_jax.fields import Checked, option
 from qac_jax.retrieval.corpus import Searchable
 
 
@@ -49,18 +50,12 @@ STOP = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class Scoring:
+class Scoring(Checked):
     """BM25's two parameters and its variant."""
 
-    k1: float = 0.9
-    b: float = 0.4
-    variant: str = "lucene"
-
-    def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise UserError(f"variant={self.variant!r}; {nearest(self.variant, VARIANTS)}")
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise UserError(f"k1={self.k1}, b={self.b}; expected k1 from 0 on and b from 0 to 1")
+    k1: float = option(0.9, at_least=0)
+    b: float = option(0.4, at_least=0, at_most=1)
+    variant: str = option("lucene", choices=VARIANTS)
 
 
 # Anserini's values, tuned on MS MARCO, and Lucene's own.

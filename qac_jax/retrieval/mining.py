@@ -30,7 +30,7 @@ import numpy as np
 
 from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
@@ -57,23 +57,19 @@ Matcher = Callable[[Sequence[str]], Callable[[str], bool]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Mining:
+class Mining(Checked):
     """How hard negatives are drawn from rankings."""
 
-    depth: int = option(200, "passages of each ranking that negatives are drawn from")
-    keep: int = option(128, "negatives per query")
-
-    def __post_init__(self) -> None:
-        if self.depth < 1 or self.keep < 1:
-            raise UserError(f"depth={self.depth}, keep={self.keep}; expected 1 or more of both")
+    depth: int = option(200, "passages of each ranking that negatives are drawn from", at_least=1)
+    keep: int = option(128, "negatives per query", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Labelling:
+class Labelling(Checked):
     """How a teacher's scores become labels."""
 
-    positive: float = option(0.9, "probability above which a candidate is a positive")
-    negative: float = option(0.1, "probability below which it is a negative")
+    positive: float = option(0.9, "probability above which a candidate is a positive", at_most=1)
+    negative: float = option(0.1, "probability below which it is a negative", at_least=0)
     positives: str = option(
         "best",
         "the best candidate above the threshold (released), or all of them (paper)",
@@ -84,8 +80,8 @@ class Labelling:
         "negatives as the retriever ranks them (released), or drawn at random",
         choices=("ranked", "sampled"),
     )
-    count: int = option(4, "negatives per query")
-    depth: int = option(50, "candidates per query that the teacher scores")
+    count: int = option(4, "negatives per query", at_least=1)
+    depth: int = option(50, "candidates per query that the teacher scores", at_least=1)
     extend: bool = option(False, "judged queries get positives by their scores too")
     fill: int = option(
         0,
@@ -94,13 +90,12 @@ class Labelling:
     )
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.negative < self.positive <= 1.0:
+        super().__post_init__()
+        if self.negative >= self.positive:
             raise UserError(
-                f"thresholds positive={self.positive} and negative={self.negative}; expected "
-                "0 <= negative < positive <= 1"
+                f"negative={self.negative} is not below positive={self.positive}; move one of the "
+                "thresholds"
             )
-        if self.count < 1 or self.depth < 1:
-            raise UserError(f"count={self.count}, depth={self.depth}; expected 1 or more of both")
         if self.fill and self.fill <= self.depth:
             raise UserError(f"fill={self.fill} is a rank after depth={self.depth}; raise it")
 

@@ -113,7 +113,7 @@ def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
     ("settings", "told"),
     [
         ({"stemmer": "englisch"}, "english"),
-        ({"k1": -1.0}, "k1 from 0 on"),
+        ({"k1": -1.0}, "k1 = -1.0; expected at least 0"),
         ({"passages": ""}, "pass --passages"),
     ],
 )

@@ -151,11 +151,11 @@ def test_anchors_are_told_once() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SpanSampling(spans=0), "spans=0"),
-        (lambda: SpanSampling(shortest=9, longest=4), "9 to 4"),
+        (lambda: SpanSampling(spans=0), "spans = 0"),
+        (lambda: SpanSampling(shortest=9, longest=4), "shortest=9, longest=4"),
         (lambda: SpanSampling(context_words=8), "context_words=8"),
         (lambda: structure.TitleRule("first"), "first_line"),
-        (lambda: structure.TitleRule(title_words=0), "title_words=0"),
+        (lambda: structure.TitleRule(title_words=0), "title_words = 0"),
         (lambda: Bm25Salience(Statistics.of(["a b"]), b=2), "b=2"),
     ],
 )

@@ -149,3 +149,21 @@ def test_two_settings_of_one_name_are_refused():
 
     with pytest.raises(TypeError, match="two settings named width"):
         fields.flat(Twice)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded(fields.Checked):
+    count: int = option(1, at_least=1)
+    share: float = option(0.5, above=0, below=1)
+    order: str = option("up", choices=("up", "down"))
+
+
+def test_bounds_and_choices_are_checked_when_made() -> None:
+    assert Bounded(3, 0.1, "down").count == 3
+    for settings, sentence in (
+        ({"count": 0}, "Bounded.count = 0; expected at least 1"),
+        ({"share": 1.0}, "Bounded.share = 1.0; expected more than 0 and less than 1"),
+        ({"order": "dwn"}, "Bounded.order = 'dwn' is not one of up, down; did you mean 'down'"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Bounded(**settings)  # type: ignore[arg-type]

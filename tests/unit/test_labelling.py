@@ -141,5 +141,5 @@ def test_equal_queries_are_told_whatever_their_marks() -> None:
     "wrong", [{"positive": 0.1}, {"negative": -0.1}, {"count": 0}, {"fill": 10}], ids=str
 )
 def test_rules_that_mean_nothing(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="expected|raise"):
+    with pytest.raises(UserError, match="expected|raise|move"):
         Labelling(**wrong)

@@ -137,7 +137,7 @@ def test_generated_queries(folder, tmp_path):
     [
         ({"negatives": "mined+bm25"}, "pass --index"),
         ({"qrels": ""}, "--queries with --qrels"),
-        ({"depth": 0}, "depth=0"),
+        ({"depth": 0}, "depth = 0"),
     ],
 )
 def test_mistakes_are_told(folder, tmp_path, settings, told):
