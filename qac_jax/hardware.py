@@ -1,13 +1,20 @@
-"""Peak rates and memory of known devices, for MFU and for dry runs; precisions.
+"""Peak rates and memory of known devices, for MFU and for plans; precisions; compiled programs.
 
 Dense peaks from the vendors' data sheets. For an unknown device no MFU is printed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
+import os
+import platform
 import re
+
+from qac_jax.hashing import user_cache
+from qac_jax.processes import cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,3 +97,28 @@ def peak_flops(device_kind: str) -> float | None:
     """Dense peak of half precision in FLOP/s, or None if it is unknown."""
     device = find(device_kind)
     return device.peak_flops if device else None
+
+
+def keep_programs() -> None:
+    """Caches compiled programs in the user's cache, unless JAX is configured to cache elsewhere:
+    compiling takes longer than many training steps."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        folder = user_cache() / "compiled" / machine(jax.default_backend())
+        jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
+        # An earlier stage of this process may have compiled without it, and JAX reads it once.
+        compilation_cache.reset_cache()
+
+
+def machine(backend: str) -> str:
+    """Names what compiled programs depend on beside JAX's own cache keys: the CPU's instructions
+    and the number of cores."""
+    if backend != "cpu":
+        return backend
+    facts = [platform.machine(), platform.processor(), str(cores())]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        first = file.read().split("\n\n", 1)[0].splitlines()
+        facts += [line for line in first if line.startswith(("model name", "flags", "Features"))]
+    return "cpu-" + hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]

@@ -232,12 +232,13 @@ def _trial(stage: Any, plan: Mapping[str, Any]) -> Any:
     """A few steps of the training that has this plan."""
     from qac_jax.data.featurizer import settle
     from qac_jax.data.form import Form
-    from qac_jax.training import start, trial
+    from qac_jax.objectives.objective import Context
+    from qac_jax.training import train, trial
 
     reading, schedule = stage.reading, stage.schedule
     kind = settle(plan["kind"], Form(), lengths=reading.lengths, settings=reading.settings)
-    objective = start.shaped(stage.objective, plan["started from"] or "")
-    objective = objective.with_precision(start.precision_here(stage.precision))
+    objective: Any = train.shaped(stage.objective, plan["started from"] or "")
+    objective = objective.bind(Context(precision=train.precision_here(stage.precision)))
     return trial.run(objective, kind, schedule.batch_size, schedule.microbatch)
 
 

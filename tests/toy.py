@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,17 +89,13 @@ class ToyMlm(Objective):
         right = jnp.argmax(logits, -1) == batch["labels"]
         return loss, {"accuracy": jnp.sum(right * weights)}
 
-    def flops(self, spec: Any) -> float:
-        size, length = spec["tokens"].shape
-        return 6.0 * size * length * 2 * self.model.embed * self.model.mlp
-
 
 @dataclasses.dataclass(frozen=True)
 class ToyContrastive(Objective):
     """Every query against all passages; a queue-like counter as state."""
 
     model: Net = Net()
-    chunk: int = 0
+    chunk: int = dataclasses.field(default=0, kw_only=True)
     gather: bool = False
     stateful: bool = False
     splittable: bool = False
@@ -109,9 +107,6 @@ class ToyContrastive(Objective):
         if self.stateful:
             variables["queue"] = {"seen": jnp.zeros((), jnp.int32)}
         return variables
-
-    def with_chunk(self, examples: int) -> ToyContrastive:
-        return dataclasses.replace(self, chunk=examples)
 
     def prepare(self, batch: Any, key: jax.Array) -> Any:
         return {**batch, "keys": example_keys(key, batch["query"].shape[0])}
@@ -175,3 +170,36 @@ class MemoryLoader:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._next = int(state["next"])
+
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+
+IN_LOOP = " in a loop"
+
+_CALL = re.compile(rf"\s({'|'.join(COLLECTIVES)})(?:-start)?\(")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
+_LOOP_BODY = re.compile(r"\bbody=%?([\w.-]+)")
+
+
+def collectives(compiled: jax.stages.Compiled) -> dict[str, int]:
+    """The number of collectives of each kind in the compiled program.
+
+    Those in the body of a loop, which run in every iteration, are counted separately (and once).
+    """
+    text = compiled.as_text() or ""
+    bodies = set(_LOOP_BODY.findall(text))
+    counts: collections.Counter[str] = collections.Counter()
+    where = ""
+    for line in text.splitlines():
+        if begin := _COMPUTATION.match(line):
+            where = IN_LOOP if begin[1] in bodies else ""
+        counts.update(name + where for name in _CALL.findall(line))
+    names = [name + suffix for suffix in ("", IN_LOOP) for name in COLLECTIVES]
+    return {name: counts[name] for name in names if counts[name]}

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 parser = argparse.ArgumentParser()
@@ -35,10 +36,10 @@ import toy  # noqa: E402
 
 from qac_jax import processes  # noqa: E402
 from qac_jax.errors import Interrupted  # noqa: E402
-from qac_jax.training import distributed, loop  # noqa: E402
 from qac_jax.training import mesh as meshes  # noqa: E402
-from qac_jax.training.settings import Monitoring  # noqa: E402
+from qac_jax.training.options import Monitoring  # noqa: E402
 from qac_jax.training.step import Engine  # noqa: E402
+from qac_jax.training.train import train  # noqa: E402
 
 
 processes.run_by(sys.argv[1:])
@@ -63,16 +64,18 @@ class Loader(toy.MemoryLoader):
 
 
 def main() -> int:
-    distributed.start(processes.place(options.coordinator, options.processes, options.process))
+    meshes.join(processes.place(options.coordinator, options.processes, options.process))
     mesh = meshes.make_mesh([int(size) for size in options.mesh.split(",")])
     objective = toy.ToyMlm(toy.Net(dropout=0.2))
     engine = Engine(objective, optax.adamw(3e-3), mesh, meshes.rules_named("default"), seed=3)
-    plan = loop.Plan(options.steps, Monitoring(log_every=1, save_every=3))
+    data: Any = Loader(*meshes.my_part(mesh))
+    monitoring = Monitoring(log_every=1, save_every=3)
     try:
-        state = loop.train(
+        state = train(
             engine,
-            Loader(*meshes.my_part(mesh)),
-            plan,
+            data,
+            options.steps,
+            monitoring,
             options.folder,
             identity={"model": "toy"},
         )
@@ -80,7 +83,7 @@ def main() -> int:
         print(stop, file=sys.stderr)
         return stop.exit_code
     params = meshes.to_host(state.params)
-    if distributed.is_first():
+    if meshes.is_first():
         np.savez(options.folder / "result.npz", **params)
     return 0
 

@@ -16,7 +16,7 @@ import numpy as np
 from qac_jax.bench import peer
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
-from qac_jax.training.settings import PRECISIONS
+from qac_jax.training.options import PRECISIONS
 
 
 Batch = dict[str, np.ndarray]
@@ -39,10 +39,9 @@ class Compiled(NamedTuple):
     """A compiled step of ours, called with a number of steps."""
 
     run: Callable[[Batch, int], None]
-    flops: float  # of one step over padded texts (packed ones with --pack)
+    flops: float  # of one step over padded texts
     seconds: float  # that compiling took
     memory: dict[str, int]
-    step: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Pretrain:
     steps: int = option(1, "steps per repetition")
     repetitions: int = option(5, "repetitions of each side")
     threads: int = option(0, "threads of PyTorch (0: one per core)")
-    profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
+    profile: str = option("", "folder to record our steps in; look at it with XProf")
 
     def run(self) -> dict[str, Any]:
         import jax
@@ -118,7 +117,9 @@ class Pretrain:
         return figures
 
     def _measured(self, name: str) -> dict[str, Any]:
-        from qac_jax.training import profiler, report
+        import jax
+
+        from qac_jax.training import metrics
 
         without = self._without_peer()
         if not without:
@@ -127,7 +128,6 @@ class Pretrain:
         batches = {sort: self._batch(*_CONTEXTS[sort]) for sort in sorts}
         programs: dict[Any, Compiled] = {}
         of_sort = {sort: self._ours(name, batch, programs) for sort, batch in batches.items()}
-        short = of_sort["passage_query"]
         sides: dict[str, Callable[[int], None]] = {
             sort: functools.partial(of_sort[sort].run, batch) for sort, batch in batches.items()
         }
@@ -151,7 +151,7 @@ class Pretrain:
             }
             if peak := step.memory.get("peak"):
                 figures[sort]["memory_bytes"] = peak
-            if (used := report.mfu(step.flops, median)) is not None:
+            if (used := metrics.mfu(step.flops, median, jax.devices())) is not None:
                 figures[sort]["mfu"] = used
         query = medians["passage_query"]
         if self.contexts == "all":
@@ -162,9 +162,9 @@ class Pretrain:
             figures["ratio"] = medians["pytorch"] / query
         if self.profile:
             folder = os.path.join(self.profile, name)
-            profiler.start(folder)
-            sides["passage_query"](self.steps)
-            print(profiler.table(profiler.stop(folder, short.step), self.steps, rows=20))
+            with jax.profiler.trace(folder):
+                sides["passage_query"](self.steps)
+            print(metrics.how_to_open(folder))
         return {name: figures}
 
     def _alternating(self, sides: dict[str, Callable[[int], None]]) -> dict[str, list[float]]:
@@ -213,7 +213,7 @@ class Pretrain:
         from qac_jax.objectives.cocondenser import CoCondenser
         from qac_jax.objectives.cotmae import CotMae
         from qac_jax.objectives.masking import Vocabulary
-        from qac_jax.training import start
+        from qac_jax.training import train
 
         config = BertConfig(
             vocab_size=self.vocabulary,
@@ -226,7 +226,7 @@ class Pretrain:
             attention_dropout=self.dropout,
         )
         runtime = Runtime(
-            dtype=start.precision_here(self.precision),
+            dtype=train.precision_here(self.precision),
             dropout="hash",
             remat=self.ours.remat,
             scan=self.ours.scan,
@@ -245,25 +245,24 @@ class Pretrain:
         """
         import jax
 
-        from qac_jax.training import estimate, packing, report, start
         from qac_jax.training import mesh as meshes
+        from qac_jax.training import step, train
         from qac_jax.training.optimizers import Optimizer
-        from qac_jax.training.step import Engine, chunk_of, model_flops
 
-        objective = chunk_of(self._objective(name), self.microbatch)
+        objective = self._objective(name)
+        if not objective.splittable:
+            objective = dataclasses.replace(objective, chunk=self.microbatch)
         mesh = meshes.make_mesh(devices=jax.devices()[:1])
-        tx = Optimizer().build(1000, start.abstract_params(objective))
+        tx = Optimizer().build(1000, train.abstract_params(objective))
         rules = meshes.rules_named("default")
-        engine = Engine(objective, tx, mesh, rules, microbatch=self.microbatch)
-        room = packing.room(engine, batch) if self.ours.pack else ()
+        engine = step.Engine(objective, tx, mesh, rules, microbatch=self.microbatch)
+        room = step.room_of(engine, batch) if self.ours.pack else ()
         key = (batch["context"].shape[1], room)
         if key in programs:
             return programs[key]
-        engine = packing.packed(engine, room)
         spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
-        kept = estimate.keeping(engine.objective, spec, mesh)
         began = time.perf_counter()
-        compiled = dataclasses.replace(engine, objective=kept).compile_step(spec)
+        compiled = step.compiled(engine, spec, room)
         seconds = time.perf_counter() - began
         state: Any = None
 
@@ -274,8 +273,8 @@ class Pretrain:
                 state, metrics = compiled(state, meshes.place(batch, mesh))
             jax.block_until_ready(metrics)
 
-        flops = model_flops(engine.objective, spec)
-        programs[key] = Compiled(steps, flops, seconds, report.memory(compiled), compiled)
+        flops = step.model_flops(engine.objective, spec)
+        programs[key] = Compiled(steps, flops, seconds, step.memory_of(compiled))
         return programs[key]
 
     def _without_peer(self) -> str:

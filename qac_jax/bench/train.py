@@ -14,7 +14,7 @@ import numpy as np
 from qac_jax.bench import peer
 from qac_jax.fields import option
 from qac_jax.hardware import PRECISIONS_MEAN
-from qac_jax.training.settings import PRECISIONS
+from qac_jax.training.options import PRECISIONS
 
 
 _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
@@ -43,11 +43,11 @@ class Train:
     )
     repetitions: int = option(7, "repetitions of each side")
     threads: int = option(0, "threads of PyTorch (0: one per core)")
-    profile: str = option("", "folder to record our steps in; prints the heaviest kernels")
+    profile: str = option("", "folder to record our steps in; look at it with XProf")
 
     def run(self) -> dict[str, Any]:
         peer.torch(self.threads)
-        ours, compiled, flops = self._ours()
+        ours, flops = self._ours()
         sides = {
             "qac_jax": ours,
             "pytorch": self._theirs(full_logits=False),
@@ -62,7 +62,13 @@ class Train:
                 step(self.steps)
                 seconds[name].append((time.perf_counter() - began) / self.steps)
         if self.profile:
-            print(self._profiled(ours, compiled))
+            import jax
+
+            from qac_jax.training import metrics
+
+            with jax.profiler.trace(self.profile):
+                ours(self.steps)
+            print(metrics.how_to_open(self.profile))
         medians = {name: statistics.median(times) for name, times in seconds.items()}
         figures: dict[str, Any] = {
             f"{name}_examples_per_second": self.batch / median for name, median in medians.items()
@@ -83,9 +89,9 @@ class Train:
         words[:, 0], words[:, -1] = 2, 3
         return words.astype(np.int32)
 
-    def _ours(self) -> tuple[Callable[[int], None], Any, float]:
-        """What `qac pretrain` does at each step, batches handed over from the host included; the
-        compiled step, and its FLOPs."""
+    def _ours(self) -> tuple[Callable[[int], None], float]:
+        """What `qac pretrain` does at each step, batches handed over from the host included,
+        and its FLOPs."""
         import jax
 
         from qac_jax.models.bert import Bert, BertConfig
@@ -93,7 +99,7 @@ class Train:
         from qac_jax.objectives.masking import Vocabulary
         from qac_jax.objectives.mlm import Mlm
         from qac_jax.training import mesh as meshes
-        from qac_jax.training import start
+        from qac_jax.training import train
         from qac_jax.training.optimizers import Optimizer
         from qac_jax.training.step import Engine, model_flops
 
@@ -107,11 +113,11 @@ class Train:
             hidden_dropout=self.dropout,
             attention_dropout=self.dropout,
         )
-        runtime = Runtime(dtype=start.precision_here(self.precision), dropout=self.generator)
+        runtime = Runtime(dtype=train.precision_here(self.precision), dropout=self.generator)
         continuation = np.zeros(self.vocabulary, bool)
         objective = Mlm(Bert(config, runtime), vocabulary=Vocabulary(continuation))
         mesh = meshes.make_mesh(devices=jax.devices()[:1])
-        tx = Optimizer().build(1000, start.abstract_params(objective))
+        tx = Optimizer().build(1000, train.abstract_params(objective))
         engine = Engine(objective, tx, mesh, meshes.rules_named("default"))
         lengths = np.full(self.batch, self.length, np.int32)
         batch = {"tokens": self._ids(), "tokens_length": lengths}
@@ -125,7 +131,7 @@ class Train:
             jax.block_until_ready(metrics)
 
         spec = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
-        return steps, compiled, model_flops(objective, spec)
+        return steps, model_flops(objective, spec)
 
     def _theirs(self, full_logits: bool) -> Callable[[int], None]:
         """transformers' BertForMaskedLM, with PyTorch's fastest optimiser; masks come for free."""
@@ -171,10 +177,3 @@ class Train:
             peer.wait()
 
         return steps
-
-    def _profiled(self, steps: Callable[[int], None], compiled: Any) -> str:
-        from qac_jax.training import profiler
-
-        profiler.start(self.profile)
-        steps(self.steps)
-        return profiler.table(profiler.stop(self.profile, compiled), self.steps, rows=20)

@@ -9,19 +9,18 @@ passage and a generated query (Wu et al., 2023); each text is padded to its own 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError
 from qac_jax.models import pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
-from qac_jax.objectives.masked_text import masked, shared
+from qac_jax.objectives.mlm import masked, shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 
 
@@ -46,23 +45,19 @@ class CoCondenser(Condenser):
     mlm_group: int = 0
     negatives_group: int = 0
     pad_contexts: bool = False
-    chunk: int = 0
+    chunk: int = dataclasses.field(default=0, kw_only=True)
     pooling: str = "cls"
     normalize: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.temperature <= 0:
-            raise UserError(f"temperature={self.temperature} is not greater than 0")
+        self._expect(self.temperature > 0, "temperature", "a number above 0")
         pooling.check(self.pooling)
 
     @property
     def splittable(self) -> bool:
         """Vectors of the whole batch see one another."""
         return False
-
-    def with_chunk(self, examples: int) -> Self:
-        return dataclasses.replace(self, chunk=examples)
 
     @property
     def whole(self) -> bool:
@@ -73,7 +68,7 @@ class CoCondenser(Condenser):
         return l2_normalize(vector) if self.normalize else vector
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        vocabulary, count = self.known_vocabulary, len(batch["passage"])
+        vocabulary, count = self.vocabulary, len(batch["passage"])
         if self.pad_contexts and (missing := self._widths(batch)[1] - batch["context"].shape[1]):
             padded = jnp.pad(
                 batch["context"], ((0, 0), (0, missing)), constant_values=vocabulary.pad

@@ -14,14 +14,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
-from qac_jax.objectives.masked_text import MaskedText, masked, new_head, part, predicted, shared
-from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.mlm import (
+    MaskedText,
+    Mlm,
+    masked,
+    new_head,
+    part,
+    predicted,
+    shared,
+)
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.token_loss import TokenLoss
 
@@ -54,14 +60,8 @@ class Condenser(Mlm):
     start_head: str = "local"
 
     def __post_init__(self) -> None:
-        if self.head_layers < 1:
-            raise UserError(
-                f"head_layers={self.head_layers} is not a valid depth; expected 1 or more"
-            )
-        if self.start_head not in ("local", "random"):
-            raise UserError(
-                f"start_head={self.start_head!r} is not known; expected local or random"
-            )
+        self._expect(self.head_layers >= 1, "head_layers", "1 or more")
+        self._choice("start_head", ("local", "random"))
 
     @property
     def head(self) -> BidirectionalHead:
@@ -82,6 +82,9 @@ class Condenser(Mlm):
         params = dict(super().init(encoder_key)["params"])
         return {"params": {**params, HEAD: new_head(self.head, self.model.config, head_key)}}
 
+    def export(self, variables: Variables) -> tuple[Any, Any]:
+        return super().export(part(variables, (HEAD,), without=True))
+
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
         """The parameters of the head stored in the initial model's folder, if there is one."""
         if self.start_head == "random" or not huggingface.has_heads(folder):
@@ -92,7 +95,7 @@ class Condenser(Mlm):
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         ids, lengths = batch["tokens"], batch["tokens_length"]
         mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
-        text = masked(self.masking, self.known_vocabulary, ids, lengths, mask_keys)
+        text = masked(self.masking, self.vocabulary, ids, lengths, mask_keys)
         return {"text": shared([text], examples=self.examples)[0], "keys": dropout_keys}
 
     def loss(
@@ -150,6 +153,3 @@ class Condenser(Mlm):
             aux |= {"late_mlm_loss": late, "masked_accuracy": total("late", "accuracy")}
             loss = loss + late
         return loss, aux
-
-    def encoder(self, variables: Variables) -> Variables:
-        return super().encoder(part(variables, (HEAD,), without=True))

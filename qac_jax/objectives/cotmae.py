@@ -10,12 +10,11 @@ and both are encoded and both decoded (`symmetric`).
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError, nearest
 from qac_jax.models import pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import pooled
@@ -23,9 +22,16 @@ from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
-from qac_jax.objectives.masked_text import MaskedText, masked, new_head, part, predicted, shared
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.mlm import (
+    MaskedText,
+    Mlm,
+    masked,
+    new_head,
+    part,
+    predicted,
+    shared,
+)
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
@@ -72,17 +78,10 @@ class CotMae(Mlm):
 
     def __post_init__(self) -> None:
         pooling.check(self.pooling)
-        if self.decoder not in DECODERS:
-            raise UserError(
-                f"decoder={self.decoder!r} is not known; {nearest(self.decoder, DECODERS)}"
-            )
-        if self.mlm_layers < 1 or self.causal_layers < 1:
-            raise UserError(
-                f"mlm_layers={self.mlm_layers} and causal_layers={self.causal_layers}; expected "
-                "1 or more of each"
-            )
-        if self.window != -1 and self.window < 1:
-            raise UserError(f"window={self.window} is not valid; expected 1 or more, or -1 (all)")
+        self._choice("decoder", DECODERS)
+        self._expect(self.mlm_layers >= 1, "mlm_layers", "1 or more")
+        self._expect(self.causal_layers >= 1, "causal_layers", "1 or more")
+        self._expect(self.window == -1 or self.window >= 1, "window", "1 or more, or -1 (all)")
 
     @property
     def decoders(self) -> dict[str, BidirectionalHead | CausalDecoder]:
@@ -107,8 +106,11 @@ class CotMae(Mlm):
             params[HEADS[name]] = new_head(head, self.model.config, head_key)
         return {"params": params}
 
+    def export(self, variables: Variables) -> tuple[Any, Any]:
+        return super().export(part(variables, HEADS.values(), without=True))
+
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        vocabulary, count = self.known_vocabulary, len(batch[PASSAGE])
+        vocabulary, count = self.vocabulary, len(batch[PASSAGE])
         # For every way one key to mask the encoded text, one for the decoded one, one for dropout.
         keys = iter(jax.random.split(key, 3 * len(self.ways)))
 
@@ -197,9 +199,6 @@ class CotMae(Mlm):
             return predicted(module, encoder, hidden, text)
         logits = module.apply(encoder, hidden[:, :-1], padded=True, method="mlm_logits")
         return jax.vmap(token_loss)(logits, text.ids[:, 1:], text.weights)
-
-    def encoder(self, variables: Variables) -> Variables:
-        return super().encoder(part(variables, HEADS.values(), without=True))
 
     def _coefficients(self) -> dict[str, float]:
         each = {"mlm": self.mlm_coefficient, "causal": self.causal_coefficient}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Self
 
 import jax
@@ -26,6 +25,7 @@ from qac_jax.objectives.chunked import chunked_encode
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
+    Context,
     Objective,
     Variables,
     example_keys,
@@ -46,16 +46,15 @@ class _Scorer(Objective):
 
     model: CrossEncoder
     adversarial_step: float = 0.0  # RocketQA: 0.01
-    chunk: int = 0
+    chunk: int = dataclasses.field(default=0, kw_only=True)
 
     def verb(self, kind: str) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:
-        if self.adversarial_step < 0:
-            raise UserError(
-                f"adversarial_step={self.adversarial_step}; expected 0 (none) or more, such as 0.01"
-            )
+        self._expect(
+            self.adversarial_step >= 0, "adversarial_step", "0 (none) or more, such as 0.01"
+        )
         if self.model.labels not in (1, 2):
             raise UserError(f"labels={self.model.labels} of the cross-encoder; expected 1 or 2")
 
@@ -73,27 +72,21 @@ class _Scorer(Objective):
         return True
 
     @property
-    def encoder_module(self) -> CrossEncoder:
+    def scorer(self) -> CrossEncoder:
         """The model with the pooler that its output reads."""
         config = self.model.config.with_parts("pooler")
         return self.model.clone(config=config)
 
-    def with_chunk(self, examples: int) -> Self:
-        return dataclasses.replace(self, chunk=examples)
-
-    def with_reading(
-        self,
-        lengths: Mapping[str, int],
-        reading: Mapping[str, Any],
-        settings: Mapping[str, Any] | None = None,
-    ) -> Self:
+    def bind(self, context: Context) -> Self:
         """The model records whether its passages come with a first ranking's score."""
-        model = self.model.clone(reads_scores=bool(reading.get("scores")))
-        return dataclasses.replace(self, model=model)
+        if context.tokenizer is not None:
+            check_vocabulary(context.tokenizer.vocab_size, self.model.config.vocab_size)
+        bound = super().bind(context)
+        model = bound.model.clone(reads_scores=bool(context.reading.get("scores")))
+        return dataclasses.replace(bound, model=model)
 
-    def with_tokenizer(self, tokenizer: Any) -> Self:
-        check_vocabulary(tokenizer.vocab_size, self.model.config.vocab_size)
-        return self
+    def export(self, variables: Variables) -> tuple[Any, Any]:
+        return self.scorer, variables["params"]
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
         """From a cross-encoder, or from any model's encoder with a new output layer."""
@@ -113,7 +106,7 @@ class _Scorer(Objective):
 
     def init(self, key: jax.Array) -> Variables:
         ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
-        return self.encoder_module.init(key, ids, lengths)
+        return self.scorer.init(key, ids, lengths)
 
     @abc.abstractmethod
     def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -150,7 +143,7 @@ class _Scorer(Objective):
 
     def odds(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
         """Log-odds of texts [..., L], a chunk of examples at a time: [...]."""
-        module = self.encoder_module
+        module = self.scorer
 
         def score(part: Batch) -> jax.Array:
             ids, text_keys = part["ids"], part.get("keys")

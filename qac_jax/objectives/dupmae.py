@@ -27,7 +27,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError, nearest
 from qac_jax.objectives.objective import Aux, Batch, Variables, of_examples
 from qac_jax.objectives.retromae import RetroMae, text_names
 
@@ -55,13 +54,8 @@ class DupMae(RetroMae):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bag not in BAGS:
-            raise UserError(f"bag={self.bag!r} is not known; {nearest(self.bag, BAGS)}")
-        if self.bag_coefficient < 0:
-            raise UserError(
-                f"bag_coefficient={self.bag_coefficient} would reward wrong words; expected 0 "
-                "(off) or more"
-            )
+        self._choice("bag", BAGS)
+        self._expect(self.bag_coefficient >= 0, "bag_coefficient", "0 (off) or more")
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         source, target = text_names(batch)
@@ -72,7 +66,7 @@ class DupMae(RetroMae):
 
     def word_weights(self, ids: jax.Array, lengths: jax.Array) -> jax.Array:
         """[B, L]: 1 / (distinct words of the text · texts with words); sums over words to one."""
-        vocabulary, place = self.known_vocabulary, jnp.arange(ids.shape[1])
+        vocabulary, place = self.vocabulary, jnp.arange(ids.shape[1])
         words = (place < lengths[:, None]) & (ids != vocabulary.cls) & (ids != vocabulary.sep)
         words &= of_examples(len(ids), self.examples)[:, None]
         before = place < place[:, None]

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
@@ -48,16 +48,8 @@ class Finetune(DualEncoderObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.distillation not in DISTILLATIONS:
-            raise UserError(
-                f"distillation={self.distillation!r} is not known; "
-                + nearest(self.distillation, DISTILLATIONS)
-            )
-        if self.teacher_temperature <= 0:
-            raise UserError(
-                f"teacher_temperature={self.teacher_temperature} divides the teacher's scores; "
-                "expected a number above 0, such as 1.0"
-            )
+        self._choice("distillation", DISTILLATIONS)
+        self._expect(self.teacher_temperature > 0, "teacher_temperature", "a number above 0")
         if self.distillation == "none" and not self.contrastive_weight:
             raise UserError(
                 "contrastive_weight=0 leaves nothing to learn from; choose a distillation too"

@@ -10,13 +10,11 @@ once for all of its queries, so a step sees many queries for the cost of few pas
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.errors import UserError
 from qac_jax.models.layers import fold
 from qac_jax.objectives.objective import (
     Aux,
@@ -40,11 +38,7 @@ class Listwise(DualEncoderObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.teacher_temperature <= 0:
-            raise UserError(
-                f"teacher_temperature={self.teacher_temperature} divides the teacher's scores; "
-                "expected a number above 0, such as 0.02"
-            )
+        self._expect(self.teacher_temperature > 0, "teacher_temperature", "a number above 0")
 
     @property
     def splittable(self) -> bool:
@@ -54,9 +48,6 @@ class Listwise(DualEncoderObjective):
     @property
     def fills(self) -> bool:
         return True
-
-    def with_chunk(self, examples: int) -> Self:
-        return self
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same groups with dropout keys, and weights that sum to one over the batch."""

@@ -19,8 +19,7 @@ microbatches: a mean over masked tokens is a sum of weights times losses, with w
 of the whole batch, whatever the lengths.
 
 **Not splittable** (examples see one another): `loss` receives the whole batch. Such an objective
-may encode it a chunk of examples at a time (`qac_jax.objectives.chunked`); it then overrides
-`with_chunk`, which the trainer calls with its microbatch size.
+may encode it `chunk` examples at a time (`qac_jax.objectives.chunked`).
 
 **State** advances once an optimiser step: `loss` returns the new collections under the key
 "state" of the auxiliary dict, and the trainer replaces the old ones (in training only). An
@@ -37,21 +36,38 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, nearest
 from qac_jax.models.layers import Runtime
 
 
 Variables = dict[str, Any]
 Batch = dict[str, Any]
 Aux = dict[str, Any]
-Spec = Mapping[str, jax.ShapeDtypeStruct]
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a run tells its objective, once.
+
+    tokenizer: of the examples (None in plans, which have none: every piece is a word of its own).
+    lengths: the token limits of the features; reading: titles, prompts and scores of the examples;
+    settings: those of the kind of examples. precision: `Runtime.dtype`. chunk: the examples to
+    encode at a time where the objective is not splittable (0: as it says itself).
+    """
+
+    tokenizer: Any = None
+    lengths: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    precision: str = "float32"
+    chunk: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +75,8 @@ class Objective(abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
 
     model: nn.Module
+    # Examples encoded at a time (0: all), where it is not splittable.
+    chunk: int = dataclasses.field(default=0, kw_only=True, metadata={"affects_result": False})
     # The rows of a batch that are examples, where others fill it up (0: all; see `fills`).
     examples: int = dataclasses.field(default=0, kw_only=True, metadata={"affects_result": False})
 
@@ -78,6 +96,10 @@ class Objective(abc.ABC):
     ) -> tuple[jax.Array, Aux]:
         """The loss of a prepared batch or microbatch, and scalars to log (and "state")."""
 
+    def export(self, variables: Variables) -> tuple[nn.Module, Any]:
+        """What a run leaves: the encoder without pre-training heads, and its parameters."""
+        return self.model, variables["params"]
+
     def verb(self, kind: str) -> str:
         """The verb of a run on this kind of examples, where no command line names one."""
         return "pretrain"
@@ -90,22 +112,10 @@ class Objective(abc.ABC):
         return True
 
     @property
-    def chunk(self) -> int:
-        """Examples encoded at a time (0: all); only if not splittable."""
-        return 0
-
-    @property
     def packs(self) -> bool:
         """Whether the model reads the texts of the examples as they are, each feature for itself
         and one example after the other, so that they may be computed without padding."""
         return False
-
-    def with_chunk(self, examples: int) -> Self:
-        """The objective encoding this number of examples at a time; only if not splittable."""
-        raise UserError(
-            f"microbatch={examples} cannot be used with the objective {type(self).__name__}, "
-            "which needs its whole batch at once; leave it at 0"
-        )
 
     @property
     def fills(self) -> bool:
@@ -114,53 +124,12 @@ class Objective(abc.ABC):
         0 (`global_weights`), or the vectors of others are taken (`chunked.first_rows`)."""
         return False
 
-    def with_examples(self, count: int) -> Self:
-        """The objective whose loss is that of a batch's first `count` rows; only if `fills`."""
-        if not self.fills:
-            raise TypeError(f"{type(self).__name__} has the loss of all rows of a batch")
-        changed: dict[str, Any] = {"examples": count}
-        if self.chunk >= count:  # all at once, with the rows that fill up
-            changed["chunk"] = 0
-        return dataclasses.replace(self, **changed)
-
-    # How a run starts.
-
     @property
     def runtime(self) -> Runtime:
         """The run-time options of the model."""
         return self.model.runtime
 
-    def with_precision(self, dtype: str) -> Self:
-        """The objective with its model computing in `dtype`."""
-        runtime = dataclasses.replace(self.runtime, dtype=dtype)
-        return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
-
-    def with_packed(self, room: tuple[tuple[int, float], ...]) -> Self:
-        """The objective whose texts have this room (`Runtime.packed`)."""
-        runtime = dataclasses.replace(self.runtime, packed=room)
-        return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
-
-    def with_kept(self, chunks: int) -> Self:
-        """The objective of whose chunks this number keep their activations (`Runtime.kept`)."""
-        runtime = dataclasses.replace(self.runtime, kept=chunks)
-        return dataclasses.replace(self, model=self.model.clone(runtime=runtime))
-
-    def with_tokenizer(self, tokenizer: Any) -> Self:
-        """The objective for texts of this tokenizer. Raises UserError if the model is too small."""
-        return self
-
-    def with_reading(
-        self,
-        lengths: Mapping[str, int],
-        reading: Mapping[str, Any],
-        settings: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """The objective whose model records how its texts are tokenized, for later use of it.
-
-        lengths: the token limits of the features; reading: titles, prompts and scores of the
-        examples; settings: those of the kind of examples.
-        """
-        return self
+    # How a run starts.
 
     def start_from(self, module: nn.Module, params: Any) -> tuple[Self, Any]:
         """The objective in the shape of a loaded module, and the parameters it takes from there.
@@ -183,16 +152,36 @@ class Objective(abc.ABC):
         """The collections beside "params" that depend on a run's initial parameters."""
         return {}
 
-    # What is exported after a run.
+    def bind(self, context: Context) -> Self:
+        """The objective of a run; refuses a tokenizer that does not suit its model."""
+        runtime = dataclasses.replace(self.runtime, dtype=context.precision)
+        chunk = self.chunk if self.splittable else context.chunk or self.chunk
+        return dataclasses.replace(self, model=self.model.clone(runtime=runtime), chunk=chunk)
 
-    @property
-    def encoder_module(self) -> nn.Module:
-        """The module that `encoder`'s variables belong to."""
-        return self.model
+    def fitted(
+        self, *, room: tuple[tuple[int, float], ...] = (), kept: int = 0, examples: int = 0
+    ) -> Self:
+        """The objective as one program computes it: with this room for texts without padding
+        (`Runtime.packed`), this number of chunks that keep their activations (`Runtime.kept`), and
+        batches of which the first rows are examples."""
+        runtime = dataclasses.replace(self.runtime, packed=room, kept=kept)
+        # In one chunk are all examples, with the rows that fill up.
+        chunk = 0 if 0 < examples <= self.chunk else self.chunk
+        model = self.model.clone(runtime=runtime)
+        return dataclasses.replace(self, model=model, chunk=chunk, examples=examples)
 
-    def encoder(self, variables: Variables) -> Variables:
-        """The variables that are exported: those of the encoder, without pre-training heads."""
-        return {"params": variables["params"]}
+    # For `__post_init__`.
+
+    def _choice(self, name: str, choices: Collection[str]) -> None:
+        """Refuses a setting that is none of the choices."""
+        value = getattr(self, name)
+        if value not in choices:
+            raise UserError(f"{name}={value!r} is not known; {nearest(value, choices)}")
+
+    def _expect(self, valid: bool, name: str, expected: str) -> None:
+        """Refuses a setting that is not valid."""
+        if not valid:
+            raise UserError(f"{name}={getattr(self, name)!r} is not valid; expected {expected}")
 
 
 def example_keys(key: jax.Array, count: int) -> jax.Array:

@@ -27,11 +27,11 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax import progress
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.finetune import passage_numbers
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Context, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
@@ -65,22 +65,16 @@ class Pair(DualEncoderObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.alpha <= 1.0:
-            raise UserError(f"alpha={self.alpha} is not a share; expected 0 to 1")
-        if self.denominator not in DENOMINATORS:
-            raise UserError(
-                f"denominator={self.denominator!r} is not known; "
-                + nearest(self.denominator, DENOMINATORS)
-            )
+        self._expect(0.0 <= self.alpha <= 1.0, "alpha", "a share from 0 to 1")
+        self._choice("denominator", DENOMINATORS)
 
-    def with_tokenizer(self, tokenizer: Any) -> Self:
-        super().with_tokenizer(tokenizer)
-        if self.alpha and not self.model.config.tied:
+    def bind(self, context: Context) -> Self:
+        if context.tokenizer is not None and self.alpha and not self.model.config.tied:
             progress.say(
                 f"pair: alpha={self.alpha} compares passages with each other and with queries, "
                 "which the paper does with one encoder for both; here they have two (tied=False)"
             )
-        return self
+        return super().bind(context)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         prepared = {**batch, "keys": example_keys(key, batch["query"].shape[0])}

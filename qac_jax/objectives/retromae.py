@@ -32,15 +32,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError, nearest
 from qac_jax.models import packing, pooling
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
-from qac_jax.objectives.masked_text import MaskedText, masked, part, predicted, shared
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.mlm import (
+    MaskedText,
+    Mlm,
+    masked,
+    part,
+    predicted,
+    shared,
+)
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
@@ -131,16 +136,10 @@ class RetroMae(Mlm):
 
     def __post_init__(self) -> None:
         pooling.check(self.pooling)
-        if self.visible_sets < 0:
-            raise UserError(
-                f"visible_sets={self.visible_sets} is not a number of sets; expected 0 (one for "
-                "every row) or more, such as 128"
-            )
-        if self.embeddings not in EMBEDDINGS:
-            raise UserError(
-                f"embeddings={self.embeddings!r} is not known; "
-                + nearest(self.embeddings, EMBEDDINGS)
-            )
+        self._expect(
+            self.visible_sets >= 0, "visible_sets", "0 (one for every row) or more, such as 128"
+        )
+        self._choice("embeddings", EMBEDDINGS)
 
     @property
     def decoder(self) -> Decoder:
@@ -154,9 +153,12 @@ class RetroMae(Mlm):
             "params": {**params, DECODER: self.decoder.init(decoder_key, stream, stream)["params"]}
         }
 
+    def export(self, variables: Variables) -> tuple[Any, Any]:
+        return super().export(part(variables, (DECODER,), without=True))
+
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         source, target = text_names(batch)
-        vocabulary, count = self.known_vocabulary, len(batch[source])
+        vocabulary, count = self.vocabulary, len(batch[source])
         encoded, decoded, dropped = (example_keys(k, count) for k in jax.random.split(key, 3))
 
         def text(name: str, masking: Masking, keys: jax.Array) -> MaskedText:
@@ -255,7 +257,7 @@ class RetroMae(Mlm):
         numbered = jax.vmap(fold, (None, 0), 1)(keys, 1 + jnp.arange(sets))  # [B, sets]
 
         def hide(keys: Any) -> jax.Array:
-            return self.decoder_masking.select(ids, lengths, keys, self.known_vocabulary)
+            return self.decoder_masking.select(ids, lengths, keys, self.vocabulary)
 
         hidden = jax.vmap(hide, 1, 1)(numbered)
         if self.visible_sets:
@@ -276,9 +278,6 @@ class RetroMae(Mlm):
     def _positions(self, encoder: Variables, length: int) -> jax.Array:
         """The encoder's position embeddings p₀, p₁, … [L, D]."""
         return self.module.apply(encoder, length, method="position_vectors")
-
-    def encoder(self, variables: Variables) -> Variables:
-        return super().encoder(part(variables, (DECODER,), without=True))
 
 
 def text_names(features: Any) -> tuple[str, str]:

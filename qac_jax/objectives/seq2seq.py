@@ -12,7 +12,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.models import t5_start
 from qac_jax.models.encoders import backbone_of
 from qac_jax.models.pointer import PointerGenerator
@@ -21,6 +21,7 @@ from qac_jax.models.writers import Writer
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
+    Context,
     Objective,
     Variables,
     example_keys,
@@ -45,13 +46,9 @@ class Seq2Seq(Objective):
     z_loss: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.start not in STARTS:
-            raise UserError(f"start={self.start!r} is not known; {nearest(self.start, STARTS)}")
-        if not 0.0 <= self.smoothing < 1.0 or self.z_loss < 0.0:
-            raise UserError(
-                f"smoothing={self.smoothing} and z_loss={self.z_loss} do not fit; expected a "
-                "smoothing of at least 0 and less than 1, and a z_loss of 0 or more"
-            )
+        self._choice("start", STARTS)
+        self._expect(0.0 <= self.smoothing < 1.0, "smoothing", "at least 0 and less than 1")
+        self._expect(self.z_loss >= 0.0, "z_loss", "0 or more")
         if isinstance(self.model, PointerGenerator) and (self.smoothing or self.z_loss):
             raise UserError(
                 f"smoothing={self.smoothing} and z_loss={self.z_loss} are for a T5: a "
@@ -67,8 +64,10 @@ class Seq2Seq(Objective):
     def fills(self) -> bool:
         return True
 
-    def with_tokenizer(self, tokenizer: Any) -> Self:
-        config = self.model.config
+    def bind(self, context: Context) -> Self:
+        config, tokenizer = self.model.config, context.tokenizer
+        if tokenizer is None:
+            return super().bind(context)
         check_vocabulary(tokenizer.vocab_size, config.vocab_size)
         end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
         if config.eos_id != end:
@@ -76,7 +75,7 @@ class Seq2Seq(Objective):
                 f"eos_id={config.eos_id} of the model is not the tokenizer's end of text, "
                 f"{end} ({tokenizer.token(end)}); set eos_id={end} of {type(config).__name__}"
             )
-        return self
+        return super().bind(context)
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
         """A pointer-generator also starts from the encoder that it reads with."""

@@ -13,14 +13,14 @@ code, rounding is half to even. Every row has its own key.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.objectives.objective import Batch, example_keys
+from qac_jax.objectives.objective import Batch, Context, example_keys
 from qac_jax.objectives.seq2seq import Seq2Seq
 
 
@@ -119,11 +119,11 @@ class SpanCorruption(Seq2Seq):
     top: int | None = None  # the first sentinel; None: the last row of the model's vocabulary
     sentinels: int = 100
 
-    def with_tokenizer(self, tokenizer: Any) -> Self:
-        """The objective for this tokenizer: with its sentinels, or spare rows of the embedding."""
-        super().with_tokenizer(tokenizer)
-        if self.top is not None:
-            return self
+    def bind(self, context: Context) -> Self:
+        """With the tokenizer's sentinels, or spare rows of the embedding."""
+        bound, tokenizer = super().bind(context), context.tokenizer
+        if self.top is not None or tokenizer is None:
+            return bound
         top = tokenizer.backend.token_to_id(FIRST_SENTINEL)
         rows, pieces = self.model.config.vocab_size, tokenizer.vocab_size
         if top is None and rows < pieces + self.sentinels:
@@ -132,7 +132,7 @@ class SpanCorruption(Seq2Seq):
                 f"of the model leaves no room for {self.sentinels} sentinels; set it to "
                 f"{pieces + self.sentinels} or more"
             )
-        return dataclasses.replace(self, top=rows - 1 if top is None else top)
+        return dataclasses.replace(bound, top=rows - 1 if top is None else top)
 
     @property
     def packs(self) -> bool:

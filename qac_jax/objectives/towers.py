@@ -7,7 +7,6 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Self
 
 import jax
@@ -18,7 +17,7 @@ from qac_jax.errors import UserError
 from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.objective import Batch, Objective, Variables
+from qac_jax.objectives.objective import Batch, Context, Objective, Variables
 from qac_jax.objectives.token_loss import check_vocabulary
 
 
@@ -32,14 +31,14 @@ class DualEncoderObjective(Objective):
     model: DualEncoder
     temperature: float = 1.0
     rows: int = 0  # queries whose scores are in memory together (0: all)
-    chunk: int = 0  # examples (queries with their passages) encoded at a time (0: all)
+    chunk: int = dataclasses.field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError(
-                f"temperature={self.temperature} divides scores; expected a number above 0, such "
-                "as 1.0 for dot products and 0.05 for cosines"
-            )
+        self._expect(
+            self.temperature > 0,
+            "temperature",
+            "a number above 0, such as 1.0 for dot products and 0.05 for cosines",
+        )
 
     @property
     def splittable(self) -> bool:
@@ -49,28 +48,20 @@ class DualEncoderObjective(Objective):
     def packs(self) -> bool:
         return True
 
-    def with_chunk(self, examples: int) -> Self:
-        return dataclasses.replace(self, chunk=examples)
-
-    def with_tokenizer(self, tokenizer: Any) -> Self:
-        check_vocabulary(tokenizer.vocab_size, self.model.config.backbone.vocab_size)
-        return self
-
-    def with_reading(
-        self,
-        lengths: Mapping[str, int],
-        reading: Mapping[str, Any],
-        settings: Mapping[str, Any] | None = None,
-    ) -> Self:
+    def bind(self, context: Context) -> Self:
         """The model records titles, prompts and token limits of its queries and passages."""
+        bound, lengths = super().bind(context), context.lengths
+        if context.tokenizer is not None:
+            size = self.model.config.backbone.vocab_size
+            check_vocabulary(context.tokenizer.vocab_size, size)
         if not {"query", "passages"} <= lengths.keys():
-            return self
+            return bound
         changed: dict[str, Any] = {
-            **reading,
+            **context.reading,
             "query_length": lengths["query"],
             "passage_length": lengths["passages"],
         }
-        if (settings or {}).get("title_types"):
+        if context.settings.get("title_types"):
             changed["title"] = "segments"
         before = self.model.config
         config = dataclasses.replace(before, **changed)
@@ -89,7 +80,7 @@ class DualEncoderObjective(Objective):
                 "this model leaves prompts out of its pooling (include_prompt), which training "
                 "does not support; train on examples without prompts, or start from another model"
             )
-        return dataclasses.replace(self, model=self.model.clone(config=config))
+        return dataclasses.replace(bound, model=bound.model.clone(config=config))
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
         """From an encoder (for both towers), or from a dual encoder."""

@@ -145,9 +145,9 @@ def placed(place: Place) -> Place:
     if place.launcher == "tpu":  # the hosts of a slice only start together
         import jax
 
-        from qac_jax.training import distributed
+        from qac_jax.training import mesh
 
-        distributed.start(place)
+        mesh.join(place)
         return Place(place.launcher, jax.process_index(), jax.process_count(), place.coordinator)
     tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "1")
     if place.launcher == "slurm" and tasks.isdigit() and int(tasks) > 1:

@@ -169,9 +169,9 @@ def _find_one_another() -> None:
     """Joins the processes that train together, before any stage of theirs uses a device."""
     place = processes.place()
     if place.count != 1:
-        from qac_jax.training import distributed
+        from qac_jax.training import mesh
 
-        distributed.start(place)
+        mesh.join(place)
 
 
 def _publish(recipe: Recipe, root: epath.Path) -> None:

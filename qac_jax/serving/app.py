@@ -425,9 +425,9 @@ def run(settings: Serving, limits: Limits, traffic: Traffic) -> int:
         raise UserError("there is nothing to serve; give --index FOLDER")
     import jax
 
-    from qac_jax.training import compiled
+    from qac_jax import hardware
 
-    compiled.keep_between_runs()
+    hardware.keep_programs()
     # Each shape of a query takes about a second, and there are some twenty.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     logging.basicConfig(format="serve: %(message)s")

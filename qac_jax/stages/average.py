@@ -49,7 +49,7 @@ class Average(Stage):
 
         from qac_jax.hub import huggingface, names, parameters
         from qac_jax.inference.tokenizer import tokenizer_of
-        from qac_jax.training.averaging import averaged
+        from qac_jax.training.checkpoints import averaged
 
         places = [names.folder(inputs.path(name)) for name in ("start", "model") if name in inputs]
         loaded = [huggingface.as_dual_encoder(huggingface.load(place), place) for place in places]

@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from etils import epath
-
 from qac_jax import fields
 from qac_jax.artifacts import Writer
 from qac_jax.data.loader import Reading
@@ -19,7 +17,7 @@ from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
 from qac_jax.processes import Place
-from qac_jax.training.settings import (
+from qac_jax.training.options import (
     OF_OBJECTIVE,
     OF_OPTIMIZER,
     PRECISIONS,
@@ -100,100 +98,100 @@ class Train(Stage):
         return self.hosts.place()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax import hardware
         from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
-        from qac_jax.training import compiled, distributed, loop, result, start
+        from qac_jax.objectives.objective import Context
+        from qac_jax.text import tokenizers
         from qac_jax.training import mesh as meshes
+        from qac_jax.training import train
+        from qac_jax.training.step import Engine
 
-        distributed.start(self.place())
-        compiled.keep_between_runs()
-        examples, schedule = inputs.artifact("examples"), self.schedule
-        fills = self.objective.fills and not self.devices.pack
-        pieces = schedule.microbatch or self.objective.chunk
-        mesh = meshes.mesh_for(self.devices.mesh, schedule.batch_size, pieces, fills)
-        precision = start.precision_here(self.precision)
-        tokenizer = examples.path / parameters.TOKENIZER
-        objective, initial = self._model(inputs, tokenizer, precision)
+        meshes.join(self.place())
+        hardware.keep_programs()
+        examples, schedule, pack = inputs.artifact("examples"), self.schedule, self.devices.pack
+        microbatch = schedule.microbatch
+        mesh = meshes.mesh_for(
+            self.devices.mesh,
+            schedule.batch_size,
+            microbatch or self.objective.chunk,
+            self.objective.fills and not pack,
+        )
+        objective, initial = train.initial(self.objective, inputs.get("init"))
+        tokenizer = tokenizers.load(os.fspath(examples.path / parameters.TOKENIZER))
         data = Loader(
             os.fspath(examples.path),
             reading=self.reading,
             batch_size=schedule.batch_size,
             seed=self.seed,
             host=meshes.my_part(mesh),
-            accelerators=distributed.accelerators(),
+            accelerators=meshes.accelerators(),
         )
-        kind = data.featurizers[0]
-        read = examples.info.get("reading", {})
-        objective = objective.with_reading(kind.lengths, read, kind.settings)
-        total = schedule.total_steps(data.examples_per_epoch)
-        engine = self._engine(objective, total, mesh)
-        if initial is not None:
-            initial = start.placed(initial, engine.abstract.params, report=not self.words)
-        with data:
-            state = loop.train(
-                engine,
-                data,
-                loop.Plan(total, self.monitoring),
-                _work(out),
-                identity=self._identity(inputs, data.identity, total, precision),
-                params=initial,
-                schedule=self._optimizer().schedule(total),
-                pack=self.devices.pack,
-                name=out.path.name,
-                **self._held_out(inputs, mesh, kind.lengths, objective.chunk),
+        kind, precision = data.featurizers[0], train.precision_here(self.precision)
+        objective = objective.bind(
+            Context(
+                tokenizer,
+                lengths=kind.lengths,
+                reading=examples.info.get("reading", {}),
+                settings=kind.settings,
+                precision=precision,
+                chunk=microbatch,
             )
-        params = meshes.to_host(state.ema if schedule.ema else state.params)
-        if distributed.is_first():
-            keep = bool(self.monitoring.keep_every)
-            result.write(out, _work(out), objective, params, tokenizer, checkpoints=keep)
-            out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
-            out.info["device"] = mesh.devices.flat[0].device_kind
-        distributed.barrier("written")
-
-    def _model(self, inputs: Inputs, folder: epath.Path, precision: str) -> tuple[Any, Any]:
-        """The objective for this precision and tokenizer (of `folder`), and its parameters."""
-        from qac_jax.text import tokenizers
-        from qac_jax.training import start, step
-
-        objective = self.objective.with_precision(precision)
-        objective, initial = start.initial(objective, inputs.get("init"))
-        tokenizer = tokenizers.load(os.fspath(folder))
-        objective = objective.with_tokenizer(tokenizer)
+        )
         if self.words:
-            initial = start.word_vectors_of(inputs.path("words"), objective, tokenizer, self.seed)
-        return step.chunk_of(objective, self.schedule.microbatch), initial
-
-    def _engine(self, objective: Any, total: int, mesh: Any) -> Any:
-        from qac_jax.training import mesh as meshes
-        from qac_jax.training import start, step
-
-        optimizer = self._optimizer()
-        return step.Engine(
-            objective=objective,
-            tx=optimizer.build(total, start.abstract_params(objective)),
-            mesh=mesh,
-            rules=meshes.rules_named(self.devices.rules),
+            folder = inputs.path("words")
+            initial = train.word_vectors_of(folder, objective, tokenizer, self.seed)
+        total, optimizer = schedule.total_steps(data.examples_per_epoch), self._optimizer()
+        engine = Engine(
+            objective,
+            optimizer.build(total, train.abstract_params(objective)),
+            mesh,
+            meshes.rules_named(self.devices.rules),
             seed=self.seed,
-            microbatch=self.schedule.microbatch,
-            ema=self.schedule.ema,
-            max_skips=self.schedule.max_skips,
+            microbatch=microbatch,
+            ema=schedule.ema,
+            max_skips=schedule.max_skips,
             frozen=optimizer.frozen,
         )
-
-    def _held_out(self, inputs: Inputs, mesh: Any, lengths: Any, chunk: int) -> dict[str, Any]:
-        """Loaders of the validation examples and of the probe's triples, where there are any."""
-        from qac_jax.training import held_out
-
-        loaders: dict[str, Any] = {}
-        fills = self.objective.fills and not self.devices.pack
+        if initial is not None:
+            initial = train.placed(initial, engine.abstract.params, report=not self.words)
+        held_out: dict[str, Any] = {}
         if (examined := inputs.get_artifact("validation")) is not None:
-            loaders["validation"] = held_out.validation(
-                examined, self.reading, self.schedule.batch_size, mesh, fills, chunk
+            held_out["validation"] = train.validation_loader(
+                examined, self.reading, schedule.batch_size, engine, pack
             )
         if (asked := inputs.get_artifact("probe")) is not None:
-            held_out.check_probe(asked, inputs.artifact("examples"))
-            loaders["probe"] = held_out.probe(asked, self.monitoring, lengths, mesh)
-        return loaders
+            held_out["probe"] = train.probe_loader(
+                asked, examples, self.monitoring, kind.lengths, mesh
+            )
+        work = out.scratch("training")  # of checkpoints and the log
+        with data:
+            state = train.train(
+                engine,
+                data,
+                total,
+                self.monitoring,
+                work,
+                identity=self._identity(inputs, data.identity, total, precision),
+                params=initial,
+                schedule=optimizer.schedule(total),
+                pack=pack,
+                name=out.path.name,
+                **held_out,
+            )
+        params = meshes.to_host(state.ema if schedule.ema else state.params)
+        if meshes.is_first():
+            train.write_result(
+                out,
+                work,
+                objective,
+                params,
+                examples.path / parameters.TOKENIZER,
+                checkpoints=bool(self.monitoring.keep_every),
+            )
+            out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
+            out.info["device"] = mesh.devices.flat[0].device_kind
+        meshes.barrier("written")
 
     def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
         """What a checkpoint must agree in to be continued."""
@@ -212,7 +210,7 @@ class Train(Stage):
         }
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        from qac_jax.training import estimate, start
+        from qac_jax.training import estimate, train
 
         count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule
         steps = schedule.total_steps(count) if count or not schedule.epochs else None
@@ -220,7 +218,7 @@ class Train(Stage):
         folder = origin.get("folder") or origin.get("started from") or ""
         kind = self.reading.kind or inputs.get("examples", {}).get("task", "")
         estimated = estimate.plan(
-            start.shaped(self.objective, folder),
+            train.shaped(self.objective, folder),
             steps=steps,
             batch_size=schedule.batch_size,
             kind=kind,
@@ -242,8 +240,3 @@ class Train(Stage):
         if rate := self.schedule.learning_rate:
             optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         return optimizer
-
-
-def _work(out: Writer) -> epath.Path:
-    """The scratch folder of a run: checkpoints and its log."""
-    return out.scratch("training")

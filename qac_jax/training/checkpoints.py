@@ -1,4 +1,4 @@
-"""Checkpoints of a run: asynchronous, restorable onto another mesh, and only by the same run.
+"""Checkpoints of a run, asynchronous and restorable onto another mesh; the best one; averages.
 
 Only this file uses Orbax. A checkpoint is the state as nested dicts of plain arrays (so it does not
 depend on classes of Flax or Optax) and one JSON: the loader's state and the identity of the run.
@@ -7,19 +7,115 @@ depend on classes of Flax or Optax) and one JSON: the loader's state and the ide
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from qac_jax.errors import UserError
+from qac_jax.data.loader import Loader
+from qac_jax.errors import UserError, nearest
+from qac_jax.training.mesh import announce
+from qac_jax.training.options import PROBE, Monitoring
+from qac_jax.training.step import Engine, State
 
 
 Json = dict[str, Any]
+
+
+class Kept:
+    """The states in a run's folder; `identity` describes the run (see Checkpoints)."""
+
+    def __init__(
+        self, folder: epath.Path, identity: Mapping[str, Any], engine: Engine, chosen: Monitoring
+    ):
+        self._last = Checkpoints(
+            folder / "checkpoints", identity, keep=chosen.keep, keep_every=chosen.keep_every
+        )
+        self._best = Checkpoints(folder / "best", identity, keep=None)
+        self._target = jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            engine.abstract,
+            engine.shardings,
+        )
+        self._metric, self._by = chosen.best, Best(chosen.best)
+
+    def begin(self, engine: Engine, data: Loader, params: Any, total: int) -> tuple[State, int]:
+        """The last checkpoint and its step, with the data where they were; or a new state and 0."""
+        if self._last.latest() is None:
+            state, step = engine.create(params), 0
+        else:
+            state, facts = self._last.restore(self._target)
+            step, self._by = facts["step"], Best(self._metric, **facts["best"])
+            data.restore(facts["loader"])
+            announce(f"resuming after step {step} of {total}")
+        self._best.keep_only(self._by.step)  # a killed run may have saved later ones
+        return state, step
+
+    def measured(self, step: int, state: State, figures: Mapping[str, float]) -> None:
+        """Saves the state if it is the best so far."""
+        if self._by.improves(step, figures):
+            self._best.save(step, state, {"step": step, "best": self._by.facts()})
+
+    def save(self, step: int, state: State, data: Loader) -> None:
+        self._best.wait()  # the facts name it, so it must be complete
+        facts = {"step": step, "loader": data.state(), "best": self._by.facts()}
+        self._last.save(step, state, facts)
+        self._best.keep_only(self._by.step)
+
+    def finishing(self) -> contextlib.AbstractContextManager[None]:
+        """See Checkpoints.finishing."""
+        return self._last.finishing()
+
+    def close(self) -> None:
+        """Completes what is being written."""
+        self._last.close()
+
+    def result(self, step: int, state: State) -> State:
+        """The last state, or the best one where a metric chooses; closes both folders."""
+        self.close()
+        if self._by.step not in (None, step):
+            announce(
+                f"the result is that of step {self._by.step}: {self._metric} {self._by.value:.5g}"
+            )
+            state, _ = self._best.restore(self._target, self._by.step)
+        self._best.close()
+        return state
+
+
+@dataclasses.dataclass
+class Best:
+    """The best validation so far by one metric; losses and perplexities are minimised."""
+
+    measure: str
+    value: float | None = None
+    step: int | None = None
+
+    def improves(self, step: int, measured: Mapping[str, float]) -> bool:
+        """Whether this is a new best, which is then recorded."""
+        of_probe = any(name.startswith(PROBE) for name in measured)
+        if not self.measure or self.measure.startswith(PROBE) != of_probe:
+            return False
+        names = {name.removeprefix("validation/"): value for name, value in measured.items()}
+        if self.measure not in names:
+            where = "the probe" if of_probe else "validation"
+            raise UserError(
+                f"best={self.measure!r} is not measured in {where}; " + nearest(self.measure, names)
+            )
+        value = names[self.measure]
+        smaller = "loss" in self.measure or "perplexity" in self.measure
+        if self.value is None or (value < self.value if smaller else value > self.value):
+            self.value, self.step = value, step
+            return True
+        return False
+
+    def facts(self) -> dict[str, Any]:
+        return {"value": self.value, "step": self.step}
 
 
 class Checkpoints:
@@ -151,15 +247,6 @@ def _is_half(step: epath.Path) -> bool:
     )
 
 
-def abstract_like(tree: Any, shardings: Any) -> Any:
-    """Shapes and types with the shardings of the arrays to restore."""
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        tree,
-        shardings,
-    )
-
-
 def plain(tree: Any) -> Json:
     """Any tree as nested dicts by the names in its leaves' paths."""
     result: Json = {}
@@ -201,3 +288,36 @@ def _difference(stored: Any, own: Any, name: str) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def averaged(trees: Sequence[Any], weights: Sequence[float]) -> Any:
+    """The weighted mean of trees of parameters, in float64 and back to each array's own type.
+
+    A retriever that was fine-tuned for one corpus keeps more of what its start knew when its
+    weights are averaged with the start's (WiSE-FT, Wortsman et al. 2022).
+    """
+    names = [_shapes(tree) for tree in trees]
+    for other in names[1:]:
+        if other != names[0]:
+            unlike = sorted({*names[0].items()} ^ {*other.items()})[0]
+            raise UserError(
+                f"the models have different parameters (such as {unlike[0]}, {unlike[1]}); give "
+                "models of one shape"
+            )
+    total = float(sum(weights))
+
+    def mean(*leaves: Any) -> np.ndarray:
+        summed = sum(
+            np.asarray(leaf, np.float64) * (weight / total)
+            for leaf, weight in zip(leaves, weights, strict=True)
+        )
+        return np.asarray(summed).astype(np.asarray(leaves[0]).dtype)
+
+    return jax.tree.map(mean, *trees)
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(np.shape(leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }

@@ -7,15 +7,14 @@ from typing import Any
 
 import flax.traverse_util
 import jax
-from jax.sharding import Mesh
 
 from qac_jax import hardware
 from qac_jax.data.featurizer import Featurizer, settle
 from qac_jax.data.form import Form
 from qac_jax.hub import weights
-from qac_jax.objectives.objective import Objective, Spec
-from qac_jax.training import report, step
-from qac_jax.training.journal import announce, padded_tokens
+from qac_jax.objectives.objective import Context, Objective
+from qac_jax.training import step
+from qac_jax.training.metrics import padded_tokens
 
 
 # The share of a device's peak that hours are planned for, in FLOPs of padded texts: what CoT-MAE
@@ -43,13 +42,13 @@ def plan(
     with texts as long as MS MARCO's.
     """
     _, variables = step.plain(objective)
-    parameters = report.count_parameters(variables["params"])
+    parameters = step.count_parameters(variables["params"])
     state = [x for n, part in variables.items() if n != "params" for x in jax.tree.leaves(part)]
     result: dict[str, Any] = {
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
-        "parameters_of_layers": report.count_parameters(_layers(variables["params"])),
+        "parameters_of_layers": step.count_parameters(_layers(variables["params"])),
         # Parameters, gradients, two moments of the optimiser, the EMA, and the objective's other
         # state.
         "state_bytes": parameters * _FLOAT * (5 if ema else 4)
@@ -61,7 +60,7 @@ def plan(
 
     tokens = padded_tokens(spec(recipe, batch_size))
     result["tokens_per_step"] = tokens
-    ready = step.with_vocabulary(objective)
+    ready = objective.bind(Context())
     result["step_flops"] = step.model_flops(ready, spec(recipe, batch_size))
     if steps is None:
         return result
@@ -75,50 +74,6 @@ def plan(
         for name, device in hardware.DEVICES.items()
     }
     return result
-
-
-def keeping(objective: Objective, batch: Spec, mesh: Mesh) -> Objective:
-    """The objective, of whose chunks of a batch of these shapes as many keep their activations for
-    the backward pass as the memory of these devices has room for.
-
-    The others are encoded twice. On devices of unknown memory that is all of them.
-    """
-    chunk = objective.chunk
-    batch_size = next(iter(batch.values())).shape[0]
-    memory = _memory(mesh.devices.flat[0])
-    if memory is None or not 0 < chunk < batch_size:
-        return objective
-    of_chunk = step.activation_bytes(
-        objective,
-        {name: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype) for name, x in batch.items()},
-    )
-    count = batch_size // chunk
-    room = int((memory - _state_bytes(objective, mesh)) * mesh.size / of_chunk)
-    kept = count if room >= count else max(0, room - 1)  # one is in the works
-    announce(f"{kept} of {count} chunks of {chunk} examples keep their activations")
-    return objective.with_kept(kept)
-
-
-def _memory(device: jax.Device) -> float | None:
-    """What a step may use: less than JAX takes of the device, by what the formulas do not count."""
-    try:
-        limit = (device.memory_stats() or {}).get("bytes_limit")
-    except jax.errors.JaxRuntimeError:  # a device that is only described
-        limit = None
-    if limit:
-        return 0.95 * limit
-    known = hardware.find(device.device_kind)
-    return 0.9 * known.memory_bytes if known else None
-
-
-def _state_bytes(objective: Objective, mesh: Mesh) -> float:
-    """That of a training on each device."""
-    return state_bytes(objective) * mesh.shape["data"] / mesh.size
-
-
-def state_bytes(objective: Objective) -> float:
-    """Bytes of parameters, gradients and two moments."""
-    return report.count_parameters(step.plain(objective)[1]["params"]) * _FLOAT * 4
 
 
 def _layers(params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The device mesh, and how the axes of arrays are sharded over its axes.
+"""The processes of a run, the device mesh, and how arrays are sharded over its axes.
 
 One mesh with three axes: `data` (batches sharded, parameters replicated), `fsdp` (batches and
 parameters sharded) and `tensor` (matrix products sharded). Modules name the axes of their arrays
@@ -21,6 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
+from qac_jax.processes import Place
 
 
 AXES = ("data", "fsdp", "tensor")
@@ -41,6 +42,51 @@ RULES: Mapping[str, Rules] = {
     "tensor": _BATCH + _TENSOR + (("embed", None),) + _WHOLE,
     "replicated": _BATCH + tuple((n, None) for n in ("vocab", "embed", "heads", "mlp")) + _WHOLE,
 }
+
+
+def join(place: Place) -> None:
+    """Joins the other processes of this run, if there are any."""
+    if place.launcher == "numbered":
+        raise UserError(
+            f"{place.count} processes that compute together need to find one another; give "
+            "--coordinator HOST:PORT of process 0 too (or QAC_COORDINATOR)"
+        )
+    if place.launcher and not jax.distributed.is_initialized():
+        # CPU devices of several processes reduce over gloo; other devices ignore it.
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        if place.launcher == "explicit":
+            jax.distributed.initialize(place.coordinator, place.count, place.number)
+        else:  # JAX finds the coordinator itself
+            jax.distributed.initialize(
+                cluster_detection_method="slurm" if place.launcher == "slurm" else None
+            )
+    if jax.process_count() > 1:
+        progress.say(
+            f"process {jax.process_index()} of {jax.process_count()}: "
+            f"{jax.local_device_count()} of {jax.device_count()} devices"
+        )
+
+
+def accelerators() -> int:
+    """The devices of this process that are not CPUs."""
+    return 0 if jax.default_backend() == "cpu" else jax.local_device_count()
+
+
+def is_first() -> bool:
+    """Whether this process writes the files that only one process writes."""
+    return jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+    """Returns when all processes of the run have reached this point."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def announce(line: str) -> None:
+    """Prints a line, from the first process only."""
+    if is_first():
+        progress.say(line)
 
 
 def rules_named(name: str) -> Rules:
@@ -266,21 +312,14 @@ def largest_batch(mesh: Mesh, count: int, fills: bool = False) -> int:
     return count if fills and jax.process_count() == 1 else count - count % ways
 
 
-def my_rows(mesh: Mesh, size: int) -> tuple[int, int]:
-    """The rows [start, stop) of a batch of `size` that this process reads."""
-    indices = batch_sharding(mesh).addressable_devices_indices_map((size,))
-    starts = [index[0].start or 0 for index in indices.values() if index]
-    stops = [
-        size if index[0].stop is None else index[0].stop for index in indices.values() if index
-    ]
-    return min(starts), max(stops)
-
-
 def my_part(mesh: Mesh) -> tuple[int, int]:
     """(index, count): the part of every batch that this process reads, of equal parts."""
     ways = batch_ways(mesh)
-    start, stop = my_rows(mesh, ways)
-    return start // (stop - start), ways // (stop - start)
+    indices = batch_sharding(mesh).addressable_devices_indices_map((ways,))
+    slices = [index[0] for index in indices.values() if index]
+    start = min(each.start or 0 for each in slices)
+    size = max(ways if each.stop is None else each.stop for each in slices) - start
+    return start // size, ways // size
 
 
 def whole_spec(

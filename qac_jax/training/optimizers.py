@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -25,9 +25,11 @@ import numpy as np
 import optax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.training import schedules, transforms
-from qac_jax.training.settings import OPTIMIZERS, SCHEDULES
+from qac_jax.training.options import OPTIMIZERS, SCHEDULES
 
+
+Schedule = Callable[[jax.Array | int], jax.Array]
+PathTest = Callable[[Any], bool]  # of a leaf's key path
 
 _EPSILON = {"adamw": 1e-8, "adamw_hf": 1e-8, "lamb": 1e-6, "lamb_paddle18": 1e-6}
 _CORRECTION = {
@@ -95,12 +97,10 @@ class Optimizer:
             if not low <= value <= high or (field in ("b1", "b2") and value == 1.0):
                 raise UserError(f"{field}={value} is out of range; expected {low:g} to {high:g}")
 
-    def schedule(self, total_steps: int) -> schedules.Schedule:
+    def schedule(self, total_steps: int) -> Schedule:
         """The learning rate of update t = 0, 1, … of `total_steps`."""
-        warmup = schedules.warmup_steps(
-            self.schedule_name, total_steps, self.warmup_ratio, self.warmup_steps
-        )
-        return schedules.make(
+        warmup = warmup_steps(self.schedule_name, total_steps, self.warmup_ratio, self.warmup_steps)
+        return schedule(
             self.schedule_name, self.learning_rate, total_steps, warmup, self.final_ratio
         )
 
@@ -110,15 +110,15 @@ class Optimizer:
         eps = _EPSILON[self.name] if self.eps is None else self.eps
         parts = []
         if self.clip_norm:
-            parts.append(transforms.clip_by_global_norm(self.clip_norm, self.clip_epsilon))
-        parts.append(transforms.scale_by_moments(self.b1, self.b2, eps, _CORRECTION[self.name]))
+            parts.append(clip_by_global_norm(self.clip_norm, self.clip_epsilon))
+        parts.append(scale_by_moments(self.b1, self.b2, eps, _CORRECTION[self.name]))
         if self.weight_decay and self.name != "adamw_hf":
             parts.append(optax.add_decayed_weights(self.weight_decay, self._decayed))
         if self.name.startswith("lamb"):
-            parts.append(transforms.scale_by_trust_ratio(is_stacked, self._adapts))
+            parts.append(scale_by_trust_ratio(is_stacked, self._adapts))
         parts.append(optax.scale_by_learning_rate(rate))
         if self.weight_decay and self.name == "adamw_hf":
-            parts.append(transforms.decay_moved(rate, self.weight_decay, self.decays))
+            parts.append(decay_moved(rate, self.weight_decay, self.decays))
         whole = optax.chain(*parts)
         return freeze(whole, self.frozen, params) if self.frozen else whole
 
@@ -242,3 +242,156 @@ def _compile(field: str, pattern: str) -> re.Pattern[str]:
         raise UserError(
             f"{field}={pattern!r} is not a regular expression ({error}); correct it"
         ) from None
+
+
+# Learning rates.
+
+
+def warmup_steps(name: str, total: int, ratio: float, steps: int) -> int:
+    """Steps of warm-up: `steps` if set, else the ratio of the total.
+
+    Hugging Face rounds the ratio up, RocketQA (whose schedule is `paddle_jump`) down.
+    """
+    if steps:
+        return steps
+    return int(total * ratio) if name == "paddle_jump" else math.ceil(total * ratio)
+
+
+def schedule(name: str, peak: float, total: int, warmup: int, floor: float = 0.0) -> Schedule:
+    """The learning rate of update t = 0, 1, …; linear and cosine end at the share `floor` of the
+    peak.
+
+    Warm-up rises from 0, so the first update changes nothing: Hugging Face's and RocketQA's rules
+    both start at t / warmup.
+    """
+    if name not in SCHEDULES:
+        raise UserError(f"schedule_name={name!r} is not known; {nearest(name, SCHEDULES)}")
+    if warmup > total:
+        raise UserError(
+            f"warm-up of {warmup} steps is longer than the {total} steps of the run; "
+            "shorten it or train longer"
+        )
+
+    def share(step: jax.Array) -> jax.Array:
+        """The share of the peak after the warm-up."""
+        done = jnp.clip((step - warmup) / max(1, total - warmup), 0.0, 1.0)
+        if name == "linear":
+            return floor + (1.0 - floor) * (1.0 - done)
+        if name == "cosine":
+            return floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+        if name == "paddle_jump":
+            # Decayed from step 0, so the rate jumps where the warm-up ends (Paddle's decay).
+            return 1.0 - jnp.minimum(step, total) / total
+        return jnp.ones_like(done)
+
+    def rate(step: jax.Array | int) -> jax.Array:
+        step = jnp.asarray(step).astype(float)  # fp64 where JAX runs in x64
+        return peak * jnp.where(step < warmup, step / max(1, warmup), share(step))
+
+    return rate
+
+
+# The parts of the optimisers that Optax lacks, or lacks in the variants that the papers used:
+# transformers' AdamW (epsilon before the bias correction, decay after the update), the LAMB of
+# Paddle 1.8 (no bias correction; a trust ratio for each stacked layer) and torch's clipping.
+
+
+def scale_by_moments(
+    b1: float, b2: float, eps: float, correction: str
+) -> optax.GradientTransformation:
+    """Adam's direction: mean of gradients over the root of their mean square.
+
+    correction: `torch` m̂ / (√v̂ + ε); `transformers` m̂ / (√v + ε) · √(1 - b2ᵗ); `none` m / (√v + ε).
+    """
+
+    def init(params: Any) -> optax.ScaleByAdamState:
+        first, second = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), first, second)
+
+    def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None):
+        del params
+        count = state.count + 1
+        mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
+        nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
+        first = second = jnp.ones(())
+        if correction != "none":
+            first, second = _bias_correction(b1, count), _bias_correction(b2, count)
+        root = jnp.sqrt(second)
+        small = eps / root if correction == "transformers" else jnp.full_like(root, eps)
+
+        def one(m: jax.Array, v: jax.Array) -> jax.Array:
+            a, b, c = (x.astype(m.dtype) for x in (first, root, small))
+            return (m / a) / (jnp.sqrt(v) / b + c)
+
+        direction = jax.tree.map(one, mu, nu)
+        return direction, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _bias_correction(decay: float, count: jax.Array) -> jax.Array:
+    """1 - decayᵗ by expm1: in fp32 the plain difference loses three digits at 0.999."""
+    if decay == 0.0:
+        return jnp.ones(())
+    return -jnp.expm1(count.astype(float) * math.log(decay))
+
+
+def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.GradientTransformation:
+    """LAMB (You et al., 2020): each parameter's update is scaled by |p| / |update|.
+
+    `stacked(path)`: whether the leaf has a parameter of every layer along its first axis; each gets
+    its own ratio. `adapted(path)`: whether the ratio is applied at all.
+    """
+
+    def update(updates: Any, state: optax.EmptyState, params: Any = None):
+        def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
+            if not adapted(path):
+                return u
+            axes = tuple(range(int(stacked(path)), u.ndim))
+            size = jnp.sqrt(jnp.sum(p * p, axes, keepdims=True))
+            step = jnp.sqrt(jnp.sum(u * u, axes, keepdims=True))
+            meaningful = (size > 0) & (step > 0)
+            return u * jnp.where(meaningful, size / jnp.where(meaningful, step, 1), 1)
+
+        return jax.tree_util.tree_map_with_path(one, updates, params), state
+
+    return optax.GradientTransformation(_no_state, update)
+
+
+def decay_moved(
+    schedule: Schedule, decay: float, decayed: PathTest
+) -> optax.GradientTransformation:
+    """transformers' AdamW: shrinks parameters *after* the update, p + u, by rate · decay."""
+
+    def update(updates: Any, state: optax.ScaleByScheduleState, params: Any = None):
+        shrink = schedule(state.count) * decay
+
+        def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
+            return u - shrink.astype(u.dtype) * (p + u) if decayed(path) else u
+
+        updates = jax.tree_util.tree_map_with_path(one, updates, params)
+        return updates, optax.ScaleByScheduleState(state.count + 1)
+
+    return optax.GradientTransformation(_start_counting, update)
+
+
+def clip_by_global_norm(limit: float, epsilon: float = 0.0) -> optax.GradientTransformation:
+    """Gradients times min(1, limit / (norm + ε)); ε is 1e-6 in torch, 0 in Paddle and Optax."""
+
+    def update(grads: Any, state: optax.EmptyState, params: Any = None):
+        del params
+        norm = optax.tree.norm(grads)
+        factor = jnp.minimum(1.0, limit / jnp.maximum(norm + epsilon, jnp.finfo(norm.dtype).tiny))
+        return jax.tree.map(lambda g: g * factor.astype(g.dtype), grads), state
+
+    return optax.GradientTransformation(_no_state, update)
+
+
+def _no_state(params: Any) -> optax.EmptyState:
+    del params
+    return optax.EmptyState()
+
+
+def _start_counting(params: Any) -> optax.ScaleByScheduleState:
+    del params
+    return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))

@@ -1,4 +1,4 @@
-"""One optimiser step as a pure function from state and batch to the next state.
+"""One optimiser step as a pure function from state and batch to the next state, and its programs.
 
 `prepare` runs on the whole batch. A splittable objective then accumulates over microbatches (their
 losses add up, see qac_jax.objectives.objective); any other gets the whole batch and encodes it in
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,20 +19,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from qac_jax import hardware
 from qac_jax.errors import UserError
 from qac_jax.models import flops
 from qac_jax.objectives import chunked
-from qac_jax.objectives.masking import Vocabulary
 from qac_jax.objectives.objective import Objective, Variables, split_aux
+from qac_jax.progress import human
 from qac_jax.training import mesh as meshes
-from qac_jax.training import scaling
+from qac_jax.training.mesh import announce
 from qac_jax.training.optimizers import held
-from qac_jax.training.scaling import Scaling
 
 
 Metrics = dict[str, jax.Array]
+Scale = dict[str, jax.Array]
+# Room for a share of the padded tokens for each length that texts are padded to.
+Room = tuple[tuple[int, float], ...]
+
+# With the least scale gradients are what they are: one that is not finite then is no overflow of
+# the scale's making.
+LEAST, LARGEST = 1.0, 2.0**24
+# The name of the scale among a step's metrics.
+LOSS_SCALE = "loss_scale"
+_FLOAT = 4  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Dynamic loss scaling for training in float16 (Micikevicius et al., 2018).
+
+    float16 has no number between 0 and 6e-8, where most gradients of a mean over many tokens lie,
+    nor beyond 65504. So the loss is multiplied by a power of two before the backward pass, and the
+    fp32 gradients are divided by it. A step whose gradient is not finite is skipped and halves the
+    scale; `period` finite steps in a row double it, as in PyTorch's GradScaler. bfloat16 has fp32's
+    range and needs none of this.
+    """
+
+    initial: float = 2.0**16
+    period: int = 2000
+
+    def start(self) -> Scale:
+        """The scale of step 0, and the number of finite steps since it last changed."""
+        return {"value": jnp.float32(self.initial), "good": jnp.zeros((), jnp.int32)}
+
+    def after(self, scale: Scale, finite: jax.Array) -> Scale:
+        """The scale for the next step."""
+        value, good = scale["value"], scale["good"] + 1
+        grown = jnp.where(good >= self.period, jnp.minimum(2 * value, LARGEST), value)
+        return {
+            "value": jnp.where(finite, grown, jnp.maximum(value / 2, LEAST)),
+            "good": jnp.where(finite & (good < self.period), good, 0),
+        }
+
+
+def overflows(loss: Any, norm: Any, scale: Any) -> Any:
+    """Whether a gradient with this norm is not finite because of the scale; also of numbers."""
+    return jnp.isfinite(loss) & ~jnp.isfinite(norm) & (scale > LEAST)
 
 
 @jax.tree_util.register_dataclass
@@ -43,7 +89,7 @@ class State:
     opt_state: Any
     ema: Any  # EMA of the parameters; {} when it is off
     skipped: Any  # steps whose loss or gradient was not finite, whatever the scale of the loss
-    scale: Any = None  # scaling.Scale in float16, which alone needs one
+    scale: Any = None  # a Scale in float16, which alone needs one
 
     @property
     def params(self) -> Any:
@@ -146,8 +192,8 @@ class Engine:
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lost = ~finite
         if self.scales:
-            lost &= ~scaling.overflows(loss, norm, scale)
-            metrics = {**metrics, scaling.METRIC: scale}
+            lost &= ~overflows(loss, norm, scale)
+            metrics = {**metrics, LOSS_SCALE: scale}
         new = State(
             step=state.step + 1,
             variables={**state.variables, **collections, "params": params},
@@ -252,12 +298,12 @@ class Engine:
         loss, aux = self.objective.loss(variables, batch, loss_key, False)
         return {"loss": loss, **split_aux(aux)[0]}
 
-    def compile_step(self, batch: Any) -> jax.stages.Compiled:
+    def compile_step(self, batch: Any, room: Room = (), kept: int = 0) -> jax.stages.Compiled:
         """The compiled step for batches of these shapes, as `mesh.place` fills them up; it consumes
-        (donates) its state."""
+        (donates) its state. `room` and `kept`: see `Objective.fitted`."""
         self.check(jax.tree.leaves(batch)[0].shape[0])
         shardings = self.shardings
-        engine, batch = self._filled(batch)
+        engine, batch = self._fitted(batch, room, kept)
         step = jax.jit(
             engine.step,
             in_shardings=(shardings, meshes.batch_sharding(self.mesh)),
@@ -271,7 +317,7 @@ class Engine:
         """The compiled validation step for batches of these shapes."""
         size = jax.tree.leaves(batch)[0].shape[0]
         meshes.check_batch(size, self.mesh, "validation batch_size", self.objective.fills)
-        engine, batch = self._filled(batch)
+        engine, batch = self._fitted(batch)
         measure = jax.jit(
             engine.measure,
             in_shardings=(self.shardings.variables, meshes.batch_sharding(self.mesh)),
@@ -292,54 +338,119 @@ class Engine:
                 )
             meshes.check_batch(self.microbatch, self.mesh, "microbatch")
 
-    def _filled(self, batch: Any) -> tuple[Engine, Any]:
-        """The engine for batches that are filled up to equal shards, and their shapes."""
+    def _fitted(self, batch: Any, room: Room = (), kept: int = 0) -> tuple[Engine, Any]:
+        """The engine of one program, and the shapes of batches filled up to equal shards."""
         size = jax.tree.leaves(batch)[0].shape[0]
         rows = meshes.filled(size, self.mesh)
-        if rows == size:
-            return self, batch
-
-        def shape(x: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-
-        engine = dataclasses.replace(self, objective=self.objective.with_examples(size))
-        return engine, jax.tree.map(shape, batch)
+        examples = size if rows != size else 0
+        objective = self.objective.fitted(room=room, kept=kept, examples=examples)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
+        return dataclasses.replace(self, objective=objective), shapes
 
     def _at(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
 
 
-def cast_kernels(params: Any, dtype: Any) -> Any:
-    """The parameters with the kernels of dense layers in half precision, where that is computed in.
+@dataclasses.dataclass
+class Programs:
+    """The compiled step for each batch: one for all, or with `pack` one for each room.
 
-    Only these: norms and biases of predictions are computed in full, and the gradient of word
-    embeddings is a sum over all places of a word, which half precision loses and a GPU does slowly.
+    The rows of texts without padding (models/packing.py) have a fixed size in a program. It is
+    chosen from the batch alone, so a run is a function of its settings and its data as before,
+    resumed or not: the share of the padded tokens that the fullest row needs, rounded up to one of
+    a few levels. A program is compiled when a batch first needs it.
     """
-    if jnp.dtype(dtype).itemsize > 2:
-        return params
 
-    def cast(path: Any, leaf: Any) -> Any:
-        return leaf.astype(dtype) if path[-1] == jax.tree_util.DictKey("kernel") else leaf
+    engine: Engine
+    spec: Mapping[str, jax.ShapeDtypeStruct]
+    pack: bool = False
 
-    return jax.tree_util.tree_map_with_path(cast, params)
+    def __post_init__(self) -> None:
+        if self.pack and not self.engine.objective.packs:
+            raise UserError(
+                f"--pack cannot be used with the objective {type(self.engine.objective).__name__}, "
+                "whose texts are not those of the examples or are read in full; leave it out"
+            )
+        self._made: dict[Room, Any] = {}
+        if not self.pack:
+            self._made[()] = compiled(self.engine, self.spec)
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> Any:
+        """The program for this host's rows of a batch."""
+        found = room_of(self.engine, batch) if self.pack else ()
+        if found not in self._made:
+            self._made[found] = compiled(self.engine, self.spec, found)
+        return self._made[found]
 
 
-def _part(tree: Any, names: Mapping[str, Any]) -> Any:
-    """The part of a nested dict that has these names."""
+def compiled(engine: Engine, spec: Any, room: Room = ()) -> jax.stages.Compiled:
+    """The step, compiled before anything is computed: with as many chunks that keep their
+    activations as there is memory for. Raises UserError where it does not fit at all."""
+    sizes = ", ".join(f"{axis} {size}" for axis, size in engine.mesh.shape.items())
+    device = engine.mesh.devices.flat[0]
+    announce(f"compiling the step for {engine.mesh.size} x {device.device_kind} ({sizes})")
+    began, memory = time.monotonic(), _memory(device)
+    kept = 0 if memory is None else chunks_kept(engine, spec, room, 0.95 * memory)
+    while True:
+        program = engine.compile_step(spec, room, kept)
+        needed = memory_of(program)
+        if not kept or memory is None or needed.get("peak", 0) <= memory:
+            break
+        kept //= 2
+    if memory is not None and needed.get("peak", 0) > memory:
+        raise UserError(
+            f"this training needs {needed['peak'] / 2**30:.0f} GiB of memory on each of "
+            f"{engine.mesh.size} {device.device_kind}, which have {memory / 2**30:.0f}; give a "
+            "smaller --microbatch, set Runtime.remat='layer', cut the parameters over devices "
+            "(--mesh=1,-1,1), or use more or larger ones"
+        )
+    parameters = count_parameters(engine.abstract.params)
+    shown = ", ".join(f"{name} {human(size, 'B')}" for name, size in needed.items())
+    announce(f"parameters {human(parameters)}; memory per device: {shown}")
+    announce(f"compiled in {time.monotonic() - began:.1f} s")
+    return program
+
+
+def memory_of(program: jax.stages.Compiled) -> dict[str, int]:
+    """Bytes that a device needs: at the peak, for the arguments, and for temporary arrays."""
+    stats: Any = program.memory_analysis()
+    if stats is None:  # a backend without this analysis
+        return {}
+    arguments = stats.argument_size_in_bytes
+    fresh = stats.output_size_in_bytes - stats.alias_size_in_bytes
     return {
-        name: _part(tree[name], below) if isinstance(below, Mapping) else tree[name]
-        for name, below in names.items()
+        "peak": arguments + fresh + stats.temp_size_in_bytes,
+        "arguments": arguments,
+        "temporary": stats.temp_size_in_bytes,
     }
 
 
-def _replaced(tree: Any, leaves: Mapping[str, Any]) -> Any:
-    """A nested dict with some of its leaves replaced."""
-    return {
-        name: _replaced(leaf, leaves.get(name, {}))
-        if isinstance(leaf, Mapping)
-        else leaves.get(name, leaf)
-        for name, leaf in tree.items()
-    }
+def chunks_kept(engine: Engine, batch: Any, room: Room, memory: float) -> int:
+    """Of how many chunks a device of this memory keeps the activations for the backward pass; the
+    others are encoded twice."""
+    chunk, size = engine.objective.chunk, jax.tree.leaves(batch)[0].shape[0]
+    if not 0 < chunk < size:
+        return 0
+    count = size // chunk
+    whole = dataclasses.replace(engine.objective.fitted(room=room), chunk=0)
+    with meshes.use(engine.mesh, engine.rules):
+        of_chunk = activation_bytes(whole, batch) / count
+    # Parameters, gradients and two moments.
+    state = 4 * _FLOAT * count_parameters(engine.abstract.params) * engine.mesh.shape["data"]
+    left = int((memory * engine.mesh.size - state) / of_chunk)
+    kept = count if left >= count else max(0, left - 1)  # one is in the works
+    announce(f"{kept} of {count} chunks of {chunk} examples keep their activations")
+    return kept
+
+
+def _memory(device: jax.Device) -> float | None:
+    """What a program may use of a device; None where it is not known."""
+    try:
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+    except jax.errors.JaxRuntimeError:  # a device that is only described
+        limit = None
+    known = hardware.find(device.device_kind)
+    return limit or (known.memory_bytes if known else None)
 
 
 def model_flops(objective: Objective, spec: Any) -> float:
@@ -380,21 +491,87 @@ def plain(objective: Objective) -> tuple[Any, Variables]:
     runtime = dataclasses.replace(
         objective.runtime, attention="xla", remat="none", packed=(), kept=0
     )
-    made = dataclasses.replace(objective, model=objective.model.clone(runtime=runtime))
-    made = made.with_chunk(0) if made.chunk else made
+    model = objective.model.clone(runtime=runtime)
+    made = dataclasses.replace(objective, model=model, chunk=0)
     return made, nn.unbox(jax.eval_shape(made.init, jax.random.key(0)))
 
 
-def with_vocabulary(objective: Any) -> Any:
-    """The objective with a vocabulary of its model's size, where it needs one and has none."""
-    if getattr(objective, "vocabulary", ()) is not None:
-        return objective
-    pieces = np.zeros(objective.model.config.vocab_size, bool)
-    return dataclasses.replace(objective, vocabulary=Vocabulary(pieces))
+def count_parameters(params: Any) -> int:
+    """The number of parameters in a tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def chunk_of(objective: Objective, microbatch: int) -> Objective:
-    """The objective, encoding `microbatch` examples at a time (0: all) if it is not splittable."""
-    if not microbatch or objective.splittable:
-        return objective
-    return objective.with_chunk(microbatch)
+def room_of(engine: Engine, batch: Mapping[str, np.ndarray]) -> Room:
+    """The room that a batch needs, the same on every host."""
+    hosts = jax.process_count()
+    parts = math.prod(engine.mesh.shape[axis] for axis in meshes.BATCH_AXES)
+    count = engine.pieces(hosts * next(iter(batch.values())).shape[0])
+    shares = shares_of(batch, count, max(1, parts // hosts))
+    if hosts > 1:
+        values = np.array([share for _, share in shares], np.float32)
+        most = np.max(multihost_utils.process_allgather(values), axis=0).tolist()
+        shares = tuple((length, share) for (length, _), share in zip(shares, most, strict=True))
+    return tuple((length, share) for length, share in shares if share < 1)
+
+
+def shares_of(batch: Mapping[str, np.ndarray], count: int, parts: int) -> Room:
+    """The share that each length needs where a batch is computed in `count` strided pieces, each
+    cut into `parts` rows; 1 where that is all of it."""
+    mean: dict[int, float] = {}  # tokens a text of the fullest row
+    level: dict[int, int] = {}
+    for name, ids in batch.items():
+        if (sizes := batch.get(f"{name}_length")) is None:
+            continue
+        pieces = np.swapaxes(sizes.reshape(len(sizes) // count, count, -1), 0, 1)
+        rows = pieces.reshape(count * parts, -1)
+        length, texts = ids.shape[-1], rows.shape[1]
+        mean[length] = max(mean.get(length, 0.0), float(rows.sum(axis=1).max() / texts))
+        level[length] = min(level.get(length, 64), _levels(texts))
+    # An objective may pad short texts further: where there is room for its own texts of a length,
+    # there is room for those of shorter ones too.
+    return tuple(
+        (
+            length,
+            min(1.0, math.ceil(max(mean[n] for n in mean if n <= length) / length * steps) / steps),
+        )
+        for length, steps in sorted(level.items())
+    )
+
+
+def _levels(texts: int) -> int:
+    """How finely the room of a row of this many texts is chosen: the more texts a row holds, the
+    less the sums of their lengths differ."""
+    return 16 if texts < 128 else 32 if texts < 1024 else 64
+
+
+def cast_kernels(params: Any, dtype: Any) -> Any:
+    """The parameters with the kernels of dense layers in half precision, where that is computed in.
+
+    Only these: norms and biases of predictions are computed in full, and the gradient of word
+    embeddings is a sum over all places of a word, which half precision loses and a GPU does slowly.
+    """
+    if jnp.dtype(dtype).itemsize > 2:
+        return params
+
+    def cast(path: Any, leaf: Any) -> Any:
+        return leaf.astype(dtype) if path[-1] == jax.tree_util.DictKey("kernel") else leaf
+
+    return jax.tree_util.tree_map_with_path(cast, params)
+
+
+def _part(tree: Any, names: Mapping[str, Any]) -> Any:
+    """The part of a nested dict that has these names."""
+    return {
+        name: _part(tree[name], below) if isinstance(below, Mapping) else tree[name]
+        for name, below in names.items()
+    }
+
+
+def _replaced(tree: Any, leaves: Mapping[str, Any]) -> Any:
+    """A nested dict with some of its leaves replaced."""
+    return {
+        name: _replaced(leaf, leaves.get(name, {}))
+        if isinstance(leaf, Mapping)
+        else leaves.get(name, leaf)
+        for name, leaf in tree.items()
+    }

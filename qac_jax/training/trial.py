@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from qac_jax.data.featurizer import Featurizer
-from qac_jax.objectives.objective import Objective
+from qac_jax.objectives.objective import Context, Objective
 from qac_jax.training import estimate, step
 from qac_jax.training import mesh as meshes
 
@@ -44,7 +44,7 @@ def run(objective: Objective, kind: Featurizer, batch_size: int, microbatch: int
     if 0 < piece < batch_size:  # in two pieces, as it would be in more
         piece = min(piece, max(rows // 2, 1))
         rows = 2 * piece
-    objective = step.chunk_of(step.with_vocabulary(objective), piece)
+    objective = objective.bind(Context(chunk=piece, precision=objective.runtime.dtype))
     mesh = meshes.make_mesh(devices=jax.local_devices()[:1])
     engine = step.Engine(
         objective, optax.adamw(1e-4), mesh, meshes.rules_named("default"), microbatch=piece
@@ -69,7 +69,7 @@ def run(objective: Objective, kind: Featurizer, batch_size: int, microbatch: int
 
 def _rows(objective: Objective, kind: Featurizer, batch_size: int) -> int:
     least = 2 if batch_size > 1 else 1  # contrastive losses need another example
-    flops = step.model_flops(step.with_vocabulary(objective), estimate.spec(kind, batch_size))
+    flops = step.model_flops(objective.bind(Context()), estimate.spec(kind, batch_size))
     return max(least, min(batch_size, int(batch_size * _FLOPS / flops)))
 
 

@@ -23,7 +23,7 @@ from qac_jax import artifacts, cli
 from qac_jax.hub import huggingface, parameters
 from qac_jax.models import bert
 from qac_jax.objectives import mlm
-from qac_jax.training import start
+from qac_jax.training import train
 
 
 TESTS = Path(__file__).parents[1]
@@ -177,7 +177,7 @@ def test_starts_from_an_artefact_and_from_a_folder(
     huggingface.save(tmp_path / "hf", module, variables)
 
     # Its own objective goes on with all parameters, heads too.
-    objective, params = start.initial(mlm.Mlm(bert.Bert(bert.BertConfig())), artifact)
+    objective, params = train.initial(mlm.Mlm(bert.Bert(bert.BertConfig())), artifact)
     assert objective.model.config.hidden_size == 16
     jax.tree.map(np.testing.assert_array_equal, params, parameters.load_whole(artifact))
 

@@ -15,10 +15,10 @@ from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.augtriever import InBatch, MoCo
-from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
-from qac_jax.training.settings import Monitoring
+from qac_jax.training.options import Monitoring
 from qac_jax.training.step import Engine
+from qac_jax.training.train import train
 
 
 BERT = BertConfig(
@@ -123,11 +123,11 @@ def test_devices_and_chunks_change_nothing(kind: str, shape: Any, changes: dict[
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_same_queue_bit_for_bit(tmp_path: Path) -> None:
-    plan = loop.Plan(5, Monitoring(log_every=0, save_every=2))
+    monitoring = Monitoring(log_every=0, save_every=2)
     made = engine("moco", (1, 1, 1))
 
-    def run(folder: str, data: Loader) -> Any:
-        state = loop.train(made, data, plan, tmp_path / folder, identity={"model": "moco"})
+    def run(folder: str, data: Any) -> Any:
+        state = train(made, data, 5, monitoring, tmp_path / folder, identity={})
         return jax.device_get(state.variables)
 
     whole = run("whole", Loader())

@@ -156,15 +156,3 @@ def test_figures_of_validation_are_those_of_one_device(name: str) -> None:
         found = measure(start(made).variables, meshes.place(batch, made.mesh))
         figures.append({name: float(value) for name, value in found.items()})
     assert figures[1] == pytest.approx(figures[0], rel=1e-5, abs=1e-7)
-
-
-def test_other_objectives_are_not_filled_up() -> None:
-    """One of a user's own counts all rows, unless it says that it does not."""
-
-    class Own(Mlm):
-        @property
-        def fills(self) -> bool:
-            return False
-
-    with pytest.raises(TypeError, match="Own has the loss of all rows"):
-        Own(BERT.build(Runtime())).with_examples(4)

@@ -14,6 +14,7 @@ import optax
 import pytest
 import toy_pretraining as toy
 from jax.sharding import NamedSharding, PartitionSpec
+from toy import collectives
 
 from qac_jax.errors import UserError
 from qac_jax.models import packing as rows
@@ -31,8 +32,8 @@ from qac_jax.objectives.pair import Pair
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption
 from qac_jax.training import mesh as meshes
-from qac_jax.training import packing, report
-from qac_jax.training.step import Engine, chunk_of
+from qac_jax.training import step
+from qac_jax.training.step import Engine
 
 
 LENGTHS = np.array([3, 5, 4, 4, 7, 2, 5, 6], np.int32)
@@ -131,33 +132,34 @@ def test_rows_hold_one_text_after_the_other(parts: int) -> None:
 
 def test_the_room_is_that_of_the_fullest_row() -> None:
     batch: dict[str, np.ndarray] = {"tokens": np.zeros((SIZE, LENGTH)), "tokens_length": LENGTHS}
-    assert packing.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16),)  # 36 of 64
+    assert step.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16),)  # 36 of 64
     # Strided pieces: the even and the odd texts, each cut into two rows: 7, 12, 9 and 8 tokens.
-    assert packing.shares_of(batch, 2, 2) == ((LENGTH, 12 / 16),)
+    assert step.shares_of(batch, 2, 2) == ((LENGTH, 12 / 16),)
     batch |= {"query": np.zeros((SIZE, 16)), "query_length": np.ones(SIZE, np.int32)}
-    assert packing.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16), (16, 5 / 16))
+    assert step.shares_of(batch, 1, 1) == ((LENGTH, 9 / 16), (16, 5 / 16))
     assert rows.room_for(16, 5 / 16, SIZE) == 40
 
 
-def test_a_program_for_each_room() -> None:
+def test_a_program_for_each_room(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = meshes.make_mesh((1, 1, 1), jax.devices()[:1])
     engine = Engine(
         objective("mlm", "float32"), optax.sgd(0.1), mesh, meshes.rules_named("default")
     )
     made: list[Any] = []
 
-    def compiled(engine: Engine) -> int:
-        made.append(engine.objective.runtime.packed)
+    def compiled(engine: Engine, spec: Any, room: Any = ()) -> int:
+        made.append(room)
         return len(made)
 
-    batch = batch_for("mlm")
+    monkeypatch.setattr(step, "compiled", compiled)
+    batch, spec = batch_for("mlm"), dict[str, Any]()
     full = {**batch, "tokens_length": np.full_like(batch["tokens_length"], 12)}
-    steps = packing.Steps(engine, compiled, pack=True)
+    steps = step.Programs(engine, spec, pack=True)
     assert [steps(each) for each in (batch, batch, full, batch)] == [1, 1, 2, 1]
     [(length, share)], padded = made
     assert length == 12 and share < 0.6 and padded == ()
     made.clear()
-    assert packing.Steps(engine, compiled)(batch) == 1 and made == [()]
+    assert step.Programs(engine, spec)(batch) == 1 and made == [()]
 
 
 @pytest.mark.slow
@@ -175,12 +177,14 @@ def test_moving_tokens_needs_no_communication() -> None:
     shapes = jax.ShapeDtypeStruct((32, 12, 16), float), jax.ShapeDtypeStruct((32,), int)
     with meshes.use(mesh, meshes.rules_named("default")):
         compiled = jax.jit(run, in_shardings=(cut, cut)).lower(*shapes).compile()
-    assert report.collectives(compiled) == {"all-reduce": 1}
+    assert collectives(compiled) == {"all-reduce": 1}
 
 
 def test_an_objective_that_chooses_its_texts_is_refused() -> None:
     with pytest.raises(UserError, match="--pack cannot be used with the objective SpanCorruption"):
-        packing.check(SpanCorruption(T5(TINY_T5)))
+        rules: Any = meshes.rules_named("default")
+        engine = Engine(SpanCorruption(T5(TINY_T5)), optax.sgd(0.1), meshes.make_mesh(), rules)
+        step.Programs(engine, {}, pack=True)
 
 
 NAMES = [
@@ -200,9 +204,9 @@ def test_packed_is_padded(name: str) -> None:
     """Loss, metrics and gradients, dropout on."""
     with jax.enable_x64(True):
         padded, batch = objective(name, "float64"), batch_for(name)
-        room = packing.shares_of(batch, 1, 1)
+        room = step.shares_of(batch, 1, 1)
         assert all(share < 0.8 for _, share in room)
-        packed = padded.with_packed(room)
+        packed = padded.fitted(room=room)
         variables = jax.tree.map(
             lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x,
             nn.unbox(jax.jit(padded.init)(jax.random.key(0))),
@@ -235,12 +239,14 @@ def test_packed_in_parts_on_eight_devices(
     name: str, shape: tuple[int, int, int], microbatch: int
 ) -> None:
     """Accumulated or in chunks, over sharded parameters: each device packs its own examples."""
-    chosen = chunk_of(objective(name, "float32", scan=True), microbatch)
+    chosen = objective(name, "float32", scan=True)
+    if not chosen.splittable:
+        chosen = dataclasses.replace(chosen, chunk=microbatch)
     batch, mesh = batch_for(name), meshes.make_mesh(shape)
     spy = optax.trace(decay=0.0)  # its state is the gradient
     engine = Engine(chosen, spy, mesh, meshes.rules_named("default"), 3, microbatch)
-    steps = packing.Steps(engine, lambda engine: engine.compile_step(batch), pack=True)
-    assert packing.room(engine, batch)
+    room = step.room_of(engine, batch)
+    assert room
     start = jax.device_get(engine.create())
 
     def one_step(program: Any) -> Any:
@@ -248,13 +254,14 @@ def test_packed_in_parts_on_eight_devices(
         state, metrics = program(begin, meshes.place(batch, mesh))
         return float(metrics["loss"]), jax.device_get(state.opt_state.trace)
 
-    assert_same(one_step(steps(batch)), one_step(engine.compile_step(batch)), 2e-5)
+    packed, padded = (one_step(engine.compile_step(batch, each)) for each in (room, ()))
+    assert_same(packed, padded, 2e-5)
 
 
 @pytest.mark.long
 def test_lost_tokens_would_be_not_a_number() -> None:
     chosen, batch = objective("mlm", "float32"), batch_for("mlm")
-    small = chosen.with_packed(((12, 0.25),))
+    small = chosen.fitted(room=((12, 0.25),))
     variables = jax.jit(small.init)(jax.random.key(0))
     ready = jax.jit(small.prepare)(batch, jax.random.key(1))
     assert np.isnan(jax.jit(small.loss, static_argnums=3)(variables, ready, None, False)[0])

@@ -19,11 +19,11 @@ from qac_jax.hub import huggingface
 from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives.cotmae import HEADS
-from qac_jax.objectives.masked_text import part, shared
+from qac_jax.objectives.mlm import part, shared
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import mesh as meshes
-from qac_jax.training import start
-from qac_jax.training.step import Engine, chunk_of
+from qac_jax.training import train
+from qac_jax.training.step import Engine
 
 
 def with_parameters_of(objective: Any, dtype: str) -> Any:
@@ -43,14 +43,17 @@ def one_step(
     """(loss, gradient) of a real step, dropout on."""
     with jax.enable_x64(dtype == "float64"):
         objective = with_parameters_of(objectives(dtype)[name], dtype)
-        objective = chunk_of(objective, microbatch).with_kept(kept)
+        if not objective.splittable:
+            objective = dataclasses.replace(objective, chunk=microbatch)
         mesh = meshes.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
         spy = optax.trace(decay=0.0)  # its state is the gradient
         engine = Engine(
             objective, spy, mesh, meshes.rules_named("default"), seed=3, microbatch=microbatch
         )
         batch = batch_for(name)
-        state, metrics = engine.compile_step(batch)(engine.create(), meshes.place(batch, mesh))
+        state, metrics = engine.compile_step(batch, kept=kept)(
+            engine.create(), meshes.place(batch, mesh)
+        )
         return float(metrics["loss"]), jax.device_get(state.opt_state.trace)
 
 
@@ -172,7 +175,7 @@ def test_vectors_may_be_those_of_a_sentence_encoder(late_mlm: bool) -> None:
     text = jax.jit(objective.prepare)(batch_for("cocondenser"), jax.random.key(1))["passage"]
     found = jax.jit(objective.predictions)(variables, text, None).vector
     tower = Tower(DualEncoderConfig(BERT, pooling="mean", normalize=True), Runtime())
-    bert = objective.encoder(variables)["params"]
+    bert = objective.export(variables)[1]
     expected = tower.apply({"params": {"backbone": bert}}, text.ids, text.lengths)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
@@ -188,7 +191,7 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> Non
     )
     bert, text = part(variables, HEADS.values(), without=True), batch["encoded"][0]
     tower = Tower(DualEncoderConfig(BERT, pooling="mean"), Runtime())
-    encoder = objective.encoder(variables)["params"]
+    encoder = objective.export(variables)[1]
     vectors = tower.apply({"params": {"backbone": encoder}}, text.ids, text.lengths)
     plain = dataclasses.replace(objective, pooling="cls")
     for name, texts in batch["decoded"].items():
@@ -230,7 +233,7 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
     assert objective.splittable == (name != "cocondenser")
     variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     bert = jax.eval_shape(objective.model.init, jax.random.key(0), jnp.zeros((1, 2), int))
-    assert set(objective.encoder(variables)["params"]) == set(nn.unbox(bert)["params"])
+    assert set(objective.export(variables)[1]) == set(nn.unbox(bert)["params"])
     assert len(variables["params"]) > 3  # heads
 
 
@@ -253,7 +256,7 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None
 def test_a_head_beside_the_weights_is_taken(tmp_path: Path) -> None:
     objective = objectives()["condenser"]
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(5)))["params"]
-    module, kept = start.exported(objective, params)
+    module, kept = train.exported(objective, params)
     heads = {"c_head": (objective.head, {"params": params["head"]})}
     folder = huggingface.save(tmp_path / "model", module, {"params": kept}, heads=heads)
     found = objective.stored_heads(folder)["head"]
@@ -270,7 +273,7 @@ def test_exported_encoders_load_in_transformers(name: str, tmp_path: Path) -> No
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     objective = objectives()[name]
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(5)))["params"]
-    module, kept = start.exported(objective, params)
+    module, kept = train.exported(objective, params)
     folder = huggingface.save(tmp_path / "model", module, {"params": kept})
     batch = batch_for(name)
     ours = module.apply({"params": kept}, batch["passage"], batch["passage_length"]).cls

@@ -14,15 +14,17 @@ import toy
 import toy_half
 
 from qac_jax.errors import UserError
-from qac_jax.training import loop
 from qac_jax.training import mesh as meshes
-from qac_jax.training.scaling import Scaling
-from qac_jax.training.settings import Monitoring
-from qac_jax.training.step import Engine
+from qac_jax.training.options import Monitoring
+from qac_jax.training.step import Engine, Scaling
+from qac_jax.training.train import train
 
 
 IDENTITY = {"model": {"net": "toy", "width": 16}, "data": "memory", "settings": {"seed": 3}}
-PLAN = loop.Plan(10, Monitoring(log_every=4, save_every=3, keep=2))
+PLAN = (10, Monitoring(log_every=4, save_every=3, keep=2))
+
+
+MemoryLoader: Any = toy.MemoryLoader
 
 
 class Stopped(Exception):
@@ -50,13 +52,14 @@ def engine(shape: tuple[int, int, int] = (2, 1, 1), **options: Any) -> Engine:
 
 
 def run(folder: Path, data: Any = None, **options: Any) -> Any:
-    plan = options.pop("plan", PLAN)
+    total, monitoring = options.pop("plan", PLAN)
     identity = options.pop("identity", IDENTITY)
     arguments = {n: options.pop(n) for n in ("validation", "schedule") if n in options}
-    state = loop.train(
-        options.pop("engine", None) or engine(**options),
-        data or toy.MemoryLoader(16),
-        plan,
+    state = train(
+        engine(**options),
+        data or MemoryLoader(16),
+        total,
+        monitoring,
         folder,
         identity=identity,
         **arguments,
@@ -97,7 +100,7 @@ def test_resumed_in_float16_with_the_scale_of_the_loss(tmp_path: Path) -> None:
     options = {
         "objective": toy_half.Mlm(toy_half.Net(dropout=0.2)),
         "scaling": Scaling(2.0**24, period=3),
-        "plan": loop.Plan(14, Monitoring(log_every=1, save_every=3)),
+        "plan": (14, Monitoring(log_every=1, save_every=3)),
     }
     straight = run(tmp_path / "a", **options)
     with pytest.raises(Stopped):
@@ -138,7 +141,7 @@ def test_refuses_the_checkpoint_of_another_run(whole: Any, change: Any, message:
 
 
 def test_the_best_step_is_the_result_also_after_a_restart(tmp_path: Path) -> None:
-    plan = loop.Plan(9, Monitoring(save_every=3, validate_every=2, best="loss", log_every=3))
+    plan = (9, Monitoring(save_every=3, validate_every=2, best="loss", log_every=3))
 
     def validation() -> Any:
         return toy.MemoryLoader(16, seed=9, examples=32)
@@ -154,19 +157,19 @@ def test_the_best_step_is_the_result_also_after_a_restart(tmp_path: Path) -> Non
     }
     assert list(measured) == [2, 4, 6, 8, 9]
     best = min(measured, key=lambda step: measured[step])
-    short = loop.Plan(best, Monitoring(save_every=3))
+    short = (best, Monitoring(save_every=3))
     # The schedule is constant, so a run of just so many steps ends where the best step was.
     assert_bits(run(tmp_path / "c", plan=short), straight)
 
 
 def test_an_unknown_measure_names_the_nearest(tmp_path: Path) -> None:
-    plan = loop.Plan(1, Monitoring(best="accuracies"))
+    plan = (1, Monitoring(best="accuracies"))
     with pytest.raises(UserError, match="did you mean 'accuracy'"):
         run(tmp_path, plan=plan, validation=toy.MemoryLoader(16))
 
 
 def test_keeps_the_last_and_some_for_good(tmp_path: Path) -> None:
-    plan = loop.Plan(10, Monitoring(save_every=2, keep=1, keep_every=4))
+    plan = (10, Monitoring(save_every=2, keep=1, keep_every=4))
     run(tmp_path, plan=plan)
     kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
     assert kept == [4, 8, 10]
@@ -197,12 +200,13 @@ def test_steps_that_are_not_finite_may_be_skipped(tmp_path: Path) -> None:
 
 
 def test_log_says_speed_and_schedule(whole: Any, tmp_path: Path, capsys: Any) -> None:
-    plan = loop.Plan(4, Monitoring(log_every=2, profile="1:3"))
+    plan = (4, Monitoring(log_every=2, profile="1:3"))
     run(tmp_path, plan=plan, schedule=optax.linear_schedule(1e-2, 0.0, 4), ema=0.9)
     said = capsys.readouterr().err
-    assert "memory per device: peak" in said and "model FLOPs per step" in said
+    assert "memory per device: peak" in said
     assert "step 4/4 (100%)" in said and "examples/s" in said and "ETA 0:00" in said
-    assert "calls/step" in said  # the profile's table
+    assert "profiled steps 1 to 3: the trace is in" in said
+    assert list((tmp_path / "profile").rglob("*.trace.json.gz"))
     first = lines(tmp_path)[0]
     assert first["learning_rate"] == pytest.approx(7.5e-3)
     assert first["tokens_per_second"] > first["examples_per_second"] > 0

@@ -24,7 +24,6 @@ from qac_jax.objectives import chunked
 from qac_jax.objectives.masking import Vocabulary
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.training import mesh as meshes
-from qac_jax.training import report
 from qac_jax.training.step import Engine
 
 
@@ -57,7 +56,7 @@ def counted(objective: Any, shape: tuple[int, int, int], microbatch: int) -> dic
     mesh = meshes.make_mesh(shape)
     rules = meshes.rules_named("default")
     engine = Engine(objective, optax.adamw(1e-3), mesh, rules, microbatch=microbatch)
-    return report.collectives(engine.compile_step(toy.batch(32)))
+    return toy.collectives(engine.compile_step(toy.batch(32)))
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from qac_jax.training import schedules
+from qac_jax.training import optimizers
 from qac_jax.training.optimizers import Optimizer
 
 
@@ -150,7 +150,7 @@ def test_schedules(case: Path, name: str) -> None:
     kind = "linear" if name in ("hf_linear_schedule", "adamw_lr_used") else "paddle_jump"
     warmup = 0 if name == "paddle_poly" else hyper["warmup"]
     with jax.enable_x64(True):
-        rate = schedules.make(kind, hyper["lr"], hyper["total"], warmup)
+        rate = optimizers.schedule(kind, hyper["lr"], hyper["total"], warmup)
         steps = np.arange(len(arrays[name]))
         rates = np.asarray(jax.jit(jax.vmap(rate))(steps))
     np.testing.assert_allclose(rates, arrays[name], rtol=1e-12, atol=1e-15)

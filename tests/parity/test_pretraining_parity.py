@@ -25,8 +25,7 @@ from qac_jax.objectives import cotmae
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import HEAD, Condenser
 from qac_jax.objectives.cotmae import CotMae
-from qac_jax.objectives.masked_text import MaskedText, shared
-from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.mlm import MaskedText, Mlm, shared
 
 
 # In float64 every variant is compared at 1e-9; float32 sees the same programs at its tolerances.

@@ -16,8 +16,7 @@ from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.objectives import contrastive
-from qac_jax.objectives.augtriever import InBatch, MoCo, local_gradients
-from qac_jax.objectives.pseudo_queries import salience
+from qac_jax.objectives.augtriever import InBatch, MoCo, local_gradients, salience
 
 
 BERT = BertConfig(
@@ -176,11 +175,14 @@ def test_starting_from_a_bert_and_what_is_kept(moco: Any) -> None:
     objective, given = moco[0].start_from(bert, params)
     state = objective.initial_state(given)
     jax.tree.map(np.testing.assert_array_equal, state["momentum"]["encoder"]["backbone"], params)
-    kept = objective.encoder({"params": given, **state})
-    assert list(kept) == ["params"]
-    assert not objective.encoder_module.config.normalize
-    assert dataclasses.replace(objective, similarity="cosine").encoder_module.config.normalize
-    assert dataclasses.replace(objective, normalize_passage=True).encoder_module.config.normalize
+    assert objective.export({"params": given, **state})[1] is given
+    for change, normalized in (
+        ({}, False),
+        ({"similarity": "cosine"}, True),
+        ({"normalize_passage": True}, True),
+    ):
+        module, _ = dataclasses.replace(objective, **change).export({"params": {}})
+        assert module.config.normalize is normalized
 
 
 @pytest.mark.parametrize(

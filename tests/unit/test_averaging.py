@@ -7,7 +7,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.queries.filtering import Filter, is_question
-from qac_jax.training.averaging import averaged
+from qac_jax.training.checkpoints import averaged
 
 
 def test_weights_are_averaged() -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from qac_jax.training import compiled
+from qac_jax import hardware
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
 
     jax.jit(product)(jnp.ones((3, 3))).block_until_ready()
     assert not programs(home)
-    compiled.keep_between_runs()
+    hardware.keep_programs()
     first = jax.jit(product)(jnp.ones((9, 9)))
     kept = programs(home)
-    assert [path.parent.name for path in kept] == [compiled.machine("cpu")]
+    assert [path.parent.name for path in kept] == [hardware.machine("cpu")]
     jax.clear_caches()
     again = jax.jit(product)(jnp.ones((9, 9)))
     assert programs(home) == kept  # read, not made anew
@@ -53,7 +53,7 @@ def test_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
 
 def test_where_jax_was_told_it_stays(home: Path, tmp_path: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "told"))
-    compiled.keep_between_runs()
+    hardware.keep_programs()
     jax.jit(lambda x: x * 3)(jnp.ones(5)).block_until_ready()
     assert list((tmp_path / "told").glob("*-cache")) and not (home / "qac_jax").exists()
 
@@ -62,6 +62,6 @@ def test_a_folder_for_every_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> 
     found = set()
     for cores in (1, 2, 64):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=cores: set(range(n)))
-        found.add(compiled.machine("cpu"))
+        found.add(hardware.machine("cpu"))
     assert len(found) == 3 and all(name.startswith("cpu-") for name in found)
-    assert compiled.machine("gpu") == "gpu"
+    assert hardware.machine("gpu") == "gpu"

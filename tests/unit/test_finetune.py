@@ -18,8 +18,8 @@ from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import towers
 from qac_jax.objectives.finetune import Finetune, passage_numbers
-from qac_jax.objectives.objective import Objective
-from qac_jax.training import start
+from qac_jax.objectives.objective import Context, Objective
+from qac_jax.training import train
 
 
 BERT = BertConfig(
@@ -156,7 +156,7 @@ def test_it_starts_from_a_bert(tied: bool) -> None:
     objective, given = Finetune(model(tied=tied, pooling="mean", normalize=True)).start_from(
         bert, params
     )
-    kept, unused, fresh = start.matching(given, start.abstract_params(objective))
+    kept, unused, fresh = train.matching(given, train.abstract_params(objective))
     assert not fresh and all("mlm_head" in name for name in unused)
     assert set(kept) == ({"encoder"} if tied else {"query", "passage"})
     config = objective.model.config
@@ -165,8 +165,10 @@ def test_it_starts_from_a_bert(tied: bool) -> None:
 
 def test_what_is_exported_knows_how_it_reads() -> None:
     reading = {"title": "separate", "query_prompt": "query: ", "passage_prompt": ""}
-    objective = Finetune(model()).with_reading({"query": 12, "passages": 16}, reading)
-    module, _ = start.exported(objective, {"encoder": {}})
+    objective = Finetune(model()).bind(
+        Context(lengths={"query": 12, "passages": 16}, reading=reading)
+    )
+    module, _ = train.exported(objective, {"encoder": {}})
     config = module.config
     assert (config.query_length, config.passage_length) == (12, 16)
     assert (config.title, config.query_prompt) == ("separate", "query: ")
@@ -176,11 +178,15 @@ def test_prompts_of_the_start_and_of_the_examples(capsys: pytest.CaptureFixture[
     start = Finetune(model(query_prompt="query: ", default_prompt_name="query"))
     lengths = {"query": 8, "passages": 8}
     same = {"query_prompt": "query: ", "passage_prompt": ""}
-    assert start.with_reading(lengths, same).model.config.default_prompt_name == "query"
+    assert (
+        start.bind(Context(lengths=lengths, reading=same)).model.config.default_prompt_name
+        == "query"
+    )
     assert not capsys.readouterr().err
-    others = start.with_reading(lengths, {"query_prompt": "", "passage_prompt": ""}).model.config
+    plain = {"query_prompt": "", "passage_prompt": ""}
+    others = start.bind(Context(lengths=lengths, reading=plain)).model.config
     assert (others.query_prompt, others.default_prompt_name) == ("", "")
     assert "has the prompts 'query: ' and ''" in capsys.readouterr().err
     without = Finetune(model(include_prompt=False))
     with pytest.raises(UserError, match="leaves prompts out of its pooling"):
-        without.with_reading(lengths, same)
+        without.bind(Context(lengths=lengths, reading=same))

@@ -16,7 +16,8 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
 from qac_jax.evaluation.metrics import MEASURES
 from qac_jax.retrieval.bm25 import Analyzer, stemmers
-from qac_jax.training import mesh, optimizers, schedules, settings
+from qac_jax.training import mesh, optimizers
+from qac_jax.training import options as settings
 
 
 # Settings that are closed, whatever else is found to be.
@@ -130,7 +131,7 @@ def test_the_lists_are_those_that_are_meant() -> None:
         for schedule in settings.SCHEDULES:
             optimizers.Optimizer(name=name, schedule_name=schedule)
     for name in settings.SCHEDULES:
-        schedules.make(name, 1.0, 10, 1)
+        optimizers.schedule(name, 1.0, 10, 1)
     assert "english" in stemmers()
     Analyzer(stemmers()[-1])
     names = [measure.replace("K", "10") for measure in MEASURES]

@@ -14,7 +14,7 @@ import pytest
 
 from qac_jax.errors import Interrupted
 from qac_jax.pipeline.stage import interruptible
-from qac_jax.training import interrupt
+from qac_jax.training.train import watch
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -30,7 +30,7 @@ def test_a_signal_ends_the_block(number: signal.Signals) -> None:
 def test_one_after_the_last_step_lets_the_stage_end_but_not_the_next_begin() -> None:
     """A training that had no further step swallowed it, and the recipe went on."""
     with interruptible():  # of the command
-        with interruptible(), interrupt.watch() as signals:  # of the stage
+        with interruptible(), watch() as signals:  # of the stage
             os.kill(os.getpid(), signal.SIGTERM)
         assert signals.number == signal.SIGTERM
         with pytest.raises(Interrupted) as stopped, interruptible():

@@ -14,8 +14,9 @@ import toy
 from jax.sharding import PartitionSpec
 
 from qac_jax.errors import UserError
+from qac_jax.objectives.objective import Context
 from qac_jax.training import mesh as meshes
-from qac_jax.training.step import Engine, chunk_of
+from qac_jax.training.step import Engine
 
 
 def boxed(names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
@@ -119,7 +120,6 @@ def test_given_parameters_take_the_place_of_new_ones() -> None:
 
 def test_rows_of_a_process() -> None:
     mesh = meshes.make_mesh((2, 2, 2))
-    assert meshes.my_rows(mesh, 16) == (0, 16)
     assert meshes.my_part(mesh) == (0, 1)
     placed = meshes.place(toy.batch(16), mesh)
     assert placed["tokens"].addressable_shards[0].data.shape == (4, 12)
@@ -141,9 +141,9 @@ def test_batches_that_do_not_fit(options: dict[str, Any], size: int, message: st
 
 
 def test_microbatch_is_the_chunk_of_what_does_not_split() -> None:
-    objective: Any = chunk_of(toy.ToyContrastive(), 4)
-    assert objective.chunk == 4
-    assert chunk_of(toy.ToyMlm(), 4) == toy.ToyMlm()
+    context = Context(chunk=4)
+    assert toy.ToyContrastive().bind(context).chunk == 4
+    assert toy.ToyMlm().bind(context).chunk == 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.models.transformer import stack_layers, unstack_layers
-from qac_jax.training import transforms
+from qac_jax.training import optimizers
 from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, is_stacked
 
 
@@ -128,13 +128,13 @@ def test_lamb_adapts_what_is_not_decayed_only_when_asked() -> None:
 def test_clipping_scales_the_whole_gradient() -> None:
     grads = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([4.0])}
     for epsilon in (0.0, 1.0):
-        clip = transforms.clip_by_global_norm(2.0, epsilon)
+        clip = optimizers.clip_by_global_norm(2.0, epsilon)
         found, _ = clip.update(grads, clip.init(grads))
         np.testing.assert_allclose(found["b"], 4.0 * 2.0 / (5.0 + epsilon), rtol=1e-6)
     small = jax.tree.map(lambda g: g / 10, grads)
     assert_equal(clip.update(small, clip.init(grads))[0], small)
     zero = jax.tree.map(jnp.zeros_like, grads)
-    clip = transforms.clip_by_global_norm(2.0, 0.0)
+    clip = optimizers.clip_by_global_norm(2.0, 0.0)
     assert_equal(clip.update(zero, clip.init(grads))[0], zero)
 
 

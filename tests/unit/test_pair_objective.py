@@ -20,9 +20,10 @@ from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import pair, towers
 from qac_jax.objectives.cross_encoder import Localized, Pointwise
+from qac_jax.objectives.objective import Context
 from qac_jax.objectives.pair import Pair
 from qac_jax.text import tokenizers
-from qac_jax.training import start
+from qac_jax.training import train
 
 
 TOKENIZER = tokenizers.load()
@@ -45,7 +46,7 @@ def params_of(module: Any, seed: int = 0) -> Any:
 
 def complete(objective: Any, params: Any) -> set[str]:
     """Names of the objective's parameters that a start does not give."""
-    _, _, fresh = start.matching(params, start.abstract_params(objective))
+    _, _, fresh = train.matching(params, train.abstract_params(objective))
     return set(fresh)
 
 
@@ -104,31 +105,31 @@ def test_values_that_mean_nothing() -> None:
 def test_a_small_vocabulary_and_two_towers_are_told(capsys) -> None:
     small = DualEncoder(DualEncoderConfig(dataclasses.replace(BERT, vocab_size=100)))
     with pytest.raises(UserError, match="vocab_size=100"):
-        Pair(small).with_tokenizer(TOKENIZER)
-    Pair(TIED).with_tokenizer(TOKENIZER)
-    Pair(UNTIED, alpha=0.0).with_tokenizer(TOKENIZER)
+        Pair(small).bind(Context(TOKENIZER))
+    Pair(TIED).bind(Context(TOKENIZER))
+    Pair(UNTIED, alpha=0.0).bind(Context(TOKENIZER))
     assert "tied" not in capsys.readouterr().err
-    Pair(UNTIED).with_tokenizer(TOKENIZER)
+    Pair(UNTIED).bind(Context(TOKENIZER))
     assert "tied=False" in capsys.readouterr().err
 
 
 def test_a_cross_encoder_remembers_that_it_reads_scores() -> None:
     objective = Pointwise(CROSS)
     reading = {"title": "space", "query_prompt": "", "passage_prompt": "", "scores": True}
-    assert objective.with_reading({"pair": 8}, reading).model.reads_scores
-    told = objective.with_reading({"pair": 8}, reading)
+    assert objective.bind(Context(reading=reading)).model.reads_scores
+    told = objective.bind(Context(reading=reading))
     assert parameters.build_module(parameters.describe_module(told.model), Runtime()).reads_scores
     # One that goes on from it on pairs without scores reads none.
     plain = {name: value for name, value in reading.items() if name != "scores"}
-    assert not told.with_reading({"pair": 8}, plain).model.reads_scores
+    assert not told.bind(Context(reading=plain)).model.reads_scores
 
 
 def test_titles_are_read_as_in_training() -> None:
     lengths, settings = {"query": 16, "passages": 24}, {"title_types": True}
     reading = {"title": "separate", "query_prompt": "", "passage_prompt": ""}
-    objective = Pair(TIED).with_reading(lengths, reading, settings)
+    objective = Pair(TIED).bind(Context(lengths=lengths, reading=reading, settings=settings))
     assert objective.model.config.title == "segments"
-    plain = Pair(TIED).with_reading(lengths, reading, {})
+    plain = Pair(TIED).bind(Context(lengths=lengths, reading=reading))
     assert plain.model.config.title == "separate"
     params = params_of(TIED)
     encoder = Encoder.of(objective.model, params, TOKENIZER)

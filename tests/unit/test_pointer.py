@@ -21,7 +21,7 @@ from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.training import mesh as meshes
-from qac_jax.training import start
+from qac_jax.training import train
 from qac_jax.training.optimizers import Optimizer
 from qac_jax.training.step import Engine
 
@@ -73,7 +73,7 @@ def ships(encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_training_starts_from_an_encoder_and_leaves_it_alone(encoder: Any) -> None:
     objective, loaded = Seq2Seq(MODEL).start_from(Bert(CONFIG.encoder), encoder)
     optimizer = Optimizer(learning_rate=0.02, frozen=("^encoder/",), schedule_name="constant")
-    tx = optimizer.build(20, start.abstract_params(objective))
+    tx = optimizer.build(20, train.abstract_params(objective))
     mesh = meshes.make_mesh(devices=jax.devices()[:1])
     rules = meshes.rules_named("default")
     engine = Engine(objective, tx, mesh, rules, frozen=optimizer.frozen)
@@ -92,7 +92,7 @@ def test_training_starts_from_an_encoder_and_leaves_it_alone(encoder: Any) -> No
 def test_frozen_parameters_have_no_gradient(params: Any) -> None:
     mesh, rules = meshes.make_mesh(devices=jax.devices()[:1]), meshes.rules_named("default")
     optimizer = Optimizer(frozen=("^encoder/",))
-    tx = optimizer.build(1, start.abstract_params(Seq2Seq(MODEL)))
+    tx = optimizer.build(1, train.abstract_params(Seq2Seq(MODEL)))
     with meshes.use(mesh, rules), jax.enable_x64(True):
         objective = Seq2Seq(PointerGenerator(CONFIG, Runtime(dtype="float64")))
         of = {"params": jax.tree.map(lambda x: np.asarray(x, np.float64), params)}

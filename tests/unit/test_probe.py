@@ -14,9 +14,9 @@ import toy_examples
 
 from qac_jax import cli
 from qac_jax.errors import UserError
-from qac_jax.training import held_out, probe
-from qac_jax.training.settings import Monitoring
-from qac_jax.training.validation import Best
+from qac_jax.training import metrics, train
+from qac_jax.training.checkpoints import Best
+from qac_jax.training.options import Monitoring
 
 
 def test_ranks() -> None:
@@ -24,8 +24,8 @@ def test_ranks() -> None:
     ids = np.array([[1, 2], [3, 4], [1, 2], [5, 6]])
     passages = np.eye(4)[[0, 1, 0, 2]]
     queries = np.array([[3, 2, 1, 0], [3, 2, 1, 0], [1, 1, 0, 0], [9, 8, 7, 0]])
-    assert probe.ranks(queries, passages, ids).tolist() == [1, 2, 2, 3]
-    assert probe.ranks(np.zeros((4, 4)), passages, ids).tolist() == [3, 3, 3, 3]
+    assert metrics.ranks(queries, passages, ids).tolist() == [1, 2, 2, 3]
+    assert metrics.ranks(np.zeros((4, 4)), passages, ids).tolist() == [3, 3, 3, 3]
 
 
 def test_the_best_step_is_chosen_by_its_own_measurement() -> None:
@@ -55,10 +55,11 @@ def test_other_examples_are_refused() -> None:
     def examples(task: str, tokenizer: str) -> Any:
         return SimpleNamespace(path="held", info={"task": task, "tokenizer": tokenizer})
 
+    nothing: Any = (Monitoring(), {}, None)
     with pytest.raises(UserError, match="task 'mlm'; --probe expects questions"):
-        held_out.check_probe(examples("mlm", "a"), examples("mlm", "a"))
+        train.probe_loader(examples("mlm", "a"), examples("mlm", "a"), *nothing)
     with pytest.raises(UserError, match="different vocabularies"):
-        held_out.check_probe(examples("triples", "b"), examples("mlm", "a"))
+        train.probe_loader(examples("triples", "b"), examples("mlm", "a"), *nothing)
 
 
 def test_probes_change_no_key() -> None:

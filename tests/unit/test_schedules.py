@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.training import schedules
+from qac_jax.training import optimizers
 from qac_jax.training.optimizers import Optimizer
 
 
 def rates(name: str, total: int, warmup: int, **options: float) -> np.ndarray:
-    rate = schedules.make(name, 2.0, total, warmup, **options)
+    rate = optimizers.schedule(name, 2.0, total, warmup, **options)
     return np.asarray(jax.vmap(rate)(jnp.arange(total + 3)))
 
 
@@ -41,15 +41,15 @@ def test_paddle_jump_never_reaches_its_peak() -> None:
     assert found.max() < 1 and found[20] == 0
 
 
-@pytest.mark.parametrize("name", schedules.SCHEDULES)
+@pytest.mark.parametrize("name", optimizers.SCHEDULES)
 def test_no_warm_up_starts_at_the_peak(name: str) -> None:
     assert rates(name, 5, 0)[0] == 2.0
 
 
 def test_a_ratio_is_rounded_as_each_reference_rounds_it() -> None:
-    assert schedules.warmup_steps("linear", 25, 0.1, 0) == 3
-    assert schedules.warmup_steps("paddle_jump", 25, 0.1, 0) == 2
-    assert schedules.warmup_steps("linear", 25, 0.1, 7) == 7
+    assert optimizers.warmup_steps("linear", 25, 0.1, 0) == 3
+    assert optimizers.warmup_steps("paddle_jump", 25, 0.1, 0) == 2
+    assert optimizers.warmup_steps("linear", 25, 0.1, 7) == 7
 
 
 def test_the_optimizer_hands_on_its_schedule() -> None:
@@ -59,6 +59,6 @@ def test_the_optimizer_hands_on_its_schedule() -> None:
 
 def test_errors_name_the_value() -> None:
     with pytest.raises(UserError, match="warm-up of 9 steps is longer than the 4 steps"):
-        schedules.make("linear", 1.0, 4, 9)
+        optimizers.schedule("linear", 1.0, 4, 9)
     with pytest.raises(UserError, match="did you mean 'cosine'"):
-        schedules.make("cosin", 1.0, 4, 0)
+        optimizers.schedule("cosin", 1.0, 4, 0)

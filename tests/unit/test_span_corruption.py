@@ -12,6 +12,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.models.t5 import T5, T5Config
+from qac_jax.objectives.objective import Context
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption, SpanNoise
 from qac_jax.text import tokenizers
@@ -146,15 +147,15 @@ def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
         backend = tokenizers.wordpiece({piece: i for i, piece in enumerate(pieces)})
         return tokenizers.Tokenizer(backend, {"pad": "[PAD]", "eos": "</s>"}, "test")
 
-    assert small().with_tokenizer(tokenizer(pieces)).top == len(pieces) - 1
-    assert small().with_tokenizer(tokenizer(pieces[:-1])).top == 999
-    assert small(top=5).with_tokenizer(tokenizer(pieces[:-1])).top == 5
+    assert small().bind(Context(tokenizer(pieces))).top == len(pieces) - 1
+    assert small().bind(Context(tokenizer(pieces[:-1]))).top == 999
+    assert small(top=5).bind(Context(tokenizer(pieces[:-1]))).top == 5
     with pytest.raises(UserError, match="leaves no room for 200 sentinels"):
-        small(sentinels=200).with_tokenizer(tokenizer(pieces[:-1]))
+        small(sentinels=200).bind(Context(tokenizer(pieces[:-1])))
     with pytest.raises(UserError, match="vocab_size=1000 of the model is too small"):
-        small().with_tokenizer(tokenizer([*pieces, *(f"x{i}" for i in range(200))]))
+        small().bind(Context(tokenizer([*pieces, *(f"x{i}" for i in range(200))])))
     with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set eos_id=2 of T5Config"):
-        small().with_tokenizer(tokenizer(["[PAD]", "[UNK]", "</s>"]))
+        small().bind(Context(tokenizer(["[PAD]", "[UNK]", "</s>"])))
 
 
 def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:

@@ -17,8 +17,9 @@ from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.objective import Context
 from qac_jax.training import mesh as meshes
-from qac_jax.training import start
+from qac_jax.training import train
 from qac_jax.training.step import Engine
 
 
@@ -101,25 +102,25 @@ def test_pretraining_goes_on_from_a_retriever() -> None:
 
 def test_parameters_are_matched_by_name_and_shape() -> None:
     target = {"a": {"b": np.zeros(3), "c": np.zeros(2)}}
-    kept, unused, fresh = start.matching({"a": {"b": np.ones(3)}, "z": np.ones(1)}, target)
+    kept, unused, fresh = train.matching({"a": {"b": np.ones(3)}, "z": np.ones(1)}, target)
     assert list(kept["a"]) == ["b"] and unused == ["z"] and fresh == ["a/c"]
     with pytest.raises(UserError, match=r"a/b to start from has the shape \(4,\), .* \(3,\)"):
-        start.matching({"a": {"b": np.ones(4)}}, target)
+        train.matching({"a": {"b": np.ones(4)}}, target)
     with pytest.raises(UserError, match="no parameter to start from belongs to the model"):
-        start.matching({"q": np.ones(4)}, target)
+        train.matching({"q": np.ones(4)}, target)
 
 
 def test_precision_reaches_the_model() -> None:
-    assert start.precision_here("auto") == "float32"  # on CPUs
-    objective = Mlm(Bert(TINY)).with_precision("bfloat16")
+    assert train.precision_here("auto") == "float32"  # on CPUs
+    objective = Mlm(Bert(TINY)).bind(Context(precision="bfloat16"))
     assert objective.model.runtime.dtype == "bfloat16"
     with pytest.raises(UserError, match="precision='half' is not one of"):
-        start.precision_here("half")
+        train.precision_here("half")
 
 
 def test_what_is_exported_has_no_pretraining_head() -> None:
     objective = Mlm(Bert(dataclasses.replace(TINY, pooler=True)))
     params = engine(objective).create().params
-    module, kept = start.exported(objective, params)
+    module, kept = train.exported(objective, params)
     assert isinstance(module, Bert) and not module.config.pooler and not module.config.mlm_head
     assert set(params) - set(kept) == {"mlm_head"}

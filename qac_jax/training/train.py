@@ -1,0 +1,428 @@
+"""A training run from top to bottom: initial parameters, the loop, signals, and what it leaves.
+
+It waits for the devices only at steps that log, validate or save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from etils import epath
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from qac_jax import artifacts, hardware, processes
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.data.loader import Loader, Reading
+from qac_jax.errors import Interrupted, UserError
+from qac_jax.hub import huggingface, parameters, word_vectors
+from qac_jax.models import architecture
+from qac_jax.models.backbone import Backbone
+from qac_jax.objectives.objective import Objective
+from qac_jax.text import tokenizers
+from qac_jax.text.tokenizers import Tokenizer
+from qac_jax.training import mesh as meshes
+from qac_jax.training import metrics
+from qac_jax.training.checkpoints import Kept
+from qac_jax.training.mesh import announce
+from qac_jax.training.options import PRECISIONS, Monitoring
+from qac_jax.training.step import Engine, Programs, State, count_parameters, model_flops
+
+
+Nested = dict[str, Any]
+
+# The folder of the checkpoints of --keep_every.
+CHECKPOINTS = "checkpoints"
+
+
+def precision_here(name: str) -> str:
+    """What matrix products are computed in (`Runtime.dtype`)."""
+    if name not in PRECISIONS:
+        raise UserError(f"precision={name!r} is not one of {', '.join(PRECISIONS)}; choose one")
+    return hardware.precision_on(jax.default_backend(), name)
+
+
+# Where a run starts. Loaded parameters decide the shape of the objective's module
+# (`Objective.start_from`); parameters that they lack (heads) are initialised.
+
+
+def initial(
+    objective: Objective, source: Artifact | epath.Path | None
+) -> tuple[Objective, Nested | None]:
+    """The objective in the shape of its initial model, and the initial parameters.
+
+    `source` is an artefact of parameters, or a model folder of another library.
+    """
+    if source is None:
+        return objective, None
+    runtime = objective.runtime
+    if isinstance(source, Artifact) and source.kind == parameters.KIND:
+        module, variables = parameters.load(source, runtime)
+        objective, params = objective.start_from(module, variables["params"])
+        # An artefact has the encoder, and all parameters trained with it: the same objective
+        # continues with all of them, another one starts from the encoder.
+        names = set(_flat(abstract_params(objective)))
+        whole = parameters.load_whole(source, runtime)
+        return objective, max((params, whole), key=lambda tree: len(names & set(_flat(tree))))
+    folder = os.fspath(source.path if isinstance(source, Artifact) else source)
+    module, variables = huggingface.load(folder, runtime)
+    objective, params = objective.start_from(module, variables["params"])
+    return objective, {**params, **objective.stored_heads(folder)}
+
+
+def shaped(objective: Objective, folder: str) -> Objective:
+    """The objective in the shape of the model in a folder; "": as it is."""
+    if not folder:
+        return objective
+    place = epath.Path(folder)
+    known = artifacts.peek(place)
+    return initial(objective, artifacts.load(place) if known else place)[0]
+
+
+def abstract_params(objective: Objective) -> Any:
+    """Shapes of the objective's parameters."""
+    return nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
+
+
+def word_vectors_of(
+    folder: epath.Path, objective: Objective, tokenizer: Tokenizer, seed: int
+) -> Nested:
+    """Parameters of a new model whose word embeddings come from the word vectors of a folder."""
+    config = architecture.of_module(objective.model)
+    if config is None:
+        raise UserError(
+            f"words={str(folder)!r} is for a new encoder or T5, and this is a "
+            f"{type(objective.model).__name__}; leave words out"
+        )
+    embedding = word_vectors.table(
+        word_vectors.of_folder(folder),
+        tokenizers.load(os.fspath(folder)),
+        tokenizer,
+        (config.vocab_size, config.embedding_size),
+        spread=config.embedding_std,
+        seed=seed,
+    )
+    return config.with_words({}, embedding)
+
+
+def matching(params: Mapping[str, Any], target: Any) -> tuple[Nested, list[str], list[str]]:
+    """(params that are in the target, names that are not in it, names left to initialise)."""
+    expected, loaded = _flat(target), _flat(params)
+    kept: Nested = {}
+    for name in sorted(set(expected) & set(loaded)):
+        if loaded[name].shape != expected[name].shape:
+            raise UserError(
+                f"the parameter {name} to start from has the shape {tuple(loaded[name].shape)}, "
+                f"the model's is {tuple(expected[name].shape)}; give a model of the same shape"
+            )
+        level = kept
+        *folders, leaf = name.split("/")
+        for folder in folders:
+            level = level.setdefault(folder, {})
+        level[leaf] = loaded[name]
+    if not kept:
+        raise UserError(
+            f"no parameter to start from belongs to the model ({next(iter(loaded), 'none')} there, "
+            f"{next(iter(expected))} here); give another init or objective"
+        )
+    return kept, sorted(set(loaded) - set(expected)), sorted(set(expected) - set(loaded))
+
+
+def placed(params: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
+    """The parameters that belong to the model; `report` prints which are not loaded."""
+    kept, unused, fresh = matching(params, target)
+    for names, what in ((unused, "are not used"), (fresh, "are initialised")):
+        if names and report:
+            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            announce(f"{len(names)} parameter arrays {what}: {shown}")
+    return kept
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+# The loop: compile, resume, then step, log, validate and save until the end.
+
+
+def train(
+    engine: Engine,
+    data: Loader,
+    total_steps: int,
+    monitoring: Monitoring,
+    folder: epath.PathLike,
+    *,
+    identity: Mapping[str, Any],
+    validation: Loader | None = None,
+    probe: Loader | None = None,
+    schedule: Callable[[int], Any] | None = None,
+    params: Any = None,
+    pack: bool = False,
+    name: str = "",
+) -> State:
+    """Trains for this number of steps, from the last checkpoint in `folder` if there is one.
+
+    Returns the state whose parameters are the result: of the last step, or of the best one.
+    `params` are initial parameters, `identity` describes the run (see Checkpoints), `pack` leaves
+    padding out, `name` is what trackers call it. After a signal it saves and raises Saved.
+    """
+    folder = epath.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    profile = metrics.Profile(monitoring.profile, folder / metrics.PROFILE, total_steps)
+    mirrors = metrics.trackers(monitoring, name or folder.name)
+    spec = meshes.whole_spec(data.spec, engine.mesh)
+    known = hardware.find(engine.mesh.devices.flat[0].device_kind)
+    step_flops = model_flops(engine.objective, spec) if known else None
+    programs = Programs(engine, spec, pack)
+    measures: list[tuple[Callable[[State], metrics.Figures], int]] = []
+    if validation is not None:
+        validate = metrics.Validation(engine, validation, monitoring.validation_batches)
+        measures.append((validate, monitoring.validate_every))
+    if probe is not None:
+        measures.append((metrics.Probe(engine, probe, monitoring), monitoring.probe_every))
+
+    kept = Kept(folder, identity, engine, monitoring)
+    state, step = kept.begin(engine, data, params, total_steps)
+    log = folder / "metrics.jsonl"
+    metrics.forget_after(log, step)
+
+    def now(every: int) -> bool:
+        """Whether something that happens every N steps, and at the last step, happens now."""
+        return step == total_steps or bool(every and step % every == 0)
+
+    since_log: list[Any] = []
+    clock = metrics.Clock(step)
+    with (
+        watch() as signals,
+        metrics.metrics_file(log, mirrors) as file,
+        kept.finishing(),
+    ):
+        while step < total_steps:
+            profile.begin(step, state)
+            batch = _next(data, step, total_steps)
+            with clock.paused():  # a program may be compiled
+                run_step = programs(batch)
+            state, scalars = run_step(state, meshes.place(batch, engine.mesh))
+            step += 1
+            since_log.append(scalars)
+            clock.tokens += metrics.tokens_of(batch)
+
+            with clock.paused():
+                profile.end(step, state)
+            if now(monitoring.log_every):
+                figures = metrics.finite_means(engine, state, since_log, step)
+                figures |= clock.rates(step, spec, step_flops, engine.mesh)
+                if schedule is not None:
+                    figures["learning_rate"] = float(schedule(step - 1))
+                file.log(step, figures)
+                announce(metrics.log_line(step, total_steps, figures))
+                since_log.clear()
+                clock.restart(step)
+            for measure, every in measures:
+                if now(every):
+                    with clock.paused():
+                        measured = measure(state)
+                        file.log(step, measured)
+                        announce(f"step {step}: {metrics.shown(measured)}")
+                        kept.measured(step, state, measured)
+            stop = signals.stop(step)
+            if stop or now(monitoring.save_every):
+                with clock.paused():
+                    metrics.finite_means(engine, state, since_log, step)
+                    kept.save(step, state, data)
+            if stop and step < total_steps:
+                kept.close()
+                raise Saved(signals.number, step, total_steps)
+
+    return kept.result(step, state)
+
+
+def _next(data: Loader, step: int, total: int) -> dict[str, np.ndarray]:
+    try:
+        return next(data)
+    except StopIteration:
+        raise UserError(
+            f"the data ended after {step} of {total} steps; choose fewer steps"
+        ) from None
+
+
+# SIGTERM and SIGINT while training: finish the step, save, print how to resume.
+
+
+class Saved(Interrupted):
+    """Training stopped on a signal after saving. SIGTERM is how schedulers end a job: exit 0."""
+
+    def __init__(self, signal_number: int, step: int, total_steps: int):
+        super().__init__(signal_number)
+        if signal_number == signal.SIGTERM:
+            self.exit_code = 0
+        name = signal.Signals(signal_number).name
+        self.args = (
+            f"{name}: saved at step {step} of {total_steps}; continue with: {processes.command()}",
+        )
+
+
+class Watch:
+    """Whether a signal has been received; checked once per step."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def stop(self, step: int) -> bool:
+        """True on every process at the same step.
+
+        Hosts of one run get SIGTERM at different moments; JAX agrees on a step for them.
+        """
+        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+            self.number = signal.SIGTERM
+        return bool(self.number)
+
+
+@contextlib.contextmanager
+def watch() -> Iterator[Watch]:
+    """Records signals inside the context; a second one has its usual effect at once.
+
+    One that comes after the last step ends nothing here: the result is written, and the next stage
+    of a recipe does not begin.
+    """
+    signals = Watch()
+    before: dict[Any, Any] = {}
+    # With several processes SIGTERM belongs to JAX's own notifier, which notifies all of them.
+    if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, _: object) -> None:
+        signals.number = number
+        restore()
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield signals
+    finally:
+        restore()
+    if signals.number:
+        processes.received.append(signals.number)
+
+
+# Loaders of examples that are not trained.
+
+
+def validation_loader(
+    examples: Artifact, reading: Reading, batch_size: int, engine: Engine, pack: bool
+) -> Loader:
+    """Batches as those of training, or smaller ones where there are too few examples.
+
+    Shuffled with a fixed seed: passages of one document would be harder in-batch negatives of each
+    other than those of training batches. Where they are encoded in chunks nothing fills them up.
+    """
+    count, objective = min(examples.count, batch_size), engine.objective
+    fills = objective.fills and not pack and not 0 < objective.chunk < count
+    return Loader(
+        os.fspath(examples.path),
+        reading=reading,
+        separate_documents=False,
+        workers=0,
+        batch_size=meshes.largest_batch(engine.mesh, count, fills),
+        host=meshes.my_part(engine.mesh),
+    )
+
+
+def probe_loader(
+    examples: Artifact,
+    trained: Artifact,
+    monitoring: Monitoring,
+    lengths: Mapping[str, int],
+    mesh: Mesh,
+) -> Loader:
+    """Questions with one passage each, cut to the lengths of the training's texts."""
+    if (task := examples.info.get("task")) != "triples":
+        raise UserError(
+            f"{examples.path} has examples of the task {task!r}; --probe expects questions with "
+            "their passages, as qac tokenize --task triples writes them"
+        )
+    if examples.info.get("tokenizer") != trained.info.get("tokenizer"):
+        raise UserError(
+            f"{examples.path} and {trained.path} have different vocabularies; make the examples of "
+            "--probe by qac tokenize with the same --tokenizer"
+        )
+    # What training calls such texts, and the limit in tokens if it has none.
+    like = {
+        "query": (("query", "context"), 32),
+        "passages": (("passages", "passage", "tokens"), 144),
+    }
+    limits = {}
+    for name, (names, usual) in like.items():
+        known = [lengths[other] for other in names if other in lengths]
+        limits[name] = known[0] if known else min([usual, *lengths.values()])
+    rows = meshes.largest_batch(mesh, min(examples.count, monitoring.probe_questions, 64))
+    return Loader(
+        os.fspath(examples.path),
+        reading=Reading(kind="triples", settings={"n_passages": 1}, lengths=limits),
+        batch_size=rows,
+        shuffle=False,
+        host=meshes.my_part(mesh),
+    )
+
+
+# What a run leaves as an artefact: parameters, tokenizer, metrics, checkpoints to keep.
+
+
+def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:
+    """The module that is exported after training, and its parameters."""
+    module, kept = objective.export({"params": params})
+    if isinstance(module, Backbone):  # its optional parts are those that have parameters
+        module = module.clone(config=module.config.with_parts(*kept))
+    return module, kept
+
+
+def write_result(
+    out: Writer,
+    work: epath.Path,
+    objective: Objective,
+    params: Any,
+    tokenizer: epath.Path,
+    *,
+    checkpoints: bool,
+) -> None:
+    """Writes the artefact's files from host arrays and from the scratch folder of the run."""
+    module, kept = exported(objective, params)
+    folders = {parameters.EXPORTED: kept}
+    if count_parameters(kept) != count_parameters(params):
+        folders[parameters.WHOLE] = params
+    for name, tree in folders.items():
+        shutil.rmtree(out.path / name, ignore_errors=True)
+        out.adopt(name, identity=parameters.save(out.path / name, tree))
+    with out.open(parameters.MODULE) as file:
+        json.dump(parameters.describe_module(module), file, indent=1)
+    shutil.copytree(tokenizer, out.path / parameters.TOKENIZER, dirs_exist_ok=True)
+    out.adopt(parameters.TOKENIZER)
+    shutil.copyfile(work / "metrics.jsonl", out.path / "metrics.jsonl")
+    out.adopt("metrics.jsonl", volatile=True)
+    out.count = count_parameters(kept)
+    kept_folders = [CHECKPOINTS] if checkpoints else []
+    if (work / metrics.PROFILE).exists():
+        kept_folders.append(metrics.PROFILE)
+        announce(metrics.how_to_open(out.path / metrics.PROFILE))
+    for name in kept_folders:
+        shutil.rmtree(out.path / name, ignore_errors=True)
+        # Linked: a run that is killed here still has them to go on from.
+        shutil.copytree(work / name, out.path / name, copy_function=artifacts.link)
+        out.adopt(name, volatile=True)
