@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 
 
 # Where the token of writers is, if not in a file: a flag would show it to all users of a machine.
@@ -14,46 +14,43 @@ TOKEN = "QAC_SERVE_TOKEN"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-class _Positive:
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value <= 0 and not (name == "wait_ms" and value == 0):
-                raise UserError(f"{name}={value}; expected a number above 0")
-
-
 @dataclasses.dataclass(frozen=True)
-class Limits(_Positive):
+class Limits(Checked):
     """What a request may ask for; more is refused with 400, 413 or 422."""
 
-    max_k: int = option(1000, "hits of a search, those before the page included")
-    max_queries: int = option(64, "queries of a request")
-    max_texts: int = option(256, "texts or passages of a request")
-    max_text: int = option(100_000, "characters of a text")
-    max_query: int = option(8_000, "characters of a query")
-    max_body: int = option(16 << 20, "bytes of a request")
+    max_k: int = option(1000, "hits of a search, those before the page included", at_least=1)
+    max_queries: int = option(64, "queries of a request", at_least=1)
+    max_texts: int = option(256, "texts or passages of a request", at_least=1)
+    max_text: int = option(100_000, "characters of a text", at_least=1)
+    max_query: int = option(8_000, "characters of a query", at_least=1)
+    max_body: int = option(16 << 20, "bytes of a request", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic(_Positive):
+class Traffic(Checked):
     """How requests are batched, and how many may wait."""
 
-    max_batch: int = option(32, "queries or texts of a forward pass")
-    wait_ms: float = option(5.0, "milliseconds that a batch waits for clients that asked lately")
-    queue: int = option(256, "requests that may wait; more get 503 and Retry-After")
-    time_limit: float = option(30.0, "seconds of a request, adding excepted; then it gets 504")
-    read_limit: float = option(15.0, "seconds in which a client must send its request")
-    grace: float = option(30.0, "seconds that requests have to finish after SIGTERM")
+    max_batch: int = option(32, "queries or texts of a forward pass", at_least=1)
+    wait_ms: float = option(
+        5.0, "milliseconds that a batch waits for clients that asked lately", at_least=0
+    )
+    queue: int = option(256, "requests that may wait; more get 503 and Retry-After", at_least=1)
+    time_limit: float = option(
+        30.0, "seconds of a request, adding excepted; then it gets 504", above=0
+    )
+    read_limit: float = option(15.0, "seconds in which a client must send its request", above=0)
+    grace: float = option(30.0, "seconds that requests have to finish after SIGTERM", above=0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Serving:
+class Serving(Checked):
     """What is served, where, and to whom."""
 
     index: str = option("", "index: living (others are copied at the start and cannot change)")
     encoder: str = option("", "encoder of the index, if it was moved")
     reranker: str = option("", "cross-encoder for requests with rerank")
     host: str = option("127.0.0.1", "address to listen at (0.0.0.0: all)")
-    port: int = option(8080, "port (0: a free one)")
+    port: int = option(8080, "port (0: a free one)", at_least=0, at_most=65535)
     token_file: str = option(
         "", f"file with the token of those who may write (or the variable {TOKEN}; default: nobody)"
     )
@@ -62,10 +59,6 @@ class Serving:
     )
     warm: bool = option(True, "compile the usual shapes before the first request")
     title: str = option("Search", "title of the page")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port < 1 << 16:
-            raise UserError(f"port={self.port}; expected 0 (a free one) to 65535")
 
     def token(self) -> str:
         """That of writers; "" where nobody may write."""
