@@ -135,10 +135,11 @@ def _settings(options: argparse.Namespace, sources: Sequence[Artifact | str]) ->
     from qac_jax.hub import names
     from qac_jax.inference.encoder import Encoder
     from qac_jax.live import convert
+    from qac_jax.retrieval.index import place_of_encoder
 
     for source in sources:
         if not isinstance(source, str) and source.kind in convert.KINDS:
-            place = convert.place_of(source, options.encoder)
+            place = place_of_encoder(source, options.encoder)
             encoder = Encoder.remembered(source.info["encoder"], place)
             return convert.settings_of(source, encoder, place), encoder
     if not options.encoder:

@@ -70,11 +70,6 @@ def settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSetting
     return LiveSettings(known, encoder.width, cosine, fusion, scoring, **words)
 
 
-def place_of(artifact: Artifact, moved: str = "") -> str:
-    """Where the encoder of an index or of vectors is."""
-    return index.place_of_encoder(artifact, moved)
-
-
 def living(
     source: Artifact,
     folder: str | os.PathLike[str],
@@ -83,7 +78,7 @@ def living(
     moved: str = "",
 ) -> LiveIndex:
     """A new living index with all passages of an index or of vectors."""
-    place = place_of(source, moved)
+    place = index.place_of_encoder(source, moved)
     encoder = encoder or Encoder.remembered(source.info["encoder"], place)
     made = LiveIndex.create(folder, settings_of(source, encoder, place), encoder=encoder)
     add(made, source)
@@ -213,7 +208,7 @@ class LiveSearch:
         return self.live.search(questions, k, where=self.where, hybrid=self.hybrid)
 
     def why_nothing_fits(self) -> str:
-        """What is odd about a filter that finds nothing, "" where nothing is."""
+        """Why the filter finds nothing: a field or a type that no passage has; or ""."""
         segments = [segment.metadata for segment in self.live.snapshot.segments]
         return filters.why_nothing_fits(filters.parsed(self.where), segments)
 

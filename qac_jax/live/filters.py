@@ -197,7 +197,7 @@ def _checked(field: str, operator: Any, value: Any) -> Condition:
 
 
 def why_nothing_fits(conditions: Sequence[Condition], segments: Sequence[Metadata]) -> str:
-    """What is odd about a filter that no passage fits: a field or a type that none has; or ""."""
+    """Why no passage fits a filter: a field or a type that none has; or ""."""
     fields = {field for metadata in segments for field in metadata.fields}
     for field, operator, value in conditions:
         if operator in ("exists", "!=", "not in"):

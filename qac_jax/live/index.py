@@ -324,11 +324,11 @@ class LiveIndex:
     def compact(self, *, full: bool = False) -> None:
         """Merges segments and leaves out what was deleted; large segments with few deletions stay
         as they are, unless `full`."""
-        while self._merge(lambda entries: manifest.runs(entries, full=full)):
+        while self._merge(lambda entries: manifest.to_compact(entries, full=full)):
             pass
 
     def _merge_small(self) -> None:
-        while self._merge(manifest.newest):
+        while self._merge(manifest.to_merge):
             pass
 
     def _merge(self, choose: Callable[[Sequence[Listed]], list[range]]) -> bool:

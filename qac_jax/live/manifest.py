@@ -166,7 +166,7 @@ _MANY_DELETED = 0.2
 _BLOCK = 1 << 14
 
 
-def newest(entries: Sequence[Listed]) -> list[range]:
+def to_merge(entries: Sequence[Listed]) -> list[range]:
     """The last segments, if enough of them are of one size; the order of rows is kept."""
     size = _FANOUT
     while size <= LARGE:
@@ -180,7 +180,7 @@ def newest(entries: Sequence[Listed]) -> list[range]:
     return []
 
 
-def runs(entries: Sequence[Listed], *, full: bool = False) -> list[range]:
+def to_compact(entries: Sequence[Listed], *, full: bool = False) -> list[range]:
     """Neighbours that a compaction merges: together no more than a segment holds."""
     found: list[range] = []
     start = rows = 0

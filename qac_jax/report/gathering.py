@@ -1,4 +1,4 @@
-"""What a report shows, gathered from the artefacts of a run."""
+"""The content of a report, gathered from the artefacts of a run."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Content:
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions:
-    """What is shown, and how much of it."""
+    """How much is shown, and under which names."""
 
     title: str = "Report"
     cases: int = 5  # wins and losses of each evaluation

@@ -56,7 +56,7 @@ _MOST = 500
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What the owner of a model writes about it."""
+    """A model as its owner describes it."""
 
     name: str
     license: str = ""

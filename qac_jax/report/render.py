@@ -53,13 +53,13 @@ def html(content: Content) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["rich"] = _rich
-    asked = content.conclusion["questions"] if content.conclusion else {}
+    questions = content.conclusion["questions"] if content.conclusion else {}
     environment.filters["anchor"] = lambda name: re.sub(r"\W+", "-", name.lower())
     return environment.get_template("page.html").render(
         title=content.title,
         style=Markup((_ASSETS / "page.css").read_text(encoding="utf-8")),
         conclusion=content.conclusion,
-        questions=Table(verdict.HEADER, verdict.rows(asked)),
+        questions=Table(verdict.HEADER, verdict.rows(questions)),
         evaluations=[
             {
                 "name": e.name,

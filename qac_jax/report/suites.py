@@ -59,7 +59,7 @@ def suite(results: Sequence[Result]) -> Suite:
 
 
 def facts(results: Sequence[Result]) -> dict[str, Any]:
-    """What is stored beside these results: the papers' averages, and which sets they lack."""
+    """Facts stored beside these results: the papers' averages, and the sets that are missing."""
     figures = suite(results)
     return {
         "averages": figures.summary(),

@@ -1,4 +1,4 @@
-"""What a run on one's own documents says in words: which retriever to use, and how sure that is."""
+"""A run on one's own documents in words: which retriever to use, and how sure that is."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Provenance:
 
     @property
     def filters(self) -> str:
-        """What was left out, with counts."""
+        """Reasons for which questions were left out, with counts."""
         counts: dict[str, int] = dict(self.removed)
         for made in self.made_by:
             for reason, count in (made.get("filtered") or {}).items():

@@ -116,7 +116,7 @@ class _Route(APIRoute):
 
 
 class App:
-    """What each path does, and what the handlers share."""
+    """A method for each path, and the state that they share."""
 
     def __init__(self, engine: Engine, settings: Serving, limits: Limits, traffic: Traffic):
         self.engine, self.limits, self.traffic = engine, limits, traffic

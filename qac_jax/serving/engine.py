@@ -1,4 +1,4 @@
-"""What the server does with an index: searches and vectors in batches, changes one by one."""
+"""The index behind the server: searches and vectors in batches, changes one by one."""
 
 from __future__ import annotations
 

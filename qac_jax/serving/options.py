@@ -1,4 +1,4 @@
-"""What `qac serve` is given, apart from what it imports, so that its --help is fast."""
+"""The flags of `qac serve`, without its imports, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 @dataclasses.dataclass(frozen=True)
 class Limits(Checked):
-    """What a request may ask for; more is refused with 400, 413 or 422."""
+    """Bounds of a request; more is refused with 400, 413 or 422."""
 
     max_k: int = option(1000, "hits of a search, those before the page included", at_least=1)
     max_queries: int = option(64, "queries of a request", at_least=1)
@@ -44,7 +44,7 @@ class Traffic(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Serving(Checked):
-    """What is served, where, and to whom."""
+    """The index that is served, the address, and who may use it."""
 
     index: str = option("", "index: living (others are copied at the start and cannot change)")
     encoder: str = option("", "encoder of the index, if it was moved")

@@ -126,8 +126,8 @@ def test_segments_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.Monkey
     index = toy.live(tmp_path / "index", toy.records(30))
     monkeypatch.setattr(manifest, "MOST", 8)
     sizes = [Listed(f"s{n}", size) for n, size in enumerate([5, 3, 1, 9, 2, 30])]
-    assert manifest.runs(sizes) == [range(0, 2)]
-    assert manifest.runs(sizes, full=True) == [range(0, 2), range(3, 4), range(5, 6)]
+    assert manifest.to_compact(sizes) == [range(0, 2)]
+    assert manifest.to_compact(sizes, full=True) == [range(0, 2), range(3, 4), range(5, 6)]
     index.add(toy.records(11, 30))
     index.delete(["d0", "d7", "d40"])
     before = answers(index), answers(index, where={"lang": "fr"})
