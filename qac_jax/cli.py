@@ -42,7 +42,6 @@ _OF_EVALUATE = {
     "--suite": "suite",
     "--pairs": "relate",
     "--sheet": "relate",
-    "--labels": "relate",
     "--votes": "votes",
 }
 _MEANT = {"evaluate": _OF_EVALUATE, "export": {"--faiss": "export-faiss"}}

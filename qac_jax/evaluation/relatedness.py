@@ -1,124 +1,64 @@
 """How related are contexts to their passages? Estimates of what humans judge, and their votes.
 
-Each passage is paired with contexts of several sorts: a generated query, another passage of its
-document. If a context is about its passage, BM25 ranks the passage high for it, an encoder gives
-the two similar vectors, and a cross-encoder a high score. All sorts are measured on the same
-passages, so that their differences can be tested pair by pair.
+QAC, appendix A. Each passage is paired with contexts of several sorts: a generated query, another
+passage of its document. If a context is about its passage, BM25 ranks the passage high for it, an
+encoder gives the two similar vectors, and a cross-encoder a high score. All sorts are measured on
+the same passages, so that their differences can be tested pair by pair.
+
+Human judges fill in a blind sheet: a CSV of two texts a line, shuffled, without their sources;
+these are in a separate key, which judges do not get. The paper calls a pair highly related if at
+least 3 of 6 judges vote so: at least half of them.
 """
 
 from __future__ import annotations
 
 import csv
-import itertools
 import os
 import random
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.artifacts import Artifact
-from qac_jax.data.examples import Examples
-from qac_jax.data.kinds.mixed import CONTEXTS
 from qac_jax.errors import DataError, UserError
 from qac_jax.evaluation.results import Result
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import bm25, corpus
-from qac_jax.text import tokenizers
 
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
-SPAN = "random span"  # coCondenser's: each example is two of them
 DEPTH = 100
 # As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
 # If this many passages a wanted pair have no other passage in their document, no document has two.
 _ENOUGH = 20
-Decode = Callable[[list[list[int]]], list[str]]
-_WORD = re.compile(r"\w+")
 # Last rank and name of the groups of ranks in the plot.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
 _BEYOND = f"> {DEPTH}"
+
+SHEET = ("number", "first", "second", "vote")
+KEY = ("number", "sort", "name")
+RATE = "highly related"
+_YES, _NO = ("1", "yes", "y", "true"), ("0", "no", "n", "false")
 
 
 class ContextPair(NamedTuple):
     """A passage and a context of some sort."""
 
-    passage: int  # its row in the texts
+    passage: int  # its row
     name: str  # its id
     context: str
     sort: str
-    itself: int = -1  # the context's own row, where it is one of the texts
-
-    def __repr__(self) -> str:
-        return f"ContextPair({self.name}, {self.sort}, {self.context[:40]!r})"
+    itself: int = -1  # the context's own row, where it is one of the passages
 
 
-class Sample(NamedTuple):
-    """Pairs that were drawn, a passage's text by its row, and the texts of all passages."""
-
-    pairs: list[ContextPair]
-    text: Callable[[int], str]
-    texts: Callable[[], Iterator[str]]
-
-
-def sample_of_contexts(passages: Records, contexts: Records, at_most: int, seed: int = 0) -> Sample:
-    """Contexts, and other passages of the same documents."""
-
-    def texts() -> Iterator[str]:
-        return (record["text"] for record in passages)
-
-    pairs = list(from_contexts(passages, contexts, at_most, seed))
-    return Sample(pairs, lambda row: passages[row]["text"], texts)
-
-
-def sample_of_examples(examples: Artifact, at_most: int, seed: int = 0) -> Sample:
-    """The same of token examples, decoded."""
-    read = Examples(examples)
-    decode = tokenizers.load(os.fspath(examples.path / "tokenizer")).backend.decode_batch
-    if "spans" in read.info["schema"]:
-        spans = [_decoded(decode, record["spans"]) for record in _each(read)]
-        texts = [text for document in spans for text in document]
-        pairs = list(from_spans(spans, at_most, seed))
-    else:
-        texts, records = _passages_and_contexts(read, decode)
-        pairs = list(from_examples(texts, records, at_most, seed))
-    return Sample(pairs, lambda row: texts[row], lambda: iter(texts))
-
-
-def _each(examples: Examples) -> Iterator[Any]:
-    for first in range(0, examples.count, 1024):
-        yield from examples.read(np.arange(first, min(first + 1024, examples.count)))
-
-
-def _decoded(decode: Decode, of: Iterable[Iterable[int]]) -> list[str]:
-    return decode([list(map(int, ids)) for ids in of])
-
-
-def _passages_and_contexts(
-    examples: Examples, decode: Decode
-) -> tuple[list[str], list[dict[str, list[str]]]]:
-    """The texts of token examples: every passage, and its contexts by feature."""
-    features = [name for name in CONTEXTS.values() if name in examples.info["schema"]]
-    if "passage" not in examples.info["schema"] or not features:
-        raise UserError(
-            f"{examples.path} holds no pairs (its task is {examples.info['task']!r}); give "
-            "examples of passage_query, passage_passage, mixed or two_spans, or contexts"
-        )
-    texts: list[str] = []
-    contexts: list[dict[str, list[str]]] = []
-    for record in _each(examples):
-        texts += _decoded(decode, [record["passage"]])
-        contexts.append({name: _decoded(decode, record[name]) for name in features})
-    return texts, contexts
-
-
-def from_contexts(
+def drawn_pairs(
     passages: Records, contexts: Records, at_most: int, seed: int = 0
-) -> Iterable[ContextPair]:
+) -> Iterator[ContextPair]:
     """Pairs of every sort for the same random passages: those that have contexts of all sorts.
 
     If every document is one passage, and so none has them all, only pairs with queries.
@@ -169,50 +109,7 @@ def _siblings(passages: Records, position: int) -> tuple[list[int], list[int]]:
     return [row for row in around if abs(row - position) == 1], sorted(around)
 
 
-def from_examples(
-    texts: Sequence[str],
-    records: Sequence[Mapping[str, Sequence[str]]],
-    at_most: int,
-    seed: int = 0,
-) -> Iterable[ContextPair]:
-    """The same of token examples: records of the features' texts, and all passages' texts.
-
-    Of the sorts that are stored; a passage without contexts of all of them is skipped.
-    """
-    names = {"contexts": QUERY, "random": RANDOM, "nearby": NEARBY, "overlap": "overlapping text"}
-    rng = random.Random(seed)
-    rows = list(range(len(records)))
-    rng.shuffle(rows)
-    place_of = {text: row for row, text in enumerate(texts)}
-    drawn = 0
-    for row in rows:
-        if not all(records[row].values()):
-            continue
-        for feature, contexts in records[row].items():
-            context = rng.choice(contexts)
-            yield ContextPair(row, str(row), context, names[feature], place_of.get(context, -1))
-        drawn += 1
-        if drawn == at_most:
-            return
-
-
-def from_spans(
-    documents: Sequence[Sequence[str]], at_most: int, seed: int = 0
-) -> Iterator[ContextPair]:
-    """Two different spans of a document, drawn as in training: every document equally often."""
-    rng = random.Random(seed)
-    starts = list(itertools.accumulate((len(spans) for spans in documents), initial=0))
-    order: list[int] = []
-    for number in range(at_most if documents else 0):
-        if not order:
-            order = rng.sample(range(len(documents)), len(documents))
-        document = order.pop()
-        first, second = rng.sample(range(len(documents[document])), 2)
-        row, other = starts[document] + first, starts[document] + second
-        yield ContextPair(row, str(number), documents[document][second], SPAN, other)
-
-
-def lexical(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:
+def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:
     """BM25's rank of each pair's passage for its context; None beyond DEPTH.
 
     If the context is itself a passage, it is taken out of the ranking.
@@ -232,54 +129,18 @@ def lexical(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | No
     return ranks
 
 
-def measured(
-    pairs: Sequence[ContextPair],
-    ranks: Sequence[int | None],
-    cosine: Sequence[float] | np.ndarray = (),
-    odds: Sequence[float] | np.ndarray = (),
-    copies: Sequence[float] = (),
-) -> list[Result]:
-    """Metrics of every sort, pair by pair: from BM25's ranks, cosines of an encoder's vectors, a
-    cross-encoder's probabilities (`odds`) and shares of copied words."""
-    by_sort: dict[str, dict[str, dict[str, float]]] = {}
-    for number, (pair, rank) in enumerate(zip(pairs, ranks, strict=True)):
-        values = {
-            "bm25 mrr": 1.0 / rank if rank else 0.0,
-            "bm25 hit@1": float(rank == 1),
-            "bm25 hit@10": float(rank is not None and rank <= 10),
-        }
-        if len(cosine):
-            values["cosine"] = float(cosine[number])
-        if len(odds):
-            values["cross-encoder"] = float(odds[number])
-        if len(copies):
-            values["copied"] = copies[number]
-        by_sort.setdefault(pair.sort, {})[pair.name] = values
-    if not by_sort:
-        raise UserError(
-            "no passage has a context of every sort (a query, another passage of its document); "
-            "give contexts and passages of the same documents"
-        )
-    return [
-        Result(
-            sort,
-            {m: _mean(v[m] for v in of.values()) for m in next(iter(of.values()))},
-            of,
-            len(of),
-        )  # fmt: skip
-        for sort, of in by_sort.items()
-    ]
-
-
-def copied(context: str, passage: str) -> float:
-    """The share of the context's word trigrams that occur in the passage."""
-    trigrams = _trigrams(context)
-    return len(trigrams & _trigrams(passage)) / len(trigrams) if trigrams else 0.0
-
-
-def _trigrams(text: str) -> set[tuple[str, ...]]:
-    words = _WORD.findall(text.lower())
-    return set(zip(words, words[1:], words[2:], strict=False))
+def rank_groups(
+    pairs: Sequence[ContextPair], ranks: Sequence[int | None]
+) -> dict[str, dict[str, float]]:
+    """Sort -> group of ranks -> share of its pairs."""
+    counts: dict[str, dict[str, float]] = {}
+    for pair, rank in zip(pairs, ranks, strict=True):
+        group = counts.setdefault(pair.sort, {**{n: 0.0 for _, n in _GROUPS}, _BEYOND: 0.0})
+        group[next((n for last, n in _GROUPS if rank and rank <= last), _BEYOND)] += 1
+    return {
+        sort: {name: count / sum(group.values()) for name, count in group.items()}
+        for sort, group in counts.items()
+    }
 
 
 def cosines(
@@ -301,32 +162,44 @@ def cosines(
     return cosine
 
 
-def groups(
-    pairs: Sequence[ContextPair], ranks: Sequence[int | None]
-) -> dict[str, dict[str, float]]:
-    """Sort -> group of ranks -> share of its pairs."""
-    counts: dict[str, dict[str, float]] = {}
-    for pair, rank in zip(pairs, ranks, strict=True):
-        group = counts.setdefault(pair.sort, {**{n: 0.0 for _, n in _GROUPS}, _BEYOND: 0.0})
-        group[next((n for last, n in _GROUPS if rank and rank <= last), _BEYOND)] += 1
-    return {
-        sort: {name: count / sum(group.values()) for name, count in group.items()}
-        for sort, group in counts.items()
-    }
-
-
 def _unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
+def copied(context: str, passage: str) -> float:
+    """The share of the context's word trigrams that occur in the passage."""
+    ours, theirs = (
+        set(zip(words, words[1:], words[2:], strict=False))
+        for words in (re.findall(r"\w+", text.lower()) for text in (context, passage))
+    )
+    return len(ours & theirs) / len(ours) if ours else 0.0
 
 
-SHEET = ("number", "first", "second", "vote")
-KEY = ("number", "sort", "name")
-RATE = "highly related"
-_YES, _NO = ("1", "yes", "y", "true"), ("0", "no", "n", "false")
+def measured(
+    pairs: Sequence[ContextPair],
+    ranks: Sequence[int | None],
+    further: Mapping[str, Sequence[float] | np.ndarray],
+) -> list[Result]:
+    """Metrics of every sort, pair by pair: from BM25's ranks, and further ones by their names."""
+    by_sort: dict[str, dict[str, dict[str, float]]] = {}
+    for number, (pair, rank) in enumerate(zip(pairs, ranks, strict=True)):
+        by_sort.setdefault(pair.sort, {})[pair.name] = {
+            "bm25 mrr": 1.0 / rank if rank else 0.0,
+            "bm25 hit@1": float(rank == 1),
+            "bm25 hit@10": float(rank is not None and rank <= 10),
+            **{name: float(values[number]) for name, values in further.items()},
+        }
+    if not by_sort:
+        raise UserError(
+            "no passage has a context of every sort (a query, another passage of its document); "
+            "give contexts and passages of the same documents"
+        )
+    results = []
+    for sort, of in by_sort.items():
+        measures = next(iter(of.values()))
+        mean = {m: float(np.mean([values[m] for values in of.values()])) for m in measures}
+        results.append(Result(sort, mean, of, len(of)))
+    return results
 
 
 class Item(NamedTuple):
@@ -338,6 +211,17 @@ class Item(NamedTuple):
     name: str = ""
 
 
+def sheet_items(pairs: Sequence[ContextPair], text: Callable[[int], str], count: int) -> list[Item]:
+    """The first `count` pairs of each sort."""
+    taken: Counter[str] = Counter()
+    items = []
+    for pair in pairs:
+        taken[pair.sort] += 1
+        if taken[pair.sort] <= count:
+            items.append(Item(text(pair.passage), pair.context, pair.sort, pair.name))
+    return items
+
+
 def write_sheet(sheet: IO[str], key: IO[str], items: Sequence[Item], seed: int = 0) -> None:
     """The blind sheet and its key, shuffled."""
     order = list(items)
@@ -346,7 +230,8 @@ def write_sheet(sheet: IO[str], key: IO[str], items: Sequence[Item], seed: int =
     sheet_writer.writerow(SHEET)
     key_writer.writerow(KEY)
     for number, item in enumerate(order, start=1):
-        sheet_writer.writerow((number, _line(item.first), _line(item.second), ""))
+        first, second = (" ".join(text.split()) for text in (item.first, item.second))
+        sheet_writer.writerow((number, first, second, ""))
         key_writer.writerow((number, item.sort, item.name))
 
 
@@ -374,30 +259,40 @@ def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int
     return votes
 
 
-def rates(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> dict[str, float]:
-    """Sort -> share of its items for which at least half of the judges vote yes."""
-    by_sort: dict[str, list[bool]] = {}
-    for number, sort in key.items():
-        yes = sum(votes[number] for votes in judges)
-        by_sort.setdefault(sort, []).append(2 * yes >= len(judges))
-    return {sort: sum(items) / len(items) for sort, items in sorted(by_sort.items())}
+def _rows(
+    path: str | os.PathLike[str], columns: Sequence[str]
+) -> list[tuple[int, dict[str, str], int]]:
+    rows = []
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            line = reader.line_num
+            if absent := [name for name in columns if row.get(name) is None]:
+                why = f"has no column {absent[0]!r}; expected a sheet or key of qac relate"
+                raise DataError(why, file=str(path), line=line)
+            if not row["number"].isdecimal():
+                why = f"{row['number']!r} is not a valid number"
+                raise DataError(why, file=str(path), line=line)
+            rows.append((int(row["number"]), row, line))
+    if not rows:
+        raise DataError("has no lines; expected a sheet or key of qac relate", file=str(path))
+    return rows
 
 
 def counted(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> list[Result]:
-    """The same as results, with the share of judges that said yes to each item."""
-    return [
-        Result(
-            sort,
-            {RATE: rate},
-            {
-                str(number): {RATE: sum(votes[number] for votes in judges) / len(judges)}
-                for number, of in key.items()
-                if of == sort
-            },
-            sum(of == sort for of in key.values()),
-        )
-        for sort, rate in rates(key, judges).items()
-    ]
+    """For each sort the share of its items for which at least half of the judges vote yes, and for
+    each item the share of judges."""
+    results = []
+    for sort in sorted(set(key.values())):
+        shares = {
+            number: sum(votes[number] for votes in judges) / len(judges)
+            for number, of in key.items()
+            if of == sort
+        }
+        rate = sum(share >= 0.5 for share in shares.values()) / len(shares)
+        per_item = {str(number): {RATE: share} for number, share in shares.items()}
+        results.append(Result(sort, {RATE: rate}, per_item, len(shares)))
+    return results
 
 
 def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
@@ -416,81 +311,3 @@ def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
     agreement, yes_share = agreement / len(judges[0]), yes_share / len(judges[0])
     chance = yes_share**2 + (1 - yes_share) ** 2
     return 1.0 if chance == 1 else (agreement - chance) / (1 - chance)
-
-
-def _rows(
-    path: str | os.PathLike[str], columns: Sequence[str]
-) -> list[tuple[int, dict[str, str], int]]:
-    rows = []
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for row in reader:
-            if absent := [name for name in columns if row.get(name) is None]:
-                raise DataError(
-                    f"has no column {absent[0]!r}; expected a sheet or key of qac relate",
-                    file=str(path),
-                    line=reader.line_num,
-                )
-            try:
-                rows.append((int(row["number"]), row, reader.line_num))
-            except ValueError:
-                raise DataError(
-                    f"{row['number']!r} is not a valid number", file=str(path), line=reader.line_num
-                ) from None
-    if not rows:
-        raise DataError("has no lines; expected a sheet or key of qac relate", file=str(path))
-    return rows
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def of_pairs(pairs: Sequence[ContextPair], text: Callable[[int], str]) -> Iterator[Item]:
-    """Passages with their contexts; `text` gives a passage's by its row."""
-    return (Item(text(p.passage), p.context, p.sort, p.name) for p in pairs)
-
-
-def of_labels(labels: Records, passages: Records, seed: int) -> Iterator[Item]:
-    """Queries with a passage that is said to answer them, or said not to."""
-    rng = random.Random(seed)
-    for record in _shuffled(labels, rng):
-        if not record.get("query"):
-            raise UserError("these labels hold no texts of queries; give those of qac label")
-        for sort in ("positives", "negatives"):
-            names = record.get(sort) or []
-            if not names:
-                continue
-            (place,) = passages.positions([rng.choice(names)])
-            if place is not None:
-                yield Item(record["query"], passages[place]["text"], sort, record["_id"])
-
-
-def of_titles(passages: Records, seed: int) -> Iterator[Item]:
-    """Titles with a passage of theirs, and with one of another document."""
-    rng = random.Random(seed)
-    for record in _shuffled(passages, rng):
-        other = passages[rng.randrange(len(passages))]
-        if record.get("title"):
-            yield Item(record["title"], record["text"], "own title", record["_id"])
-            if other["doc"] != record["doc"]:
-                yield Item(record["title"], other["text"], "title of another", record["_id"])
-
-
-def first_of_each(items: Iterable[Item], count: int) -> list[Item]:
-    """The first `count` items of each sort."""
-    taken: dict[str, int] = {}
-    kept = []
-    for item in items:
-        taken[item.sort] = taken.get(item.sort, 0) + 1
-        if taken[item.sort] <= count:
-            kept.append(item)
-        elif min(taken.values()) > count:
-            break
-    return kept
-
-
-def _shuffled(records: Records, rng: random.Random) -> Iterator[dict[str, Any]]:
-    order = list(range(len(records)))
-    rng.shuffle(order)
-    return (records[number] for number in order)

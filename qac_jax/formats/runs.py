@@ -42,7 +42,7 @@ class Ranking(NamedTuple):
     ids: tuple[str, ...]
     scores: np.ndarray
 
-    def top(self, depth: int) -> Ranking:
+    def top(self, depth: int | None) -> Ranking:
         return Ranking(self.ids[:depth], self.scores[:depth])
 
     def without(self, unwanted: str) -> Ranking:

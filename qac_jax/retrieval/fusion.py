@@ -1,19 +1,19 @@
-"""fusion"""
+"""Fusion: one run out of several, by ranks or by scores."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qac_jax.errors import UserError, nearest
-from qac_jax.fields import option
+from qac_jax.errors import UserError
+from qac_jax.fields import Checked, option
 from qac_jax.formats.runs import Ranking, Run, ranked
 
 
 # How convex fusion brings a query's scores to one scale.
-THEORETICAL, MIN_MAX, Z = SCALES = ("theoretical", "min_max", "z")
+THEORETICAL, MIN_MAX, Z, NONE = SCALES = ("theoretical", "min_max", "z", "none")
 # Weights of BM25 that are tried.
 GRID = tuple(n / 10 for n in range(11))
 # The lowest possible scores.
@@ -21,105 +21,57 @@ BM25, COSINE = 0.0, -1.0
 
 _UNIT = 1 + 1e-4  # cosines of rounded vectors
 
+Runs = Sequence[Mapping[str, Ranking]]
+
 
 @dataclasses.dataclass(frozen=True)
-class Fusion:
-    """How a hybrid index joins its two rankings (`retrieval/fusion.py`)."""
+class Fusion(Checked):
+    """How a hybrid index joins its two rankings."""
 
-    weight: float = option(0.3, "weight of BM25's score; the vectors' score has the rest of 1")
+    weight: float = option(
+        0.3,
+        "weight of BM25's score (0: vectors alone); the vectors' score has the rest of 1",
+        at_least=0,
+        at_most=1,
+    )
     normalization: str = option(
         THEORETICAL,
         "scale of a query's scores: theoretical (lowest possible score to the query's highest), "
-        "min_max (lowest to highest) or z (mean and standard deviation) of its first passages",
+        "min_max (lowest to highest), z (mean and standard deviation) of its first passages, or "
+        "none (the scores as they are)",
         choices=SCALES,
     )
-    depth: int = option(100, "first passages of each ranking that are scaled and fused, at least")
-    windows: float = option(
-        0.7, "share of the best window in a passage's dense score, where the index has windows"
+    depth: int = option(
+        100, "first passages of each ranking that are scaled and fused, at least", at_least=1
     )
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.weight <= 1.0:
-            raise UserError(f"weight={self.weight}; expected 0 (vectors alone) to 1 (BM25 alone)")
-        if self.depth < 1:
-            raise UserError(f"depth={self.depth}; expected 1 passage or more")
-        if not 0.0 <= self.windows <= 1.0:
-            raise UserError(f"windows={self.windows} is not a share; expected 0 to 1")
+    windows: float = option(
+        0.7,
+        "share of the best window in a passage's dense score, where the index has windows",
+        at_least=0,
+        at_most=1,
+    )
 
 
 def reciprocal_rank(
-    runs: Sequence[Mapping[str, Ranking]],
-    *,
-    k: float = 60.0,
-    weights: Sequence[float] = (),
-    depth: int | None = None,
+    runs: Runs, *, k: float = 60.0, weights: Sequence[float] = (), depth: int | None = None
 ) -> Run:
     """Cormack, Clarke and Büttcher (SIGIR 2009): the sum of weight / (k + rank)."""
     if k < 0:
         raise UserError(f"k = {k:g} of reciprocal rank fusion; expected 0 or more (usually 60)")
-
-    def gains(ranking: Ranking) -> np.ndarray:
-        return 1.0 / (k + np.arange(1, len(ranking.ids) + 1))
-
-    return _sum(runs, gains, weights, depth)
-
-
-def weighted_scores(
-    runs: Sequence[Mapping[str, Ranking]],
-    *,
-    weights: Sequence[float] = (),
-    normalization: str = "min_max",
-    depth: int | None = None,
-) -> Run:
-    """The weighted sum of scores, brought to one scale for each query.
-
-    A passage that is not in a run gets 0 from it: with `min_max` the same as the run's last
-    passage; with `none` (all runs have one scale) a score of 0.
-    """
-    if normalization not in NORMALIZATIONS:
-        raise UserError(
-            f"unknown normalization {normalization!r}; {nearest(normalization, NORMALIZATIONS)}"
-        )
-    return _sum(runs, NORMALIZATIONS[normalization], weights, depth)
-
-
-def _min_max(ranking: Ranking) -> np.ndarray:
-    scores = ranking.scores.astype(np.float64)
-    lowest, span = scores.min(), np.ptp(scores)
-    return (scores - lowest) / span if span else np.ones_like(scores)
-
-
-def _plain(ranking: Ranking) -> np.ndarray:
-    return ranking.scores.astype(np.float64)
-
-
-NORMALIZATIONS: dict[str, Callable[[Ranking], np.ndarray]] = {"min_max": _min_max, "none": _plain}
-
-
-def _sum(
-    runs: Sequence[Mapping[str, Ranking]],
-    gains: Callable[[Ranking], np.ndarray],
-    weights: Sequence[float],
-    depth: int | None,
-) -> Run:
-    if weights and len(weights) != len(runs):
-        raise UserError(f"{len(weights)} weights for {len(runs)} runs; give one for each run")
+    _one_each(weights, runs, "weights")
     fused = {}
-    for query in dict.fromkeys(query for run in runs for query in run):
+    for query in _queries(runs):
         total: dict[str, float] = {}
         for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True):
-            ranking = run.get(query)
-            if ranking is None or not ranking.ids:
-                continue
-            for name, gain in zip(ranking.ids, gains(ranking).tolist(), strict=True):
-                total[name] = total.get(name, 0.0) + weight * gain
-        ranking = ranked(tuple(total), list(total.values()))
-        fused[query] = ranking if depth is None else ranking.top(depth)
+            if (ranking := run.get(query)) is not None:
+                for rank, name in enumerate(ranking.ids, 1):
+                    total[name] = total.get(name, 0.0) + weight * (1.0 / (k + rank))
+        fused[query] = ranked(tuple(total), list(total.values())).top(depth)
     return fused
 
 
 def convex(
-    runs: Sequence[Mapping[str, Ranking]],
+    runs: Runs,
     *,
     weights: Sequence[float] = (),
     normalization: str = THEORETICAL,
@@ -131,21 +83,55 @@ def convex(
     A passage that is missing from a run gets the score of the run's last passage. `lowest`: the
     lowest possible score of each run (default: `lowest_score`).
     """
-    shares = shares_of(weights, len(runs))
-    lowest = lowest_scores(runs, lowest)
+    shares = shares_of(weights, runs)
     fused = {}
-    for query in dict.fromkeys(query for run in runs for query in run):
-        names, parts = side_by_side([run.get(query) for run in runs], normalization, lowest)
-        ranking = ranked(names, shares @ parts)
-        fused[query] = ranking if depth is None else ranking.top(depth)
+    for query, names, parts in _side_by_side(runs, _queries(runs), normalization, lowest):
+        fused[query] = ranked(names, shares @ parts).top(depth)
     return fused
 
 
-def shares_of(weights: Sequence[float], count: int) -> np.ndarray:
+class Merged(Mapping[str, Ranking]):
+    """Runs of one encoder over different passages, read together as the run of one index.
+
+    The `depth` best passages of every query in all runs, by their scores (None: all of them). A
+    ranking is merged when it is asked for, so runs that stay on the disk do not come into memory.
+    A passage that several runs hold has the best of its scores.
+    """
+
+    def __init__(self, runs: Runs, depth: int | None):
+        self._runs, self._depth = runs, depth
+        self._queries = _queries(runs)
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._queries)
+
+    def __getitem__(self, query: str) -> Ranking:
+        if query not in self._queries:
+            raise KeyError(query)
+        best: dict[str, float] = {}
+        for run in self._runs:
+            if (ranking := run.get(query)) is not None:
+                for name, score in zip(ranking.ids, ranking.scores.tolist(), strict=True):
+                    best[name] = max(score, best.get(name, score))
+        return ranked(tuple(best), list(best.values())).top(self._depth)
+
+
+def _queries(runs: Runs) -> dict[str, None]:
+    return dict.fromkeys(query for run in runs for query in run)
+
+
+def _one_each(given: Sequence[object], runs: Runs, what: str) -> None:
+    if len(given) not in (0, len(runs)):
+        raise UserError(f"{len(given)} {what} for {len(runs)} runs; give one for each run")
+
+
+def shares_of(weights: Sequence[float], runs: Runs) -> np.ndarray:
     """Weights that sum to 1; without any, equal ones."""
-    if len(weights) not in (0, count):
-        raise UserError(f"{len(weights)} weights for {count} runs; give one for each run")
-    shares = np.asarray(weights or [1.0] * count, np.float64)
+    _one_each(weights, runs, "weights")
+    shares = np.asarray(weights or [1.0] * len(runs), np.float64)
     if (shares < 0).any() or not shares.any():
         raise UserError(
             f"weights {', '.join(f'{w:g}' for w in weights)}; expected 0 or more for each run, and "
@@ -154,31 +140,26 @@ def shares_of(weights: Sequence[float], count: int) -> np.ndarray:
     return shares / shares.sum()
 
 
-def side_by_side(
-    rankings: Sequence[Ranking | None], normalization: str, lowest: Sequence[float | None]
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """The passages that any ranking holds, and their normalised scores [rankings, passages]."""
-    given = [ranking for ranking in rankings if ranking is not None]
-    names = tuple(dict.fromkeys(name for ranking in given for name in ranking.ids))
-    places = {name: place for place, name in enumerate(names)}
-    parts = np.zeros((len(rankings), len(names)))
-    for row, ranking, bound in zip(parts, rankings, lowest, strict=True):
-        if ranking is not None and ranking.ids:
-            scores = ranking.scores.astype(np.float64)
-            row[:] = scores.min()
-            row[[places[name] for name in ranking.ids]] = scores
-            offset, unit = scale(scores, normalization, bound)
-            row[:] = (row - offset) / unit
-    return names, parts
-
-
-def lowest_scores(
-    runs: Sequence[Mapping[str, Ranking]], known: Sequence[float | None]
-) -> Sequence[float | None]:
-    """The known lowest scores of runs; without any, by the runs' ranges."""
-    if len(known) not in (0, len(runs)):
-        raise UserError(f"{len(known)} lowest scores for {len(runs)} runs; give one for each run")
-    return known or [lowest_score(run) for run in runs]
+def _side_by_side(
+    runs: Runs, queries: Iterable[str], normalization: str, lowest: Sequence[float | None]
+) -> Iterator[tuple[str, tuple[str, ...], np.ndarray]]:
+    """For each query the passages that any ranking holds, and their normalised scores [runs,
+    passages]."""
+    _one_each(lowest, runs, "lowest scores")
+    lowest = lowest or [lowest_score(run) for run in runs]
+    for query in queries:
+        rankings = [run.get(query) for run in runs]
+        names = tuple(dict.fromkeys(name for r in rankings if r is not None for name in r.ids))
+        places = {name: place for place, name in enumerate(names)}
+        parts = np.zeros((len(runs), len(names)))
+        for row, ranking, bound in zip(parts, rankings, lowest, strict=True):
+            if ranking is not None and ranking.ids:
+                scores = ranking.scores.astype(np.float64)
+                row[:] = scores.min()
+                row[[places[name] for name in ranking.ids]] = scores
+                offset, unit = scale(scores, normalization, bound)
+                row[:] = (row - offset) / unit
+        yield query, names, parts
 
 
 def lowest_score(run: Mapping[str, Ranking]) -> float | None:
@@ -197,7 +178,7 @@ def scale(first: np.ndarray, normalization: str, lowest: float | None) -> tuple[
     `first`: the scores of the query's first passages. `lowest`: of `theoretical`, the lowest
     possible score (None: the lowest of `first`).
     """
-    if not len(first):
+    if not len(first) or normalization == NONE:
         return 0.0, 1.0
     first = first.astype(np.float64)
     if normalization == Z:
@@ -221,25 +202,12 @@ class Choice:
     curve: tuple[tuple[float, float, float], ...]
     """(weight, mean reciprocal rank, standard error of its difference to the best mean)"""
 
-    def sentence(self) -> str:
-        """What was chosen, in one line."""
+    def __str__(self) -> str:
         means = {weight: mean for weight, mean, _ in self.curve}
         return (
             f"weight {self.weight:g} chosen on {self.questions:,} questions, MRR@10 "
             f"{means[self.weight]:.4f} (best weight {self.best:g}: {means[self.best]:.4f})"
         )
-
-    def __str__(self) -> str:
-        """A line a weight, with a bar."""
-        means = [mean for _, mean, _ in self.curve]
-        low, span = min(means), max(means) - min(means) or 1.0
-        lines = [f"weight   MRR@10 ({self.questions:,} questions)"]
-        for weight, mean, _ in self.curve:
-            bar = "#" * (1 + round(23 * (mean - low) / span))
-            marked = {"chosen": self.weight, "best": self.best, "default": self.prior}
-            notes = [note for note, place in marked.items() if place == weight]
-            lines.append(f"{weight:>6g}   {mean:.4f} {bar:<24} {', '.join(notes)}".rstrip())
-        return "\n".join(lines)
 
 
 def choose(
@@ -287,7 +255,7 @@ def reciprocal_ranks(
 
 
 def choose_on_runs(
-    runs: Sequence[Mapping[str, Ranking]],
+    runs: Runs,
     judged: Mapping[str, Mapping[str, int]],
     *,
     prior: float,
@@ -298,43 +266,11 @@ def choose_on_runs(
     """The weight of the second of two runs, chosen on judged questions."""
     if len(runs) != 2:
         raise UserError(f"a weight is chosen for two runs, not {len(runs)}; give two")
-    lowest = lowest_scores(runs, lowest)
-    gains = []
-    for query, grades in judged.items():
-        if not any(grade > 0 for grade in grades.values()):
-            continue
-        names, parts = side_by_side([run.get(query) for run in runs], normalization, lowest)
-        relevant = np.array([grades.get(name, 0) > 0 for name in names], bool)
-        gains.append(reciprocal_ranks(parts, relevant, grid))
     if not any(query in run for run in runs for query in judged):
         raise UserError("no judged query is in the runs; give judgements of their queries")
+    answered = [query for query, grades in judged.items() if max(grades.values(), default=0) > 0]
+    gains = []
+    for query, names, parts in _side_by_side(runs, answered, normalization, lowest):
+        relevant = np.array([judged[query].get(name, 0) > 0 for name in names], bool)
+        gains.append(reciprocal_ranks(parts, relevant, grid))
     return choose(np.array(gains).T.reshape(len(grid), -1), grid, prior)
-
-
-class Merged(Mapping[str, Ranking]):
-    """The `depth` best passages of every query in all runs, by their scores (None: all of them).
-
-    A ranking is merged when it is asked for, so runs that stay on the disk do not come into memory.
-    A passage that several runs hold has the best of its scores.
-    """
-
-    def __init__(self, runs: Sequence[Mapping[str, Ranking]], depth: int | None):
-        self._runs, self._depth = runs, depth
-        self._queries = dict.fromkeys(query for run in runs for query in run)
-
-    def __len__(self) -> int:
-        return len(self._queries)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._queries)
-
-    def __getitem__(self, query: str) -> Ranking:
-        if query not in self._queries:
-            raise KeyError(query)
-        best: dict[str, float] = {}
-        for run in self._runs:
-            if (ranking := run.get(query)) is not None:
-                for name, score in zip(ranking.ids, ranking.scores.tolist(), strict=True):
-                    best[name] = max(score, best.get(name, score))
-        merged = ranked(tuple(best), list(best.values()))
-        return merged if self._depth is None else merged.top(self._depth)

@@ -1,4 +1,12 @@
-"""index"""
+"""An index folder, exact, of ScaNN or of FAISS: vectors in, ids and texts out.
+
+    index = Index.load("out/index")
+    index.ask(["a question"], k=10)          # a list of hits for each question
+
+Artefacts of kind "index" contain the ids, `index.json` (how it was built) and parts, one for each
+artefact of vectors in it: `part-00000/` with the vectors (exact) or the library's files. Existing
+files are hard-linked where the file system allows it: no file is ever changed in place.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -21,6 +29,7 @@ from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval import approximate, corpus
 from qac_jax.retrieval.corpus import Ids, Searchable
+from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.vectors import Vectors, Windows, shard_names, windows_names
 
 
@@ -30,21 +39,8 @@ EXACT = "exact"
 
 # Questions of one search: their rankings of 1,000 take little memory.
 _TOGETHER = 4096
-
-
-class Searcher(Protocol):
-    """What exact and approximate search have in common."""
-
-    @property
-    def width(self) -> int:
-        """Dimensions of a vector."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(scores float32, rows int64) [queries, k], best first; row -1 where there is none."""
-        ...
+# Rows that are turned into float32 at a time.
+_ROWS = 1 << 16
 
 
 class Index(Searchable):
@@ -61,11 +57,9 @@ class Index(Searchable):
         return cls(artifacts.load(path, KIND), encoder=encoder)
 
     @functools.cached_property
-    def searcher(self) -> Searcher:
+    def searcher(self) -> Exact | approximate.Approximate:
         """Loaded at first use."""
         if self.description["method"] == EXACT:
-            from qac_jax.retrieval.exact import Exact
-
             return Exact(self.vectors)
         effort = self.artifact.info.get("effort")
         parts = self.description["parts"]
@@ -109,7 +103,7 @@ class Index(Searchable):
         return Encoder.remembered(known, place_of_encoder(self.artifact, self._encoder))
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `Searcher.search`."""
+        """(scores float32, rows int64) [queries, k], best first; row -1 where there is none."""
         parts = [
             self.searcher.search(queries[start : start + _TOGETHER], k)
             for start in range(0, len(queries), _TOGETHER)
@@ -122,8 +116,7 @@ class Index(Searchable):
 
 
 def place_of_encoder(index: Artifact, moved: str = "") -> str:
-    """Where the encoder of an index is: where it was moved to, or beside the index as before, or
-    where it was."""
+    """Where the encoder of an index is: as given, beside the index as before, or where it was."""
     known = index.info["encoder"]
     places = [moved or known["path"]]
     if not moved and "relative" in known:
@@ -139,9 +132,6 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
         f"the encoder of {index.path} is not at {places[-1]} any more; say where it "
         "is by --encoder (in Python: Retriever.load(…, model=…))"
     )
-
-
-_ROWS = 1 << 16  # that are turned into float32 at a time
 
 
 def build_part(
@@ -183,10 +173,10 @@ def _floats(vectors: Vectors, start: int, stop: int) -> np.ndarray:
     return floats
 
 
-def link_vectors(vectors: Artifact, name: str, out: Writer) -> None:
+def link_vectors(vectors: Artifact, part: str, out: Writer) -> None:
     """The files of vectors as a part: linked where that is possible, else copied."""
     files = (*shard_names(vectors), *windows_of(vectors))
-    _link_files(vectors, {f"{name}/{file}": file for file in files}, out)
+    _link_files(vectors, {f"{part}/{file}": file for file in files}, out)
 
 
 def windows_of(vectors: Artifact) -> list[str]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Method -> the normalisations that it knows, the default first.
 _NORMALIZATIONS = {
     "rrf": (),
-    "scores": ("min_max", "none"),
     "convex": SCALES,
     "merge": (),
 }
@@ -50,18 +49,18 @@ class Fuse(Stage):
     )
     method: str = option(
         "rrf",
-        "rrf: sum of weight / (k + rank); scores: weighted sum of scores; convex: mean of "
-        "scores with weights that sum to 1 (`qac hybrid` does the same to two indexes); merge: "
-        "by the scores as they are, for runs of one encoder over indexes of different passages",
+        "rrf: sum of weight / (k + rank); convex: mean of scores with weights that sum to 1 (`qac "
+        "hybrid` does the same to two indexes); merge: by the scores as they are, for runs of one "
+        "encoder over indexes of different passages",
         choices=tuple(_NORMALIZATIONS),
     )
     k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate")
     weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
     normalization: str = option(
         "",
-        "scale of each query's scores. scores: min_max (0 .. 1) or none (the scales are equal); "
-        "convex: theoretical (lowest possible to highest), min_max or z",
-        choices=("", "min_max", "none", "theoretical", "z"),
+        "convex: scale of each query's scores: theoretical (lowest possible to highest), min_max, "
+        "z or none (the scores as they are)",
+        choices=("", *SCALES),
     )
     lowest: tuple[float, ...] = option(
         (), "theoretical: lowest possible scores of the runs (default: by their range)"
@@ -126,21 +125,17 @@ class Fuse(Stage):
         if self.method == "rrf":
             return fusion.reciprocal_rank(runs, k=self.k, weights=weights, depth=depth)
         normalization = self.normalization or _NORMALIZATIONS[self.method][0]
-        if self.method == "scores":
-            return fusion.weighted_scores(
-                runs, weights=weights, normalization=normalization, depth=depth
-            )
         if self.choose_on:
             choice = fusion.choose_on_runs(
                 runs,
                 by_query(read_judgements(self.choose_on)),
-                prior=float(fusion.shares_of(weights, len(runs))[1]),
+                prior=float(fusion.shares_of(weights, runs)[1]),
                 normalization=normalization,
                 lowest=self.lowest,
             )
             weights = (1 - choice.weight, choice.weight)
             out.info["choice"] = dataclasses.asdict(choice)
-            progress.say(f"fuse: {choice.sentence()}")
+            progress.say(f"fuse: {choice}")
         return fusion.convex(
             runs, weights=weights, normalization=normalization, lowest=self.lowest, depth=depth
         )

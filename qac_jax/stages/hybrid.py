@@ -71,7 +71,7 @@ class Hybrid(Stage):
             choice = hybrid.choose_weight(both, dense.encoder, texts, judged, self.grid)
             settings = dataclasses.replace(settings, weight=choice.weight)
             out.info["choice"] = dataclasses.asdict(choice)
-            progress.say(f"hybrid: {choice.sentence()}")
+            progress.say(f"hybrid: {choice}")
         index.link_whole(dense.artifact, hybrid.DENSE, out)
         index.link_whole(lexical.artifact, hybrid.BM25, out)
         if len(order):

@@ -6,18 +6,14 @@ import csv
 import json
 import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from qac_jax import artifacts, cli
-from qac_jax.data import shards
-from qac_jax.data.kind import Stored
 from qac_jax.evaluation import relatedness
 from qac_jax.evaluation.results import read
 from qac_jax.formats.records import write_records
-from qac_jax.text import tokenizers
 
 
 DOCUMENTS, EACH = 8, 5
@@ -36,7 +32,7 @@ def texts() -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Passages, queries made of their own words, token examples of both, labels."""
+    """Passages, and queries made of their own words."""
     root = tmp_path_factory.mktemp("pairs")
     passages, contexts = [], []
     for d, document in enumerate(texts()):
@@ -47,41 +43,10 @@ def folder(tmp_path_factory):
                              "text": text})  # fmt: skip
             query = {"text": f"what is own{d}x{p}y1", "origin": "text2query", "score": 0.0}
             contexts.append({"_id": name, "contexts": [query]})
-    labels = [
-        {"_id": f"q{i}", "query": f"query {i}", "positives": [f"d{i}-0"], "negatives": [f"d{i}-1"]}
-        for i in range(4)
-    ]
-    for kind, records in (("passages", passages), ("contexts", contexts), ("negatives", labels)):
+    for kind, records in (("passages", passages), ("contexts", contexts)):
         with artifacts.create(root / kind, kind=kind, schema=1, key=kind, stage="test") as out:
             write_records(out, records, kind)
-    _write_examples(root / "examples")
     return root
-
-
-def _write_examples(folder: Path) -> None:
-    encode = tokenizers.load().encode_batch
-    records = [
-        {
-            "passage": encode([text])[0],
-            "contexts": encode([f"about {text.split()[1]}"]),
-            "random": encode([document[(p + 2) % EACH]]),
-        }
-        for document in texts()
-        for p, text in enumerate(document)
-    ]
-    _write(folder, "mixed", Stored(("passage",), ("contexts", "random")), records)
-
-
-def _write(folder: Path, task: str, stored: Stored, records: list[dict[str, Any]]) -> None:
-    tokenizer = tokenizers.load()
-    with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
-        tokenizer.save(str(out.path / "tokenizer"))
-        out.adopt("tokenizer")
-        schema = shards.schema_of(tokenizer.vocab_size, stored)
-        with out.temporary(shards.shard_name(0, 1)) as path:
-            shards.write_shard(path, schema, records)
-        out.count = len(records)
-        out.info.update(task=task, schema=schema, shards=[len(records)], form={}, settings={})
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -128,27 +93,6 @@ def test_documents_of_one_passage_have_queries_alone(folder, tmp_path):
     assert result.mean["bm25 mrr"] == 1.0 and not facts["comparisons"]
 
 
-def test_examples_say_the_same(folder, tmp_path):
-    assert evaluate(tmp_path / "out", "--pairs", str(folder / "examples")) == 0
-    found, _ = read(artifacts.load(tmp_path / "out"))
-    means = {result.name: result.mean["bm25 mrr"] for result in found}
-    assert means[relatedness.QUERY] == 1.0 > means[relatedness.RANDOM] > 0.1
-
-
-def test_spans_of_a_document_are_pairs(folder, tmp_path):
-    encode = tokenizers.load().encode_batch
-    records = [{"spans": encode(document)} for document in texts()]
-    _write(tmp_path / "spans", "two_spans", Stored(lists=("spans",)), records)
-    pairs = relatedness.sample_of_examples(artifacts.load(tmp_path / "spans"), 3 * DOCUMENTS).pairs
-    assert all(p.itself != p.passage and p.itself // EACH == p.passage // EACH for p in pairs)
-    documents = [p.passage // EACH for p in pairs]
-    assert all(documents.count(d) == 3 for d in range(DOCUMENTS))  # each equally often
-    assert evaluate(tmp_path / "out", "--pairs", str(tmp_path / "spans"), "--at_most", "24") == 0
-    (result,), _ = read(artifacts.load(tmp_path / "out"))
-    assert (result.name, result.queries) == (relatedness.SPAN, 24)
-    assert 0.2 < result.mean["bm25 mrr"] < 0.9  # among four that share the topic
-
-
 def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
     sheet = tmp_path / "sheet.csv"
     arguments = ["--pairs", str(folder / "contexts"), "--passages", str(folder / "passages")]
@@ -181,21 +125,6 @@ def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
     assert "kappa" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("of", "sorts"),
-    [("labels", {"positives", "negatives"}), ("titles", {"own title", "title of another"})],
-)
-def test_sheets_of_labels_and_titles(folder, tmp_path, of, sorts):
-    sheet = tmp_path / "sheet.csv"
-    inputs = ["--passages", str(folder / "passages"), "--labels", str(folder / "negatives")]
-    given = inputs if of == "labels" else inputs[:2]
-    assert evaluate(tmp_path / "out", *given, "--sheet", str(sheet), "--sheet_of", of,
-                    "--sheet_items", "3") == 0  # fmt: skip
-    key = relatedness.read_key(tmp_path / "out" / "key.csv")
-    assert set(key.values()) == sorts and len(key) == 6
-    assert len(table(sheet)) == 6
-
-
 def test_copied_runs_of_words_are_counted():
     passage = "The quick brown fox jumps over the lazy dog."
     assert relatedness.copied("Quick brown fox?", passage) == 1.0
@@ -211,21 +140,6 @@ def test_kappa_of_always_and_of_chance():
     rng = np.random.default_rng(0)
     random = [dict(enumerate(rng.random(4000) < 0.5)) for _ in range(4)]
     assert abs(relatedness.fleiss_kappa(random)) < 0.03
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--pairs", "{d}/contexts"], "needs --passages"),
-        (["--votes", "{d}/passages/offsets.npy"], "pass --key"),
-        (["--labels", "{d}/negatives"], "nothing to do with --labels alone"),
-        (["--pairs", "{d}/contexts", "--sheet", "x.csv", "--sheet_of", "labels"], "--labels"),
-    ],
-)
-def test_mistakes_are_told(folder, tmp_path, capsys, arguments, message):
-    given = [argument.format(d=folder) for argument in arguments]
-    assert evaluate(tmp_path / "out", *given) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_a_bad_vote_names_its_line(tmp_path):

@@ -14,8 +14,7 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_records
 from qac_jax.pipeline import stage
-from qac_jax.retrieval import bm25
-from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
+from qac_jax.retrieval.bm25 import Analyzer, Bm25
 from qac_jax.stages import bm25 as stages
 
 
@@ -122,11 +121,6 @@ def test_mistakes_are_told(tmp_path, settings, told):
         made(tmp_path, TEXTS, **settings) if "passages" not in settings else stage.execute(
             stages.Bm25(), tmp_path / "out"
         )
-
-
-def test_presets():
-    assert bm25.PRESETS == {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
-    assert stages.Bm25(passages="x", b=0.1).scoring() == Scoring(0.9, 0.1)
 
 
 def test_an_artefact_is_taken_where_a_file_is(tmp_path):

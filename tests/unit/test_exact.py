@@ -77,11 +77,6 @@ def test_fewer_rows_than_asked_for(tmp_path, queries):
     assert (rows[:, 6:] == -1).all() and np.isneginf(scores[:, 6:]).all()
 
 
-def test_no_queries(vectors):
-    scores, rows = Exact(vectors[0]).search(np.empty((0, WIDTH), np.float32), 5)
-    assert scores.shape == rows.shape == (0, 5)
-
-
 def test_queries_of_another_encoder_are_refused(vectors):
     with pytest.raises(UserError, match="8 dimensions and the index holds 16"):
         Exact(vectors[0]).search(np.ones((1, 8), np.float32), 5)

@@ -1,13 +1,24 @@
-"""Convex fusion: scales, fused scores, chosen weights, all by hand."""
+"""Fusion: scales, fused scores and chosen weights by hand; merged runs of several indexes."""
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pytest
+from toy_retrieval import write_vectors
 
+from qac_jax import artifacts
 from qac_jax.errors import UserError
+from qac_jax.formats import runs
 from qac_jax.formats.runs import Ranking, Run, ranked
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion
+from qac_jax.retrieval import index as indexes
+from qac_jax.retrieval.fusion import Merged
+from qac_jax.stages.fuse import Fuse
+from qac_jax.stages.index import Index
 
 
 DENSE = {"q": ranked(["a", "b", "c"], [0.8, 0.6, 0.2])}
@@ -56,7 +67,7 @@ def test_convex_by_hand():
     assert fusion.convex([DENSE, {"p": Ranking((), np.zeros(0))}])["p"].ids == ()
 
 
-@pytest.mark.parametrize("normalization", ["theoretical", "min_max", "z"])
+@pytest.mark.parametrize("normalization", ["theoretical", "min_max", "z", "none"])
 def test_weights_of_0_and_1_keep_an_order(normalization):
     rng = np.random.default_rng(0)
     one, two = (
@@ -100,21 +111,11 @@ def test_the_weight_nearest_to_the_prior_within_one_standard_error():
     assert fusion.choose(gains, grid, prior=0.0).weight == 0.5
     # Where all are equal, the prior decides.
     assert fusion.choose(np.ones((3, 5)), grid, prior=0.4).weight == 0.5
+    assert str(choice) == (
+        "weight 0.5 chosen on 4 questions, MRR@10 0.8750 (best weight 1: 1.0000)"
+    )
     with pytest.raises(UserError, match="no question to choose a weight on"):
         fusion.choose(np.ones((3, 0)), grid, prior=0.4)
-
-
-def test_the_curve_is_shown():
-    gains = np.array([[0.0, 0.5], [1.0, 0.5], [1.0, 1.0]])
-    choice = fusion.choose(gains, [0.0, 0.5, 1.0], prior=0.5)
-    assert choice.sentence() == (
-        "weight 0.5 chosen on 2 questions, MRR@10 0.7500 (best weight 1: 1.0000)"
-    )
-    lines = str(choice).splitlines()
-    assert lines[0] == "weight   MRR@10 (2 questions)"
-    assert lines[1].split() == ["0", "0.2500", "#"]
-    assert lines[2].split() == ["0.5", "0.7500", "#" * 16, "chosen,", "default"]
-    assert lines[3].split() == ["1", "1.0000", "#" * 24, "best"]
 
 
 def test_a_weight_is_chosen_on_runs():
@@ -127,3 +128,69 @@ def test_a_weight_is_chosen_on_runs():
         fusion.choose_on_runs([DENSE, BM25], {"other": {"a": 1}}, prior=0.5)
     with pytest.raises(UserError, match="for two runs, not 3"):
         fusion.choose_on_runs([DENSE, BM25, BM25], judged, prior=0.5)
+
+
+def test_reciprocal_rank_fusion_by_hand():
+    one = {"q": ranked(["a", "b"], [9, 8]), "only": ranked(["z"], [1])}
+    two = {"q": ranked(["b", "c"], [0.2, 0.1])}
+    fused = fusion.reciprocal_rank([one, two])
+    assert fused["q"].ids == ("b", "a", "c")
+    expected = [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
+    np.testing.assert_allclose(fused["q"].scores, expected, rtol=1e-6)
+    assert fused["only"].ids == ("z",)
+    assert fusion.reciprocal_rank([one, two], weights=[1, 0], depth=1)["q"].ids == ("a",)
+    with pytest.raises(UserError, match="expected 0 or more"):
+        fusion.reciprocal_rank([{}], k=-1)
+
+
+def test_fusion_does_not_depend_on_the_order_of_runs():
+    rng = np.random.default_rng(1)
+    parts = [{"q": ranked([f"d{i}" for i in rng.permutation(9)], rng.random(9))} for _ in range(3)]
+    for function in (fusion.reciprocal_rank, fusion.convex):
+        answers = [function(list(p))["q"] for p in itertools.permutations(parts)]
+        for answer in answers[1:]:
+            np.testing.assert_allclose(answer.scores, answers[0].scores, rtol=1e-6)
+
+
+ROWS, CUTS, K = 300, (0, 130, 131, 300), 20
+RNG = np.random.default_rng(0)
+# Whole numbers: sums of products are exact, in whatever order they are taken.
+PASSAGES = RNG.integers(-99, 100, (ROWS, 8)).astype(np.float32)
+QUERIES = RNG.integers(-99, 100, (7, 8)).astype(np.float32)
+
+
+def searched(root: Path, name: str, start: int, stop: int) -> Path:
+    """The run of an index of some of the passages, written as `qac search` does."""
+    vectors = write_vectors(root / f"vectors_{name}", PASSAGES[start:stop], first=start)
+    execute(Index(vectors=str(vectors), method="exact"), root / f"index_{name}")
+    index = indexes.Index.load(root / f"index_{name}")
+    scores, rows = index.search(QUERIES, min(K, stop - start))
+    run = {
+        f"q{number}": runs.ranked([index.ids[row] for row in found], given)
+        for number, (given, found) in enumerate(zip(scores, rows.tolist(), strict=True))
+    }
+    runs.write_run(root / f"{name}.trec", run)
+    return root / f"{name}.trec"
+
+
+def test_merged_runs_are_the_run_of_one_index(tmp_path: Path) -> None:
+    whole = searched(tmp_path, "whole", 0, ROWS)
+    parts = [
+        searched(tmp_path, f"part_{start}", start, stop) for start, stop in itertools.pairwise(CUTS)
+    ]
+    stage = Fuse(runs=",".join(map(str, parts)), method="merge", depth=K)
+    merged = execute(stage, tmp_path / "merged")
+    assert merged.count == len(QUERIES)
+    assert (merged.path / "run.trec").read_bytes() == whole.read_bytes()
+    assert artifacts.load(tmp_path / "merged").info["runs"] == [path.stem for path in parts]
+
+
+def test_a_passage_of_two_runs_has_its_best_score_and_no_query_is_lost() -> None:
+    first = {"q": runs.ranked(["a", "b"], [2.0, -1.0]), "alone": runs.ranked(["c"], [0.5])}
+    second = {"q": runs.ranked(["b", "d"], [-0.5, -3.0])}
+    merged = Merged([first, second], None)
+    assert list(merged) == ["q", "alone"] and len(merged) == 2
+    assert merged["q"].ids == ("a", "b", "d")
+    assert merged["q"].scores.tolist() == [2.0, -0.5, -3.0]
+    assert merged["alone"].ids == ("c",) and "other" not in merged
+    assert Merged([first, second], 1)["q"].ids == ("a",)

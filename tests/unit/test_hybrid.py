@@ -1,14 +1,14 @@
-"""Hybrid indexes: two searches fused, weights of 0 and 1, chosen weights, moved folders."""
+"""Hybrid indexes: two searches fused, chosen weights, moved folders, windows of passages."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_retrieval as toy
@@ -18,16 +18,19 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records
 from qac_jax.formats.runs import read_run
 from qac_jax.inference.encoder import Encoder
+from qac_jax.models import pooling
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion, search
 from qac_jax.retrieval.bm25 import Bm25
 from qac_jax.retrieval.hybrid import Hybrid
-from qac_jax.stages import bm25, embed, index, mine, prepare
+from qac_jax.stages import bm25, embed, index, prepare
 from qac_jax.stages import hybrid as stages
 
 
+SIZE = 6  # tokens of a window
 QUESTIONS = ["copper lamp river", "winter whisper", "anchor", "zebra"]
 
 
@@ -48,13 +51,20 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors")
     execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
     execute(bm25.Bm25(passages=passages), folder / "bm25")
+    wide = embed.Embed(
+        encoder=str(folder / "encoder"), passages=passages, window=SIZE, shard_rows=480
+    )
+    execute(wide, folder / "vectors_windows")
+    execute(index.Index(vectors=str(folder / "vectors_windows")), folder / "index_windows")
     for name in ("turned", "fewer", "other"):
         execute(bm25.Bm25(passages=str(folder / f"{name}.jsonl")), folder / f"bm25_{name}")
     return folder
 
 
-def built(road: Path, out: Path, lexical: str = "bm25", **settings: object) -> Hybrid:
-    stage = stages.Hybrid.make(index=str(road / "index"), bm25=str(road / lexical), **settings)
+def built(
+    road: Path, out: Path, lexical: str = "bm25", dense: str = "index", **settings: object
+) -> Hybrid:
+    stage = stages.Hybrid.make(index=str(road / dense), bm25=str(road / lexical), **settings)
     return opened(execute(stage, out).path)
 
 
@@ -135,7 +145,7 @@ def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
     shown = capsys.readouterr().out
     artifact = artifacts.load(tmp_path / "out")
     curve = artifact.info["choice"]["curve"]
-    assert "MRR@10 (12 questions)" in shown and "chosen" in shown and len(curve) == 11
+    assert "chosen on 12 questions, MRR@10" in shown and len(curve) == 11
     # Queries are words of their passages, and the encoder is random.
     assert curve[10][1] > curve[0][1] and artifact.info["weight"] > 0.3
     assert Hybrid(artifact).settings.weight == artifact.info["weight"]
@@ -165,9 +175,9 @@ def test_runs_are_fused_with_a_chosen_weight(road, tmp_path, capsys):
     assert read_run(tmp_path / "out" / "run.trec")["q0"].ids == expected["q0"].ids
     assert cli.main([*map(str, words[:3]), "--choose_on", "x", "--out", str(tmp_path / "no")]) == 2
     assert "--method convex" in capsys.readouterr().err
-    refused = [*map(str, words[:5]), "--normalization", "none", "--out", str(tmp_path / "no")]
-    assert cli.main(refused) == 2
-    assert "has no meaning with method='convex'" in capsys.readouterr().err
+    refused = [*words[:3], "--normalization", "z", "--out", tmp_path / "no"]
+    assert cli.main([str(word) for word in refused]) == 2
+    assert "has no meaning with method='rrf'" in capsys.readouterr().err
 
 
 def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
@@ -195,26 +205,6 @@ def test_a_saved_retriever_keeps_its_hybrid_index(road, tmp_path):
         assert [(hit.id, hit.text, hit.metadata) for hit in ours] == [
             (hit.id, hit.text, hit.metadata) for hit in theirs
         ]
-
-
-def test_hits_as_json(road, tmp_path, capsys):
-    built(road, tmp_path / "out")
-    capsys.readouterr()
-    assert cli.main(["search", "--index", str(tmp_path / "out"), "--json", "copper lamp"]) == 0
-    hits = json.loads(capsys.readouterr().out)
-    assert set(hits[0]["scores"]) == {"dense", "bm25"} and hits[0]["score"] >= hits[1]["score"]
-
-
-def test_negatives_of_a_hybrid_index(road, tmp_path):
-    built(road, tmp_path / "out")
-    stage = mine.Mine.make(
-        index=str(tmp_path / "out"),
-        passages=str(road / "passages"),
-        queries=str(road / "toys" / "queries.jsonl"),
-        qrels=str(road / "toys" / "qrels" / "test.tsv"),
-        depth=5,
-    )
-    assert execute(stage, tmp_path / "negatives").kind == "negatives"
 
 
 @pytest.mark.parametrize(
@@ -269,3 +259,91 @@ def test_scann_has_no_vectors_so_the_lowest_score_stands_in(road, tmp_path):
     hits = opened(execute(stage, tmp_path / "flat").path).ask(QUESTIONS[:1], 3)[0]
     (near,) = opened(tmp_path / "scann").ask(QUESTIONS[:1], 3)
     assert min(hit.scores["dense"] for hit in hits) >= near[-1].score - 1e-6
+
+
+@pytest.mark.parametrize("size, start", [(2, 0), (6, 0), (6, 2), (7, 1), (64, 0)])
+def test_windows_are_means_that_reach_the_end(size: int, start: int) -> None:
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(5, 23, 3)).astype(np.float32)
+    lengths = np.array([23, 3, 9, 22, 4])
+    counts = pooling.window_counts(lengths, size, start)
+    found = pooling.windows(jnp.array(hidden), jnp.array(lengths), size, start)
+    for row, length, count, vectors in zip(hidden, lengths, counts, found, strict=True):
+        ends = []
+        for number in range(count):
+            first = start + number * (size // 2)
+            ends.append(min(first + size, length))
+            np.testing.assert_allclose(vectors[number], row[first : ends[-1]].mean(0), atol=1e-5)
+        assert ends[-1] == length and length not in ends[:-1]
+
+
+def by_hand(road: Path) -> tuple[Encoder, list[np.ndarray]]:
+    """The windows of each passage, each from the passage alone."""
+    encoder = opened(road / "index_windows").encoder
+    texts = [encoder.passage_text(r) for r in Records(artifacts.load(road / "passages"))]
+    rows = encoder.tokenize(texts)
+    return encoder, [encoder.encode_windows([row], SIZE)[1][0] for row in rows]
+
+
+def test_texts_have_the_same_vectors_and_short_ones_one_window(road: Path) -> None:
+    plain, found = opened(road / "index"), opened(road / "index_windows")
+    every = np.arange(len(plain))
+    np.testing.assert_allclose(plain.vectors.take(every), found.vectors.take(every), atol=1e-6)
+    encoder, windows = by_hand(road)
+    texts = [encoder.passage_text(r) for r in Records(artifacts.load(road / "passages"))]
+    lengths = [len(row) for row in encoder.tokenize(texts)]
+    assert [len(w) for w in windows] == pooling.window_counts(np.array(lengths), SIZE).tolist()
+    assert max(map(len, windows)) > 5 and plain.windows is None
+    short = encoder.encode_windows([[2, 9, 8, 3]], SIZE)
+    np.testing.assert_allclose(short[0][0], short[1][0][0], atol=1e-3)  # float16
+
+
+@pytest.mark.parametrize("weight, share", [(0.4, 0.25), (0.0, 1.0), (0.4, 0.0)])
+def test_a_passage_has_the_score_of_its_best_window_too(
+    road: Path, tmp_path: Path, weight: float, share: float
+) -> None:
+    asked = ["river lamp bread", "stone"]
+    found = built(
+        road, tmp_path / "out", dense="index_windows", depth=40, weight=weight, windows=share
+    )
+    encoder, windows = by_hand(road)
+    queries = encoder.encode(asked, "query")
+    whole = found.parts.dense.vectors.take(np.arange(40)) @ queries.T
+    best = np.stack([(w @ queries.T).max(0) for w in windows])
+    dense = (1 - share) * whole + share * best
+    if not share:
+        plain = built(road, tmp_path / "plain", depth=40, weight=weight)
+        for ours, theirs in zip(found.find(asked, 40), plain.find(asked, 40), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        return
+    words = np.stack(found.parts.scores_by_words(asked, [np.arange(40)] * 2), 1)
+    both = (1 - weight) * (dense + 1) / (dense.max(0) + 1) + weight * words / words.max(0)
+    scores, rows = found.find(asked, 40)
+    for number in range(2):
+        np.testing.assert_allclose(scores[number], both[rows[number], number], atol=2e-3)
+        assert sorted(rows[number].tolist()) == list(range(40))
+    (first, *_), _ = found.ask(asked, 3)
+    assert first.scores["dense"] == pytest.approx(dense[rows[0][0], 0], abs=2e-3)
+
+
+def test_settings_that_cannot_be(road: Path) -> None:
+    with pytest.raises(UserError, match="window=1; expected 2 tokens"):
+        embed.Embed(encoder="e", passages="p", window=1).check()
+    with pytest.raises(UserError, match="windows=2 is not a share"):
+        stages.Hybrid.make(index="i", bm25="b", windows=2)
+
+
+def test_scann_keeps_none(road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = index.Index(vectors=str(road / "vectors_windows"), method="scann", leaves=0)
+    assert opened(execute(stage, tmp_path / "index").path).windows is None
+    assert "ScaNN's index keeps no windows; --method exact does" in capsys.readouterr().err
+
+
+def test_an_encoder_of_another_pooling_has_none(
+    road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.save_encoder(tmp_path / "cls", pooling="cls")
+    stage = embed.Embed(encoder=str(tmp_path / "cls"), passages=str(road / "passages"), window=SIZE)
+    made = execute(stage, tmp_path / "vectors")
+    assert not [name for name in made.files if name.startswith("window")]
+    assert "no windows, which are means: the encoder's pooling is cls" in capsys.readouterr().err

@@ -1,13 +1,16 @@
-"""Hard negatives: what is taken out, drawn and noted, and that tokenize can read it."""
+"""Training data from rankings: hard negatives, labels by thresholds, groups of similar passages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import toy_examples
+import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.data import judged
@@ -15,11 +18,27 @@ from qac_jax.data.kind import Negatives
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records, write_records
+from qac_jax.inference.reranker import probability
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.corpus import Searchable
-from qac_jax.retrieval.mining import Miner, Mining, Question
-from qac_jax.stages import bm25, mine
+from qac_jax.retrieval.hybrid import Hybrid
+from qac_jax.retrieval.mining import (
+    Candidates,
+    Labeller,
+    Labelling,
+    Miner,
+    Mining,
+    Question,
+    accuracy,
+    lines_of,
+    plain,
+    summed,
+)
+from qac_jax.stages import bm25, embed, group, mine, prepare
+from qac_jax.stages import hybrid as hybrids
+from qac_jax.stages import index as index_stage
+from qac_jax.stages.tokenize import Tokenize
 
 
 COUNT = 30
@@ -149,3 +168,260 @@ def test_foreign_passages_are_told(folder):
     passages = Records(artifacts.load(folder / "passages"))
     with pytest.raises(UserError, match="1 judged passages .* 'nowhere'"):
         mining.questions_of({"q": "x"}, {"q": {"nowhere": 1}}, passages)
+
+
+IDS = tuple("abcdefgh")
+SURE = np.array([0.06, 0.93, 0.52, 0.02, 0.97, 0.01, 0.08, 0.31])
+
+
+def candidates(**changes: Any) -> Candidates:
+    odds = np.log(SURE / (1 - SURE))
+    return Candidates(**{"query": "q", "text": "what?", "ids": IDS, "odds": odds, **changes})
+
+
+def labelled(rule: Labelling, seed: int = 111, **changes: Any) -> dict[str, Any]:
+    record = Labeller(rule, seed).label(candidates(**changes))
+    assert record is not None
+    return record
+
+
+def test_the_best_candidate_and_the_first_that_are_surely_wrong() -> None:
+    record = labelled(Labelling(count=2, depth=8))
+    assert record["positives"] == ["e"] and record["negatives"] == ["a", "d"]
+    np.testing.assert_allclose(probability(np.array(record["positives_scores"])), [0.97], rtol=1e-4)
+    np.testing.assert_allclose(
+        probability(np.array(record["negatives_scores"])), [0.06, 0.02], rtol=1e-4
+    )
+    assert labelled(Labelling(depth=8))["negatives"] == ["a", "d", "f", "g"]
+    assert labelled(Labelling(positives="all", depth=8))["positives"] == ["e", "b"]
+    assert labelled(Labelling(depth=4))["positives"] == ["b"]
+
+
+def test_sampled_negatives_belong_to_query_and_seed() -> None:
+    drawn = {
+        tuple(labelled(Labelling(order="sampled", count=2, depth=8), seed)["negatives"])
+        for seed in range(20)
+    }
+    assert len(drawn) > 3 and all(set(pair) < set("adfg") for pair in drawn)
+    again = Labelling(order="sampled", count=2, depth=8)
+    assert labelled(again, 3) == labelled(again, 3)
+
+
+def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> None:
+    given: dict[str, Any] = {"relevant": {"c": 0.0, "z": 0.0}}
+    record = labelled(Labelling(depth=8), **given)
+    assert record["positives"] == ["c", "z"] and record["negatives"] == ["a", "d", "f", "g"]
+    extended = labelled(Labelling(depth=8, extend=True, positives="all"), **given)
+    assert extended["positives"] == ["c", "z", "e", "b"]
+    # Without a candidate that holds an answer there is no positive (Natural Questions).
+    assert Labeller(Labelling(depth=8)).label(candidates(relevant={})) is None
+
+
+def test_what_may_be_right_is_never_a_negative() -> None:
+    record = labelled(Labelling(depth=8), excluded={"a", "f"})
+    assert record["negatives"] == ["d", "g"]
+    assert "d" not in labelled(Labelling(depth=8), relevant={"d": -4.0})["negatives"]
+
+
+def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
+    rule = Labelling(depth=4, fill=7, count=4)
+    record = labelled(rule, relevant={"e": 1.0})
+    assert record["negatives"][:2] == ["a", "d"] and set(record["negatives"][2:]) == {"f", "g"}
+    assert record["negatives_scores"][2:] == [0.0, 0.0]
+    assert labelled(rule)["negatives"] == ["a", "d"]  # an unjudged query is not filled up
+
+
+def test_without_a_teacher_all_but_the_known_is_wrong() -> None:
+    record = labelled(Labelling(depth=8, count=3), odds=None, relevant={"b": 0.0}, excluded={"c"})
+    assert record["positives"] == ["b"] and record["negatives"] == ["a", "d", "e"]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    labeller = Labeller(Labelling(positive=0.99, depth=8))
+    assert labeller.label(candidates()) is None
+    assert labeller.counts["queries without a positive"] == 1
+    none = Labeller(Labelling(negative=0.001, depth=8))
+    assert none.label(candidates()) is None and none.counts["queries without a negative"] == 1
+    kept = Labeller(Labelling(depth=8))
+    kept.label(candidates())
+    counts = {"queries": 1, "queries kept": 1, "positives": 1, "positives by score": 1}
+    assert kept.counts == {**counts, "negatives": 4}
+    expected = np.zeros(20, int)
+    np.add.at(expected, (SURE * 20).astype(int), 1)
+    np.testing.assert_array_equal(kept.histogram, expected)
+
+
+def test_lines_of_one_positive_and_one_negative() -> None:
+    record = labelled(Labelling(depth=8, positives="all", count=3))
+    lines = lines_of(record)
+    assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
+    assert [line["negatives"][0] for line in lines[:3]] == record["negatives"]
+    assert lines[4]["negatives_scores"] == record["negatives_scores"][1:2]
+
+
+def test_accuracy_counts_judged_queries_alone() -> None:
+    truth = {"q": {"e": 1, "a": 1}}
+    right = accuracy(labelled(Labelling(depth=8)), truth)
+    assert not accuracy({"_id": "other", "positives": ["x"], "negatives": ["y"]}, truth)
+    pieces = [{"counts": {}, "accuracy": right, "histogram": [1]}]
+    assert summed(pieces, {}, judged=True)["accuracy"] == {
+        "positives": 1.0,
+        "positives_looked_at": 1,
+        "negatives": 0.75,
+        "negatives_looked_at": 4,
+    }
+
+
+def test_equal_queries_are_told_whatever_their_marks() -> None:
+    assert plain("  Who was  Ada Lovelace? ") == plain("who was ada lovelace")
+    assert plain("who was ada") != plain("who was ada lovelace")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"positive": 0.1}, {"negative": -0.1}, {"count": 0}, {"fill": 10}], ids=str
+)
+def test_rules_that_mean_nothing(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="expected|raise|move"):
+        Labelling(**wrong)
+
+
+def test_every_row_is_in_a_group_with_its_like() -> None:
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(4), 10)
+    vectors = (10 * np.eye(4)[kinds] + rng.normal(size=(40, 4))).astype(np.float32)
+    groups = mining.similar_groups(vectors, 10, np.random.default_rng(1))
+    assert sorted(np.concatenate(groups).tolist()) == list(range(40))
+    # Of four kinds; drawn at random nearly every group would have them all.
+    assert np.mean([len(set(kinds[rows].tolist())) for rows in groups]) <= 2.5
+    again = mining.similar_groups(vectors, 10, np.random.default_rng(1))
+    assert all((a == b).all() for a, b in zip(groups, again, strict=True))
+
+
+@pytest.mark.parametrize("count", [3, 10, 11, 25])
+def test_groups_are_of_one_size(count: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+    groups = mining.similar_groups(vectors, 10, np.random.default_rng(0))
+    assert {len(rows) for rows in groups} == {min(10, count)}
+    assert all(len(set(rows.tolist())) == len(rows) for rows in groups)
+    assert set(np.concatenate(groups).tolist()) == set(range(count))
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grouping")
+    data = toy.write_collection(folder / "toys")
+    toy.save_encoder(folder / "encoder")
+    stage.execute(prepare.Prepare.make(documents=str(data), format="beir"), folder / "passages")
+    passages = str(folder / "passages")
+    stage.execute(
+        embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors"
+    )
+    stage.execute(index_stage.Index(vectors=str(folder / "vectors")), folder / "index")
+    stage.execute(bm25.Bm25(passages=passages), folder / "bm25")
+    joined = hybrids.Hybrid.make(index=str(folder / "index"), bm25=str(folder / "bm25"), weight=0.4)
+    stage.execute(joined, folder / "hybrid")
+    names = records(folder / "passages").ids()
+    found = [
+        {
+            "_id": name,
+            "contexts": [{"text": toy.sentence(np.random.default_rng(n + i), 3)} for i in range(3)],
+        }
+        for n, name in enumerate(list(names)[:-2])
+    ]
+    toy_examples._write(folder / "contexts", "contexts", found)
+    return folder
+
+
+def records(folder: Path) -> Records:
+    return Records(artifacts.load(folder))
+
+
+def made(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
+    grouped = group.Group(
+        passages=str(road / "passages"),
+        contexts=str(road / "contexts"),
+        teacher=str(road / "hybrid"),
+        **settings,
+    )
+    return list(Records(stage.execute(grouped, out)))
+
+
+def test_scores_are_those_of_the_hybrid_index(road: Path, tmp_path: Path) -> None:
+    teacher = Hybrid(artifacts.load(road / "hybrid"))
+    places = {text: name for name, text in texts_of(road).items()}
+    groups = made(road, tmp_path / "out", size=8, per_passage=2)
+    assert len(groups) == 5 and all(len(g["passages"]) == 8 for g in groups)
+    for of in groups[:2]:
+        scores, rows = teacher.find(of["queries"], 40)
+        for number in range(len(of["queries"])):
+            fused = {teacher.ids[r]: s for r, s in zip(rows[number], scores[number], strict=True)}
+            expected = [fused[places[p["title"], p["text"]]] for p in of["passages"]]
+            np.testing.assert_allclose(of["scores"][number], expected, atol=1e-5)
+
+
+def texts_of(road: Path) -> dict[str, tuple[str, str]]:
+    return {r["_id"]: (r["title"], r["text"]) for r in records(road / "passages")}
+
+
+def test_turns_group_anew_and_each_query_is_of_its_group(road: Path, tmp_path: Path) -> None:
+    once = made(road, tmp_path / "once", size=8, per_passage=2)
+    twice = made(road, tmp_path / "twice", size=8, per_passage=2, turns=2)
+    assert json.dumps(twice[:5]) == json.dumps(once) and len(twice) == 10
+    assert twice[5]["passages"] != twice[0]["passages"]
+    of_passage = {
+        name: {query.text for query in queries}
+        for name, queries in mining.of_contexts([records(road / "contexts")]).items()
+    }
+    names = {text: name for name, text in texts_of(road).items()}
+    for of in once:
+        known = {
+            q for p in of["passages"] for q in of_passage.get(names[p["title"], p["text"]], ())
+        }
+        assert set(of["queries"]) <= known and len(of["queries"]) >= 12
+
+
+def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
+    made(road, tmp_path / "groups", size=8, per_passage=2)
+    tokenize = Tokenize.make(pairs=str(tmp_path / "groups"), task="groups", workers=1)
+    artifact = stage.execute(tokenize, tmp_path / "examples")
+    (first, *_) = toy_examples.stored(artifact.path)
+    assert len(first["passages"]) == 8
+    assert len(first["scores"]) == 8 * len(first["queries"])
+    with pytest.raises(UserError, match="--task groups reads --pairs"):
+        Tokenize.make(passages="x", task="groups").check()
+
+
+def test_settings_that_cannot_be(tmp_path: Path) -> None:
+    for name, value in (("size", 1), ("per_passage", 0), ("turns", 0)):
+        with pytest.raises(UserError, match=f"{name}={value} is too few"):
+            group.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
+
+
+def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
+    teacher = Hybrid(artifacts.load(road / "hybrid"))
+    text = records(road / "passages")[5]["text"]
+    (tmp_path / "queries.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": name, "text": words}) + "\n"
+            for name, words in (("judged", "river"), ("log", text), ("elsewhere", "lamp"))
+        )
+    )
+    known = list(teacher.ids)
+    (tmp_path / "qrels.tsv").write_text(
+        f"query-id\tcorpus-id\tscore\njudged\t{known[0]}\t1\njudged\t{known[1]}\t1\n"
+        "elsewhere\tnowhere\t1\n"
+    )
+    grouped = group.Group(
+        passages=str(road / "passages"),
+        queries=str(tmp_path / "queries.jsonl"),
+        qrels=str(tmp_path / "qrels.tsv"),
+        teacher=str(road / "hybrid"),
+        size=8,
+    )
+    asked = [
+        name
+        for of in records(stage.execute(grouped, tmp_path / "out").path)
+        for name in of["query_ids"]
+    ]
+    first = teacher.ids[int(teacher.find([text], 1)[1][0, 0])]
+    assert sorted(asked) == ["judged", "judged", "log"] and first == known[5]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.formats import runs
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.runs import Ranking, RunFile, open_run, ranked, read_run, run_files, write_run
-from qac_jax.retrieval import fusion
 
 
 def _write(path: Path, *lines: str) -> Path:
@@ -157,49 +155,6 @@ def test_names_of_runs(tmp_path):
         run_files(tmp_path / "nothing.trec")
     with pytest.raises(UserError, match="named twice"):
         run_files(f"{tmp_path}/third.trec,{tmp_path}/third.trec")
-
-
-def test_reciprocal_rank_fusion_by_hand():
-    one = {"q": ranked(["a", "b"], [9, 8]), "only": ranked(["z"], [1])}
-    two = {"q": ranked(["b", "c"], [0.2, 0.1])}
-    fused = fusion.reciprocal_rank([one, two])
-    assert fused["q"].ids == ("b", "a", "c")
-    expected = [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
-    np.testing.assert_allclose(fused["q"].scores, expected, rtol=1e-6)
-    assert fused["only"].ids == ("z",)
-    assert fusion.reciprocal_rank([one, two], weights=[1, 0], depth=1)["q"].ids == ("a",)
-
-
-def test_weighted_scores_by_hand():
-    one = {"q": ranked(["a", "b", "c"], [30, 20, 10])}
-    two = {"q": ranked(["c", "d"], [0.9, 0.9])}
-    fused = fusion.weighted_scores([one, two], weights=[0.5, 1.0])
-    assert dict(zip(*fused["q"], strict=True)) == pytest.approx(
-        {"c": 1.0, "d": 1.0, "a": 0.5, "b": 0.25}
-    )
-    plain = fusion.weighted_scores([one, two], normalization="none")
-    assert dict(zip(*plain["q"], strict=True)) == pytest.approx(
-        {"a": 30, "b": 20, "c": 10.9, "d": 0.9}
-    )
-
-
-def test_fusion_does_not_depend_on_the_order_of_runs():
-    rng = np.random.default_rng(1)
-    parts = [{"q": ranked([f"d{i}" for i in rng.permutation(9)], rng.random(9))} for _ in range(3)]
-    for function in (fusion.reciprocal_rank, fusion.weighted_scores):
-        answers = [function(list(p))["q"] for p in itertools.permutations(parts)]
-        for answer in answers[1:]:
-            np.testing.assert_allclose(answer.scores, answers[0].scores, rtol=1e-6)
-
-
-def test_fusion_refuses():
-    with pytest.raises(UserError, match="2 weights for 1 runs"):
-        fusion.reciprocal_rank([{}], weights=[1, 2])
-    with pytest.raises(UserError, match="did you mean 'min_max'"):
-        fusion.weighted_scores([{}], normalization="minmax")
-    with pytest.raises(UserError, match="expected 0 or more"):
-        fusion.reciprocal_rank([{}], k=-1)
-    assert runs.TAG == "qac_jax"
 
 
 def test_a_run_on_the_disk_is_the_run(tmp_path):

@@ -1,0 +1,355 @@
+"""ScaNN's and FAISS's indexes: exact at the highest effort, recall as promised, parts, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_retrieval as toy
+
+from qac_jax import artifacts, cli, extras
+from qac_jax.errors import UserError
+from qac_jax.pipeline import stage
+from qac_jax.retrieval import approximate, tuning
+from qac_jax.retrieval.approximate import Approximate, Effort, Faiss, Graph, Lists, Preset, Scann
+from qac_jax.retrieval.index import Index
+from qac_jax.retrieval.search import approximation
+from qac_jax.stages import index as stages
+from qac_jax.stages.export_faiss import ExportFaiss
+
+
+needs_faiss = pytest.mark.skipif(
+    importlib.util.find_spec("faiss") is None, reason="needs the extra faiss"
+)
+ROWS, WIDTH, TARGET, K = 3000, 32, 0.95, 10
+MOST = Effort(60, ROWS)
+SCANN: dict[str, Any] = {"method": "scann", "leaves": 60}
+IVF: dict[str, Any] = {"method": "faiss", "leaves": 60}
+HNSW: dict[str, Any] = {"method": "faiss", "faiss": "hnsw"}
+# A tree with quantised vectors, which so few vectors would not get by themselves; and a graph.
+ENGINES = [
+    pytest.param(SCANN, id="scann"),
+    pytest.param(IVF, id="ivf", marks=needs_faiss),
+    pytest.param(HNSW, id="hnsw", marks=needs_faiss),
+]
+Made = tuple[Path, np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """(folder with vectors, queries' vectors and a tuned index of ScaNN, vectors, centres)."""
+    folder = tmp_path_factory.mktemp("approximate")
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(60, WIDTH))
+    array = toy.clustered(rng, ROWS, WIDTH, centres)
+    toy.write_vectors(folder / "vectors", array)
+    toy.write_vectors(folder / "queries", toy.clustered(rng, 1000, WIDTH, centres))
+    tuned = {"target_recall": TARGET, "queries": folder / "queries"}
+    build(folder / "vectors", folder / "index", **SCANN, **tuned)
+    return folder, array, centres
+
+
+def build(vectors: Path, out: Path, **settings: object) -> artifacts.Artifact:
+    given = {"recall_at": K, **settings}
+    given = {n: str(x) if isinstance(x, Path) else x for n, x in given.items()}
+    return stage.execute(stages.Index(vectors=str(vectors), **given), out)  # type: ignore[arg-type]
+
+
+def searcher(index: Index) -> Approximate:
+    assert isinstance(index.searcher, Approximate)
+    return index.searcher
+
+
+def recall(index: Index, queries: np.ndarray, array: np.ndarray) -> float:
+    _, rows = index.search(queries, K)
+    return float(tuning.recall(rows, toy.brute_force(queries, array, K)[1]).mean())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SCANN,
+        {"method": "scann", "leaves": 16, "part_rows": 1100},
+        pytest.param({**IVF, "leaves": 0}, marks=needs_faiss),  # all scores are exact
+        # 5 does not divide 32
+        pytest.param({**IVF, "dims_per_block": 5, "part_rows": 1100}, marks=needs_faiss),
+        pytest.param({**HNSW, "part_rows": 1100}, marks=needs_faiss),
+    ],
+)
+def test_the_highest_effort_is_exact_search(made: Made, tmp_path: Path, settings: Any) -> None:
+    folder, array, centres = made
+    index = Index(build(folder / "vectors", tmp_path / "index", **settings))
+    queries = toy.clustered(np.random.default_rng(7), 40, WIDTH, centres)
+    scores, rows = searcher(index).search(queries, K, MOST)
+    best, truth = toy.brute_force(queries, array, K)
+    assert (rows == truth).mean() > 0.999
+    np.testing.assert_allclose(scores, best, rtol=0, atol=1e-6)
+    assert scores.dtype == np.float32 and rows.dtype == np.int64
+
+
+@pytest.mark.parametrize("settings", ENGINES)
+def test_promised_recall_is_kept_on_other_queries(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: Any
+) -> None:
+    folder, array, centres = made
+    tuned = {**settings, "target_recall": TARGET, "queries": folder / "queries"}
+    index = Index(build(folder / "vectors", tmp_path / "index", **tuned))
+    told = index.artifact.info["tuning"]
+    assert told["chosen"]["recall"] >= TARGET and told["target"] == TARGET
+    assert len({(p["leaves"], p["reorder"]) for p in told["curve"]}) == len(told["curve"]) > 1
+    others = toy.clustered(np.random.default_rng(9), 500, WIDTH, centres)
+    assert recall(index, others, array) >= TARGET - 0.01
+    scores, rows = index.search(others, K)
+    expected = np.where(rows >= 0, np.einsum("qd,qkd->qk", others, array[rows]), -np.inf)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    effort = searcher(index).effort
+    assert effort is not None and effort.reorder < ROWS and effort.leaves < 60
+    words = {"scann": "leaves and", "faiss": "nprobe" if effort.leaves else "efSearch"}
+    assert words[settings["method"]] in capsys.readouterr().err
+    assert approximation(index.artifact) == {"k": K, "recall": told["held_out_recall"]}
+
+
+@needs_faiss
+@pytest.mark.parametrize("settings", [{"leaves": 0}, {"faiss": "hnsw"}, {"leaves": 3}])
+@pytest.mark.parametrize("count", [3, 17])
+def test_fewer_rows_than_k(tmp_path: Path, settings: Any, count: int) -> None:
+    array = toy.clustered(np.random.default_rng(1), count, 6)
+    toy.write_vectors(tmp_path / "vectors", array, shards=1)
+    index = Index(build(tmp_path / "vectors", tmp_path / "index", method="faiss", **settings))
+    scores, rows = index.search(array[:2], 30)
+    best, truth = toy.brute_force(array[:2], array, count)
+    np.testing.assert_array_equal(rows[:, :count], truth)
+    np.testing.assert_allclose(scores[:, :count], best, atol=1e-6)
+    assert (rows[:, count:] == -1).all() and np.isneginf(scores[:, count:]).all()
+
+
+@pytest.mark.parametrize("settings", ENGINES[:2])
+def test_leaves_with_too_few_rows(made: Made, tmp_path: Path, settings: Any) -> None:
+    folder, array, _ = made
+    index = Index(build(folder / "vectors", tmp_path / "index", **settings))
+    scores, rows = searcher(index).search(array[:5], 1000, Effort(1, 1000))
+    missing = rows < 0
+    assert missing.any(axis=1).all() and np.isneginf(scores[missing]).all()
+    assert np.isfinite(scores[~missing]).all() and (rows[~missing] < ROWS).all()
+
+
+@needs_faiss
+@pytest.mark.parametrize("reordering", ["bfloat16", "int8"])
+def test_smaller_vectors_to_rescore_with(made: Made, tmp_path: Path, reordering: str) -> None:
+    folder, array, _ = made
+    index = Index(build(folder / "vectors", tmp_path / "index", **IVF, reordering=reordering))
+    scores, rows = searcher(index).search(array[:50], K, MOST)
+    assert tuning.recall(rows, toy.brute_force(array[:50], array, K)[1]).mean() > 0.9
+    expected = np.einsum("qd,qkd->qk", array[:50], array[rows])
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("settings", ENGINES)
+def test_the_same_vectors_are_the_same_index(made: Made, tmp_path: Path, settings: Any) -> None:
+    """Though ScaNN's threads do not make the same bytes twice."""
+    folder, _, _ = made
+    one, two = (
+        build(folder / "vectors", tmp_path / name, **settings, part_rows=1600) for name in "ab"
+    )
+    assert one.identity == two.identity
+    other = build(folder / "vectors", tmp_path / "c", **settings, part_rows=1400)
+    assert other.identity != one.identity
+    for name in [name for name in one.files if name.endswith("index.faiss")]:
+        assert one.path.joinpath(name).read_bytes() == two.path.joinpath(name).read_bytes()
+
+
+@pytest.mark.parametrize("settings", [*ENGINES, pytest.param({"method": "exact"}, id="exact")])
+def test_adding_vectors(made: Made, tmp_path: Path, settings: Any) -> None:
+    _, array, centres = made
+    more = toy.clustered(np.random.default_rng(6), 400, WIDTH, centres)
+    toy.write_vectors(tmp_path / "first", array)
+    toy.write_vectors(tmp_path / "more", more, first=ROWS)
+    given = {**settings, "leaves": 20} if settings.get("leaves") else dict(settings)
+    build(tmp_path / "first", tmp_path / "small", **given)
+    base = {"base": tmp_path / "small"}
+    with pytest.raises(UserError, match=f"is of the method '{settings['method']}'"):
+        other = "faiss" if settings["method"] == "scann" else "scann"
+        build(tmp_path / "more", tmp_path / "no", **base, method=other)
+    build(tmp_path / "more", tmp_path / "large", **{**given, "method": "auto"}, **base)
+    shutil.rmtree(tmp_path / "small")
+    index = Index.load(tmp_path / "large")
+    index.artifact.verify()
+    both = np.concatenate([array, more])
+    assert (len(index), index.ids[ROWS + 3]) == (ROWS + 400, f"r{ROWS + 3}")
+    assert recall(index, both[-50:], both) > (0.9 if settings["method"] != "exact" else 0.99)
+    with pytest.raises(UserError, match="'r3000' of .* is in .* already"):
+        build(tmp_path / "more", tmp_path / "again", base=tmp_path / "large")
+
+
+def test_interrupted_it_keeps_finished_parts(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _, _ = made
+    parts = {"method": "scann", "leaves": 16, "part_rows": 1100}
+    whole = build(folder / "vectors", tmp_path / "whole", **parts)
+    before, built = Scann.build, []
+
+    def interrupted(vectors: np.ndarray, preset: Any, place: Any) -> None:
+        built.append(len(vectors))
+        if len(built) == 2:
+            raise KeyboardInterrupt
+        before(vectors, preset, place)
+
+    monkeypatch.setattr(Scann, "build", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(folder / "vectors", tmp_path / "out", **parts)
+    with pytest.raises(UserError, match="is unfinished"):
+        artifacts.load(tmp_path / "out")
+    again = build(folder / "vectors", tmp_path / "out", **parts)
+    assert len(built) == 4  # the first part once
+    again.verify()
+    assert again.identity == whole.identity
+    assert not (tmp_path / "out" / artifacts.SCRATCH).exists()
+
+
+def test_a_moved_index_searches_the_same(made: Made, tmp_path: Path) -> None:
+    folder, array, _ = made
+    before = Index.load(folder / "index").search(array[:40], K)
+    shutil.copytree(folder / "index", tmp_path / "elsewhere")
+    after = Index.load(tmp_path / "elsewhere")
+    np.testing.assert_array_equal(after.search(array[:40], K)[1], before[1])
+    for file in (tmp_path / "elsewhere").rglob("*.pbtxt"):
+        assert str(folder) not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "file", "library"),
+    [
+        (SCANN, "hashed_dataset.npy", "ScaNN"),
+        pytest.param(IVF, "index.faiss", "FAISS", marks=needs_faiss),
+    ],
+)
+def test_damaged_indexes_are_refused(
+    made: Made,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    file: str,
+    library: str,
+) -> None:
+    index = Path(build(made[0] / "vectors", tmp_path / "index", **settings).path)
+    damaged = index / "part-00000" / file
+    size = damaged.stat().st_size
+    damaged.unlink()  # linked to the part that was built
+    damaged.write_bytes(bytes(size))
+    with pytest.raises(UserError, match="bytes are not those that were written"):
+        artifacts.load(index).verify()
+    monkeypatch.setenv("QAC_VERIFY", "0")
+    with pytest.raises(UserError, match=f"cannot be loaded by {library} .*build the index again"):
+        _ = Index.load(index).searcher
+    damaged.unlink()
+    with pytest.raises(UserError, match="missing"):
+        Index.load(index)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({**SCANN, "leaves": 5000}, "leaves=5000 are more than the 3000 vectors"),
+        ({**SCANN, "target_recall": 1.5}, "target_recall=1.5"),
+        ({**SCANN, "target_recall": 0.9, "sample": 1}, "two queries or more"),
+        ({"faiss": "hnsw", "method": "scann"}, "goes with --method faiss"),
+        pytest.param({**IVF, "soar": 1.0}, "soar=1.0 is of ScaNN", marks=needs_faiss),
+        pytest.param({**HNSW, "leaves": 10}, "leaves=10 does not go with", marks=needs_faiss),
+    ],
+)
+def test_mistakes_are_refused(made: Made, tmp_path: Path, settings: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        build(made[0] / "vectors", tmp_path / "out", **settings)
+
+
+def test_a_missing_package_is_one_sentence(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.util.find_spec
+    gone = lambda name, *rest: None if name == "faiss" else real(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", gone)
+    words = ["index", "--vectors", made[0] / "vectors", "--method", "faiss"]
+    assert cli.main([*map(str, words), "--out", str(tmp_path / "out")]) == 2
+    printed = capsys.readouterr().err
+    assert extras.remedy("faiss") in printed and printed.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(UserError, match=r"needs faiss, .*pip install 'qac_jax\[faiss\]'"):
+        Faiss([tmp_path], [1], 2, [Graph()])
+
+
+@pytest.mark.parametrize(
+    ("rows", "leaves", "hashed"), [(19_999, 0, False), (20_000, 0, True), (1_000_000, 2000, True)]
+)
+def test_presets_by_size(rows: int, leaves: int, hashed: bool) -> None:
+    assert Scann.preset(rows) == Preset(leaves, hashed)
+    assert Faiss.preset(rows) == Lists(leaves, hashed)
+    assert Faiss.preset(9, leaves=3) == Lists(3, False)  # 16 centres need 16 rows
+    assert Faiss.preset(rows, family="hnsw") == Graph()
+
+
+def test_the_own_row_is_no_neighbour() -> None:
+    rows = np.array([[4, 1, 2], [7, 8, 9]])
+    np.testing.assert_array_equal(tuning.without(rows, np.array([1, 5])), [[4, 2], [7, 8]])
+
+
+def test_tensorflow_stays_out(made: Made) -> None:
+    """It would cost seconds and 600 MB, and crash in another version than ScaNN's."""
+    code = (
+        "import sys; from qac_jax.retrieval.index import Index; "
+        f"Index.load({str(made[0] / 'index')!r}).searcher; "
+        "assert 'scann' in sys.modules and 'tensorflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_reordering_takes_more_than_k(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, array, _ = made
+    found, asked = searcher(Index.load(folder / "index")), {}
+
+    class Part:
+        def search_batched(self, queries: np.ndarray, **settings: int) -> Any:
+            asked.update(settings)
+            return np.zeros((1, K), np.int64), np.zeros((1, K), np.float32)
+
+    monkeypatch.setattr(found, "_parts", [Part()])
+    found.search(array[:1], K, Effort(1, 1))
+    assert asked["pre_reorder_num_neighbors"] == math.ceil(1.25 * K)
+
+
+@dataclasses.dataclass
+class Free:
+    available: float
+
+
+def test_what_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert approximate.part_rows(4000, 1500) == [(0, 1333), (1333, 2666), (2666, 4000)]
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Free(0.6e9))
+    with pytest.raises(UserError, match="about .* give --part_rows"):
+        approximate.refuse_too_large(10**6, 768)
+
+
+@needs_faiss
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_exported_vectors_are_faiss_own_exact_index(tmp_path: Path, dtype: str) -> None:
+    import faiss
+
+    array = toy.clustered(np.random.default_rng(2), 300, 16).astype(dtype)
+    toy.write_vectors(tmp_path / "vectors", array)
+    exported = stage.execute(ExportFaiss(faiss=str(tmp_path / "vectors")), tmp_path / "faiss")
+    index = faiss.read_index(str(exported.path / "index.faiss"))
+    assert type(index) is faiss.IndexFlatIP and index.ntotal == exported.count == 300
+    np.testing.assert_array_equal(index.reconstruct_n(0, 300), array.astype(np.float32))
+    assert (exported.path / "ids.txt").read_text().split()[17] == "r17"
+    build(tmp_path / "vectors", tmp_path / "index", method="scann", leaves=8)
+    with pytest.raises(UserError, match="is an approximate index"):
+        stage.execute(ExportFaiss(faiss=str(tmp_path / "index")), tmp_path / "no")
