@@ -218,8 +218,8 @@ def test_other_passages_are_refused(road, tmp_path, lexical, difference):
 
 def test_settings_that_are_refused(road, tmp_path):
     for settings, message in (
-        ({"weight": 1.5}, "expected 0 .vectors alone. to 1"),
-        ({"depth": 0}, "expected 1 passage or more"),
+        ({"weight": 1.5}, "weight = 1.5; expected at least 0"),
+        ({"depth": 0}, "depth = 0; expected at least 1"),
         ({"grid": (0.5, 2.0)}, "expected weights from 0 to 1"),
         ({"queries": "q.jsonl"}, "belong together"),
     ):
@@ -329,7 +329,7 @@ def test_a_passage_has_the_score_of_its_best_window_too(
 def test_settings_that_cannot_be(road: Path) -> None:
     with pytest.raises(UserError, match="window=1; expected 2 tokens"):
         embed.Embed(encoder="e", passages="p", window=1).check()
-    with pytest.raises(UserError, match="windows=2 is not a share"):
+    with pytest.raises(UserError, match="windows = 2; expected at least 0"):
         stages.Hybrid.make(index="i", bm25="b", windows=2)
 
 
