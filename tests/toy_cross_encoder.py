@@ -16,7 +16,7 @@ from qac_jax.models.encoders import CrossEncoder
 from qac_jax.text import tokenizers
 
 
-def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
+def save_cross_encoder(folder: Path, labels: int = 1, positions: int = 64) -> Path:
     """A Hugging Face folder with random weights and the shipped vocabulary."""
     bert = BertConfig(
         vocab_size=tokenizers.load().vocab_size,
@@ -24,7 +24,7 @@ def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
         num_layers=1,
         num_heads=2,
         intermediate_size=32,
-        max_positions=64,
+        max_positions=positions,
         pooler=True,
     )
     module = CrossEncoder(bert, labels=labels)

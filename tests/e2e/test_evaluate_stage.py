@@ -91,13 +91,6 @@ def test_settings_reach_the_figures(files, capsys):
     assert nothing.mean["map"] == 0
 
 
-def test_queries_that_are_missing_are_told(files, capsys):
-    with (files / "test.tsv").open("a") as file:
-        file.write("unknown\td1\t1\n")
-    assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
-    assert "good: 1 queries are missing from the run and count as 0" in capsys.readouterr().err
-
-
 def passages(folder):
     texts = ["The river Nile", "Mars is a planet.", "Nothing here"]
     records = [{"_id": f"d{i}", "title": "Venus", "text": t} for i, t in enumerate(texts)]
@@ -185,13 +178,6 @@ def test_a_table_of_many_sets(files, capsys):
     assert "'mine' has figures of questions" in told
     told = complaint(capsys, files, "--suite", "{d}/msmarco", "--bm25", "lucene", "--overwrite")
     assert "exclude each other" in told
-
-
-def test_a_dry_run_reads_nothing(capsys):
-    flags = ["evaluate", "--run", "no.trec,none.trec", "--qrels", "no.tsv", "--dry_run", "--json"]
-    assert cli.main(flags) == 0
-    (stage,) = json.loads(capsys.readouterr().out)["stages"]
-    assert stage["plan"]["runs"] == 2 and "ndcg@10" in stage["plan"]["measures"]
 
 
 def test_mistakes_are_one_sentence(files, capsys):

@@ -1,10 +1,11 @@
-"""`qac doctor`: the state of every part, and the names that need no network."""
+"""`qac doctor`: every part, the extras, and the names that need no network."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import toy_hub
 
 from qac_jax import extras
+from qac_jax.errors import UserError
 from qac_jax.hub import offline
 from qac_jax.hub.names import HubName
 from qac_jax.stages import doctor
@@ -87,7 +89,7 @@ def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_APART", """print('["far", ["ok", "2.0"]]')""")
 
 
-def test_json(cache: Path, few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_shown(cache: Path, few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run(as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["checks"] == {
@@ -102,20 +104,15 @@ def test_json(cache: Path, few_checks: None, capsys: pytest.CaptureFixture[str])
     assert shown["broken"] == [] and shown["cache"] == str(cache)
     (encoder,) = (one for one in shown["names"] if one["name"] == "a/encoder")
     assert encoder["what"] == "bert" and Path(encoder["path"]).is_dir()
-    assert {one["name"] for one in shown["unusable"]} == {
+    assert {n["name"] for n in shown["unusable"]} == {
         "a/odd",
         "a/words",
         "a/empty",
         "tfds:nq:1.0.0",
     }
-
-
-def test_text(cache: Path, few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run(as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["ok", "fine", "1.0"]
-    assert "-> pip install gone" in lines[2]
-    assert f"names that need no network (models of the Hub: {cache}):" in lines
+    assert lines[0].split() == ["ok", "fine", "1.0"] and "-> pip install gone" in lines[2]
     assert any(line.split()[:2] == ["ok", "a/encoder@v1.0"] for line in lines)
     assert any(line.startswith("no      a/words") and "hf download" in line for line in lines)
     assert lines[-1] == "all needed parts work"
@@ -134,34 +131,6 @@ def test_a_part_that_ends_its_process(
     assert shown["checks"]["far"]["message"] == "its process ended with the code 3"
 
 
-def test_what_the_other_process_does(few_checks: None, capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.check_apart()
-    assert json.loads(capsys.readouterr().out) == ["far", ["ok", "2.0"]]
-
-
-def test_what_takes_long_is_checked_beside_the_rest() -> None:
-    apart = [check.name for check in doctor.CHECKS if check.apart]
-    assert apart == ["scann", "sentence splitter", "transformers"]
-
-
-def test_what_extras_bring(
-    cache: Path,
-    few_checks: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    gone = extras.Brought("gone", "<2", "")
-    monkeypatch.setattr(
-        extras, "listed", lambda: {"all": [extras.Brought("here", "", "1.0"), gone], "none": []}
-    )
-    assert doctor.run(as_json=False) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["no", "all", "here", "1.0,", "gone", "(not", "installed)"] in lines
-    assert doctor.run(as_json=True) == 0
-    shown = json.loads(capsys.readouterr().out)["extras"]
-    assert shown["all"][1] == {"name": "gone", "wanted": "<2", "version": ""}
-
-
 @pytest.mark.slow
 def test_this_installation() -> None:
     program = (
@@ -170,3 +139,47 @@ def test_this_installation() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False 0", done.stdout + done.stderr
+
+
+REQUIRES = {
+    "qac_jax": [
+        "numpy<3,>=2.4",
+        'apache-beam<3,>=2.77; extra == "beam"',
+        'jax[cuda12]; extra == "cuda"',
+        'qac_jax[beam,cuda]; extra == "all"',
+    ],
+    "jax": ["jaxlib", 'jax-cuda12-plugin[with-cuda]==0.10.2; extra == "cuda12"'],
+}
+VERSIONS = {"apache-beam": "2.77.0", "jax": "0.10.2"}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name not in VERSIONS:
+            raise metadata.PackageNotFoundError(name)
+        return VERSIONS[name]
+
+    class Described:
+        def get_all(self, name: str) -> list[str]:
+            assert name == "Provides-Extra"
+            return ["cuda", "beam", "all"]
+
+    monkeypatch.setattr(metadata, "metadata", lambda name: Described())
+    monkeypatch.setattr(metadata, "requires", REQUIRES.get)
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def test_every_extra_with_what_it_brings(installed: None) -> None:
+    beam = extras.Brought("apache-beam", "<3,>=2.77", "2.77.0")
+    cuda = [
+        extras.Brought("jax", "", "0.10.2"),
+        extras.Brought("jax-cuda12-plugin", "==0.10.2", ""),
+    ]
+    assert extras.listed() == {"all": [beam, *cuda], "beam": [beam], "cuda": cuda}
+
+
+def test_a_missing_module_names_its_extra() -> None:
+    assert extras.load("json", "beam", "reading").dumps({}) == "{}"
+    with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[beam\]'"):
+        extras.load("nowhere", "beam", "reading")

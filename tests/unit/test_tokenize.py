@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ from toy_examples import asked, passages_of, stored
 
 from qac_jax import artifacts
 from qac_jax.data.examples import Examples
+from qac_jax.data.judged import generated_id
+from qac_jax.data.loader import preview
 from qac_jax.data.shards import documents
 from qac_jax.errors import DataError, UserError
-from qac_jax.fields import flat
+from qac_jax.fields import change
 from qac_jax.formats import records
+from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline import engine
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
@@ -32,32 +37,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_tasks_are_the_kinds() -> None:
-    from qac_jax.data.kind import DocumentKind, JudgedKind
-    from qac_jax.data.kinds import KINDS
-
-    tasks = flat(Tokenize)["task"].field.metadata["choices"]
-    documents = {n for n, kind in KINDS.items() if isinstance(kind, DocumentKind)}
-    ranking = {n for n, kind in KINDS.items() if isinstance(kind, JudgedKind)}
-    assert set(tasks) == set(KINDS) == {*documents, *ranking}
+def made(folder: Path, out: Path, **fields: Any) -> artifacts.Artifact:
+    given = {"passages": str(folder / "passages"), "tokenizer": str(folder / "tokenizer")}
+    return execute(Tokenize.make(**{**given, "workers": 1, **fields}), out)
 
 
 def test_the_same_bytes_however_it_is_run(folder: Path, tmp_path: Path) -> None:
     first = toy_examples.tokenized(folder, "mixed")
-    fields: dict[str, Any] = dict(
-        passages=str(folder / "passages"),
-        contexts=str(folder / "contexts"),
-        task="mixed",
-        tokenizer=str(folder / "tokenizer"),
-        splitter=str(folder / "punkt.json"),
-        siblings=2,
-        shards=2,
-    )
-    again = execute(Tokenize.make(**fields, workers=2), tmp_path / "again")
+    fields: dict[str, Any] = {"task": "mixed", "siblings": 2, "shards": 2}
+    fields |= {"contexts": str(folder / "contexts"), "splitter": str(folder / "punkt.json")}
+    again = made(folder, tmp_path / "again", **fields, workers=2)
     assert again.identity == first.identity and again.count == first.count
-    other = execute(Tokenize.make(**{**fields, "seed": 1}, workers=1), tmp_path / "other")
+    other = made(folder, tmp_path / "other", **fields, seed=1)
     assert other.identity != first.identity
-    three = execute(Tokenize.make(**{**fields, "shards": 5}, workers=1), tmp_path / "five")
+    three = made(folder, tmp_path / "five", **{**fields, "shards": 5})
     assert stored(three.path) == stored(first.path)
     assert first.info["shards"] != three.info["shards"]
 
@@ -142,7 +135,7 @@ def test_siblings_are_passages_of_the_same_document(folder: Path) -> None:
         assert any(first_word in texts[i].lower() for i in own)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("count", [1, 3, 50])
 def test_ranges_of_passages_share_out_the_documents(folder: Path, count: int) -> None:
     passages = passages_of(folder)
     edges = [len(passages) * number // count for number in range(count + 1)]
@@ -161,13 +154,8 @@ def test_contexts_in_another_order_find_their_passages(folder: Path, tmp_path: P
     whole = list(records.Records(artifacts.load(folder / "contexts")))
     some = [r for r in reversed(whole) if not r["_id"].endswith("#1")]
     toy_examples._write(tmp_path / "contexts", "contexts", some)
-    fields: dict[str, Any] = dict(
-        passages=str(folder / "passages"),
-        task="passage_query",
-        tokenizer=str(folder / "tokenizer"),
-        workers=1,
-    )
-    found = execute(Tokenize.make(**fields, contexts=str(tmp_path / "contexts")), tmp_path / "made")
+    given = str(tmp_path / "contexts")
+    found = made(folder, tmp_path / "made", task="passage_query", contexts=given)
     tokenizer = tokenizers.load(str(folder / "tokenizer"))
     asked = {r["_id"]: [tokenizer.encode(c["text"]) for c in r["contexts"]] for r in some}
     expected = [asked[name] for name in passages_of(folder).ids() if asked.get(name)]
@@ -177,21 +165,12 @@ def test_contexts_in_another_order_find_their_passages(folder: Path, tmp_path: P
 
 
 def test_origins_choose_contexts(folder: Path, tmp_path: Path) -> None:
-    fields: dict[str, Any] = dict(
-        passages=str(folder / "passages"),
-        contexts=str(folder / "contexts"),
-        tokenizer=str(folder / "tokenizer"),
-        workers=1,
-    )
-    execute(Tokenize.make(**fields, task="passage_query", origins=("topic",)), tmp_path / "topics")
+    given: dict[str, Any] = {"contexts": str(folder / "contexts")}
+    made(folder, tmp_path / "topics", **given, task="passage_query", origins=("topic",))
     kept = sum(len(r["contexts"]) for r in stored(tmp_path / "topics"))
-    given = [
-        c["origin"]
-        for r in records.Records(artifacts.load(folder / "contexts"))
-        for c in r["contexts"]
-    ]
-    assert kept == given.count("topic")
-    found = execute(Tokenize.make(**fields, task="augtriever"), tmp_path / "words")
+    whole = records.Records(artifacts.load(folder / "contexts"))
+    assert kept == [c["origin"] for r in whole for c in r["contexts"]].count("topic")
+    found = made(folder, tmp_path / "words", **given, task="augtriever")
     lists = {n for n in found.info["schema"] if n + "_lengths" in found.info["schema"]}
     assert lists == {"anchor", "phrase", "title", "qgen", "topic"}
     for record in stored(tmp_path / "words"):
@@ -208,14 +187,7 @@ def test_titles(folder: Path, tmp_path: Path) -> None:
         ("separate", [*title, tokenizer.sep_id, *text]),
         ("space", [*title, *text]),
     ):
-        stage = Tokenize.make(
-            passages=str(folder / "passages"),
-            task="mlm",
-            tokenizer=str(folder / "tokenizer"),
-            title=how,
-            workers=1,
-        )
-        found = execute(stage, tmp_path / how)
+        found = made(folder, tmp_path / how, task="mlm", title=how)
         assert stored(found.path)[number]["passage"] == expected
 
 
@@ -248,3 +220,195 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"qrels.tsv:2: passage 'nowhere' is not in the corpus"):
         execute(stage, tmp_path / "nowhere")
+
+
+class Judged:
+    """Triples made of queries, judgements and some source of negatives."""
+
+    def __init__(self, folder: Path, out: Path):
+        self.folder, self.out, self.count = folder, out, 0
+        tokenizer = tokenizers.load(str(folder / "tokenizer"))
+        self.names: dict[tuple[int, ...], str] = {}
+        for record in passages_of(folder):
+            ids = tokenizer.encode(record["title"])
+            ids = [*ids, tokenizer.sep_id] if ids else []
+            self.names[(*ids, *tokenizer.encode(record["text"]))] = record["_id"]
+
+    def made(self, **fields: Any) -> tuple[artifacts.Artifact, list[dict[str, Any]]]:
+        self.count += 1
+        out = self.out / str(self.count)
+        artifact = made(self.folder, out, **{"task": "triples", **fields})
+        found = stored(artifact.path)
+        for record in found:
+            for name in ("positives", "negatives"):
+                record[name] = [self.names[tuple(ids)] for ids in record[name]]
+        return artifact, found
+
+
+@pytest.fixture()
+def judged(folder: Path, tmp_path: Path) -> Judged:
+    return Judged(folder, tmp_path)
+
+
+def relevant(folder: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in (folder / "qrels.tsv").read_text().splitlines()[1:]:
+        query, passage, _ = line.split("\t")
+        found.setdefault(query, set()).add(passage)
+    return found
+
+
+def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> None:
+    names, truth = list(passages_of(folder).ids()), relevant(folder)
+    lines = [
+        f"q{q} Q0 {names[(q * 7 + rank) % len(names)]} {rank} {-rank} x"
+        for q in range(20)
+        for rank in reversed(range(60))
+    ]
+    run = tmp_path / "run.trec"
+    run.write_text("\n".join(lines) + "\n")
+    artifact, found = judged.made(**asked(folder), negatives=str(run), depth=30, keep=10)
+    assert len(found) == 20  # only queries that have negatives
+    assert artifact.info["left_out"] == {"queries without negatives": len(truth) - 20}
+    for q, record in enumerate(found):
+        assert set(record["positives"]) == truth[f"q{q}"]
+        ranked = [names[(q * 7 + rank) % len(names)] for rank in range(60)]
+        first = [name for name in ranked if name not in truth[f"q{q}"]][:30]
+        assert len(set(record["negatives"])) == 10 and set(record["negatives"]) <= set(first)
+    bad = tmp_path / "bad.trec"
+    bad.write_text("q0 Q0 d0#0 1 nan x\n")
+    with pytest.raises(DataError, match=r"bad.trec:1: the score nan is not a finite number"):
+        judged.made(**asked(folder), negatives=str(bad))
+    bad.write_text("q0 Q0 d0#0 first 1.0 x\n")
+    with pytest.raises(DataError, match=r"bad.trec:1: the rank 'first' is not a number"):
+        judged.made(**asked(folder), negatives=str(bad))
+
+
+def test_negatives_from_triples_and_hard_negatives(
+    folder: Path, tmp_path: Path, judged: Judged
+) -> None:
+    names, truth = list(passages_of(folder).ids()), relevant(folder)
+    others = [name for name in names if name not in truth["q3"]][:5]
+    positive = sorted(truth["q3"])[0]
+    triples = tmp_path / "triples.tsv"
+    triples.write_text("".join(f"q3\t{positive}\t{name}\n" for name in others))
+    _, (record,) = judged.made(**asked(folder), negatives=str(triples))
+    assert sorted(record["negatives"]) == sorted(others)
+    assert set(record["positives"]) == truth["q3"]
+    hard = tmp_path / "hard.jsonl"
+    hard.write_text(
+        json.dumps(
+            {
+                "qid": "q3",
+                "pos": [{"pid": positive, "ce-score": 9.0}],
+                "neg": {"bm25": [{"pid": name, "ce-score": 1.0} for name in others]},
+            }
+        )
+        + "\n"
+    )
+    _, (record,) = judged.made(queries=asked(folder)["queries"], negatives=str(hard))
+    assert record["positives"] == [positive] and sorted(record["negatives"]) == sorted(others)
+
+
+def test_negatives_and_scores_from_an_artefact(
+    folder: Path, tmp_path: Path, judged: Judged
+) -> None:
+    names = list(passages_of(folder).ids())
+    lines = [
+        {
+            "_id": "x",
+            "query": "storm mills",
+            "positives": [names[0]],
+            "negatives": names[5:9],
+            "positives_scores": [7.5],
+            "negatives_scores": [4.0, 3.0, 2.0, 1.0],
+        }
+    ]
+    source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
+    _, (record,) = judged.made(negatives=source, teacher=True)
+    assert record["positives"] == [names[0]] and record["positives_scores"] == [7.5]
+    scores = dict(zip(record["negatives"], record["negatives_scores"], strict=True))
+    assert scores == dict(zip(names[5:9], [4.0, 3.0, 2.0, 1.0], strict=True))
+
+
+def test_negatives_of_generated_queries(folder: Path, tmp_path: Path, judged: Judged) -> None:
+    given = list(records.Records(artifacts.load(folder / "contexts")))
+    name = next(r["_id"] for r in given if len(r["contexts"]) > 1)
+    others = [n for n in passages_of(folder).ids() if n != name][:3]
+    lines = [
+        {"_id": generated_id(name, 1), "negatives": [*others, name]},
+        {"_id": generated_id(name, 99), "negatives": others},
+    ]
+    source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
+    artifact, (record,) = judged.made(contexts=str(folder / "contexts"), negatives=source)
+    assert record["positives"] == [name] and sorted(record["negatives"]) == sorted(others)
+    left_out = artifact.info["left_out"]
+    assert left_out == {"negatives of queries that were not generated": 1}
+
+
+def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
+    line = {
+        "query_id": "1",
+        "query": "storm mills",
+        "positive_passages": [{"docid": "a", "title": "Tides", "text": "barley curves"}],
+        "negative_passages": [{"docid": "b", "title": "", "text": "matrix"}],
+    }
+    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
+    training = str(tmp_path / "train.jsonl")
+    artifact = made(folder, tmp_path / "made", passages="", training=training, task="triples")
+    shown = preview(artifact, 5)
+    assert shown[0]["query"] == "[CLS] storm mills [SEP]"
+    assert shown[0]["passages"][0] == "[CLS] tides [SEP] barley curves [SEP]"
+    assert shown[0]["passages"][1] == "[CLS] matrix [SEP]"
+
+
+def test_cross_encoder_labels(folder: Path, tmp_path: Path) -> None:
+    given = {"task": "cross_encoder", "random_negatives": 9, "negatives_per_query": 4}
+    found = stored(made(folder, tmp_path / "made", **given, **asked(folder)).path)
+    labels = np.array([record["label"][0] for record in found])
+    truth = relevant(folder)
+    assert labels.sum() == sum(map(len, truth.values()))
+    assert (labels == 0).sum() == 4 * len(truth)
+
+
+def test_a_cross_encoder_reads_the_scores_of_the_run(folder: Path, tmp_path: Path) -> None:
+    truth, names = relevant(folder), list(passages_of(folder).ids())
+    texts = {q.id: q.text for q in read_queries(folder / "queries.jsonl")}
+    tokenizer = tokenizers.load()  # which has digits
+    lost = sorted(truth["q1"])  # the run does not find what answers q1, but all of q0 and q2
+    run, percent = tmp_path / "run.trec", {}
+    with run.open("w") as file:
+        for query in ("q0", "q1", "q2"):
+            others = [name for name in names if name not in truth[query]][:6]
+            answers = [] if query == "q1" else sorted(truth[query])
+            for rank, name in enumerate([*others[:3], *answers, *others[3:]]):
+                score = 40.0 - 3.2 * rank
+                percent[query, name] = round(100 * score / (40.0 if rank else 36.8))
+                file.write(f"{query} Q0 {name} {rank + 1} {score} x\n")
+    stage = Tokenize.make(
+        passages=str(folder / "passages"),
+        workers=1,
+        task="cross_encoder",
+        negatives=str(run),
+        scores=True,
+        **asked(folder),
+    )
+    artifact = execute(stage, tmp_path / "made")
+    assert artifact.info["left_out"]["positives without a score"] == len(lost)
+    assert artifact.info["left_out"]["queries without a positive passage"] == 1
+    assert artifact.info["reading"]["scores"] is True
+    # Four of six negatives are drawn, every positive is there.
+    expected: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
+    for query, name in percent:
+        ids = tuple(tokenizer.encode(f"{percent[query, name]} {texts[query]}"))
+        if query != "q1":
+            expected[int(name in truth[query])].add(ids)
+    made: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
+    for record in stored(artifact.path):
+        made[record["label"][0]].add(tuple(record["query"]))
+    assert made[1] == expected[1] and made[0] < expected[0] and len(made[0]) == 8
+    refused = change(stage, {"random_negatives": 2})
+    with pytest.raises(UserError, match="random negatives have no score"):
+        execute(refused, tmp_path / "refused")
+    with pytest.raises(UserError, match="--scores are for --task cross_encoder"):
+        execute(dataclasses.replace(stage, task="triples"), tmp_path / "refused")
