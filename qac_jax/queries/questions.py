@@ -18,23 +18,24 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from qac_jax import progress
+from qac_jax.artifacts import Artifact
 from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
+from qac_jax.formats.files import find
+from qac_jax.formats.identities import IdSet
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records
 from qac_jax.queries.filtering import plain
 from qac_jax.queries.splitting import TEST, TRAIN, VALIDATION
 
 
-if TYPE_CHECKING:
-    from qac_jax.artifacts import Artifact
-    from qac_jax.formats.records import Records
-
-
 TEST_SPLITS = ("test", "dev", "validation")
-GENERATED = "generated"
+GENERATED, LOG = "generated", "query log without judgements"
 
 
 class JudgedQueries(NamedTuple):
@@ -59,7 +60,7 @@ class JudgedQueries(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions:
+class Questions(Checked):
     """Which queries are for training and which for tests."""
 
     train: str = option(
@@ -67,40 +68,33 @@ class Questions:
         "training queries: judged, generated or both; auto: judged if there are any",
         choices=("auto", "judged", "generated", "both", "none"),
     )
-    each: int = option(1, "generated training queries per passage")
+    each: int = option(1, "generated training queries per passage", at_least=1)
     at_most: int = option(
-        0, "with --validation_contexts: at most N generated training queries (0: all)"
+        0,
+        "with --validation_contexts: at most N generated training queries (0: all)",
+        at_least=0,
     )
     held_out: float = option(
-        0.1, "share held out for tests (of passages, or judged queries) if there is no split"
+        0.1,
+        "share held out for tests (of passages, or judged queries) if there is no split",
+        above=0,
+        below=1,
     )
-
-    def check(self) -> None:
-        """Raises UserError for settings that leave no questions."""
-        if not 0.0 < self.held_out < 1.0:
-            raise UserError(f"held_out={self.held_out} is not a share; expected 0 to 1")
-        if self.each < 1:
-            raise UserError(f"each={self.each}; expected at least one query a passage")
-        if self.at_most < 0:
-            raise UserError(f"at_most={self.at_most}; expected 0 (all) or more")
 
 
 class Collector:
     """Chooses among the questions of a folder (or of docstrings) and generated ones."""
 
-    def __init__(self, chosen: Questions, passages: Records, contexts: Records | None, seed: int):
-        self._chosen, self._seed = chosen, seed
-        self._passages, self._contexts = passages, contexts
+    def __init__(self, chosen: Questions, passages: Records, seed: int):
+        self._chosen, self._passages, self._seed = chosen, passages, seed
 
-    def of_docstrings(self) -> tuple[JudgedQueries, JudgedQueries]:
-        """(training questions, test questions) of docstrings.
+    def of_docstrings(self, contexts: Records | None) -> dict[str, JudgedQueries]:
+        """Questions of docstrings.
 
         Training: summary lines and generated queries of modules that are not held out. Test:
         summary lines of the held-out modules (known-item search).
         """
-        train, test = (
-            JudgedQueries({}, {}, origin) for origin in ("summary lines", "summary lines")
-        )
+        train, test = (JudgedQueries({}, {}, "summary lines") for _ in range(2))
         held: set[str] = set()
         named: dict[tuple[str, str], str] = {}  # all passages of one docstring answer it
         for passage in self._passages:
@@ -118,52 +112,96 @@ class Collector:
                 "no passage of --passages has a summary line; expected passages of "
                 "qac prepare --format python_docs"
             )
-        if self._contexts is not None and self._chosen.train != "none":
-            generated, _ = self._generated(self._contexts, split=False)
-            known = [n for n, of in generated.judged.items() if not held & of.keys()]
-            train = train + generated.only(known, GENERATED)
-        return train, test
+        if contexts is not None and self._chosen.train != "none":
+            made, _ = self._numbered(contexts, split=False)
+            known = [n for n, of in made.judged.items() if not held & of.keys()]
+            train = train + made.only(known, GENERATED)
+        return {TRAIN: train, TEST: test}
 
-    def of_folder(self, folder: str) -> tuple[JudgedQueries, JudgedQueries]:
-        """(training questions, test questions) of a folder in BEIR's layout."""
-        judged = self.judged(folder)
-        learned = judged.get("train")
+    def of_folder(self, folder: str, contexts: Records | None) -> dict[str, JudgedQueries]:
+        """Training and test questions of a folder in BEIR's layout."""
+        judged = self._judged(folder)
+        learned = judged.get(TRAIN)
         tested = next((judged[name] for name in TEST_SPLITS if name in judged), None)
         if tested is None and learned is not None:
-            held_out = [name for name in learned.judged if self.is_kept(name)]
-            if held_out and len(held_out) < len(learned.judged):
-                rest = [name for name in learned.judged if not self.is_kept(name)]
-                tested = learned.only(held_out, f"{self._chosen.held_out:.0%} of qrels/train.tsv")
-                learned = learned.only(rest, "the rest of qrels/train.tsv")
+            share = f"{self._chosen.held_out:.0%}"
+            tested, learned = self._divided(learned, share) or (None, learned)
         source = self._chosen.train
         generate = source in ("generated", "both") or source == "auto" and learned is None
         if not generate and learned is None:
-            raise UserError(f"{_missing(folder, 'train')}; add them, or set train to 'generated'")
-        if (generate or tested is None) and self._contexts is None:
-            raise UserError(
-                f"{_missing(folder, 'train' if generate else 'test')}, and no queries were "
-                "generated to replace them; add them, or give --contexts"
-            )
-        if self._contexts is not None and (generate or tested is None):
-            of_train, of_test = self._generated(self._contexts, split=tested is None)
+            raise UserError(f"{_missing(folder, TRAIN)}; add them, or set train to 'generated'")
+        if generate or tested is None:
+            if contexts is None:
+                raise UserError(
+                    f"{_missing(folder, TRAIN if generate else TEST)}, and no queries were "
+                    "generated to replace them; add them, or give --contexts"
+                )
+            of_train, of_test = self._numbered(contexts, split=tested is None)
             tested = of_test if tested is None else tested
             if generate:
-                both = learned is not None and source == "both"
-                learned = learned + of_train if both and learned else of_train
-        assert learned is not None and tested is not None
+                learned = learned + of_train if learned and source == "both" else of_train
+        assert learned is not None
         for questions, what in ((learned, "training"), (tested, "test")):
             if not questions.texts:
                 raise UserError(
                     f"{folder} gives no {what} questions; it needs more passages, or judged queries"
                 )
-        return learned, tested
+        return {TRAIN: learned, TEST: tested}
 
-    def judged(self, folder: str) -> dict[str, JudgedQueries]:
+    def of_split_corpus(
+        self,
+        folder: str,
+        training: Sequence[Records],
+        validation: Records | None,
+        test: Records | None,
+    ) -> tuple[dict[str, JudgedQueries], dict[str, dict[str, int]]]:
+        """(questions by their part, how many were removed from each and why) where the corpus was
+        split before anything was generated."""
+        log = unjudged(folder)
+        judged = {} if log else self._judged(folder)
+        learned = judged.pop(TRAIN, None)
+        asked = next((judged.pop(name) for name in TEST_SPLITS if name in judged), None)
+        if asked is None and learned is not None:
+            divided = self._divided(learned)
+            if divided is None:
+                raise UserError(
+                    f"{len(learned.judged)} judged training queries are too few to test on some of "
+                    "them; add qrels/test.tsv, or remove qrels/"
+                )
+            asked, learned = divided
+        sets = {
+            TEST: asked or _first_ones(test, TEST),
+            VALIDATION: next(iter(judged.values()), None) or _first_ones(validation, VALIDATION),
+            TRAIN: JudgedQueries({}, {}, ""),
+        }
+        if learned is not None:
+            sets[TRAIN] += learned
+        if training:
+            made, most = generated(training, self._chosen.each), self._chosen.at_most
+            if most and len(made.texts) > most:
+                kept = frozenset(sorted(made.texts, key=self._place)[:most])
+                made = made.only([name for name in made.texts if name in kept], made.origin)
+            sets[TRAIN] += made
+        if log:
+            progress.say(
+                f"collect: {folder} has {len(log):,} queries without judgements; they are ranked "
+                "by the teacher to train on, and measure nothing"
+            )
+            sets[TRAIN] += JudgedQueries(log, {name: {} for name in log}, LOG)
+        removed = {
+            VALIDATION: _without(sets, VALIDATION, (TEST,)),
+            TRAIN: _without(sets, TRAIN, (TEST, VALIDATION)),
+        }
+        for name, questions in sets.items():
+            if not questions.texts:
+                raise UserError(
+                    f"there are no questions for {name}; add documents, judged queries, or another "
+                    "generator"
+                )
+        return sets, removed
+
+    def _judged(self, folder: str) -> dict[str, JudgedQueries]:
         """The judged queries of every split; those without a passage in the corpus are left out."""
-        from qac_jax.formats.identities import IdSet
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.formats.queries import read_queries
-
         files, queries = judged_files(folder)
         if bool(files) != bool(queries):
             there, absent = ("qrels/", "queries.jsonl") if files else ("queries.jsonl", "qrels/")
@@ -190,36 +228,45 @@ class Collector:
                     f"collect: {len(grades) - len(usable):,} of {len(grades):,} queries of {file} "
                     "have no text or no passage and are left out"
                 )
-            if split == "train":  # only passages of the corpus can be trained on
+            if split == TRAIN:  # only passages of the corpus can be trained on
                 usable = {
                     n: {p: g for p, g in of.items() if p in known} for n, of in usable.items()
                 }
-            splits[split] = JudgedQueries(
-                {n: texts[n] for n in usable}, usable, f"qrels/{split}.tsv"
-            )
+            origin = f"qrels/{split}.tsv"
+            splits[split] = JudgedQueries({n: texts[n] for n in usable}, usable, origin)
         return splits
 
-    def _generated(self, contexts: Records, split: bool) -> tuple[JudgedQueries, JudgedQueries]:
-        """Generated queries as questions; `split`: hold out those of some passages for tests."""
-        from qac_jax.data.judged import generated_id
+    def _divided(
+        self, learned: JudgedQueries, share: str = ""
+    ) -> tuple[JudgedQueries, JudgedQueries] | None:
+        """Judged training queries as (test, training): a fixed share of them is for the test. None
+        where they are too few."""
+        aside = [name for name in learned.judged if self._is_held_out(name)]
+        rest = [name for name in learned.judged if not self._is_held_out(name)]
+        if not aside or not rest:
+            return None
+        share = share or f"{len(aside) / len(learned.judged):.0%}"
+        return learned.only(aside, f"{share} of qrels/train.tsv"), learned.only(
+            rest, "the rest of qrels/train.tsv"
+        )
 
+    def _numbered(self, contexts: Records, split: bool) -> tuple[JudgedQueries, JudgedQueries]:
+        """Generated queries as (training, test) questions; `split`: hold out those of some passages
+        for tests, one each."""
         train, test = (JudgedQueries({}, {}, GENERATED) for _ in range(2))
         for record in contexts:
-            held_out = split and self.is_kept(record["_id"])
-            target = test if held_out else train
-            for number, context in enumerate(
-                record["contexts"][: 1 if held_out else self._chosen.each]
-            ):
+            held_out = split and self._is_held_out(record["_id"])
+            target, each = (test, 1) if held_out else (train, self._chosen.each)
+            for number, context in enumerate(record["contexts"][:each]):
                 name = generated_id(record["_id"], number)
                 target.texts[name] = context["text"]
                 target.judged[name] = {record["_id"]: 1}
         return train, test
 
-    def is_kept(self, name: str) -> bool:
-        """Whether this id is in the share that is held out for tests."""
-        return self.place(name) < self._chosen.held_out * 2**32
+    def _is_held_out(self, name: str) -> bool:
+        return self._place(name) < self._chosen.held_out * 2**32
 
-    def place(self, name: str) -> int:
+    def _place(self, name: str) -> int:
         """A number below 2^32, a hash of the seed and this id."""
         digest = hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little")
@@ -227,11 +274,9 @@ class Collector:
 
 def judged_files(folder: str) -> tuple[dict[str, str], str | None]:
     """The files of judgements in a folder by their split, and its queries.jsonl."""
-    from qac_jax.formats.files import find
-
     files = {
         split: file
-        for split in ("train", *TEST_SPLITS)
+        for split in (TRAIN, *TEST_SPLITS)
         if (file := find(os.path.join(folder, "qrels"), f"{split}.tsv"))
     }
     return files, find(folder, "queries.jsonl")
@@ -246,68 +291,14 @@ def judged_parts(folder: str) -> dict[str, str]:
     if not files or not queries:
         return {}
     tests = [split for split in TEST_SPLITS if split in files]
-    parts = {TEST: f"qrels/{tests[0] if tests else 'train'}.tsv"}
-    if validation := [split for split in tests[1:] if split != "test"]:
+    parts = {TEST: f"qrels/{tests[0] if tests else TRAIN}.tsv"}
+    if validation := [split for split in tests[1:] if split != TEST]:
         parts[VALIDATION] = f"qrels/{validation[0]}.tsv"
     return parts
 
 
 def _missing(folder: str, split: str) -> str:
     return f"{folder} has no judged {split} queries (queries.jsonl and qrels/{split}.tsv)"
-
-
-LOG = "query log without judgements"
-
-
-@dataclasses.dataclass(frozen=True)
-class QuestionSets:
-    """Questions by their part, and how many were removed from each and why."""
-
-    sets: dict[str, JudgedQueries]
-    removed: dict[str, dict[str, int]]
-
-
-def of_split_corpus(
-    collector: Collector,
-    folder: str,
-    training: Sequence[Records],
-    validation: Records | None,
-    test: Records | None,
-    chosen: Questions,
-) -> QuestionSets:
-    """The questions of a folder in BEIR's layout, judged and generated ones."""
-    log = unjudged(folder)
-    judged = {} if log else collector.judged(folder)
-    learned = judged.pop(TRAIN, None)
-    asked = next((judged.pop(name) for name in TEST_SPLITS if name in judged), None)
-    if asked is None and learned is not None:
-        asked, learned = _divided(collector, learned)
-    sets = {
-        TEST: asked or _first_ones(test, TEST),
-        VALIDATION: next(iter(judged.values()), None) or _first_ones(validation, VALIDATION),
-        TRAIN: JudgedQueries({}, {}, ""),
-    }
-    if learned is not None:
-        sets[TRAIN] += learned
-    if training:
-        sets[TRAIN] += _drawn(collector, generated(training, chosen.each), chosen.at_most)
-    if log:
-        progress.say(
-            f"collect: {folder} has {len(log):,} queries without judgements; they are ranked by "
-            "the teacher to train on, and measure nothing"
-        )
-        sets[TRAIN] += JudgedQueries(log, {name: {} for name in log}, LOG)
-    removed = {
-        VALIDATION: _without(sets, VALIDATION, (TEST,)),
-        TRAIN: _without(sets, TRAIN, (TEST, VALIDATION)),
-    }
-    for name, questions in sets.items():
-        if not questions.texts:
-            raise UserError(
-                f"there are no questions for {name}; add documents, judged queries, or another "
-                "generator"
-            )
-    return QuestionSets(sets, removed)
 
 
 def generated(contexts: Iterable[Records], each: int = 0) -> JudgedQueries:
@@ -333,19 +324,8 @@ def generated(contexts: Iterable[Records], each: int = 0) -> JudgedQueries:
     return found._replace(origin=" and ".join(origins))
 
 
-def _drawn(collector: Collector, questions: JudgedQueries, at_most: int) -> JudgedQueries:
-    """At most N of them, by the hashes of their ids."""
-    if not at_most or len(questions.texts) <= at_most:
-        return questions
-    chosen = frozenset(sorted(questions.texts, key=collector.place)[:at_most])
-    return questions.only([name for name in questions.texts if name in chosen], questions.origin)
-
-
 def unjudged(folder: str) -> dict[str, str]:
     """The queries of a folder that has queries and no judgements at all: a query log."""
-    from qac_jax.formats.queries import read_queries
-    from qac_jax.queries.questions import judged_files
-
     files, queries = judged_files(folder)
     if files or not queries:
         return {}
@@ -376,21 +356,6 @@ def _first_ones(contexts: Records | None, part: str) -> JudgedQueries:
             f"--{part}_contexts"
         )
     return generated([contexts], 1)
-
-
-def _divided(collector: Collector, learned: JudgedQueries) -> tuple[JudgedQueries, JudgedQueries]:
-    """Judged training queries as (test, training): a fixed share of them is for the test."""
-    aside = [name for name in learned.judged if collector.is_kept(name)]
-    rest = [name for name in learned.judged if not collector.is_kept(name)]
-    if not aside or not rest:
-        raise UserError(
-            f"{len(learned.judged)} judged training queries are too few to test on some of them; "
-            "add qrels/test.tsv, or remove qrels/"
-        )
-    share = f"{len(aside) / len(learned.judged):.0%}"
-    return learned.only(aside, f"{share} of qrels/train.tsv"), learned.only(
-        rest, "the rest of qrels/train.tsv"
-    )
 
 
 def _without(sets: dict[str, JudgedQueries], part: str, others: Iterable[str]) -> dict[str, int]:

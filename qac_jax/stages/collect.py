@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
@@ -22,8 +22,7 @@ from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION
 
 
 if TYPE_CHECKING:
-    from qac_jax.formats.records import Records
-    from qac_jax.queries.questions import Collector, JudgedQueries
+    from qac_jax.queries.questions import JudgedQueries
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,6 @@ class Collect(Stage):
 
     def check(self) -> None:
         super().check()
-        self.chosen.check()
         train = self.chosen.train
         if not self.collection and not self.summaries:
             raise UserError(
@@ -106,13 +104,16 @@ class Collect(Stage):
         if len(contexts) > 1 and not self.validation_contexts:
             raise UserError("several --contexts are for --validation_contexts; give one of them")
         first = contexts[0] if contexts else None
-        collector = Collector(self.chosen, passages, first, self.seed)
+        collector = Collector(self.chosen, passages, self.seed)
         removed: Mapping[str, Mapping[str, int]] = {}
         if self.validation_contexts:
-            sets, removed = self._sets(inputs, collector, contexts)
+            aside = [inputs.get_artifact(f"{part}_contexts") for part in (VALIDATION, TEST)]
+            validation, test = (None if made is None else Records(made) for made in aside)
+            sets, removed = collector.of_split_corpus(folder, contexts, validation, test)
+        elif self.summaries:
+            sets = collector.of_docstrings(first)
         else:
-            made = collector.of_docstrings() if self.summaries else collector.of_folder(folder)
-            sets = dict(zip((TRAIN, TEST), made, strict=True))
+            sets = collector.of_folder(folder, first)
         for name, asked in sets.items():
             write_questions(out, name, asked.texts, asked.judged)
             out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}
@@ -136,27 +137,6 @@ class Collect(Stage):
             for name in PARTS
             if name in artifact.info
         )
-
-    def _sets(
-        self, inputs: Inputs, collector: Collector, contexts: Sequence[Records]
-    ) -> tuple[dict[str, JudgedQueries], Mapping[str, Mapping[str, int]]]:
-        """Questions of passages that were split before anything was generated."""
-        from qac_jax.formats.records import Records
-        from qac_jax.queries import questions
-
-        def records(name: str) -> Records | None:
-            artifact = inputs.get_artifact(name)
-            return Records(artifact) if artifact is not None else None
-
-        found = questions.of_split_corpus(
-            collector,
-            inputs.text("collection"),
-            contexts,
-            records("validation_contexts"),
-            records("test_contexts"),
-            self.chosen,
-        )
-        return found.sets, found.removed
 
     def _makers(self, inputs: Inputs, sets: Mapping[str, JudgedQueries]) -> dict[str, Any]:
         """Who made the questions of each part, where they are generated."""
