@@ -1,9 +1,10 @@
-"""collect: training and test questions of folders that hold all, some or none of them."""
+"""Questions of a folder, of a split corpus, of docstrings; what leaks is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ import toy_retrieval as toy
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats import judgements, queries, records
+from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline.stage import execute
+from qac_jax.queries import splitting
+from qac_jax.queries.splitting import PARTS, Splitting
 from qac_jax.stages.collect import Collect
+from qac_jax.stages.leaks import Leaks
 from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.split import Split
 
 
 PASSAGES = 60
@@ -104,20 +110,14 @@ def test_a_part_of_the_training_questions_is_kept(made: Path, tmp_path: Path) ->
     assert learned and tested
 
 
-def test_both(made: Path, tmp_path: Path) -> None:
-    found = collect(made, folder(made, tmp_path, "train", "test"), train="both")
-    assert found.info["train"]["queries"] == 12 + PASSAGES
-    assert found.info["train"]["from"] == "qrels/train.tsv and generated"
-
-
 @pytest.mark.parametrize(
     ("splits", "options", "sentence"),
     [
         ((), {}, "no judged train queries.*give --contexts"),
         (("train",), {"train": "generated"}, "needs generated queries"),
         (("test",), {"train": "judged"}, "no judged train queries"),
-        (("train", "test"), {"held_out": 1.0}, "not a share"),
-        (("train", "test"), {"each": 0, "train": "judged"}, "at least one query"),
+        (("train", "test"), {"held_out": 1.0}, "held_out = 1.0"),
+        (("train", "test"), {"each": 0, "train": "judged"}, "each = 0"),
     ],
 )
 def test_what_is_missing_is_said(
@@ -227,15 +227,177 @@ def test_known_items_stand_without_their_summary(docstrings: Path, tmp_path: Pat
             assert text not in " ".join(passages[passage]["text"].split())
 
 
-def test_questions_come_from_one_place(docstrings: Path, tmp_path: Path) -> None:
-    passages = str(docstrings / "passages")
-    with pytest.raises(UserError, match="collect needs queries"):
-        execute(Collect.make(passages=passages), tmp_path / "out")
-    with pytest.raises(UserError, match="give one of them"):
-        both = Collect.make(passages=passages, collection=str(tmp_path), summaries=True)
-        execute(both, tmp_path / "out")
-    with pytest.raises(UserError, match="train='none'"):
-        execute(
-            Collect.make(passages=passages, collection=str(tmp_path), train="none"),
-            tmp_path / "out",
+SMALL = Splitting(share=0.2, at_least=4, at_most=20)
+
+
+def documents_of(documents: int, each: int) -> list[dict[str, str]]:
+    return [{"_id": f"d{n}-{p}", "doc": f"d{n}"} for n in range(documents) for p in range(each)]
+
+
+def test_documents_stay_whole_and_parts_are_disjoint() -> None:
+    passages = documents_of(30, 3)
+    found = splitting.split(passages, SMALL)
+    documents = {
+        part: {r["doc"] for r, p in zip(passages, found.parts, strict=True) if p == part}
+        for part in PARTS
+    }
+    assert found.by == "document" and sum(map(len, documents.values())) == 30
+    assert found.count("test") == found.count("validation") == 18
+    assert splitting.split(passages, SMALL).parts == found.parts
+    assert splitting.split(passages, SMALL, seed=1).parts != found.parts
+    # The order of documents does not matter, and a judged test leaves more for training.
+    mirrored = splitting.split(passages[::-1], SMALL)
+    assert mirrored.parts[::-1] == found.parts
+    judged = splitting.split(passages, SMALL, aside=("validation",))
+    assert judged.count("test") == 0 and judged.count("train") == 72
+
+
+def test_sizes_have_bounds() -> None:
+    assert Splitting().target(50) == 12  # at most a quarter
+    assert Splitting().target(500) == 100
+    assert Splitting().target(4000) == 400
+    assert Splitting().target(1_000_000) == 1000
+    with pytest.raises(UserError, match="share = 0.5"):
+        Splitting(share=0.5)
+
+
+def test_few_documents_are_split_by_passage_and_large_ones_are_not_all_of_a_part() -> None:
+    assert splitting.split(documents_of(3, 20), SMALL).by == "passage"
+    sizes = [{"_id": f"a{n}", "doc": "large"} for n in range(200)] + documents_of(40, 1)
+    found = splitting.split(sizes, Splitting(share=0.1, at_least=4))
+    assert found.count("test") <= 36 and found.count("train") >= 200
+    with pytest.raises(UserError, match="too few to keep some aside"):
+        splitting.split(documents_of(1, 2), SMALL)
+
+
+def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> None:
+    data = toy.write_collection(tmp_path / "data", 8, 4)
+    with artifacts.create(tmp_path / "passages", kind="passages") as writer:
+        records.write_records(writer, ({**r, "text": "t"} for r in documents_of(20, 2)))
+
+    def kept(part: str, collection: str = "") -> list[str]:
+        stage = Split.make(
+            passages=str(tmp_path / "passages"), collection=collection, part=part, at_least=4
         )
+        artifact = execute(stage, tmp_path / f"{part}{bool(collection)}")
+        return [record["_id"] for record in records.Records(artifact)]
+
+    parts = [kept(part) for part in PARTS]
+    assert sorted(name for part in parts for name in part) == sorted(
+        r["_id"] for r in documents_of(20, 2)
+    )
+    assert all(parts)
+    assert kept("test", str(data)) == []
+    assert kept("validation", str(data)) and len(kept("train", str(data))) > len(parts[0])
+
+
+TRAINING = {"a": ["How do lamps work?", "Who leaky the lamp?"], "b": ["Where is the river?"]}
+VALIDATION = {"c": ["What is a harbour?"]}
+# The first is a training question too, in other letters.
+TEST = {"d": ["how do LAMPS work"], "e": ["Why do stones sink?"]}
+
+
+def written_contexts(folder: Path, leaky: dict[str, list[str]]) -> str:
+    with artifacts.create(folder, kind="contexts", stage="generate") as writer:
+        found: Iterable[dict[str, Any]] = (
+            {"_id": p, "contexts": [{"text": t, "origin": "g", "score": 0.0} for t in texts]}
+            for p, texts in leaky.items()
+        )
+        records.write_records(writer, found, "contexts")
+    return str(folder)
+
+
+def written_passages(folder: Path, names: str) -> str:
+    with artifacts.create(folder, kind="passages") as writer:
+        records.write_records(writer, ({"_id": n, "title": "", "text": f"{n} text"} for n in names))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("leaks")
+    (root / "data").mkdir()
+    execute(
+        Collect.make(
+            collection=str(root / "data"),
+            passages=written_passages(root / "passages", "abcde"),
+            contexts=written_contexts(root / "training", TRAINING),
+            validation_contexts=written_contexts(root / "validation", VALIDATION),
+            test_contexts=written_contexts(root / "test", TEST),
+            each=2,
+        ),
+        root / "questions",
+    )
+    written_passages(root / "aside", "cde")
+    return root
+
+
+def checked(leaky: Path, tmp_path: Path, training: str) -> Any:
+    return execute(
+        Leaks(questions=str(leaky / "questions"), aside=str(leaky / "aside"), training=training),
+        tmp_path / "leaks",
+    )
+
+
+def test_repeated_questions_are_removed_from_training_and_counted(leaky: Path) -> None:
+    found = artifacts.load(leaky / "questions")
+    texts = {q.text for q in read_queries(found.file("train_queries.jsonl"))}
+    assert texts == {"Who leaky the lamp?", "Where is the river?"}
+    assert found.info["train"]["removed"] == {"the same text as a test question": 1}
+    assert [found.info[part]["queries"] for part in ("test", "validation")] == [2, 1]
+    assert {leaky["verb"] for leaky in found.info["made_by"]["test"]} == {"generate"}
+
+
+def test_contexts_with_a_test_question_are_refused(leaky: Path, tmp_path: Path) -> None:
+    """As they were generated, before repeated questions were removed."""
+    with pytest.raises(UserError, match="has the text of the question 'test .*How do lamps work"):
+        checked(leaky, tmp_path, str(leaky / "training"))
+
+
+def test_contexts_of_a_test_passage_are_refused(leaky: Path, tmp_path: Path) -> None:
+    leaking = written_contexts(
+        tmp_path / "all", {"b": ["Where is the river?"], "e": ["What sinks?"]}
+    )
+    with pytest.raises(UserError, match="all has a query of the passage 'e'"):
+        checked(leaky, tmp_path, leaking)
+
+
+def test_groups_with_a_test_question_are_refused(leaky: Path, tmp_path: Path) -> None:
+    with artifacts.create(tmp_path / "groups", kind="groups") as writer:
+        group = {"_id": "0", "query_ids": ["b#q0"], "queries": ["why do stones sink"]}
+        records.write_records(writer, [group], "groups")
+    with pytest.raises(UserError, match="groups has the text of the question 'test "):
+        checked(leaky, tmp_path, str(tmp_path / "groups"))
+
+
+def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None:
+    clean = written_contexts(tmp_path / "clean", {"b": ["Where is the river?"]})
+    with artifacts.create(tmp_path / "candidates", kind="negatives") as writer:
+        lines = [
+            {"_id": "b#q0", "query": "Where is the river?", "positives": ["b"], "negatives": ["e"]},
+            {"_id": "log:7", "query": "stones", "positives": ["e"], "negatives": ["a"]},
+        ]
+        records.write_records(writer, lines, "negatives")
+    found = checked(leaky, tmp_path, f"{clean},{tmp_path / 'candidates'}")
+    assert json.loads(found.file("leaks.json").read_text()) == {
+        "leaks": 0,
+        "texts": 5,
+        "questions": 3,
+        "passages": 3,
+    }
+
+
+def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "river lamps"}\n')
+    stage = Collect.make(
+        collection=str(tmp_path),
+        passages=str(leaky / "passages"),
+        contexts=str(leaky / "training"),
+        validation_contexts=str(leaky / "validation"),
+        test_contexts=str(leaky / "test"),
+    )
+    found = execute(stage, tmp_path / "out")
+    assert found.info["test"]["from"] == "g"
+    assert "query log without judgements" in found.info["train"]["from"]
+    assert "log:1" in {q.id for q in read_queries(found.file("train_queries.jsonl"))}
+    assert "measure nothing" in capsys.readouterr().err
