@@ -56,7 +56,6 @@ class Evaluation:
     compared: tuple[str, str] = ("", "")
     wins: Sequence[Case] = ()
     losses: Sequence[Case] = ()
-    scores: Sequence[tuple[str, Sequence[float]]] = ()  # of the best system: relevant, others
     of_collections: bool = False  # rows are collections
 
     @property
@@ -224,11 +223,10 @@ def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOpt
     best = ranked[0]
     runs = {called(run): ranking for run, ranking in _runs(artifact, texts).items()}
     relevant = _relevant(artifact, texts)
-    scores = _scores(runs[best.name], relevant) if best.name in runs and relevant else []
     # The first system is the baseline; if it is the best one, it is compared with the second best.
     other = next((r for r in (systems[0], *ranked) if r.name != best.name), None)
     if other is None:
-        return dataclasses.replace(plain, scores=scores, compared=("", best.name))
+        return dataclasses.replace(plain, compared=("", best.name))
     gains = {
         query: value - other.per_query[query][measure]
         for query, value in best.values(measure).items()
@@ -261,7 +259,6 @@ def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOpt
         compared=(other.name, best.name),
         wins=[case(query) for query in wins],
         losses=[case(query) for query in losses],
-        scores=scores,
     )
 
 
@@ -298,17 +295,3 @@ def _relevant(artifact: Artifact, texts: _Texts) -> dict[str, list[str]]:
         query: [p for p, grade in sorted(grades.items(), key=lambda g: -g[1]) if grade > 0]
         for query, grades in judgements.items()
     }
-
-
-def _scores(run: Run, relevant: Mapping[str, Sequence[str]]) -> list[tuple[str, list[float]]]:
-    """Scores of relevant passages, and of the best passage that is not relevant, of all queries."""
-    positives: list[float] = []
-    negatives: list[float] = []
-    for query, ranking in run.items():
-        if judged := set(relevant.get(query, ())):
-            pairs = list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-            positives += [score for name, score in pairs if name in judged]
-            negatives += [score for name, score in pairs if name not in judged][:1]
-    if not positives or not negatives:
-        return []
-    return [("relevant", positives), ("best other", negatives)]

@@ -1,4 +1,4 @@
-"""Plots by matplotlib as SVG: lines, histograms, bars, grouped columns and heat maps.
+"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps.
 
 A plot of a page takes the page's colours, in the dark too; a file of its own is on white.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import itertools
-import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -160,26 +158,6 @@ def lines(
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
                 axis.set_minor_locator(NullLocator())
         _label(axes, x_label, y_label)
-    return canvas.plot
-
-
-def histogram(
-    groups: Sequence[tuple[str, Sequence[float]]], x_label: str, bins: int = 20
-) -> Plot | None:
-    """Shares of the values of each group in equal intervals, one outline a group."""
-    finite = [(name, [v for v in values if math.isfinite(v)]) for name, values in groups]
-    finite = [(name, values) for name, values in finite if values]
-    if not finite:
-        return None
-    every = list(itertools.chain(*(values for _, values in finite)))
-    edges = np.histogram_bin_edges(every, bins)
-    legend = [name for name, _ in finite] if len(finite) > 1 else []
-    with _drawing(f"distribution of {x_label}", legend=legend) as canvas:
-        for colour, (name, values) in zip(itertools.cycle(_SERIES), finite, strict=False):
-            shares = np.histogram(values, edges)[0] / len(values)
-            canvas.axes.stairs(shares, edges, fill=True, alpha=0.16, color=colour)
-            canvas.axes.stairs(shares, edges, linewidth=1.6, color=colour, label=name)
-        _label(canvas.axes, x_label, "share")
     return canvas.plot
 
 

@@ -21,8 +21,6 @@ from qac_jax.report.tables import ABSENT, number
 
 
 _ASSETS = Path(qac_jax.__file__).parent / "assets" / "report"
-# A histogram with more outlines than this cannot be read.
-_MAX_OUTLINES = 5
 # Metrics of a training whose curves say nothing of the model.
 _SPEED = ("step_ms", "examples_per_second", "tokens_per_second", "skipped")
 
@@ -69,7 +67,6 @@ def html(content: Content) -> str:
                 "compared": e.compared,
                 "measure": e.measures[0] if e.measures else "",
                 "cases": {"Won": e.wins, "Lost": e.losses} if e.wins or e.losses else {},
-                "plots": _inline(_distributions(e)),
             }
             for e in content.evaluations
         ],
@@ -100,19 +97,6 @@ def _rich(cell: str) -> Markup:
 
 def _inline(drawn: Sequence[Plot | None]) -> list[Markup]:
     return [Markup(plot.inline()) for plot in drawn if plot is not None]
-
-
-def _distributions(evaluation: Evaluation) -> list[Plot | None]:
-    if evaluation.of_collections or not (evaluation.results and evaluation.measures):
-        return []
-    measure = evaluation.measures[0]
-    chosen = list(evaluation.results)[-_MAX_OUTLINES:]
-    groups = [(r.name, list(r.values(measure).values())) for r in chosen if r.per_query]
-    best = evaluation.compared[1] or chosen[-1].name
-    return [
-        plots.histogram(groups, f"{measure} of a question", bins=10),
-        plots.histogram(evaluation.scores, f"score by {best}"),
-    ]
 
 
 def _curves(rows: Sequence[Mapping[str, float]]) -> list[Plot | None]:
