@@ -38,6 +38,11 @@ _FACETED, _VALUES, _LONGEST = 100, range(2, 21), 60
 _POSITIONS = re.compile(
     r"(.*[._])?(start|end|line|lines|offset|position|number|part|page|anchor)s?"
 )
+# Words of questions that say nothing of what is asked: they are not marked in hits.
+_QUESTION_WORDS = frozenset(
+    "how what which who whom whose when where why do does did can could should would i my me we "
+    "our you your".split()
+)
 # Characters of a hit's text that are shown.
 _SNIPPET = 320
 # Sentences of a passage that are compared with a query, and those that are shown.
@@ -257,7 +262,8 @@ def _depth(request: SearchRequest) -> int:
 
 def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool]]:
     """A text in pieces: words that count as words of the question, and what is between."""
-    wanted = set(analyzer.words(question))
+    content = [word for word in WORD.findall(question.lower()) if word not in _QUESTION_WORDS]
+    wanted = set(analyzer.words(" ".join(content) or question))
     pieces, end = [], 0
     for match in WORD.finditer(text):
         if wanted.intersection(analyzer.words(match[0])):
@@ -277,5 +283,7 @@ def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]
         for field, known in sorted(counts.items(), key=lambda pair: len(pair[1]))
         if len(known) in _VALUES
         and all(len(str(value)) <= _LONGEST for value in known)
+        # Values that differ in nearly every record say nothing about groups.
+        and 2 * sum(count for count in known.values() if count > 1) > known.total()
         and not _POSITIONS.fullmatch(field.lower())
     }

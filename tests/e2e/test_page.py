@@ -34,7 +34,13 @@ HOSTILE: list[dict[str, Any]] = [
         "<i>lang</i>": "<svg onload=window.broken=1>",
         **{name: "left" for name in ODD},
     },
-    {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500, "year": 2001},
+    {
+        "_id": "w",
+        "title": "hostile " + "W" * 300,
+        "text": "hostile " + "wide" * 500,
+        "year": 2001,
+        **{name: "right" for name in ODD},
+    },
     {
         "_id": "constructor",
         "title": "hostile link",
