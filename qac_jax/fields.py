@@ -16,7 +16,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError, nearest, shown
@@ -37,7 +37,7 @@ def option(
     default: Any = REQUIRED,
     help: str = "",
     *,
-    choices: Sequence[Any] | Callable[[], Sequence[Any]] = (),
+    choices: Collection[Any] | Callable[[], Sequence[Any]] = (),
     shown: Sequence[str] | Mapping[str, Sequence[str]] = (),
     at_least: float | None = None,
     above: float | None = None,

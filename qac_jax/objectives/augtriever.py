@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.models.encoders import l2_normalize
 from qac_jax.models.layers import fold
 from qac_jax.objectives import contrastive
@@ -51,14 +52,10 @@ _NAMES = tuple(
 class PseudoQueries(DualEncoderObjective):
     """Vectors of pseudo-queries and texts, and all else that does not depend on the loss."""
 
-    temperature: float = 0.05
-    smoothing: float = 0.0
+    temperature: float = option(0.05, above=0)
+    smoothing: float = option(0.0, at_least=0, below=1)
     normalize_query: bool = False
     normalize_passage: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._expect(0 <= self.smoothing < 1, "smoothing", "0 (none) to less than 1, such as 0.1")
 
     @property
     def fills(self) -> bool:
@@ -205,16 +202,15 @@ class InBatch(PseudoQueries):
 class MoCo(PseudoQueries):
     """Queries against their own key and a queue of earlier keys."""
 
-    queue_size: int = 16384
-    momentum: float = 0.9995
+    queue_size: int = option(16384, at_least=1)
+    momentum: float = option(0.9995, at_least=0, at_most=1)
     in_batch_negatives: bool = False  # the other keys of the batch are negatives too
-    similarity: str = "dot"  # or "cosine", which normalises the keys in the queue too
+    similarity: str = option(
+        "dot", choices=SIMILARITIES
+    )  # or "cosine", which normalises the keys in the queue too
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._choice("similarity", SIMILARITIES)
-        self._expect(self.queue_size >= 1, "queue_size", "at least one key")
-        self._expect(0 <= self.momentum <= 1, "momentum", "0 to 1")
         if not self.model.config.tied:
             raise UserError(
                 "MoCo's second encoder is an EMA of the first, so there are no two towers "

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from qac_jax.fields import option
 from qac_jax.models import pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
@@ -39,7 +40,7 @@ class CoCondenser(Condenser):
     starts from makes them ("mean", True).
     """
 
-    temperature: float = 1.0
+    temperature: float = option(1.0, above=0)
     coefficient: float = 1.0
     mlm_scale: float = 1.0
     mlm_group: int = 0
@@ -51,7 +52,6 @@ class CoCondenser(Condenser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._expect(self.temperature > 0, "temperature", "a number above 0")
         pooling.check(self.pooling)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from qac_jax.fields import option
 from qac_jax.hub import huggingface
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
@@ -54,14 +55,10 @@ class Condenser(Mlm):
     head stored beside the weights of `--init`, "random" initialises a new one.
     """
 
-    head_layers: int = 2
+    head_layers: int = option(2, at_least=1)
     skip_from: int | None = None
     late_mlm: bool = True
-    start_head: str = "local"
-
-    def __post_init__(self) -> None:
-        self._expect(self.head_layers >= 1, "head_layers", "1 or more")
-        self._choice("start_head", ("local", "random"))
+    start_head: str = option("local", choices=("local", "random"))
 
     @property
     def head(self) -> BidirectionalHead:

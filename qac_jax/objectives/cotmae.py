@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.models import pooling
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import pooled
@@ -64,24 +66,23 @@ class CotMae(Mlm):
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
-    decoder: str = "mlm"
+    decoder: str = option("mlm", choices=DECODERS)
     decoder_masking: Masking = Masking(0.45, "cotmae_qc")
-    mlm_layers: int = 2
+    mlm_layers: int = option(2, at_least=1)
     mlm_coefficient: float = 1.0
-    causal_layers: int = 1
+    causal_layers: int = option(1, at_least=1)
     causal_coefficient: float = 1.0
-    window: int = 3
+    window: int = option(3, at_least=-1)
     symmetric: bool = False
     encoder_mlm: bool = True
     freeze: bool = False
     pooling: str = "cls"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         pooling.check(self.pooling)
-        self._choice("decoder", DECODERS)
-        self._expect(self.mlm_layers >= 1, "mlm_layers", "1 or more")
-        self._expect(self.causal_layers >= 1, "causal_layers", "1 or more")
-        self._expect(self.window == -1 or self.window >= 1, "window", "1 or more, or -1 (all)")
+        if self.window == 0:
+            raise UserError("window=0 shows the decoder no token; expected 1 or more, or -1 (all)")
 
     @property
     def decoders(self) -> dict[str, BidirectionalHead | CausalDecoder]:

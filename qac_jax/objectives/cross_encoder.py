@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.models.encoders import CrossEncoder, backbone_of, log_odds
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode
@@ -45,16 +46,14 @@ class _Scorer(Objective):
     """
 
     model: CrossEncoder
-    adversarial_step: float = 0.0  # RocketQA: 0.01
+    adversarial_step: float = option(0.0, at_least=0)  # RocketQA: 0.01
     chunk: int = dataclasses.field(default=0, kw_only=True)
 
     def verb(self, kind: str) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:
-        self._expect(
-            self.adversarial_step >= 0, "adversarial_step", "0 (none) or more, such as 0.01"
-        )
+        super().__post_init__()
         if self.model.labels not in (1, 2):
             raise UserError(f"labels={self.model.labels} of the cross-encoder; expected 1 or 2")
 

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from qac_jax.fields import option
 from qac_jax.objectives.objective import Aux, Batch, Variables, of_examples
 from qac_jax.objectives.retromae import RetroMae, text_names
 
@@ -49,13 +50,8 @@ class DupMae(RetroMae):
     bag: whose words, those of the text that is encoded or of the context that is reconstructed.
     """
 
-    bag_coefficient: float = 1.0
-    bag: str = "text"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._choice("bag", BAGS)
-        self._expect(self.bag_coefficient >= 0, "bag_coefficient", "0 (off) or more")
+    bag_coefficient: float = option(1.0, at_least=0)
+    bag: str = option("text", choices=BAGS)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         source, target = text_names(batch)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
@@ -38,18 +39,16 @@ class Finetune(DualEncoderObjective):
     smoothing: float = 0.0
     mask_duplicates: bool = True  # copies of a query's positive are not negatives
     negatives_group: int = 0  # consecutive queries that see each other's passages (0: all)
-    distillation: str = "none"
+    distillation: str = option("none", choices=DISTILLATIONS)
     distillation_weight: float = 1.0
     contrastive_weight: float = 1.0
-    teacher_temperature: float = 1.0
+    teacher_temperature: float = option(1.0, above=0)
 
     def verb(self, kind: str) -> str:
         return "finetune"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._choice("distillation", DISTILLATIONS)
-        self._expect(self.teacher_temperature > 0, "teacher_temperature", "a number above 0")
         if self.distillation == "none" and not self.contrastive_weight:
             raise UserError(
                 "contrastive_weight=0 leaves nothing to learn from; choose a distillation too"

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from qac_jax.fields import option
 from qac_jax.models.layers import fold
 from qac_jax.objectives.objective import (
     Aux,
@@ -30,15 +31,11 @@ from qac_jax.objectives.towers import DualEncoderObjective
 class Listwise(DualEncoderObjective):
     """Distillation of a teacher's scores over groups of similar passages."""
 
-    temperature: float = 0.05
-    teacher_temperature: float = 0.02
+    temperature: float = option(0.05, above=0)
+    teacher_temperature: float = option(0.02, above=0)
 
     def verb(self, kind: str) -> str:
         return "finetune"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._expect(self.teacher_temperature > 0, "teacher_temperature", "a number above 0")
 
     @property
     def splittable(self) -> bool:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.fields import Checked, option
 
 
 VARIANTS = ("condenser", "cotmae_qc")
@@ -63,7 +63,7 @@ class Masked(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking:
+class Masking(Checked):
     """The rule: the share of tokens to mask, and how [UNK] is treated.
 
     `condenser` never masks [UNK], and a continuation piece after one belongs to the word before
@@ -71,19 +71,8 @@ class Masking:
     is neither replaced nor predicted.
     """
 
-    rate: float = 0.15
-    variant: str = "condenser"
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate < 1.0:
-            raise UserError(
-                f"masking rate {self.rate} is not between 0 and 1; expected the share of tokens "
-                "to predict; use for example 0.15"
-            )
-        if self.variant not in VARIANTS:
-            raise UserError(
-                f"unknown masking variant {self.variant!r}; {nearest(self.variant, VARIANTS)}"
-            )
+    rate: float = option(0.15, above=0, below=1)
+    variant: str = option("condenser", choices=VARIANTS)
 
     def budgets(self, length: int) -> np.ndarray:
         """Budgets for 0, 1, … `length` tokens as a table, rounded as in Python (half to even)."""

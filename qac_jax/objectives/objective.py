@@ -36,14 +36,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
+from qac_jax.fields import Checked
 from qac_jax.models.layers import Runtime
 
 
@@ -71,7 +72,7 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective(abc.ABC):
+class Objective(Checked, abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
 
     model: nn.Module
@@ -171,17 +172,6 @@ class Objective(abc.ABC):
         return dataclasses.replace(self, model=model, chunk=chunk, examples=examples)
 
     # For `__post_init__`.
-
-    def _choice(self, name: str, choices: Collection[str]) -> None:
-        """Refuses a setting that is none of the choices."""
-        value = getattr(self, name)
-        if value not in choices:
-            raise UserError(f"{name}={value!r} is not known; {nearest(value, choices)}")
-
-    def _expect(self, valid: bool, name: str, expected: str) -> None:
-        """Refuses a setting that is not valid."""
-        if not valid:
-            raise UserError(f"{name}={getattr(self, name)!r} is not valid; expected {expected}")
 
 
 def example_keys(key: jax.Array, count: int) -> jax.Array:

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 
 from qac_jax import progress
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.objectives import chunked, contrastive, towers
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.finetune import passage_numbers
@@ -51,8 +52,8 @@ class Pair(DualEncoderObjective):
     PAIR's cross-batch negatives).
     """
 
-    alpha: float = 0.1
-    denominator: str = "paper_inbatch_and_hard"
+    alpha: float = option(0.1, at_least=0, at_most=1)
+    denominator: str = option("paper_inbatch_and_hard", choices=DENOMINATORS)
     mask_duplicates: bool = True  # copies of a positive in the batch are not negatives
     negatives_group: int = 0
 
@@ -62,11 +63,6 @@ class Pair(DualEncoderObjective):
     @property
     def fills(self) -> bool:
         return True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._expect(0.0 <= self.alpha <= 1.0, "alpha", "a share from 0 to 1")
-        self._choice("denominator", DENOMINATORS)
 
     def bind(self, context: Context) -> Self:
         if context.tokenizer is not None and self.alpha and not self.model.config.tied:

@@ -32,6 +32,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from qac_jax.fields import option
 from qac_jax.models import packing, pooling
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
@@ -130,16 +131,13 @@ class RetroMae(Mlm):
     masking: Masking = Masking(0.30)
     decoder_masking: Masking = Masking(0.50)
     enhanced: bool = True
-    visible_sets: int = 0
-    embeddings: str = "layer"
+    visible_sets: int = option(0, at_least=0)
+    embeddings: str = option("layer", choices=EMBEDDINGS)
     pooling: str = "cls"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         pooling.check(self.pooling)
-        self._expect(
-            self.visible_sets >= 0, "visible_sets", "0 (one for every row) or more, such as 128"
-        )
-        self._choice("embeddings", EMBEDDINGS)
 
     @property
     def decoder(self) -> Decoder:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.models import t5_start
 from qac_jax.models.encoders import backbone_of
 from qac_jax.models.pointer import PointerGenerator
@@ -41,14 +42,12 @@ class Seq2Seq(Objective):
     """
 
     model: Writer
-    start: str = "random"
-    smoothing: float = 0.0
-    z_loss: float = 0.0
+    start: str = option("random", choices=STARTS)
+    smoothing: float = option(0.0, at_least=0, below=1)
+    z_loss: float = option(0.0, at_least=0)
 
     def __post_init__(self) -> None:
-        self._choice("start", STARTS)
-        self._expect(0.0 <= self.smoothing < 1.0, "smoothing", "at least 0 and less than 1")
-        self._expect(self.z_loss >= 0.0, "z_loss", "0 or more")
+        super().__post_init__()
         if isinstance(self.model, PointerGenerator) and (self.smoothing or self.z_loss):
             raise UserError(
                 f"smoothing={self.smoothing} and z_loss={self.z_loss} are for a T5: a "

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.errors import UserError
+from qac_jax.fields import Checked, option
 from qac_jax.objectives.objective import Batch, Context, example_keys
 from qac_jax.objectives.seq2seq import Seq2Seq
 
@@ -37,18 +38,11 @@ class Corrupted(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanNoise:
+class SpanNoise(Checked):
     """The share of noise tokens and the mean length of noise spans."""
 
-    density: float = 0.15
-    mean_span: float = 3.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.density < 1.0 or self.mean_span < 1.0:
-            raise UserError(
-                f"density={self.density} and mean_span={self.mean_span} are not valid; expected a "
-                "density between 0 and 1, and a mean span of at least 1 token"
-            )
+    density: float = option(0.15, above=0, below=1)
+    mean_span: float = option(3.0, at_least=1)
 
     def counts(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Noise tokens and noise spans of texts of 0, 1, … `length` tokens."""

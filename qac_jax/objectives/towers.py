@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from qac_jax import progress
 from qac_jax.errors import UserError
+from qac_jax.fields import option
 from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
@@ -29,16 +30,9 @@ class DualEncoderObjective(Objective):
     """
 
     model: DualEncoder
-    temperature: float = 1.0
+    temperature: float = option(1.0, above=0)
     rows: int = 0  # queries whose scores are in memory together (0: all)
     chunk: int = dataclasses.field(default=0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        self._expect(
-            self.temperature > 0,
-            "temperature",
-            "a number above 0, such as 1.0 for dot products and 0.05 for cosines",
-        )
 
     @property
     def splittable(self) -> bool:

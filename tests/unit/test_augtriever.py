@@ -188,10 +188,10 @@ def test_starting_from_a_bert_and_what_is_kept(moco: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (InBatch, {"temperature": 0.0}, "temperature=0.0"),
+        (InBatch, {"temperature": 0.0}, "temperature = 0.0"),
         (InBatch, {"remote_key_grad": False}, "device_group"),
         (MoCo, {"similarity": "cosin"}, "cosine"),
-        (MoCo, {"queue_size": 0}, "queue_size=0"),
+        (MoCo, {"queue_size": 0}, "queue_size = 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(kind: Any, settings: Any, message: str) -> None:

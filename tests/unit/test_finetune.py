@@ -137,7 +137,7 @@ def test_a_teacher(name: str, encoded: Any) -> None:
     ("changes", "batch", "sentence"),
     [
         ({"distillation": "mse"}, {}, "margin_mse"),
-        ({"temperature": 0.0}, {}, "above 0"),
+        ({"temperature": 0.0}, {}, "more than 0"),
         ({"contrastive_weight": 0.0}, {}, "nothing to learn"),
         ({"distillation": "kl"}, {}, "teacher"),
         ({"distillation": "margin_mse"}, {"scores": 1, "passages": np.ones((1, 1, 4))}, "n_passa"),

@@ -103,7 +103,7 @@ def test_a_few_steps_learn_the_order_and_parts_of_a_batch_add_up(variables: Any)
 
 
 def test_temperatures_are_positive() -> None:
-    with pytest.raises(UserError, match="temperature=0"):
+    with pytest.raises(UserError, match="temperature = 0"):
         Listwise(OBJECTIVE.model, temperature=0.0)
-    with pytest.raises(UserError, match="teacher_temperature=0"):
+    with pytest.raises(UserError, match="teacher_temperature = 0"):
         Listwise(OBJECTIVE.model, teacher_temperature=0.0)

@@ -159,7 +159,7 @@ def test_a_row_depends_on_its_key_and_on_no_other_row(batch) -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    with pytest.raises(UserError, match="between 0 and 1"):
+    with pytest.raises(UserError, match="rate = 15; expected more than 0 and less than 1"):
         masking.Masking(15)
     with pytest.raises(UserError, match="did you mean 'condenser'"):
         masking.Masking(0.15, "condensor")

@@ -88,10 +88,10 @@ def test_cross_encoders_start_from_anything_with_a_bert(cls: Any) -> None:
 
 def test_values_that_mean_nothing() -> None:
     for make, sentence in (
-        (lambda: Pair(TIED, alpha=1.5), "alpha=1.5"),
+        (lambda: Pair(TIED, alpha=1.5), "alpha = 1.5"),
         (lambda: Pair(TIED, denominator="own_hard"), "own_hard_only"),
-        (lambda: Pair(TIED, temperature=0.0), "temperature=0.0"),
-        (lambda: Pointwise(CROSS, adversarial_step=-1.0), "adversarial_step=-1.0"),
+        (lambda: Pair(TIED, temperature=0.0), "temperature = 0.0"),
+        (lambda: Pointwise(CROSS, adversarial_step=-1.0), "adversarial_step = -1.0"),
         (lambda: Localized(CrossEncoder(BERT, labels=3)), "labels=3"),
     ):
         with pytest.raises(UserError, match=sentence):

@@ -170,7 +170,7 @@ def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UserError, match="density=1.5"):
+    with pytest.raises(UserError, match="density = 1.5"):
         SpanNoise(1.5)
     batch = {"tokens": np.full((1, 40), 9, np.int32), "tokens_length": np.array([40], np.int32)}
     with pytest.raises(UserError, match="lose up to 2 spans, but there are 1 sentinels"):

@@ -75,5 +75,5 @@ def test_shapes_that_cannot_start_so_are_refused(change):
 
 
 def test_an_unknown_start_is_refused():
-    with pytest.raises(UserError, match="start='copy' is not known"):
+    with pytest.raises(UserError, match="start = 'copy' is not one of random"):
         Seq2Seq(T5(CONFIG), start="copy")
