@@ -35,9 +35,9 @@ from qac_jax.training.step import Engine, State
 Figures = dict[str, float]
 
 # In place of the settings, for all runs of a shell.
-TENSORBOARD, WANDB = "QAC_TENSORBOARD", "WANDB_PROJECT"
+TENSORBOARD_DIR, WANDB = "QAC_TENSORBOARD", "WANDB_PROJECT"
 # The folder of a profile, in a run's folder and in its artefact.
-PROFILE = "profile"
+PROFILE, TENSORBOARD = "profile", "tensorboard"
 _TOP = 10
 
 
@@ -184,7 +184,7 @@ def forget_after(path: epath.Path, step: int) -> None:
     path.write_text("".join(kept))
 
 
-def trackers(monitoring: Monitoring, name: str) -> list[Mirror]:
+def trackers(monitoring: Monitoring, name: str, folder: epath.Path) -> list[Mirror]:
     """TensorBoard and Weights & Biases for a run of this name, in the first process of several.
 
     They are opened before anything is compiled, so that what is missing is said at once.
@@ -192,8 +192,8 @@ def trackers(monitoring: Monitoring, name: str) -> list[Mirror]:
     if not is_first():
         return []
     mirrors: list[Mirror] = []
-    if folder := monitoring.tensorboard or os.environ.get(TENSORBOARD, ""):
-        mirrors.append(_TensorBoard(folder, name))
+    boards = [os.environ.get(TENSORBOARD_DIR), monitoring.tensorboard and folder / TENSORBOARD]
+    mirrors += [_TensorBoard(os.fspath(board), name) for board in boards if board]
     if project := monitoring.wandb or os.environ.get(WANDB, ""):
         mirrors.append(_Wandb(project, name))
     return mirrors

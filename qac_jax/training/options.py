@@ -101,10 +101,8 @@ class Monitoring:
         "metric of validation, or probe/mrr, that chooses the result (default: the last step)",
     )
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
-    tensorboard: str = option(
-        "",
-        "folder for TensorBoard's event files, a run in each of its folders",
-        affects_result=False,
+    tensorboard: bool = option(
+        False, "write TensorBoard's event files, below --out", affects_result=False
     )
     wandb: str = option("", "project of Weights & Biases to log to", affects_result=False)
     probe_every: int = option(

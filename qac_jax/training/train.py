@@ -182,7 +182,7 @@ def train(
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     profile = metrics.Profile(monitoring.profile, folder / metrics.PROFILE, total_steps)
-    mirrors = metrics.trackers(monitoring, name or folder.name)
+    mirrors = metrics.trackers(monitoring, name or folder.name, folder)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     known = hardware.find(engine.mesh.devices.flat[0].device_kind)
     step_flops = model_flops(engine.objective, spec) if known else None
@@ -418,8 +418,8 @@ def write_result(
     out.adopt("metrics.jsonl", volatile=True)
     out.count = count_parameters(kept)
     kept_folders = [CHECKPOINTS] if checkpoints else []
-    if (work / metrics.PROFILE).exists():
-        kept_folders.append(metrics.PROFILE)
+    kept_folders += [n for n in (metrics.PROFILE, metrics.TENSORBOARD) if (work / n).exists()]
+    if metrics.PROFILE in kept_folders:
         announce(metrics.how_to_open(out.path / metrics.PROFILE))
     for name in kept_folders:
         shutil.rmtree(out.path / name, ignore_errors=True)

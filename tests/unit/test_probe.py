@@ -72,11 +72,11 @@ def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """Log, metrics, TensorBoard, report and trace; the best step is the result."""
     words = toy_examples.tokenized(tmp_path, "mlm")
     asked = toy_examples.tokenized(tmp_path, "triples", random_negatives=0)
-    out, board = tmp_path / "run" / "model", tmp_path / "board"
+    out = tmp_path / "run" / "model"
     gin = Path(__file__).parents[1] / "toy_mlm.gin"
     command = ["pretrain", "--gin_file", gin, "--gin.bert.BertConfig.vocab_size=128"]
     command += ["--examples", words.path, "--probe", asked.path, "--probe_every", 1]
-    command += ["--best", "probe/mrr", "--probe_questions", 16, "--tensorboard", board]
+    command += ["--best", "probe/mrr", "--probe_questions", 16, "--tensorboard"]
     command += ["--profile", "0:1", "--steps", 2, "--log_every", 1, "--out", out]
     assert cli.main([str(word) for word in command]) == 0
     said = capsys.readouterr().err
@@ -84,7 +84,7 @@ def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     measured = [row["probe/mrr"] for row in rows if "probe/mrr" in row]
     assert len(measured) == 2 and all(0 < value <= 1 for value in measured)
-    (file,) = (board / "model").iterdir()
+    (file,) = (out / "tensorboard" / "model").iterdir()
     assert b"probe/mrr" in file.read_bytes()
     assert list((out / "profile").rglob("*.xplane.pb"))
     assert cli.main(["report", "--folder", str(out.parent), "--out", str(tmp_path / "page")]) == 0

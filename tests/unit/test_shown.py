@@ -29,7 +29,7 @@ SHOWN = {
     "an objective of one's own": ("docs/extending.md", "qac pretrain --gin_file objectives/"),
     "seqio tasks by name": ("docs/seqio.md", "seqio.get_mixture_or_task("),
     "seqio as the trainer's feed": ("docs/seqio.md", "--feed seqio"),
-    "TensorBoard's files": ("docs/watching.md", "--tensorboard out/board"),
+    "TensorBoard's files": ("docs/watching.md", "--tensorboard`"),
     "a retrieval probe while training": ("docs/watching.md", "--probe out/held_out"),
     "a model card with all that hubs read": ("docs/sharing.md", "--base_model owner/small"),
     "vectors for FAISS": ("docs/sharing.md", "qac export --faiss out/index"),

@@ -34,10 +34,10 @@ def events(folder: Path) -> list[tuple[int, str, float]]:
 
 def test_a_run_that_continues_hides_what_it_does_again(tmp_path: Path) -> None:
     for step in (5, 3):
-        (mirror,) = metrics.trackers(Monitoring(tensorboard=str(tmp_path)), "run")
+        (mirror,) = metrics.trackers(Monitoring(tensorboard=True), "run", tmp_path)
         mirror.log(step, {"loss": 2.5, "validation/mrr": 0.25})
         mirror.close()
-    values = sorted(events(tmp_path / "run"))
+    values = sorted(events(tmp_path / metrics.TENSORBOARD / "run"))
     assert values == sorted(
         (step, *pair)
         for step in (3, 5)
@@ -50,29 +50,30 @@ def test_figures_go_to_tensorboard(
     by_setting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not by_setting:
-        monkeypatch.setenv(metrics.TENSORBOARD, str(tmp_path / "board"))
-    chosen = Monitoring(tensorboard=str(tmp_path / "board") if by_setting else "")
-    mirrors = metrics.trackers(chosen, "retriever")
+        monkeypatch.setenv(metrics.TENSORBOARD_DIR, str(tmp_path / metrics.TENSORBOARD))
+    mirrors = metrics.trackers(Monitoring(tensorboard=by_setting), "retriever", tmp_path)
     with progress.Metrics(tmp_path / "metrics.jsonl", mirrors=mirrors) as file:
         file.log(1, {"loss": 2})
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "loss": 2.0}
-    assert (1, "loss", 2.0) in events(tmp_path / "board" / "retriever")
+    assert (1, "loss", 2.0) in events(tmp_path / metrics.TENSORBOARD / "retriever")
 
 
 def test_without_settings_there_are_none() -> None:
-    assert metrics.trackers(Monitoring(), "retriever") == []
+    assert metrics.trackers(Monitoring(), "retriever", Path()) == []
 
 
 def test_what_is_missing_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / metrics.TENSORBOARD).write_text("")
     with pytest.raises(UserError, match="cannot be written to .*; give a folder"):
-        metrics.trackers(Monitoring(tensorboard=str(tmp_path / "file")), "retriever")
+        metrics.trackers(Monitoring(tensorboard=True), "retriever", tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="pip install wandb, or leave"):
-        metrics.trackers(Monitoring(wandb="mine"), "retriever")
+        metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
 
 
-def test_weights_and_biases_get_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_get_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
 
     class Run:
@@ -91,9 +92,9 @@ def test_weights_and_biases_get_the_figures(monkeypatch: pytest.MonkeyPatch) -> 
     library = types.ModuleType("wandb")
     library.init = init  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", library)
-    (mirror,) = metrics.trackers(Monitoring(wandb="mine"), "retriever")
+    (mirror,) = metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
     mirror.log(3, {"loss": 1.0})
     mirror.close()
     assert seen == ["retriever", (3, {"loss": 1.0}), "finished"]
     with pytest.raises(UserError, match="not configured .no-tty.*run `wandb login`"):
-        metrics.trackers(Monitoring(wandb="closed"), "retriever")
+        metrics.trackers(Monitoring(wandb="closed"), "retriever", tmp_path)
