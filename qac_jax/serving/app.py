@@ -379,10 +379,11 @@ def make(
         return _json(made.openapi())
 
     made.add_api_route("/openapi.json", described, include_in_schema=False)
+    made.add_api_route("/health", app.health, methods=["HEAD"], include_in_schema=False)
     for name, kind in (("html", "text/html"), ("css", "text/css"), ("js", "text/javascript")):
         path = "/" if name == "html" else f"/search.{name}"
         file = _file(f"search.{name}", kind, settings.title)
-        made.add_api_route(path, file, include_in_schema=False)
+        made.add_api_route(path, file, methods=["GET", "HEAD"], include_in_schema=False)
     return made
 
 

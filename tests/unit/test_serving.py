@@ -221,6 +221,7 @@ def test_other_requests_that_are_refused(engine: Engine) -> None:
         assert one(engine, "POST", "/search", **request).status_code == status
     assert one(engine, "GET", "/none").status_code == 404
     assert one(engine, "DELETE", "/search").status_code == 405
+    assert one(engine, "HEAD", "/health").status_code == 200
     assert one(engine, "GET", "/../../etc/passwd").status_code == 404
     assert one(engine, "OPTIONS", "/search").headers.get("access-control-allow-origin") is None
 
