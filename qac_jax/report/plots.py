@@ -5,12 +5,11 @@ A plot of a page takes the page's colours, in the dark too; a file of its own is
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -70,10 +69,9 @@ class Series(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """A finished plot, and what it shows in words."""
+    """A finished plot as SVG."""
 
     drawn: str
-    label: str
 
     def file(self) -> str:
         """A picture of its own."""
@@ -88,42 +86,34 @@ class Plot:
         return colours.sub(lambda found: f"var({_VARIABLES[found[0]]})", self.drawn)
 
 
-class _Canvas:
-    """A figure that becomes a plot when its block ends."""
-
-    figure: Figure
-    axes: Axes
-    plot: Plot
+def _axes(width: float = _WIDTH, height: float = _HEIGHT) -> Axes:
+    return Figure((width / 72, height / 72), layout="constrained").add_subplot()
 
 
-@contextlib.contextmanager
-def _drawing(
-    label: str, width: float = _WIDTH, height: float = _HEIGHT, legend: Sequence[str] = ()
-) -> Iterator[_Canvas]:
-    canvas, written = _Canvas(), io.StringIO()
-    columns = max(1, int(width / (50 + _CHARACTER * max(map(len, legend), default=1))))
-    height += _LEGEND_LINE * -(-len(legend) // columns)
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+def _plot(axes: Axes, label: str, *, legend: bool = False) -> Plot:
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    names = axes.get_legend_handles_labels()[1] if legend else []
+    if len(names) > 1:
+        width, height = figure.get_size_inches() * 72
+        columns = max(1, int(width / (50 + _CHARACTER * max(map(len, names)))))
+        figure.set_size_inches(width / 72, (height + _LEGEND_LINE * -(-len(names) // columns)) / 72)
+        figure.legend(
+            loc="outside lower left", ncols=columns, frameon=False, labelcolor=_INK,
+            handlelength=1, borderpad=0,
+        )  # fmt: skip
+    written, empty = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font does not have
-        canvas.figure = Figure((width / 72, height / 72), layout="constrained")
-        canvas.axes = canvas.figure.add_subplot()
-        yield canvas
-        if legend:
-            canvas.figure.legend(
-                loc="outside lower left", ncols=columns, frameon=False, labelcolor=_INK,
-                handlelength=1, borderpad=0,
-            )  # fmt: skip
-        empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        canvas.figure.savefig(written, format="svg", transparent=True, metadata=empty)
+        figure.savefig(written, format="svg", transparent=True, metadata=empty)
     drawn = written.getvalue()
-    drawn = drawn[drawn.index("<svg") :].strip()
-    drawn = re.sub(r'="([\d.]+)pt"', r'="\1"', drawn)
+    drawn = re.sub(r'="([\d.]+)pt"', r'="\1"', drawn[drawn.index("<svg") :].strip())
     used = set(re.findall(r"#([\w-]+)", drawn))
     drawn = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", drawn)
-    named = f'<svg role="img" aria-label="{escape(label)}"'
-    canvas.plot = Plot(drawn.replace("<svg", named, 1), label)
+    return Plot(drawn.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
+@mpl.rc_context(_STYLE)
 def lines(
     series: Sequence[Series],
     x_label: str,
@@ -139,84 +129,81 @@ def lines(
     finite = [(name, x, y) for name, x, y in finite if len(x)]
     if not finite:
         return None
-    names = [name for name, _, _ in finite] if len(finite) > 1 else []
-    with _drawing(f"{y_label} by {x_label}", legend=names) as canvas:
-        axes = canvas.axes
-        for name, x, y in finite:
-            thin = slice(None, None, max(1, len(x) // _MAX_POINTS))
-            marker = "o" if dots or len(x) == 1 else ""
-            axes.plot(x[thin], y[thin], marker=marker, label=name, clip_on=False)
-        if reference is not None:
-            axes.axhline(reference, color=_SOFT, linewidth=1.2, linestyle=(0, (5, 4)))
-        across = np.concatenate([x for _, x, _ in finite])
-        up = np.concatenate([y for _, _, y in finite])
-        for axis, logarithmic, values in ((axes.xaxis, log_x, across), (axes.yaxis, log_y, up)):
-            if logarithmic and values.min() > 0:
-                getattr(axes, f"set_{axis.axis_name}scale")("log")
-                getattr(axes, f"set_{axis.axis_name}lim")(0.9 * values.min(), 1.1 * values.max())
-                few = values.max() < 100 * values.min()
-                axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
-                axis.set_minor_locator(NullLocator())
-        _label(axes, x_label, y_label)
-    return canvas.plot
+    axes = _axes()
+    for name, x, y in finite:
+        thin = slice(None, None, max(1, len(x) // _MAX_POINTS))
+        marker = "o" if dots or len(x) == 1 else ""
+        axes.plot(x[thin], y[thin], marker=marker, label=name, clip_on=False)
+    if reference is not None:
+        axes.axhline(reference, color=_SOFT, linewidth=1.2, linestyle=(0, (5, 4)))
+    across = np.concatenate([x for _, x, _ in finite])
+    up = np.concatenate([y for _, _, y in finite])
+    for axis, logarithmic, values in ((axes.xaxis, log_x, across), (axes.yaxis, log_y, up)):
+        if logarithmic and values.min() > 0:
+            getattr(axes, f"set_{axis.axis_name}scale")("log")
+            getattr(axes, f"set_{axis.axis_name}lim")(0.9 * values.min(), 1.1 * values.max())
+            few = values.max() < 100 * values.min()
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+            axis.set_minor_locator(NullLocator())
+    _label(axes, x_label, y_label)
+    return _plot(axes, f"{y_label} by {x_label}", legend=True)
 
 
+@mpl.rc_context(_STYLE)
 def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Plot | None:
     """Horizontal bars: (name, value, the value as it is written)."""
     if not rows:
         return None
     short = [n if len(n) <= _MAX_NAME else n[: _MAX_NAME - 1] + "…" for n, _, _ in rows]
-    with _drawing(label, height=12 + _BAR * len(rows)) as canvas:
-        axes, places = canvas.axes, range(len(rows))
-        drawn = axes.barh(places, [value for _, value, _ in rows], 0.65, color=_SERIES[0])
-        axes.bar_label(drawn, [written for _, _, written in rows], padding=5, color=_SOFT)
-        axes.set_yticks(places, short)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlim(0, 1.25 * max(value for _, value, _ in rows) or 1)
-        axes.set_xticks([])
-        axes.grid(False)
-    return canvas.plot
+    axes, places = _axes(height=12 + _BAR * len(rows)), range(len(rows))
+    drawn = axes.barh(places, [value for _, value, _ in rows], 0.65, color=_SERIES[0])
+    axes.bar_label(drawn, [written for _, _, written in rows], padding=5, color=_SOFT)
+    axes.set_yticks(places, short)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.25 * max(value for _, value, _ in rows) or 1)
+    axes.set_xticks([])
+    axes.grid(False)
+    return _plot(axes, label)
 
 
+@mpl.rc_context(_STYLE)
 def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> Plot | None:
     """Columns side by side: group -> category -> value; a colour a group."""
     if not groups:
         return None
-    names, width = list(next(iter(groups.values()))), 0.8 / len(groups)
-    with _drawing(f"{y_label} by {x_label}", legend=list(groups)) as canvas:
-        for number, (group, values) in enumerate(groups.items()):
-            places = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
-            canvas.axes.bar(places, [values[name] for name in names], width, label=group)
-        _label(canvas.axes, x_label, y_label)
-        canvas.axes.set_xticks(range(len(names)), names)
-        canvas.axes.grid(False, axis="x")
-    return canvas.plot
+    names, width, axes = list(next(iter(groups.values()))), 0.8 / len(groups), _axes()
+    for number, (group, values) in enumerate(groups.items()):
+        places = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
+        axes.bar(places, [values[name] for name in names], width, label=group)
+    _label(axes, x_label, y_label)
+    axes.set_xticks(range(len(names)), names)
+    axes.grid(False, axis="x")
+    return _plot(axes, f"{y_label} by {x_label}", legend=True)
 
 
+@mpl.rc_context(_STYLE)
 def heatmap(
     columns: Sequence[str], rows: Mapping[str, Sequence[tuple[str, float | None]]], label: str
 ) -> Plot:
     """Cells (what is written, shade from 0 to 1 or None) by row and column."""
     left = 24 + _CHARACTER * max(map(len, rows))
     top = 24 + 0.75 * _CHARACTER * max(map(len, columns))
-    width, height = left + 54 * len(columns) + top, top + 26 * len(rows) + 12
-    with _drawing(label, width, height) as canvas:
-        axes = canvas.axes
-        for y, cells in enumerate(rows.values()):
-            for x, (written, shade) in enumerate(cells):
-                fill: dict[str, Any] = {"facecolor": "none", "edgecolor": _EDGE}
-                if shade is not None:
-                    fill = {"facecolor": _STRONG, "alpha": 0.04 + 0.96 * shade}
-                axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **fill))
-                colour = _LIGHT if (shade or 0) > 0.65 else _INK
-                axes.text(x, y, written, color=colour, ha="center", va="center")
-        axes.set_xlim(-0.5, len(columns) - 0.5)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.xaxis.tick_top()
-        axes.set_xticks(range(len(columns)), columns, rotation=45, ha="left", color=_INK)
-        axes.set_yticks(range(len(rows)), rows, color=_INK)
-        axes.grid(False)
-    return canvas.plot
+    axes = _axes(left + 54 * len(columns) + top, top + 26 * len(rows) + 12)
+    for y, cells in enumerate(rows.values()):
+        for x, (written, shade) in enumerate(cells):
+            fill: dict[str, Any] = {"facecolor": "none", "edgecolor": _EDGE}
+            if shade is not None:
+                fill = {"facecolor": _STRONG, "alpha": 0.04 + 0.96 * shade}
+            axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **fill))
+            colour = _LIGHT if (shade or 0) > 0.65 else _INK
+            axes.text(x, y, written, color=colour, ha="center", va="center")
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="left", color=_INK)
+    axes.set_yticks(range(len(rows)), rows, color=_INK)
+    axes.grid(False)
+    return _plot(axes, label)
 
 
 def similarity(similarities: Mapping[str, Similarity]) -> Plot | None:
