@@ -1,0 +1,596 @@
+"""Evaluation: benchmarks, names of measures, answers, paired tests, and Figure 4 of PAIR."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import unicodedata
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.evaluation import answers, benchmarks, metrics, similarity
+from qac_jax.evaluation.benchmarks import (
+    BEIR14,
+    FORUMS,
+    PROTOCOLS,
+    Collection,
+    Judging,
+    Suite,
+    evaluate_collection,
+    evaluate_folder,
+    judge,
+    protocol,
+)
+from qac_jax.evaluation.metrics import IR_MEASURES, MEASURES
+from qac_jax.evaluation.significance import (
+    compare,
+    holm,
+    paired_t_test,
+    randomization_test,
+)
+from qac_jax.evaluation.similarity import names_of
+from qac_jax.formats import runs
+from qac_jax.formats.queries import Query
+from qac_jax.formats.runs import Ranking, ranked
+from qac_jax.report import plots, suites, tables
+
+
+# AugTriever, Table 6, as printed: MS MARCO, the 14 BEIR sets, R@5/20/100 of six question sets.
+PUBLISHED = {
+    "Contriever": (
+        "20.6 27.5 31.7 25.4 48.1 24.5 37.9 16.7 29.2 14.9 68.2 15.5 64.9 83.5 28.4 36.9 "
+        "47.2 67.2 81.3 59.5 74.2 83.2 44.0 65.8 79.8 67.7 85.5 93.1 44.2 63.1 78.4 "
+        "50.3 64.7 76.3 52.1 70.1 82.0",
+        "20.6 36.9 40.7 73.1 63.9",
+    ),
+    "Hybrid-TQGen+": (
+        "24.6 59.5 32.7 32.7 57.1 26.9 41.2 17.8 32.6 16.8 65.5 16.4 67.8 79.3 29.4 41.1 "
+        "49.5 69.7 82.7 64.1 76.6 84.3 51.1 70.7 82.3 69.9 86.9 93.4 43.9 63.4 78.0 "
+        "56.6 68.5 78.7 55.8 72.6 83.3",
+        "24.6 41.1 45.2 76.0 65.9",
+    ),
+}
+
+
+def published(row: str) -> tuple[Suite, list[float]]:
+    values = [float(value) / 100 for value in row.split()]
+    ndcg = dict(zip(["msmarco", *BEIR14], values, strict=False))
+    rates = values[16:]
+    hits = {
+        name: {f"hit@{k}": rates[3 * i + j] for j, k in enumerate((5, 20, 100))}
+        for i, name in enumerate(benchmarks.QUESTIONS)
+    }
+    return Suite(ndcg, hits), values
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_averages_are_the_papers(system):
+    row, summary = PUBLISHED[system]
+    suite, values = published(row)
+    # The paper's sets were not rounded to three digits when it averaged them.
+    assert list(suite.columns().values()) == pytest.approx(values, abs=0.0011)
+    expected = [float(value) / 100 for value in summary.split()]
+    assert list(suite.summary().values()) == pytest.approx(expected, abs=0.0011)
+
+
+def test_an_average_needs_all_its_sets():
+    suite, _ = published(PUBLISHED["Contriever"][0])
+    ndcg = dict(suite.ndcg)
+    del ndcg["quora"]
+    less = Suite(ndcg, {name: v for name, v in suite.hits.items() if name != "webq"})
+    assert less.missing() == ["Quora"]
+    expected = [True, False, False, False, True]
+    assert [value is not None for value in less.summary().values()] == expected
+    text = tables.suites({"whole": suite, "less": less})
+    assert "less: 1 of the 14 BEIR sets are missing: Quora" in text
+    assert "less: 1 of the 6 question sets are missing: WebQ" in text
+    lines = {line.split("  ")[0]: line.split() for line in text.split("\n")}
+    assert lines["Quora"][-2:] == ["83.5", "–"]
+    assert lines["BEIR Avg (14)"][-2:] == ["36.9", "–"]
+    assert lines["SQ&EQ"][-2:] == ["63.9", "63.9"]
+
+
+def test_ms_marco_by_hand():
+    """Three queries and one that has no relevant passage: the script divides by three."""
+    judgements = {"a": {"1": 1}, "b": {"2": 1, "3": 1}, "c": {"4": 1}, "d": {"5": 0}}
+    run = {
+        "a": ranked(["9", "1"], [2, 1]),
+        "b": ranked(["8"] + [f"x{i}" for i in range(10)] + ["2", "3"], range(13, 0, -1)),
+        "d": ranked(["5"], [1]),
+    }
+    outcome = judge("dev", run, judgements, protocol("msmarco"))
+    assert outcome.mean["mrr@10"] == pytest.approx(0.5 / 3), "rank 12 is too deep, c is missing"
+    assert outcome.mean["hit@50"] == pytest.approx(2 / 3), "a hit-rate, though 2 and 3 are there"
+    assert outcome.mean["hit@1"] == 0
+    assert outcome.queries == 3 and outcome.missing == 1
+    assert outcome.per_query.keys() == {"a", "b", "c"}
+
+
+def test_trec_dl_counts_from_grade_two_on_and_all_judged_queries():
+    judgements = {"a": {"1": 1, "2": 2, "3": 3}, "b": {"4": 3}, "c": {"5": 1}}
+    run = {"a": ranked(["1", "2", "3"], [3, 2, 1]), "c": ranked(["5"], [1])}
+    outcome = judge("dl19", run, judgements, protocol("trec_dl"))
+    assert outcome.mean["mrr@10"] == pytest.approx((1 / 2) / 3)
+    assert outcome.mean["map"] == pytest.approx(((1 / 2 + 2 / 3) / 2) / 3)
+    assert outcome.mean["recall@100"] == pytest.approx(1 / 3)
+    ndcg = (1 + 2 / 1.5849625 + 3 / 2) / (3 + 2 / 1.5849625 + 1 / 2)
+    assert outcome.mean["ndcg@10"] == pytest.approx((ndcg + 1) / 3), "grades, not yes and no"
+
+
+def test_beir_does_not_let_a_query_find_itself():
+    judgements = {"a": {"a": 1, "b": 1}}
+    run = {"a": ranked(["a", "b", "c"], [3, 2, 1])}
+    assert judge("arguana", run, judgements, protocol("beir")).mean["mrr@10"] == 1
+    run = {"a": ranked(["a", "c", "b"], [3, 2, 1])}
+    assert judge("arguana", run, judgements, protocol("beir")).mean["mrr@10"] == 1 / 2
+    assert judge("arguana", run, judgements, protocol("own")).mean["mrr@10"] == 1
+    only = {"a": ranked(["a"], [1])}
+    with pytest.raises(UserError, match="none of the 1 judged"):
+        judge("arguana", only, judgements, protocol("beir"))
+
+
+def test_names_and_protocols():
+    assert benchmarks.protocol_of("cqadupstack/gis") == "beir"
+    assert benchmarks.protocol_of("Touche2020") == "beir"
+    assert benchmarks.protocol_of("msmarco") == "beir"
+    assert benchmarks.protocol_of("wikisquad") == "own"
+    with pytest.raises(UserError, match="did you mean 'trec_dl'"):
+        protocol("trecdl")
+    for rules in PROTOCOLS.values():
+        metrics.check(rules.measures)
+        assert rules.over in metrics.OVER
+
+
+def test_unknown_measures_and_means_are_named():
+    with pytest.raises(UserError, match="did you mean 'ndcg@10'"):
+        metrics.check(["ncdg@10"])
+    for wrong in ("mrr@0", "hit", "gm_map", "ndcg@-1", "runid", ""):
+        with pytest.raises(UserError, match="unknown measure"):
+            metrics.check([wrong])
+    with pytest.raises(UserError, match="no measure"):
+        metrics.check([])
+    scores = metrics.evaluate({"a": ranked(["1"], [1])}, {"a": {"1": 1}}, ["map"])
+    with pytest.raises(UserError, match="did you mean 'judged'"):
+        scores.mean("map", "juged")
+    with pytest.raises(UserError, match="expected 1 or more"):
+        metrics.evaluate({}, {"a": {"1": 1}}, ["map"], level=0)
+    with pytest.raises(UserError, match="no judgements"):
+        metrics.evaluate({}, {}, ["map"])
+
+
+# Collections in folders
+
+
+def make(folder: Path, split: str = "test", queries: int = 2) -> Path:
+    """A collection whose query i is answered by passage d{i}."""
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"d{i}", "title": "", "text": f"text {i}"} for i in range(5)]
+    asked = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(queries + 1)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(c) + "\n" for c in corpus))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in asked))
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(queries))]
+    (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def searcher(asked: list) -> benchmarks.Searcher:
+    """Finds everything, with the first query's answer first."""
+
+    def open_collection(collection: Collection) -> benchmarks.SearchFunction:
+        def search(queries, k):
+            asked.append((collection.name, [q.id for q in queries], k))
+            return {q.id: ranked([q.id, "d0", "d1", "d2"], [4, 3, 2, 1]).top(k) for q in queries}
+
+        return search
+
+    return open_collection
+
+
+def test_a_folder_of_collections(tmp_path, capsys):
+    make(tmp_path / "scifact")
+    make(tmp_path / "msmarco", split="dev")
+    make(tmp_path / "mine", queries=1)
+    for forum in FORUMS:
+        # One forum with more queries weighs no more than the others.
+        make(tmp_path / "cqadupstack" / forum, queries=4 if forum == "gis" else 1)
+    (tmp_path / "notes").mkdir()
+    asked: list = []
+    kept: dict = {}
+    results = evaluate_folder(
+        tmp_path, searcher(asked), keep=lambda c, run: kept.update({c.name: run})
+    )
+    named = {result.name: result for result in results}
+    assert len(results) == len(asked) + 1 == 3 + 12 + 1
+    assert ("scifact", ["q0", "q1"], 1001) in asked, "judged queries only, one passage more"
+    assert ("mine", ["q0"], 1000) in asked
+    assert named["scifact"].mean["mrr@10"] == pytest.approx((1 + 1 / 2) / 2)
+    assert kept["scifact"]["q0"].ids == ("d0", "d1", "d2"), "the query itself is gone"
+    assert kept["mine"]["q0"].ids[0] == "q0"
+    gis = named["cqadupstack/gis"].mean["mrr@10"]
+    assert gis == pytest.approx((1 + 1 / 2 + 1 / 3 + 0) / 4)
+    assert named["cqadupstack"].mean["mrr@10"] == pytest.approx((11 + gis) / 12)
+    assert suites.is_known(results)
+    suite = suites.suite(results)
+    assert set(suite.ndcg) >= {"scifact", "msmarco", "cqadupstack"}
+    assert suite.beir14() is None and len(suite.missing()) == 12
+    assert "scifact: ndcg@10" in capsys.readouterr().err
+
+
+def test_cqadupstack_needs_its_twelve_forums(tmp_path, capsys):
+    for forum in FORUMS[1:]:
+        make(tmp_path / "cqadupstack" / forum)
+    results = evaluate_folder(tmp_path / "cqadupstack", searcher([]))
+    assert len(results) == 11
+    assert "android is missing" in capsys.readouterr().err
+
+
+def test_single_collections(tmp_path):
+    make(tmp_path / "cqadupstack" / "gis")
+    (alone,) = benchmarks.collections(tmp_path / "cqadupstack" / "gis")
+    assert alone.name == "cqadupstack/gis" and alone.split == "test"
+    make(tmp_path / "own", split="dev")
+    (own,) = benchmarks.collections(tmp_path / "own", split="dev")
+    outcome, run = evaluate_collection(own, searcher([])(own), protocol("beir"))
+    assert outcome.queries == 2 and run["q1"].ids[0] == "d0"
+    _, short = evaluate_collection(own, searcher([])(own), protocol("beir"), depth=1)
+    assert {len(ranking.ids) for ranking in short.values()} == {1}
+
+
+def test_bad_folders(tmp_path):
+    with pytest.raises(UserError, match="is not a folder"):
+        benchmarks.collections(tmp_path / "none")
+    with pytest.raises(UserError, match="holds no collection"):
+        benchmarks.collections(tmp_path)
+    folder = make(tmp_path / "mine")
+    (collection,) = benchmarks.collections(folder, split="dev")
+    with pytest.raises(UserError, match=r"no qrels/dev.tsv; splits there: test"):
+        collection.judgements()
+    with pytest.raises(UserError, match=r"2 judged queries .* such as 'x'"):
+        collection.queries({"q0": {}, "x": {}, "y": {}})
+
+
+NAMES = ("nDCG@10", "RR@10", "R@5", "AP", "AP@3", "P@2", "Success@1", "Rprec", "RR", "NumRet")
+RUN = {
+    "q1": ranked(["a", "b", "c", "d"], [4.0, 3.0, 2.0, 1.0]),
+    "q2": ranked(["c", "a", "b"], [9.0, 8.0, 7.5]),
+    "q3": ranked(["d", "c", "b", "a"], [0.4, 0.3, 0.2, 0.1]),
+}
+QRELS = "q1 0 a 1\nq1 0 d 2\nq1 0 c 0\nq2 0 b 1\nq2 0 x 1\nq3 0 d 2\nq3 0 a 1\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    with open(tmp_path / "own.trec", "w") as file:
+        runs.write_lines(file, RUN)
+    (tmp_path / "qrels.trec").write_text(QRELS)
+    return str(tmp_path / "own.trec"), str(tmp_path / "qrels.trec")
+
+
+def test_every_name_has_one_of_ours() -> None:
+    known = [metrics.own_name(name.replace("K", "10")) for name in IR_MEASURES]
+    metrics.check(known)
+    for name in IR_MEASURES:
+        name = name.replace("K", "10")
+        assert metrics.ir_name(metrics.own_name(name)) == name
+    for name in MEASURES:
+        assert metrics.own_name(name.replace("K", "10")) == name.replace("K", "10")
+    assert metrics.ir_name("P_10") == "P_10" and metrics.own_name("unknown@3") == "unknown@3"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_figures_are_those_of_ir_measures(files: tuple[str, str], level: int) -> None:
+    """From the same TREC files, which both read."""
+    theirs: Any = pytest.importorskip("ir_measures")
+    named = [metrics.ir_name(metrics.own_name(name), level) for name in NAMES]
+    expected = theirs.calc_aggregate(
+        [theirs.parse_measure(name) for name in named],
+        theirs.read_trec_qrels(files[1]),
+        theirs.read_trec_run(files[0]),
+    )
+    rules = Judging(measures=tuple(named), level=level).resolved()
+
+    found = benchmarks.by_judgements(files[1], rules)("own", runs.read_run(files[0])).mean
+    assert {
+        name: pytest.approx(found[own]) for name, own in zip(named, rules.measures, strict=True)
+    } == {str(measure): value for measure, value in expected.items()}
+
+
+def test_grades_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(UserError, match=r"counts grades from 2 on .*but .* 1 on; pass --level 2"):
+        Judging(measures=("AP(rel=2)",)).resolved()
+    with pytest.raises(UserError, match="nDCG uses all grades; write nDCG@10"):
+        metrics.own_name("nDCG(rel=2)@10", 2)
+
+
+# (answer, passage, whether the passage holds the answer, why)
+HARD = [
+    # Accents and scripts
+    ("Röntgen", "Wilhelm Conrad RÖNTGEN won it", True, "case does not matter, accents stay"),
+    ("Rontgen", "Wilhelm Conrad Röntgen", False, "an accent is not dropped"),
+    ("Röntgen", "Conrad Ro\u0308ntgen", True, "one character or letter and mark are the same"),
+    ("Ro\u0308ntgen", "Conrad Röntgen", True, "and so the other way round"),
+    ("Pokémon", "the Pokemon film", False, "an accent is not invented"),
+    ("Ångström", "measured in \u212bngström", True, "the ångström sign is the letter Å"),
+    ("straße", "in der STRASSE", False, "lower case only: ß is not folded to ss"),
+    ("İstanbul", "capital i̇stanbul", True, "the dotted capital I is I and a mark"),
+    ("Istanbul", "visit İstanbul now", False, "so it is not a plain I"),
+    ("ΟΔΟΣ", "στην οδος", True, "a capital sigma at the end becomes a final one"),
+    ("ΟΔΟΣ", "στην οδοσ", False, "and no other"),
+    ("ﬁlm", "the film", False, "NFD keeps ligatures: only compatibility forms split them"),
+    ("５", "chapter 5", False, "full-width digits stay full-width"),
+    ("日本", "日本に行く", False, "runs of letters are one token, and Japanese has no blanks"),
+    ("日本", "日本。それは", True, "a full stop ends the token"),
+    ("한국", "한국 전쟁", True, "Hangul falls into its parts alike in both"),
+    ("हिन्दी", "वह हिन्दी बोलता है", True, "vowel signs belong to the word"),
+    # Whole tokens
+    ("cat", "the category", False, "no part of a token"),
+    ("cat", "cat", True, "the whole text"),
+    ("cat", "(cat)", True, "brackets are tokens of their own"),
+    ("42", "it was 1942", False, "no part of a number"),
+    ("4", "4th of July", False, "digits and letters make one token"),
+    ("B2B", "a b2b deal", True, "letters and digits in one token"),
+    ("snake_case", "snake case", False, "the underscore is a token"),
+    ("snake_case", "snake _ case", True, "blanks between tokens do not matter"),
+    # Punctuation
+    ("U.S.", "in the U . S . army", True, "each full stop is a token"),
+    ("U.S.", "in the US army", False, "and must be there"),
+    ("US", "the U.S. army", False, "and may not be there"),
+    ("581 ( second edition )", "has 581 (second edition) pages", True, "blanks at brackets"),
+    ("rock'n'roll", "rock 'n' roll", True, "apostrophes are tokens"),
+    ("don't", "don’t", False, "the two apostrophes are different characters"),
+    ("AC/DC", "ac / dc", True, "slash"),
+    ("$1,000", "paid $ 1,000 for it", True, "currency sign and comma"),
+    ("1,000", "1000", False, "a number with and without comma"),
+    ("3.14", "3.14159", False, "the digits behind the point are one token"),
+    ("C++", "written in C++.", True, "plus signs are tokens"),
+    ("🚁", "a 🚁 landed", True, "a symbol is a token"),
+    # Several tokens
+    ("New York City", "in New\nYork\u00a0City", True, "any blank, any line end"),
+    ("New York City", "New York is a City", False, "no gaps"),
+    ("York New", "New York", False, "no other order"),
+    ("a b a c", "a b a b a c", True, "a false start does not hide the answer"),
+    ("soft\u00adware", "software", False, "an invisible hyphen ends a token"),
+    ("\u200b", "anything", False, "an answer without tokens matches nothing"),
+    ("", "anything", False, "and so does an empty one"),
+]
+
+# CuratedTREC: (pattern, passage, whether it is found, why)
+PATTERNS = [
+    (r"20,?237\s*f(oo|ee)?t", "at 20237 feet", True, "alternatives"),
+    (r"20,?237\s*f(oo|ee)?t", "at 20,237\nFT high", True, "blank space and capitals"),
+    (r"^Mars$", "Venus\nmars\nSaturn", True, "line by line, whatever the case"),
+    (r"Mar", "MARCH", True, "parts of words count, unlike with texts"),
+    (r"Röntgen", "Ro\u0308ntgen", True, "patterns are brought to NFD as well"),
+    (r"a.b", "a\nb", False, "the point is no line end"),
+    (r"6\,194 m", "6,194 m", True, "needless backslashes"),
+    (r"(unclosed", "(unclosed", False, "what is no pattern matches nothing"),
+]
+
+
+@pytest.mark.parametrize(("answer", "passage", "holds", "why"), HARD)
+def test_texts(answer, passage, holds, why):
+    assert answers.matcher([answer])(passage) is holds, why
+    assert answers.matcher(["nowhere to be found", answer])(passage) is holds, why
+
+
+@pytest.mark.parametrize(("pattern", "passage", "holds", "why"), PATTERNS)
+def test_patterns(pattern, passage, holds, why):
+    assert answers.matcher([pattern], "regex")(passage) is holds, why
+
+
+def test_tokens_are_those_of_dprs_expression():
+    """On every character that this Python knows, between letters, blanks and marks."""
+    regex = importlib.import_module("regex")  # NLTK brings it
+    expression = regex.compile(r"([\p{L}\p{N}\p{M}]+)|([^\p{Z}\p{C}])")
+    known = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    for start in range(0, len(known), 4096):
+        text = "a".join(known[start : start + 4096])
+        nfd = unicodedata.normalize("NFD", text)
+        assert answers.tokens(text) == [m.group().lower() for m in expression.finditer(nfd)]
+
+
+PASSAGES = {f"p{i}": f"nothing at all {i}" for i in range(8)} | {"hit": "It was Mars."}
+
+
+def texts(ids):
+    return [PASSAGES[i] for i in ids]
+
+
+def place(rank: int, depth: int = 6):
+    """A ranking with the answer at `rank` (0: nowhere)."""
+    ids = [f"p{i}" for i in range(depth)]
+    if rank:
+        ids.insert(rank - 1, "hit")
+    return ranked(ids, -np.arange(len(ids)))
+
+
+def test_hit_rates_count_every_question():
+    questions = [Query(str(i), "which planet?", ("Mars",)) for i in range(4)]
+    run = {"0": place(1), "1": place(5), "2": place(6), "unasked": place(1)}
+    scores = answers.evaluate(run, questions, texts, measures=("hit@1", "hit@5", "hit@6"))
+    assert scores.means() == {"hit@1": 0.25, "hit@5": 0.5, "hit@6": 0.75}
+    assert scores.missing == ["3"] and scores.unjudged == 1
+
+
+def test_patterns_by_the_whole_way():
+    questions = [Query("0", "which planet?", ("m[ae]rs",))]
+    run = {"0": place(2)}
+    assert answers.evaluate(run, questions, texts, form="regex").mean("hit@5") == 1
+    assert answers.evaluate(run, questions, texts).mean("hit@5") == 0
+
+
+def test_entityquestions_average_over_relations():
+    questions = [
+        *(Query(f"P1-{i}", "?", ("Mars",), {"relation": "P1"}) for i in range(3)),
+        Query("P2-0", "?", ("Mars",), {"relation": "P2"}),
+    ]
+    run = {"P1-0": place(1), "P2-0": place(1)}
+    scores = answers.evaluate(run, questions, texts, measures=("hit@5",))
+    assert scores.mean("hit@5") == 2 / 4
+    macro = answers.macro_means(scores, answers.relations_of(questions))
+    assert macro == {"hit@5": pytest.approx((1 / 3 + 1) / 2)}
+    assert answers.relations_of([Query("0", "?")]) == {}
+
+
+def test_mistakes_are_told():
+    question = Query("0", "?", ("Mars",))
+    with pytest.raises(UserError, match="'1' has no answers"):
+        answers.evaluate({"1": place(1)}, [Query("1", "?")], texts)
+    with pytest.raises(UserError, match="none of the 1 questions"):
+        answers.evaluate({"1": place(1)}, [question], texts)
+    with pytest.raises(UserError, match="no questions"):
+        answers.evaluate({"1": place(1)}, [], texts)
+    with pytest.raises(UserError, match="name hit@k"):
+        answers.evaluate({"0": place(1)}, [question], texts, measures=("ndcg@10",))
+    with pytest.raises(UserError, match="did you mean 'regex'"):
+        answers.matcher(["a"], "regexp")
+
+
+def test_the_t_test_is_scipys():
+    from scipy import stats
+
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 10, 500):
+        first, second = rng.random(n), rng.random(n) + 0.05
+        expected = stats.ttest_rel(second, first).pvalue
+        assert paired_t_test(second - first) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_t_test_without_spread():
+    assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
+    assert paired_t_test([0.1, 0.1, 0.1]) == 0.0
+    assert paired_t_test([0.3]) == 1.0
+
+
+def brute_force(differences: list[float]) -> float:
+    observed = abs(sum(differences))
+    sums = [
+        abs(sum(sign * d for sign, d in zip(signs, differences, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(differences))
+    ]
+    return sum(s >= observed - 1e-9 for s in sums) / len(sums)
+
+
+def test_few_queries_are_counted_exactly():
+    rng = np.random.default_rng(1)
+    for n in range(1, 9):
+        differences = rng.normal(0.3, 1, n).round(1)
+        assert randomization_test(differences, 10) == pytest.approx(brute_force(list(differences)))
+    # 0.1 + 0.2 - 0.3 is not quite 0: sums that differ by rounding alone are the same.
+    assert randomization_test([0.1, 0.2, -0.3]) == 1.0
+    assert randomization_test([0.0, 0.0]) == 1.0
+    assert randomization_test([1.0] * 5) == pytest.approx(2 / 32)
+
+
+def test_the_exact_test_is_scipys():
+    from scipy import stats
+
+    rng = np.random.default_rng(6)
+    for n in (2, 5, 11):
+        differences = rng.normal(0.2, 1, n)
+        expected = stats.permutation_test(
+            (differences,),
+            lambda values, axis: values.sum(axis),
+            permutation_type="samples",
+            n_resamples=np.inf,
+        )
+        assert randomization_test(differences) == pytest.approx(expected.pvalue)
+
+
+def test_no_difference_is_found_significant_as_often_as_it_should():
+    rng = np.random.default_rng(5)
+    low = sum(randomization_test(rng.normal(0, 1, 30), 400, i) < 0.05 for i in range(400))
+    assert 5 <= low <= 36, "400 draws at 5 %: 20, within 3.7 standard deviations"
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_runs_are_compared_pair_by_pair():
+    queries = [f"q{i}" for i in range(6)]
+    runs = {
+        "a": dict(zip(queries, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], strict=True)),
+        "b": dict(zip(queries, [0.2, 0.3, 0.4, 0.3, 0.5, 0.9], strict=True)),
+        "c": dict(zip(reversed(queries), [1.0] * 6, strict=True)),
+    }
+    found = compare(runs, "ndcg@10", permutations=10)
+    assert [(c.first, c.second) for c in found] == [("a", "b"), ("a", "c"), ("b", "c")]
+    one = found[0]
+    assert (one.wins, one.losses, one.ties, one.queries) == (4, 1, 1, 6)
+    assert one.difference == pytest.approx(0.5 / 6)
+    assert one.randomization == pytest.approx(brute_force([0.1, 0.1, 0.1, -0.1, 0.3]))
+    assert [c.t_test_holm for c in found] == holm([c.t_test for c in found])
+    assert [c.randomization_holm for c in found] == holm([c.randomization for c in found])
+    assert found[1].t_test_holm > found[1].t_test
+    assert compare({"a": runs["a"]}, "map") == []
+
+
+def test_runs_of_other_queries_are_refused():
+    with pytest.raises(UserError, match="scored on different queries"):
+        compare({"a": {"q": 1.0}, "b": {"p": 1.0}}, "map")
+    with pytest.raises(UserError, match="expected 1 or more"):
+        compare({"a": {"q": 1.0}, "b": {"q": 0.0}}, "map", permutations=0)
+
+
+def _known() -> similarity.Similarity:
+    queries = np.array([[2.0, 0.0], [0.0, 1.0]])
+    positives = np.array([[1.0, 0.0], [0.0, 3.0]])
+    negatives = [np.array([[3.0, 4.0], [0.5, 0.0]]), np.array([[0.0, -1.0]])]
+    return similarity.compare(queries, positives, negatives, [[1, 3], [1]], depth=4)
+
+
+def test_means_shares_and_ranks() -> None:
+    found = _known()
+    assert found.queries == 2
+    assert found.to_query == pytest.approx((2 + 3) / 2)
+    assert found.to_negatives == pytest.approx(((3 + 0.5) / 2 + -3) / 2)
+    assert found.nearer == pytest.approx((0.5 + 1) / 2)
+    assert found.cosine_to_query == pytest.approx(1.0)
+    assert found.cosine_to_negatives == pytest.approx(((0.6 + 1) / 2 - 1) / 2)
+    assert found.by_rank == pytest.approx((0.0, None, 0.5, None))
+
+
+def test_the_plot_is_a_picture_with_a_line_each() -> None:
+    plot = plots.similarity({"with <PSR>": _known(), "without": _known()})
+    assert plot is not None
+    texts = [e.text for e in ElementTree.fromstring(plot.file()).iter() if e.tag.endswith("text")]
+    assert "with <PSR>" in texts and "without" in texts
+
+
+def test_encoders_are_called_by_what_tells_them_apart() -> None:
+    assert names_of(["out/pair", "out/dpr/"]) == ["pair", "dpr"]
+    grid = ["g/complete/seed_0/pair", "g/without/seed_0/pair"]
+    assert names_of(grid) == ["complete", "without"]
+    assert names_of(["out/pair"]) == ["pair"]
+
+
+def test_answers_stand_for_judgements() -> None:
+    texts = {"a": "The river Seine.", "b": "A bridge.", "c": "Along the seine", "d": "a hill"}
+
+    class Passages:
+        def positions(self, names):
+            return [list(texts).index(name) for name in names]
+
+        def __getitem__(self, place):
+            return {"text": list(texts.values())[place]}
+
+    passages: Any = Passages()
+    ranking = Ranking(("b", "c", "a", "d"), np.zeros(4))
+    questions = [
+        Query("q1", "which river", ("Seine",)),
+        Query("q2", "which hill", ("none",)),  # no passage with an answer: no positive
+        Query("q3", "not in the run", ("Seine",)),
+    ]
+    run = {"q1": ranking, "q2": ranking}
+    found = similarity.by_answers(run, questions, passages, depth=3)
+    assert found == {"q1": {"c": 1, "a": 1}} and next(iter(found["q1"])) == "c"
+    assert not similarity.by_answers(run, questions, passages, depth=1)
