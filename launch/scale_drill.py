@@ -178,7 +178,7 @@ def index(count: str, out: str, width: str = "768") -> None:
         asked = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()[-1]
         planned = (
             approximate.build_bytes(size, wide),
-            approximate.search_bytes(rows, wide, stored),
+            0.5e9 + 1.3 * approximate.stored_bytes(rows, wide, stored),
         )
         figures = (info["peak_resident_bytes"], planned[0], float(asked), planned[1])
         built, plan, found, plan_of = (f"{value / 1e9:.2f}" for value in figures)

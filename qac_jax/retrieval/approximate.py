@@ -16,10 +16,11 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from etils import epath
 
 from qac_jax import extras
 from qac_jax.errors import UserError
@@ -382,38 +383,25 @@ ENGINES: dict[str, type[Approximate]] = {SCANN: Scann, FAISS: Faiss}
 
 def opened(
     method: str,
-    folders: Sequence[Folder],
-    rows: Sequence[int],
+    folder: epath.Path,
     width: int,
-    presets: Sequence[Mapping[str, Any]],
+    parts: Mapping[str, Mapping[str, Any]],
     effort: Effort | None = None,
 ) -> Approximate:
-    """One searcher over parts; presets as an index's description holds them."""
-    return ENGINES[method](folders, rows, width, [restored(method, p) for p in presets], effort)
+    """One searcher over the parts in a folder, as an index's description holds them."""
 
+    def restored(described: Mapping[str, Any]) -> AnyPreset:
+        if method == SCANN:
+            return Preset(**described)
+        return Graph(**described) if "links" in described else Lists(**described)
 
-def restored(method: str, described: Mapping[str, Any]) -> AnyPreset:
-    """The preset that an index's description holds."""
-    if method == SCANN:
-        return Preset(**described)
-    return Graph(**described) if "links" in described else Lists(**described)
-
-
-def family(method: str, wanted: str, parts: Iterable[Mapping[str, Any]]) -> str:
-    """FAISS's family, which all parts share; wanted: "auto" or one. "" for another method."""
-    if method != FAISS:
-        if wanted != "auto":
-            raise UserError(f"faiss={wanted!r} goes with --method faiss, not with {method}")
-        return ""
-    for part in parts:
-        known = HNSW if isinstance(restored(method, part["preset"]), Graph) else IVF
-        if wanted not in ("auto", known):
-            raise UserError(
-                f"faiss={wanted!r}, but the index to add to is of the family {known!r}; give that "
-                "or auto"
-            )
-        return known
-    return IVF if wanted == "auto" else wanted
+    return ENGINES[method](
+        [folder / name for name in parts],
+        [part["rows"] for part in parts.values()],
+        width,
+        [restored(part["preset"]) for part in parts.values()],
+        effort,
+    )
 
 
 def scann_library() -> Any:
@@ -581,11 +569,6 @@ def build_bytes(rows: int, width: int, method: str = SCANN) -> float:
 def stored_bytes(rows: int, width: int, reordering: str = "float32") -> float:
     """Bytes of the index on the disk: vectors, and half a byte for two dimensions."""
     return rows * (_STORED[reordering] * width + width / 4)
-
-
-def search_bytes(rows: int, width: int, reordering: str = "float32") -> float:
-    """Resident memory of searching all parts."""
-    return _PROCESS + 1.3 * stored_bytes(rows, width, reordering)
 
 
 def refuse_too_large(rows: int, width: int, method: str = SCANN) -> None:

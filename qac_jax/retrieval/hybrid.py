@@ -120,14 +120,12 @@ class Parts:
         self, questions: Sequence[str], rows: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         """BM25's scores of some of the dense index's rows for each question."""
-        return self.bm25.scores_of(questions, [self._in_bm25(wanted) for wanted in rows])
+        theirs = [self._back[wanted] for wanted in rows] if len(self.order) else rows
+        return self.bm25.scores_of(questions, theirs)
 
     @functools.cached_property
     def _back(self) -> np.ndarray:
         return np.argsort(self.order)
-
-    def _in_bm25(self, rows: np.ndarray) -> np.ndarray:
-        return self._back[rows] if len(self.order) else rows
 
     def _dense_scores(
         self,

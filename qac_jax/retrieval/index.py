@@ -24,11 +24,10 @@ from etils import epath
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
-from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval import approximate, corpus
-from qac_jax.retrieval.corpus import Ids, Searchable
+from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.vectors import Vectors, Windows, shard_names, windows_names
 
@@ -62,13 +61,11 @@ class Index(Searchable):
         if self.description["method"] == EXACT:
             return Exact(self.vectors)
         effort = self.artifact.info.get("effort")
-        parts = self.description["parts"]
         return approximate.opened(
             self.description["method"],
-            [self.artifact.path / name for name in parts],
-            [part["rows"] for part in parts.values()],
+            self.artifact.path,
             self.description["dimension"],
-            [part["preset"] for part in parts.values()],
+            self.description["parts"],
             approximate.Effort(**effort) if effort else None,
         )
 
@@ -175,27 +172,17 @@ def _floats(vectors: Vectors, start: int, stop: int) -> np.ndarray:
 
 def link_vectors(vectors: Artifact, part: str, out: Writer) -> None:
     """The files of vectors as a part: linked where that is possible, else copied."""
-    files = (*shard_names(vectors), *windows_of(vectors))
-    _link_files(vectors, {f"{part}/{file}": file for file in files}, out)
+    for file in (*shard_names(vectors), *windows_of(vectors)):
+        if (name := f"{part}/{file}") not in out.done:
+            target = out.part(name)
+            target.unlink(missing_ok=True)
+            artifacts.link(vectors.path / file, target)
+            out.keep(name, sha256=vectors.files[file]["sha256"])
 
 
 def windows_of(vectors: Artifact) -> list[str]:
     """The files of windows beside vectors."""
     return [file for file in vectors.files if file.startswith("window")]
-
-
-def link_parts(base: Artifact, parts: Iterable[str], out: Writer) -> None:
-    """The parts of an index that vectors are added to."""
-    for part in parts:
-        files = [file for file in base.files if file.startswith(f"{part}/")]
-        if identity := base.record["contents"].get(part):
-            shutil.rmtree(out.path / part, ignore_errors=True)
-            for file in files:
-                (out.path / file).parent.mkdir(exist_ok=True)
-                artifacts.link(base.path / file, out.path / file)
-            out.adopt(part, identity=identity)
-        else:
-            _link_files(base, {file: file for file in files}, out)
 
 
 def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
@@ -206,30 +193,6 @@ def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         artifacts.link(artifact.path / file, target)
     out.adopt(name, identity=artifact.identity)
-
-
-def _link_files(source: Artifact, names: Mapping[str, str], out: Writer) -> None:
-    for name, theirs in names.items():
-        if name not in out.done:
-            part = out.part(name)
-            part.unlink(missing_ok=True)
-            artifacts.link(source.path / theirs, part)
-            out.keep(name, sha256=source.files[theirs]["sha256"])
-
-
-def check_alike(base: Index, added: Artifact, width: int) -> None:
-    """Raises UserError for vectors of another encoder, or of passages that are in the index."""
-    if base.description["dimension"] != width or (
-        base.artifact.info["encoder"]["identity"] != encoder_of(added)["identity"]
-    ):
-        raise UserError(
-            f"{added.path} was made with another encoder than {base.artifact.path}; "
-            "embed the new passages with the same one"
-        )
-    known = IdSet(base.ids)
-    for name in Ids(added):
-        if name in known:
-            raise repeated_id(name, f"of {added.path} is in {base.artifact.path} already")
 
 
 def encoder_of(added: Artifact) -> dict[str, Any]:

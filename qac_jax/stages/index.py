@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import itertools
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +28,7 @@ _MANY = 20_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Index(Stage):
-    """Indexes vectors; with --base, adds them to an existing index."""
+    """Indexes vectors."""
 
     VERB: ClassVar[str] = "index"
     KIND: ClassVar[str] = "index"
@@ -40,17 +39,15 @@ class Index(Stage):
     )
 
     vectors: Ref = input("passage vectors of qac embed", kinds=("vectors",))
-    base: Ref = input("existing index to add them to", kinds=("index",), default="")
     method: str = option(
         "auto",
-        "auto: exact below 20,000 vectors, ScaNN from there on, or as --base",
+        "auto: exact below 20,000 vectors, ScaNN from there on",
         choices=("auto", "exact", "scann", "faiss"),
     )
     faiss: str = option(
-        "auto",
-        "FAISS: an inverted file of 4-bit codes (ivf) or a graph (hnsw, built by one thread); "
-        "auto: ivf, or as --base",
-        choices=("auto", "ivf", "hnsw"),
+        "ivf",
+        "FAISS: an inverted file of 4-bit codes (ivf) or a graph (hnsw, built by one thread)",
+        choices=("ivf", "hnsw"),
     )
     target_recall: float = option(
         0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)"
@@ -85,18 +82,14 @@ class Index(Stage):
 
         count = costs.count_of(inputs, "vectors")
         width = inputs.get("vectors", {}).get("dimension", costs.WIDTH)
-        method = self._method(count, None) if count and not self.base else self.method
+        method = self._method(count or 0)
         plan = {"vectors": count, "count": count, "method": method}
-        if not count or method not in ("scann", "faiss"):  # an exact one links vectors' files
+        if not count or method == "exact":  # which links vectors' files
             return {**plan, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
-        parts = approximate.part_rows(count, self.part_rows)
-        largest = max(stop - start for start, stop in parts)
         return {
             **plan,
             "dimension": width,
-            "parts": len(parts),
-            "bytes of memory to build": approximate.build_bytes(largest, width, method),
-            "bytes of memory to search": approximate.search_bytes(count, width, self.reordering),
+            "parts": len(approximate.part_rows(count, self.part_rows)),
             **costs.on_cores("index", count, work=width / costs.WIDTH),
             "bytes": approximate.stored_bytes(count, width, self.reordering),
         }
@@ -112,11 +105,10 @@ class Index(Stage):
             raise UserError(
                 f"target_recall={self.target_recall}; expected at least 0 and less than 1"
             )
-        if self.target_recall and (self.base or self.sample < 2 or self.recall_at < 1):
+        if self.target_recall and (self.sample < 2 or self.recall_at < 1):
             raise UserError(
-                "target_recall is measured on all vectors, with two queries or more: it cannot "
-                "go with --base (which keeps its own effort), --sample below 2 or --recall_at "
-                "below 1; change that or leave it out"
+                "target_recall is measured with two queries or more and one passage or more; raise "
+                "--sample or --recall_at, or leave it out"
             )
 
     def _check_faiss(self) -> None:
@@ -130,7 +122,7 @@ class Index(Stage):
                 raise UserError(
                     f"soar={self.soar} is of ScaNN; leave it out, or give --method scann"
                 )
-        elif self.faiss != "auto" and (self.method != "auto" or not self.base):
+        elif self.faiss != "ivf":
             raise UserError(f"faiss={self.faiss!r} goes with --method faiss; give that as well")
         if self.faiss == "hnsw":
             for name, own in (("leaves", -1), ("dims_per_block", 2), ("reordering", "float32")):
@@ -145,83 +137,54 @@ class Index(Stage):
         from qac_jax.retrieval.vectors import Vectors
 
         added = inputs.artifact("vectors")
-        base = index.Index(inputs.artifact("base")) if "base" in inputs else None
         if added.info["side"] != "passage":
             raise UserError(f"{added.path} holds vectors of queries; give vectors of passages")
         vectors = Vectors.of(added)
-        if base is not None:
-            index.check_alike(base, added, vectors.width)
-        method = self._method(len(vectors), base)
-        if method != index.EXACT and index.windows_of(added):
-            library = approximate.ENGINES[method].NAME
-            progress.say(f"index: {library}'s index keeps no windows; --method exact does")
-        known = dict(base.description["parts"]) if base is not None else {}
-        if base is not None:
-            index.link_parts(base.artifact, known, out)
-        new = self._parts(method, vectors, first=len(known))
-        family = approximate.family(method, self.faiss, known.values())
-        for name, (start, stop) in new.items():
-            known[name] = {"rows": stop - start}
-            if method == index.EXACT:
-                index.link_vectors(added, name, out)
-            else:
-                preset = self._preset(method, family, stop - start)
-                known[name]["preset"] = dataclasses.asdict(preset)
+        method = self._method(len(vectors))
+        rows = [(0, len(vectors))]
+        if method == index.EXACT:
+            index.link_vectors(added, "part-00000", out)
+        else:
+            rows = approximate.part_rows(len(vectors), self.part_rows)
+            if index.windows_of(added):
+                library = approximate.ENGINES[method].NAME
+                progress.say(f"index: {library}'s index keeps no windows; --method exact does")
+        parts: dict[str, dict[str, Any]] = {}
+        for number, (start, stop) in enumerate(rows):
+            name = f"part-{number:05d}"
+            parts[name] = {"rows": stop - start}
+            if method != index.EXACT:
+                preset = self._preset(method, stop - start)
+                parts[name]["preset"] = dataclasses.asdict(preset)
                 index.build_part(method, vectors, (start, stop), preset, added.identity, name, out)
         with out.open(index.DESCRIPTION) as file:
-            description = {"method": method, "dimension": vectors.width, "parts": known}
+            description = {"method": method, "dimension": vectors.width, "parts": parts}
             json.dump(description, file, indent=1)
         if corpus.IDS_OFFSETS not in out.done:
-            corpus.write_ids(out, itertools.chain(base.ids if base else (), corpus.Ids(added)))
-        out.count = sum(part["rows"] for part in known.values())
+            corpus.write_ids(out, corpus.Ids(added))
+        out.count = len(vectors)
         texts = [{**added.info["texts"], "rows": len(vectors)}]
-        texts = index.texts_seen_from(added.path, texts, out)
-        if base is not None:
-            old = base.artifact
-            texts = index.texts_seen_from(old.path, old.info["texts"], out) + texts
-            out.info["effort"] = old.info.get("effort")
         out.info.update(
             method=method,
             dimension=vectors.width,
             encoder=index.encoder_seen_from(index.encoder_of(added), out),
-            texts=texts,
+            texts=index.texts_seen_from(added.path, texts, out),
         )
         if method != index.EXACT and self.target_recall:
-            searcher = approximate.opened(
-                method,
-                [out.path / name for name in new],
-                [known[name]["rows"] for name in new],
-                vectors.width,
-                [known[name]["preset"] for name in new],
-            )
+            searcher = approximate.opened(method, out.path, vectors.width, parts)
             self._tune(inputs, out, vectors, searcher)
 
-    def _parts(self, method: str, vectors: Vectors, first: int) -> dict[str, tuple[int, int]]:
-        """The names and rows of the parts to build."""
-        from qac_jax.retrieval import approximate, index
-
-        rows = [(0, len(vectors))]
-        if method != index.EXACT:
-            rows = approximate.part_rows(len(vectors), self.part_rows)
-        return {f"part-{first + number:05d}": part for number, part in enumerate(rows)}
-
-    def _method(self, count: int, base: Any) -> str:
-        known = base.description["method"] if base is not None else ""
-        if known and self.method not in ("auto", known):
-            raise UserError(
-                f"method={self.method!r}, but the index to add to is of the method {known!r}; "
-                "give that or auto"
-            )
-        if known or self.method != "auto":
-            return known or self.method
+    def _method(self, count: int) -> str:
+        if self.method != "auto":
+            return self.method
         return "exact" if count < _MANY else "scann"
 
-    def _preset(self, method: str, family: str, count: int) -> AnyPreset:
+    def _preset(self, method: str, count: int) -> AnyPreset:
         from qac_jax.retrieval import approximate
 
         return approximate.ENGINES[method].preset(
             count,
-            family=family,
+            family=self.faiss,
             soar=self.soar,
             leaves=None if self.leaves < 0 else self.leaves,
             dims_per_block=self.dims_per_block,

@@ -166,29 +166,6 @@ def test_the_same_vectors_are_the_same_index(made: Made, tmp_path: Path, setting
         assert one.path.joinpath(name).read_bytes() == two.path.joinpath(name).read_bytes()
 
 
-@pytest.mark.parametrize("settings", [*ENGINES, pytest.param({"method": "exact"}, id="exact")])
-def test_adding_vectors(made: Made, tmp_path: Path, settings: Any) -> None:
-    _, array, centres = made
-    more = toy.clustered(np.random.default_rng(6), 400, WIDTH, centres)
-    toy.write_vectors(tmp_path / "first", array)
-    toy.write_vectors(tmp_path / "more", more, first=ROWS)
-    given = {**settings, "leaves": 20} if settings.get("leaves") else dict(settings)
-    build(tmp_path / "first", tmp_path / "small", **given)
-    base = {"base": tmp_path / "small"}
-    with pytest.raises(UserError, match=f"is of the method '{settings['method']}'"):
-        other = "faiss" if settings["method"] == "scann" else "scann"
-        build(tmp_path / "more", tmp_path / "no", **base, method=other)
-    build(tmp_path / "more", tmp_path / "large", **{**given, "method": "auto"}, **base)
-    shutil.rmtree(tmp_path / "small")
-    index = Index.load(tmp_path / "large")
-    index.artifact.verify()
-    both = np.concatenate([array, more])
-    assert (len(index), index.ids[ROWS + 3]) == (ROWS + 400, f"r{ROWS + 3}")
-    assert recall(index, both[-50:], both) > (0.9 if settings["method"] != "exact" else 0.99)
-    with pytest.raises(UserError, match="'r3000' of .* is in .* already"):
-        build(tmp_path / "more", tmp_path / "again", base=tmp_path / "large")
-
-
 def test_interrupted_it_keeps_finished_parts(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
