@@ -9,9 +9,12 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 import os
 import platform
 import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from qac_jax.hashing import user_cache
 from qac_jax.processes import cores
@@ -122,3 +125,39 @@ def machine(backend: str) -> str:
         first = file.read().split("\n\n", 1)[0].splitlines()
         facts += [line for line in first if line.startswith(("model name", "flags", "Features"))]
     return "cpu-" + hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
+
+
+def flops_of(function: Callable[..., Any], *arguments: Any) -> float:
+    """FLOPs of the matrix products of a function of arrays of these shapes, which nothing computes.
+
+    They are counted in the traced program, because XLA counts a loop's body once, whatever its
+    length. A multiplication and an addition are two FLOPs; all else is left out.
+    """
+    import jax
+
+    return _counted(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _counted(program: Any) -> float:
+    total = 0.0
+    for operation in program.eqns:
+        within = [_counted(inner) for inner in _inner(operation.params)]
+        if operation.primitive.name == "dot_general":
+            (contracted, _), _ = operation.params["dimension_numbers"]
+            left = operation.invars[0].aval.shape
+            size = math.prod(operation.outvars[0].aval.shape)
+            total += 2.0 * size * math.prod(left[axis] for axis in contracted)
+        elif operation.primitive.name == "cond":
+            total += max(within)
+        else:
+            total += sum(within) * operation.params.get("length", 1)  # of a scan
+    return total
+
+
+def _inner(params: dict[str, Any]) -> Iterator[Any]:
+    """The programs that an operation calls."""
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            program = getattr(item, "jaxpr", item)
+            if hasattr(program, "eqns"):
+                yield program

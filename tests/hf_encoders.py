@@ -18,7 +18,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, name_maps, weights
 from qac_jax.hub.backbones import Options
-from qac_jax.models import architecture
+from qac_jax.models import backbone
 from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.layers import Runtime
 
@@ -151,7 +151,8 @@ def check_gradients(case: Case, path: Path, **more: Any) -> None:
     ours = backbones.loop_params(gradients)
     config = module.config
     written = name_maps.write(config.table(config.hf_base), ours)
-    copies = config.hf_copies(config.hf_base, "")
+    prefixes = {"encoder": config.hf_base, "model": ""}
+    copies = {n.format(**prefixes): of.format(**prefixes) for n, of in config.hf_tied.items()}
     assert {copies.get(name, name) for name in theirs} == written.keys()
     # The gradient of a bias of keys is 0 but for rounding: it moves all scores of a row alike.
     zero = 1e-6 * max(np.abs(expected).max() for expected in theirs.values())
@@ -227,6 +228,6 @@ def check_refusals(case: Case, path: Path, kind: str = "ForMaskedLM", **more: An
 
 def architecture_of(folder: Path) -> type[BackboneConfig]:
     raw = json.loads((folder / "config.json").read_text())
-    found = architecture.reading(raw, BackboneConfig)
+    found = backbone.reading(raw, BackboneConfig)
     assert found is not None
     return found

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from qac_jax.models.backbone import BackboneConfig
-from qac_jax.models.distilbert import DistilBertConfig
-from qac_jax.models.electra import ElectraConfig
+from qac_jax.models.bert import DistilBertConfig, ElectraConfig, MpnetConfig, RobertaConfig
 from qac_jax.models.modernbert import ModernBertConfig
-from qac_jax.models.mpnet import MpnetConfig
-from qac_jax.models.roberta import RobertaConfig
-from qac_jax.models.t5_encoder import T5EncoderConfig
+from qac_jax.models.t5 import T5EncoderConfig
 
 
 SIZES: dict[str, Any] = {

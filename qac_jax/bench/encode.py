@@ -148,7 +148,7 @@ class Encode:
         """Where our time goes: tokenising, padding, and the rate of the matrix products."""
         import jax
 
-        from qac_jax.models import flops
+        from qac_jax import hardware
         from qac_jax.models.layers import Runtime
 
         began = time.perf_counter()
@@ -161,7 +161,9 @@ class Encode:
         @functools.cache
         def work(texts: int, length: int) -> float:
             ids, sizes = np.zeros((texts, length), np.int32), np.ones(texts, np.int32)
-            return flops.of(lambda *x: backbone.init_with_output(jax.random.key(0), *x), ids, sizes)
+            return hardware.flops_of(
+                lambda *x: backbone.init_with_output(jax.random.key(0), *x), ids, sizes
+            )
 
         with self._recorded():
             began = time.perf_counter()

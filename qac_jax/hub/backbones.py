@@ -22,10 +22,8 @@ from flax import traverse_util
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.hub import hf_config, name_maps, shared_encoder, weights
-from qac_jax.models.architecture import Architecture
-from qac_jax.models.backbone import PARTS, BackboneConfig
+from qac_jax.models.backbone import PARTS, Architecture, BackboneConfig, Table
 from qac_jax.models.layers import Runtime
-from qac_jax.models.tensor_names import Table, names
 
 
 Loaded = tuple[nn.Module, dict[str, Any]]
@@ -81,6 +79,11 @@ def load(folder: Path, options: Options) -> Loaded:
     return module, fit(folder, module, table, tensors, options, files.config.hf_ignored)
 
 
+def names(table: Table) -> set[str]:
+    """The tensors that a table speaks of."""
+    return {slot.name for slot in table.values()}
+
+
 def read_encoder(folder: Path, options: Options) -> Files[BackboneConfig]:
     """A folder whose model is an encoder, or has one inside."""
     return read(folder, options, BackboneConfig)
@@ -97,13 +100,15 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     encoder = _encoder_prefix(folder, cls, tensors, options.prefix)
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
     wanted = _wanted_parts(cls, options)
+    prefixes = {"encoder": encoder, "model": model}
     beginnings = {
-        part: tuple(each.format(encoder=encoder, model=model) for each in given)
+        part: tuple(each.format(**prefixes) for each in given)
         for part, given in cls.hf_parts.items()
     }
     tensors = _without_parts(tensors, beginnings, wanted)
     table = _described(cls, raw, folder, dict.fromkeys(cls.hf_parts, True)).table(encoder, model)
-    _drop_copies(folder, cls, tensors, cls.hf_copies(encoder, model), names(table))
+    copies = {n.format(**prefixes): of.format(**prefixes) for n, of in cls.hf_tied.items()}
+    _drop_copies(folder, cls, tensors, copies, names(table))
     has = {
         part: cls.hf_has(part, raw, set(tensors), table) if asked is None else asked
         for part, asked in wanted.items()

@@ -12,9 +12,8 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, hf_config, name_maps, weights
-from qac_jax.models.backbone import PARTS
+from qac_jax.models.backbone import PARTS, dense, under
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
-from qac_jax.models.tensor_names import dense, under
 
 
 MODEL_TYPE = "dpr"

@@ -14,9 +14,8 @@ import flax.linen as nn
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, name_maps, weights
-from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.backbone import BackboneConfig, Slot, Table, norm, under
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
-from qac_jax.models.tensor_names import Slot, Table, norm, under
 
 
 FILE = "heads.safetensors"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import architecture as architectures
-from qac_jax.models.architecture import Architecture
+from qac_jax.models import backbone as architectures
+from qac_jax.models.backbone import Architecture
 
 
 Kind = TypeVar("Kind", bound=Architecture)

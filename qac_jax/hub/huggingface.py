@@ -36,11 +36,11 @@ from qac_jax.hub import (
 )
 from qac_jax.hub.backbones import Loaded, Options
 from qac_jax.hub.names import TOKENIZER_FILES
-from qac_jax.models import architecture
+from qac_jax.models import backbone
 from qac_jax.models.backbone import Backbone, BackboneConfig
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import Runtime
-from qac_jax.models.pooling import POOLINGS
 from qac_jax.text.tokenizers import lowercases
 
 
@@ -215,7 +215,7 @@ def save(
 
 
 def _save_backbone(path: Path, module: nn.Module, params: Mapping, encoder: str = "") -> None:
-    config = architecture.of_module(module)
+    config = backbone.of_module(module)
     if config is None:
         raise UserError(f"a {type(module).__name__} has no Hugging Face form")
     tensors, raw = name_maps.write(backbones.saved_table(config), params), config.to_hf()

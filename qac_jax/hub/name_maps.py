@@ -1,4 +1,4 @@
-"""Parameters read from and written to named tensors, by a table (models/tensor_names.py).
+"""Parameters read from and written to named tensors, by a table (models/backbone.py).
 
 One table reads and writes, so that a round trip gives back the same bytes. Tables speak of layers
 as a loop; `scanned` and `looped` turn parameter trees into and out of the stacked form.
@@ -13,7 +13,7 @@ import numpy as np
 from flax import traverse_util
 
 from qac_jax.errors import UserError
-from qac_jax.models.tensor_names import Table
+from qac_jax.models.backbone import Table
 
 
 Tensors = dict[str, np.ndarray]

@@ -59,8 +59,8 @@ def _models() -> Iterator[Local]:
 
 def _model(place: Path) -> tuple[str, str]:
     """What a model folder holds in a few words, and why it is not read ("": it is)."""
-    from qac_jax.models import architecture
-    from qac_jax.models.architecture import Architecture
+    from qac_jax.models import backbone
+    from qac_jax.models.backbone import Architecture
 
     kinds, classes = [], []
     for part in names.described(place):
@@ -69,7 +69,7 @@ def _model(place: Path) -> tuple[str, str]:
             continue  # a dense layer
         kinds.append(str(raw["model_type"]))
         classes += [str(name) for name in raw.get("architectures") or ()]
-        config = architecture.reading(raw, Architecture)
+        config = backbone.reading(raw, Architecture)
         try:
             if config is None:
                 return kinds[-1], f"{kinds[-1]} models are not read here; use another model"

@@ -25,8 +25,8 @@ from etils import epath
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import name_maps
-from qac_jax.models import architecture
-from qac_jax.models.architecture import Architecture
+from qac_jax.models import backbone
+from qac_jax.models.backbone import Architecture
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 
@@ -104,7 +104,7 @@ def describe_module(module: Any) -> Nested:
     """A module (or a configuration inside) as JSON, without how it is computed."""
     described: Nested = {"class": type(module).__name__}
     known = _known()
-    if described["class"] not in known and architecture.of_module(module) is None:
+    if described["class"] not in known and backbone.of_module(module) is None:
         raise UserError(
             f"a {described['class']} cannot be stored; {nearest(described['class'], known)}"
         )
@@ -147,4 +147,4 @@ def build_module(record: Mapping[str, Any], runtime: Runtime) -> Any:
 def _known() -> Nested:
     """The classes of configurations, and of modules that are more than an architecture's."""
     made = (CrossEncoder, DualEncoder, DualEncoderConfig)
-    return {**architecture.registered(), **{cls.__name__: cls for cls in made}}
+    return {**backbone.registered(), **{cls.__name__: cls for cls in made}}

@@ -17,8 +17,8 @@ from qac_jax import progress
 from qac_jax.errors import UserError, shown
 from qac_jax.hub import backbones, hf_config, name_maps, sentence_modules, weights
 from qac_jax.hub.sentence_modules import DENSE, MODULES, NORMALIZE, POOLING, TRANSFORMER, Part
+from qac_jax.models.backbone import Table, dense, under
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
-from qac_jax.models.tensor_names import Table, dense, under
 from qac_jax.text import tokenizers
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.hub import weights
-from qac_jax.models import architecture
+from qac_jax.models import backbone
 
 
 _MARKS = ("##", "▁", "Ġ")  # how pieces say that a word goes on, or begins
@@ -28,13 +28,13 @@ _CENTRINGS = 2  # a mean of unit vectors is not that of the vectors: once is not
 
 def of_folder(folder: str | os.PathLike[str]) -> np.ndarray:
     """[their vocabulary, their width] of a model folder in Hugging Face's layout."""
-    names = tuple({cls.hf_words for cls in architecture.registered().values()})
+    names = tuple({cls.hf_words for cls in backbone.registered().values()})
     for name, tensor in weights.read_folder(folder).items():
         if name.endswith(names):
             return tensor
     raise UserError(
         f"{folder} has no word vectors; expected the folder of one of these models: "
-        + ", ".join(architecture.model_types(architecture.Architecture))
+        + ", ".join(backbone.model_types(backbone.Architecture))
     )
 
 

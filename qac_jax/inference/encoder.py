@@ -25,7 +25,7 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
-from qac_jax.models import pooling
+from qac_jax.models import heads
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 from qac_jax.text.tokenizers import SEGMENTS, Tokenizer, text_of
@@ -186,7 +186,7 @@ class Encoder:
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """The vectors of texts, and of each those of its windows, float16 [windows, width]."""
         lengths = np.array([len(row) for row in rows])
-        counts = pooling.window_counts(lengths, size, self._skipped[side])
+        counts = heads.window_counts(lengths, size, self._skipped[side])
         whole = np.empty((len(rows), self.width), np.float32)
         parts: list[np.ndarray] = [whole[:0]] * len(rows)
 

@@ -28,11 +28,11 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import BY_DEVICE, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
-from qac_jax.models.decoding.decode import decode
-from qac_jax.models.decoding.rules import Decoded, Rules
+from qac_jax.models.decoding.sampling import Decoded, Rules
 from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
-from qac_jax.models.writers import Writer
+from qac_jax.models.pointer import Writer
 from qac_jax.text.tokenizers import Tokenizer
 
 

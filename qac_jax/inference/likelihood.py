@@ -24,8 +24,8 @@ from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.pointer import Writer
 from qac_jax.models.t5 import shift_right
-from qac_jax.models.writers import Writer
 
 
 # Documents of one batch on one device.

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qac_jax.inference.runner import TENSOR
-from qac_jax.models.writers import Writer
+from qac_jax.models.pointer import Writer
 
 
 _CUT = ("vocab", "heads", "mlp")

@@ -22,9 +22,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from qac_jax.inference.buckets import Batch, coarse, padded
 from qac_jax.inference.runner import TENSOR, Runner
 from qac_jax.models.decoding import slots as parts
-from qac_jax.models.decoding.rules import Rules
+from qac_jax.models.decoding.sampling import Rules
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.models.writers import Writer
+from qac_jax.models.pointer import Writer
 
 
 # Rows of one device: enough for fast matrix products. Texts: their memory must fit.

@@ -11,7 +11,7 @@ from qac_jax.hardware import PRECISIONS_MEAN
 
 PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16")
 TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
-# Those of models/pooling.py, which takes seconds to import.
+# Those of models/heads.py, which takes seconds to import.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
 LIKELIHOODS = ("sum", "mean", "released")
 

@@ -20,8 +20,7 @@ from jax.sharding import PartitionSpec
 from qac_jax.errors import UserError
 from qac_jax.models import fused_attention, packing
 from qac_jax.models.layers import Array, Runtime, dropout, seeds_of, statistics_dtype
-from qac_jax.models.packing import Packed, TokenKeys, text_keys, text_lengths
-from qac_jax.models.platform import platform
+from qac_jax.models.packing import Keys, Lengths, Packed, platform, text_keys, text_lengths
 
 
 HALF = ("bfloat16", "float16")  # what cuDNN's kernel computes in
@@ -114,7 +113,7 @@ def attend_joint(
     lengths: Array | Packed,
     heads: int,
     *,
-    keys: Array | TokenKeys | None = None,
+    keys: Keys = None,
     site: int | Array = 0,
     rate: float = 0.0,
 ) -> Array:
@@ -155,12 +154,12 @@ def attend(
     query: Array,
     key: Array,
     value: Array,
-    lengths: Array | Packed | None,
+    lengths: Lengths,
     runtime: Runtime,
     *,
     visible: Array | None = None,
     bias: Array | None = None,
-    keys: Array | TokenKeys | None = None,
+    keys: Keys = None,
     site: int | Array = 0,
     rate: float = 0.0,
 ) -> Array:

@@ -1,22 +1,25 @@
-"""What every encoder gives, so that the rest of the package names no architecture.
+"""What every network gives, so that the rest of the package names no architecture.
 
-A backbone is one file of this room with two classes; beside it are a gin file and a test.
+An `Architecture` is the frozen configuration of one kind of network. Beside its own fields it knows
+the keys of Hugging Face's config.json and the names of the tensors in a weights file. `@register`
+makes it known to whatever loads or stores models; nothing else names it. Sequence-to-sequence
+models inherit from it directly, encoders through `BackboneConfig`.
+
+A new backbone is one file of this room with two classes, and a gin file with its sizes.
 
 `XConfig(BackboneConfig)`, a frozen dataclass decorated with `@register`:
 
 * its fields, with the defaults of transformers' configuration class (what config.json leaves out);
 * as class variables how Hugging Face's files spell it: display_name, model_types, hf_class,
-  hf_fields, hf_words, hf_bases, hf_parts, word_embedding (see architecture.py),
-  hf_classifier_dropout;
+  hf_fields, hf_words, hf_bases, hf_parts, hf_tied, hf_names, hf_layers and hf_layer;
 * `build(runtime)` (the network), `stack(runtime, count)` (count layers, called as
   stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), also for heads on top);
-* `table(encoder, model)` and `stack_table(count, prefix)`: the tensor of every parameter;
 * of the layers, that they may be computed without padding (`packs`, see packing.py);
 * where they differ from a BERT's: `max_length`, `token_types`, `embedding_size`, `pooler_rows`,
-  `classifier_dropout`, `classifier_table`, `from_hf`, `to_hf`, `hf_copies`, `position_free`.
+  `classifier_rate`, `hf_classifier`, `from_hf`, `to_hf`, `position_free`, `table`.
 
-`X(Backbone)`, a Linen module with the fields config and runtime. It names `embedding_class` and
-`mlm_activation`, or has a `setup` of its own that makes
+`X(Backbone)`, a Linen module with the fields config and runtime. It names `embedding_class`,
+`mlm_activation` and `pooler_activation`, or has a `setup` of its own that makes
 
 * `embeddings`: called as embeddings(ids, token_types, keys) -> [B, L, hidden];
 * `layers`: config.stack(runtime, config.num_layers);
@@ -31,19 +34,261 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+import importlib
+import pkgutil
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from qac_jax import fields
 from qac_jax.errors import UserError
-from qac_jax.models.architecture import Architecture
+from qac_jax.models.heads import MlmHead
 from qac_jax.models.layers import Array, Dense, Runtime, activation
-from qac_jax.models.mlm_head import MlmHead
-from qac_jax.models.platform import platform
-from qac_jax.models.tensor_names import Table, dense, under
+from qac_jax.models.packing import platform
+
+
+class Slot(NamedTuple):
+    """A parameter in a file: a whole tensor, or one of three equal parts of its last axis."""
+
+    name: str
+    transposed: bool = False
+    part: int | None = None
+
+
+# A parameter's path ("layers/0/mlp/up/kernel") -> its tensor. Layers are a loop, numbered from 0.
+Table = dict[str, Slot]
+
+
+def under(path: str, table: Table) -> Table:
+    """The table of a module that is a submodule `path` of another one."""
+    return {f"{path}/{inner}": slot for inner, slot in table.items()}
+
+
+def dense(path: str, name: str, bias: bool = True) -> Table:
+    """torch's Linear, whose weight is stored as [out, in]."""
+    table = {f"{path}/kernel": Slot(f"{name}.weight", transposed=True)}
+    return table | {f"{path}/bias": Slot(f"{name}.bias")} if bias else table
+
+
+def norm(path: str, name: str, bias: bool = True) -> Table:
+    """A LayerNorm with scale and, mostly, bias."""
+    table = {f"{path}/scale": Slot(f"{name}.weight")}
+    return table | {f"{path}/bias": Slot(f"{name}.bias")} if bias else table
+
+
+def named(names: Mapping[str, str], **prefixes: str) -> Table:
+    """A table from the names of parts.
+
+    A part whose path ends in "norm" is a norm, one that ends in "embedding", "scale" or "bias" a
+    tensor by itself, every other one a dense layer. Names have placeholders for `prefixes`.
+    """
+    table: Table = {}
+    for path, name in names.items():
+        tensor, last = name.format(**prefixes), path.rsplit("/", 1)[-1]
+        if last in ("embedding", "scale", "bias"):
+            table[path] = Slot(tensor)
+        else:
+            table |= (norm if last.endswith("norm") else dense)(path, tensor)
+    return table
+
+
+# Fields that are sizes, and the largest that any of them can have.
+_SIZES = (
+    "vocab_size hidden_size num_layers num_heads intermediate_size max_positions d_model d_kv d_ff"
+).split()
+_LARGEST = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture(abc.ABC):
+    """What is common to the configurations of all networks that have a Hugging Face folder.
+
+    In names of tensors "{encoder}" and "{model}" stand for what the names of the encoder, and those
+    of a larger model around it, begin with in a file.
+    """
+
+    # What people call it: "BERT".
+    display_name: ClassVar[str]
+    # `model_type` in config.json; the first one is what we write.
+    model_types: ClassVar[tuple[str, ...]]
+    # What the names of transformers' classes begin with: "Bert" of BertModel.
+    hf_class: ClassVar[str]
+    # Our field -> the key in config.json. What a file leaves out has the default of the field,
+    # which must be that of transformers.
+    hf_fields: ClassVar[dict[str, str]] = {}
+    # The tensor of the word embeddings, without the prefix of the encoder.
+    hf_words: ClassVar[str]
+    # What the names of the encoder's tensors may begin with inside of a larger model ("bert.");
+    # the first one is what we write. Empty: names never have a prefix.
+    hf_bases: ClassVar[tuple[str, ...]] = ()
+    # Part that a model may have or not -> what the names of its tensors begin with.
+    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {}
+    # Tensors that files may hold though they repeat others -> those others.
+    hf_tied: ClassVar[dict[str, str]] = {}
+    # Patterns of tensors in known files that have no parameter here; ignored, with a log line.
+    hf_ignored: ClassVar[tuple[str, ...]] = ()
+    # Where the table of word embeddings is in the tree of parameters.
+    word_embedding: ClassVar[tuple[str, ...]]
+
+    @property
+    def hf_base(self) -> str:
+        """What the encoder's names begin with when we write it inside of a larger model."""
+        return next(iter(self.hf_bases), "")
+
+    # Fields, or properties.
+    @property
+    @abc.abstractmethod
+    def vocab_size(self) -> int:
+        """Rows of the table of word embeddings."""
+
+    @property
+    @abc.abstractmethod
+    def hidden_size(self) -> int:
+        """The width of a hidden state."""
+
+    @property
+    def embedding_size(self) -> int:
+        """The width of the table of word embeddings."""
+        return self.hidden_size
+
+    @property
+    @abc.abstractmethod
+    def num_layers(self) -> int:
+        """Layers of the encoder."""
+
+    @property
+    @abc.abstractmethod
+    def num_heads(self) -> int:
+        """Attention heads of a layer."""
+
+    @abc.abstractmethod
+    def build(self, runtime: Runtime) -> nn.Module:
+        """The network; a module with the fields config and runtime."""
+
+    @abc.abstractmethod
+    def table(self, encoder: str = "", model: str = "") -> Table:
+        """The tensor of every parameter; encoder, model: what names begin with."""
+
+    @property
+    @abc.abstractmethod
+    def embedding_std(self) -> float:
+        """The standard deviation of new word embeddings."""
+
+    def words_of(self, params: Mapping[str, Any]) -> Any:
+        """The table of word embeddings in a tree of parameters."""
+        value: Any = params
+        for name in self.word_embedding:
+            value = value[name]
+        return value
+
+    def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
+        """The tree with another table of word embeddings; what it lacks on the way is added."""
+
+        def changed(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+            if not path:
+                return table
+            return {**tree, path[0]: changed(tree.get(path[0], {}), path[1:])}
+
+        return changed(params, self.word_embedding)
+
+    @classmethod
+    def reads(cls, raw: Mapping[str, Any]) -> bool:
+        """Whether a config.json is one of this architecture.
+
+        Override it where two share a model_type (by raw["architectures"]).
+        """
+        return raw.get("model_type") in cls.model_types
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], **parts: bool) -> Self:
+        """The configuration in a config.json; parts: which of `hf_parts` the model has."""
+        return cls(**parts, **cls.taken(raw))
+
+    @classmethod
+    def taken(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that config.json says; those of a wrong type are refused."""
+        hints = typing.get_type_hints(cls)
+        taken = {
+            ours: raw[theirs]
+            for ours, theirs in cls.hf_fields.items()
+            if raw.get(theirs) is not None
+        }
+        for ours, value in taken.items():
+            name = cls.hf_fields[ours]
+            fields.check_value(value, hints.get(ours, Any), f"config.json: {name}")
+            if ours in _SIZES and not 0 < value <= _LARGEST:
+                raise UserError(f"config.json: {name} = {value} is not a size of a model")
+        return taken
+
+    @classmethod
+    def hf_has(cls, part: str, raw: Mapping[str, Any], tensors: set[str], table: Table) -> bool:
+        """Whether a folder's model has this one of `hf_parts`.
+
+        tensors: the names in its weights; table: that of a model with all parts. Override it where
+        two parts share tensors.
+        """
+        del raw
+        return any(table[path].name in tensors for path in table if path.split("/")[0] == part)
+
+    def to_hf(self) -> dict[str, Any]:
+        """config.json."""
+        raw = {theirs: getattr(self, ours) for ours, theirs in self.hf_fields.items()}
+        return {**raw, "model_type": self.model_types[0], "dtype": "float32"}
+
+    def hf_files(self) -> Mapping[str, Mapping[str, Any]]:
+        """Further JSON files of a model folder, by name."""
+        return {}
+
+
+Kind = TypeVar("Kind", bound=Architecture)
+_REGISTERED: dict[str, type[Architecture]] = {}
+
+
+def register(cls: type[Kind]) -> type[Kind]:
+    """Makes an architecture known, under its `model_types` and under its class's name."""
+    known = _REGISTERED.get(cls.__name__)
+    if known is not None and known.__module__ != cls.__module__:
+        raise ValueError(
+            f"{cls.__module__} and {known.__module__} both have an architecture {cls.__name__}; "
+            "artefacts store that name, so rename one"
+        )
+    _REGISTERED[cls.__name__] = cls
+    return cls
+
+
+def registered() -> dict[str, type[Architecture]]:
+    """All architectures by the names of their classes: those of this room, and what was imported.
+
+    The files of this room are imported here, so that a new one needs no mention anywhere.
+    """
+    room = importlib.import_module(__package__ or "")
+    for module in pkgutil.iter_modules(room.__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{__package__}.{module.name}")
+    return dict(_REGISTERED)
+
+
+def model_types(base: type[Architecture]) -> list[str]:
+    """Every `model_type` that is read."""
+    classes = [cls for cls in registered().values() if issubclass(cls, base)]
+    return sorted({kind for cls in classes for kind in cls.model_types})
+
+
+def reading(raw: Mapping[str, Any], base: type[Kind]) -> type[Kind] | None:
+    """The architecture of a config.json among those that are a `base`; None: there is none."""
+    matches = (cls for cls in registered().values() if issubclass(cls, base) and cls.reads(raw))
+    return next(matches, None)
+
+
+def of_module(module: object) -> Architecture | None:
+    """The configuration of a network that is nothing but an architecture's; None: it is more."""
+    config = getattr(module, "config", None)
+    if isinstance(config, Architecture) and type(module) is type(config.build(Runtime())):
+        return config
+    return None
 
 
 # Optional parts: a pooled vector (what sequence classification reads), word predictions.
@@ -84,9 +329,20 @@ class BackboneConfig(Architecture):
         "pad_id": "pad_token_id",
     }
     hf_words: ClassVar = "embeddings.word_embeddings.weight"
-    # The key of the dropout before a sequence classifier's output.
+    # Part -> tensor (see `named`): what is not in a layer, what stands before a layer's number, and
+    # the names in a layer.
+    hf_names: ClassVar[dict[str, str]] = {}
+    hf_layers: ClassVar[str] = "{encoder}encoder.layer."
+    hf_layer: ClassVar[dict[str, str]] = {}
+    # What a sequence classifier has in addition or under other names.
+    hf_classifier: ClassVar[dict[str, str]] = {"classifier": "{model}classifier"}
+    # The dropout before a sequence classifier's output: its key, and its rate where nothing else is
+    # said (None: that of the layers).
     hf_classifier_dropout: ClassVar[str] = "classifier_dropout"
+    classifier_rate: ClassVar[float | None] = None
     word_embedding: ClassVar = ("embeddings", "word", "embedding")
+    # The row of the position embeddings that a text's first token has.
+    first_position: ClassVar[int] = 0
     # Whether `embeddings` leave positions to the layers (relative, rotary). Decoders that read
     # embeddings know no order then, unless their layers do.
     position_free: ClassVar[bool] = False
@@ -110,9 +366,25 @@ class BackboneConfig(Architecture):
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         """`count` of its layers, one after another: the encoder's own, or a head's on top."""
 
-    @abc.abstractmethod
     def stack_table(self, count: int, prefix: str) -> Table:
         """The tensors of `stack`, whose names begin with `prefix` and the layer's number."""
+        return {
+            f"{i}/{path}": slot._replace(name=f"{prefix}{i}.{slot.name}")
+            for i in range(count)
+            for path, slot in named(self.hf_layer).items()
+        }
+
+    def table(self, encoder: str = "", model: str = "") -> Table:
+        absent = tuple(part for part in PARTS if not getattr(self, part))
+        names = {p: name for p, name in self.hf_names.items() if p.split("/")[0] not in absent}
+        prefix = self.hf_layers.format(encoder=encoder, model=model)
+        layers = under("layers", self.stack_table(self.num_layers, prefix))
+        return layers | named(names, encoder=encoder, model=model)
+
+    def classifier_table(self, encoder: str = "", model: str = "") -> Table:
+        """The tensors of a sequence classifier: the backbone with its pooler, and the output."""
+        table = under("backbone", self.with_parts("pooler").table(encoder, model))
+        return table | named(self.hf_classifier, encoder=encoder, model=model)
 
     @property
     def embedding_std(self) -> float:
@@ -121,7 +393,7 @@ class BackboneConfig(Architecture):
     @property
     def max_length(self) -> int:
         """Tokens of the longest text that fits."""
-        return self.max_positions
+        return self.max_positions - self.first_position
 
     @property
     def token_types(self) -> int:
@@ -131,7 +403,8 @@ class BackboneConfig(Architecture):
     @property
     def classifier_dropout(self) -> float:
         """Before a sequence classifier's output, where nothing else is said."""
-        return self.hidden_dropout
+        rate = self.classifier_rate
+        return self.hidden_dropout if rate is None else rate
 
     @property
     def pooler_rows(self) -> int | None:
@@ -143,11 +416,6 @@ class BackboneConfig(Architecture):
         chosen: dict[str, Any] = {name: name in parts for name in PARTS}
         return dataclasses.replace(self, **chosen)
 
-    def classifier_table(self, encoder: str = "", model: str = "") -> Table:
-        """The tensors of a sequence classifier: the backbone with its pooler, and the output."""
-        table = under("backbone", self.with_parts("pooler").table(encoder, model))
-        return table | dense("classifier", f"{model}classifier")
-
     def to_hf(self, labels: int | None = None) -> dict[str, Any]:
         """config.json; with labels, of a sequence classifier."""
         raw = super().to_hf()
@@ -156,6 +424,8 @@ class BackboneConfig(Architecture):
             kind = "ForSequenceClassification"
             raw["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
             raw["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
+            if self.classifier_rate is not None:
+                raw[self.hf_classifier_dropout] = self.classifier_rate
         return {**raw, "architectures": [self.hf_class + kind]}
 
 
@@ -190,8 +460,9 @@ class Backbone(nn.Module):
 
     # Called with (config, runtime).
     embedding_class: ClassVar[type[nn.Module]]
-    # Of the MLM head (None: that of the layers).
+    # Of the MLM head (None: that of the layers), and of the pooler.
     mlm_activation: ClassVar[str | None] = None
+    pooler_activation: ClassVar[str] = "tanh"
 
     def setup(self) -> None:
         config, runtime = self.config, self.runtime
@@ -268,7 +539,7 @@ class Backbone(nn.Module):
     def pool(self, x: Array, lengths: Array | None, keys: Array | None) -> Array:
         """The pooled vectors [B, hidden] of last hidden states (its first `pooler_rows`)."""
         del lengths, keys
-        return jnp.tanh(self.pooler(x[:, 0]))
+        return activation(self.pooler_activation)(self.pooler(x[:, 0]))
 
     def mlm_logits(
         self, hidden: Array, positions: Array | None = None, padded: bool = False
@@ -295,12 +566,17 @@ class Backbone(nn.Module):
 
     def position_vectors(self, length: int) -> Array:
         """What the embeddings add for the first `length` positions: [length, D]."""
-        if self.config.position_free:
+        config = self.config
+        other = "so use an objective that reads no position embeddings, such as cotmae.CotMae"
+        if config.position_free:
+            raise UserError(f"{config.display_name} has no position embeddings, {other}")
+        if config.embedding_size != config.hidden_size:
             raise UserError(
-                f"{self.config.display_name} has no position embeddings, which this objective "
-                "reads; use one that does not, such as cotmae.CotMae"
+                f"the position embeddings of this {config.display_name} are narrower than its "
+                f"layers ({config.embedding_size} and {config.hidden_size}), {other}"
             )
-        return self.embeddings.position.table[:length]
+        start = config.first_position
+        return self.embeddings.position.table[start : start + length]
 
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:

@@ -1,4 +1,4 @@
-"""BERT: token ids -> hidden states, pooled vector, masked-language-model logits.
+"""BERT and its relatives: RoBERTa, XLM-R, DistilBERT, ELECTRA, MPNet, each a declared difference.
 
 Parameters (the contract for stored checkpoints and for the Hugging Face bridge):
 
@@ -17,59 +17,173 @@ a leading axis (see transformer.py). Post-LN, exact gelu, learned positions, tok
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models.architecture import register
-from qac_jax.models.backbone import Backbone, BackboneConfig
-from qac_jax.models.layers import Array, Embedding, LayerNorm, Runtime, dropout, shard
-from qac_jax.models.tensor_names import Slot, Table, dense, norm
-from qac_jax.models.transformer import INPUT_SITE, EncoderLayer, Layers
+from qac_jax.models import packing
+from qac_jax.models.backbone import Backbone, BackboneConfig, Slot, Table, register
+from qac_jax.models.layers import Array, Dense, Embedding, LayerNorm, Runtime, dropout, shard
+from qac_jax.models.packing import Keys, Lengths
+from qac_jax.models.t5_layers import RelativeBias
+from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
 
-@register
+class BertEmbeddings(nn.Module):
+    """Word + position (+ token type), normalised; projected where layers are wider."""
+
+    config: FamilyConfig
+    runtime: Runtime
+
+    def setup(self) -> None:
+        config, dtype = self.config, self.runtime.compute_dtype
+        init = nn.initializers.normal(config.initializer_range)
+        width = config.embedding_size
+        self.word = Embedding(config.vocab_size, width, "vocab", init)
+        self.position = Embedding(config.max_positions, width, "positions", init)
+        if config.type_rows:
+            self.type = Embedding(config.type_rows, width, "types", init)
+        self.norm = LayerNorm(config.layer_norm_eps, dtype)
+        if width != config.hidden_size:
+            self.project = Dense(config.hidden_size, (None, "embed"), dtype, init)
+
+    def __call__(self, ids: Array, token_types: Array | None, keys: Keys) -> Array:
+        config = self.config
+        start = config.first_position
+        x = self.word(ids) + self.position.table[start : start + ids.shape[1]]
+        if config.type_rows:
+            x = x + (self.type.table[0] if token_types is None else self.type(token_types))
+        x = shard(self.norm(x), "batch", "length", None)
+        x = dropout(x, keys, INPUT_SITE, config.hidden_dropout, self.runtime.dropout)
+        if config.embedding_size == config.hidden_size:
+            return x
+        return shard(self.project(x), "batch", "length", None)
+
+
+class EncoderLayer(nn.Module):
+    """Attention and MLP, each added to its input and then normalised."""
+
+    config: Any
+    runtime: Runtime
+
+    packs: ClassVar = (0, 1)
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        index: int | Array,
+        lengths: Lengths,
+        keys: Keys,
+        bias: Array | None = None,
+        rows: int | None = None,
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        of_attention = config
+        if not config.drops_attention_output:
+            of_attention = dataclasses.replace(config, hidden_dropout=0.0)
+        attention = Attention(of_attention, runtime, name="attention")
+        mixed = attention(x, lengths, keys, index, rows=rows, bias=bias)
+        x = packing.first(x, lengths, rows)
+        keys = keys if rows is None else packing.text_keys(keys)
+        norm = partial(LayerNorm, config.layer_norm_eps, runtime.compute_dtype)
+        x = norm(name="attention_norm")(x + mixed)
+        mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, index)
+        return shard(norm(name="mlp_norm")(x + mlp), "batch", "length", None)
+
+
+class Bert(Backbone):
+    """ids [B, L] right-padded, lengths [B] (None: no padding) -> BackboneOutput."""
+
+    config: FamilyConfig
+    runtime: Runtime = Runtime()
+
+    embedding_class: ClassVar = BertEmbeddings
+
+
 @dataclasses.dataclass(frozen=True)
-class BertConfig(BackboneConfig):
-    """A BERT's architecture: what its parameters are and what they compute.
+class FamilyConfig(BackboneConfig):
+    """What the family has in common; the class variables are BERT's."""
 
-    ERNIE 2.0 is a BERT with four token types (type_vocab_size=4).
-    """
+    network: ClassVar[type[Backbone]] = Bert
+    # Whether the attention's output is dropped before it is added.
+    drops_attention_output: ClassVar[bool] = True
+    # Rows of the token types' table; 0: there is none.
+    type_rows: ClassVar[int] = 0
 
-    type_vocab_size: int = 2
-
-    display_name: ClassVar = "BERT"
-    model_types: ClassVar[tuple[str, ...]] = (
-        "bert",
-        "ernie",
-        "dpr",
-    )  # a DPR is a pair of BERTs (hub/dpr.py)
-    hf_class: ClassVar = "Bert"
-    hf_fields: ClassVar = BackboneConfig.hf_fields | {"type_vocab_size": "type_vocab_size"}
-    hf_bases: ClassVar[tuple[str, ...]] = ("bert.", "ernie.")
-    hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "pooler": ("{encoder}pooler.",),
-        "mlm_head": ("{model}cls.",),
+    hf_names: ClassVar[dict[str, str]] = {
+        "embeddings/word/embedding": "{encoder}embeddings.word_embeddings.weight",
+        "embeddings/position/embedding": "{encoder}embeddings.position_embeddings.weight",
+        "embeddings/norm": "{encoder}embeddings.LayerNorm",
+        "pooler": "{encoder}pooler.dense",
+        "mlm_head/dense": "{model}lm_head.dense",
+        "mlm_head/norm": "{model}lm_head.layer_norm",
+        "mlm_head/bias": "{model}lm_head.bias",
     }
-    hf_ignored: ClassVar[tuple[str, ...]] = ("*cls.seq_relationship.*",)
+    hf_layers: ClassVar[str] = "{encoder}encoder.layer."
+    hf_layer: ClassVar[dict[str, str]] = {
+        "attention/query": "attention.self.query",
+        "attention/key": "attention.self.key",
+        "attention/value": "attention.self.value",
+        "attention/output": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "mlp/up": "intermediate.dense",
+        "mlp/down": "output.dense",
+        "mlp_norm": "output.LayerNorm",
+    }
+    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {
+        "pooler": ("{encoder}pooler.",),
+        "mlm_head": ("{model}lm_head.",),
+    }
+    hf_tied: ClassVar[dict[str, str]] = {
+        "{model}lm_head.decoder.weight": "{encoder}embeddings.word_embeddings.weight",
+        "{model}lm_head.decoder.bias": "{model}lm_head.bias",
+    }
 
-    def build(self, runtime: Runtime) -> Bert:
-        return Bert(self, runtime)
+    def build(self, runtime: Runtime) -> Backbone:
+        return self.network(self, runtime)
 
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return Layers(partial(EncoderLayer, self, runtime), count, runtime)
 
+
+@register
+@dataclasses.dataclass(frozen=True)
+class BertConfig(FamilyConfig):
+    """BERT (Devlin et al., 2019). ERNIE 2.0 is one with four token types (type_vocab_size=4)."""
+
+    type_vocab_size: int = 2
+
+    display_name: ClassVar = "BERT"
+    # A DPR is a pair of BERTs (hub/dpr.py).
+    model_types: ClassVar[tuple[str, ...]] = ("bert", "ernie", "dpr")
+    hf_class: ClassVar = "Bert"
+    hf_fields: ClassVar = BackboneConfig.hf_fields | {"type_vocab_size": "type_vocab_size"}
+    hf_bases: ClassVar[tuple[str, ...]] = ("bert.", "ernie.")
+    hf_names: ClassVar = FamilyConfig.hf_names | {
+        "embeddings/type/embedding": "{encoder}embeddings.token_type_embeddings.weight",
+        "mlm_head/dense": "{model}cls.predictions.transform.dense",
+        "mlm_head/norm": "{model}cls.predictions.transform.LayerNorm",
+        "mlm_head/bias": "{model}cls.predictions.bias",
+    }
+    hf_parts: ClassVar = FamilyConfig.hf_parts | {"mlm_head": ("{model}cls.",)}
+    hf_tied: ClassVar = {
+        "{model}cls.predictions.decoder.weight": "{encoder}embeddings.word_embeddings.weight",
+        "{model}cls.predictions.decoder.bias": "{model}cls.predictions.bias",
+    }
+    hf_ignored: ClassVar[tuple[str, ...]] = ("*cls.seq_relationship.*",)
+
     @property
-    def token_types(self) -> int:
+    def type_rows(self) -> int:  # type: ignore[override]
         return self.type_vocab_size
 
     @property
-    def first_position(self) -> int:
-        """The row of the position embeddings that a text's first token has."""
-        return 0
+    def token_types(self) -> int:
+        return self.type_vocab_size
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], **parts: bool) -> Self:
@@ -88,71 +202,267 @@ class BertConfig(BackboneConfig):
     def to_hf(self, labels: int | None = None) -> dict[str, Any]:
         return super().to_hf(labels) | {"position_embedding_type": "absolute"}
 
-    @classmethod
-    def hf_copies(cls, encoder: str, model: str) -> Mapping[str, str]:
-        return {
-            f"{model}cls.predictions.decoder.weight": f"{encoder}{cls.hf_words}",
-            f"{model}cls.predictions.decoder.bias": f"{model}cls.predictions.bias",
-        }
+
+class Roberta(Bert):
+    """A RoBERTa or XLM-R."""
+
+    mlm_activation: ClassVar = "gelu"  # whatever that of the layers is
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class RobertaConfig(BertConfig):
+    """RoBERTa (Liu et al., 2019): positions begin after the padding's, and no token types.
+
+    The first token of a text has the row pad_id + 1 of the position embeddings, so that 514 rows
+    (max_positions) are 512 positions. Token types have a row (or more) that is added to every
+    token; no tokenizer of the family gives another one.
+    """
+
+    vocab_size: int = 50265
+    pad_id: int = 1
+
+    network: ClassVar = Roberta
+    display_name: ClassVar = "RoBERTa"
+    model_types: ClassVar[tuple[str, ...]] = ("roberta",)
+    hf_class: ClassVar = "Roberta"
+    hf_bases: ClassVar[tuple[str, ...]] = ("roberta.",)
+    hf_names: ClassVar = BertConfig.hf_names | {
+        name: FamilyConfig.hf_names[name]
+        for name in ("mlm_head/dense", "mlm_head/norm", "mlm_head/bias")
+    }
+    hf_parts: ClassVar = FamilyConfig.hf_parts
+    hf_tied: ClassVar = FamilyConfig.hf_tied
+    hf_classifier: ClassVar = {
+        "backbone/pooler": "{model}classifier.dense",
+        "classifier": "{model}classifier.out_proj",
+    }
+    # A sequence classifier has a dense layer of its own instead.
+    hf_ignored: ClassVar[tuple[str, ...]] = ("roberta.pooler.*",)
+
+    @property
+    def token_types(self) -> int:
+        return 0
+
+    @property
+    def first_position(self) -> int:  # type: ignore[override]
+        return self.pad_id + 1
+
+    def to_hf(self, labels: int | None = None) -> dict[str, Any]:
+        return super().to_hf(labels) | {"bos_token_id": 0, "eos_token_id": 2}
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class XlmRobertaConfig(RobertaConfig):
+    """XLM-R (Conneau et al., 2020): a RoBERTa with another vocabulary."""
+
+    vocab_size: int = 30522
+
+    display_name: ClassVar = "XLM-R"
+    model_types: ClassVar[tuple[str, ...]] = ("xlm-roberta",)
+    hf_class: ClassVar = "XLMRoberta"
+
+
+class DistilBert(Bert):
+    """A DistilBERT."""
+
+    pooler_activation: ClassVar = "relu"
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class DistilBertConfig(FamilyConfig):
+    """DistilBERT (Sanh et al., 2019): no token types; the pooler is a sequence classifier's."""
+
+    num_layers: int = 6
+
+    network: ClassVar = DistilBert
+    drops_attention_output: ClassVar = False
+    display_name: ClassVar = "DistilBERT"
+    model_types: ClassVar[tuple[str, ...]] = ("distilbert",)
+    hf_class: ClassVar = "DistilBert"
+    hf_fields: ClassVar = {
+        "vocab_size": "vocab_size",
+        "hidden_size": "dim",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "max_positions": "max_position_embeddings",
+        "activation": "activation",
+        "hidden_dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "initializer_range": "initializer_range",
+        "pad_id": "pad_token_id",
+    }
+    hf_bases: ClassVar[tuple[str, ...]] = ("distilbert.",)
+    hf_names: ClassVar = FamilyConfig.hf_names | {
+        "pooler": "{model}pre_classifier",
+        "mlm_head/dense": "{model}vocab_transform",
+        "mlm_head/norm": "{model}vocab_layer_norm",
+        "mlm_head/bias": "{model}vocab_projector.bias",
+    }
+    hf_layers: ClassVar = "{encoder}transformer.layer."
+    hf_layer: ClassVar = {
+        "attention/query": "attention.q_lin",
+        "attention/key": "attention.k_lin",
+        "attention/value": "attention.v_lin",
+        "attention/output": "attention.out_lin",
+        "attention_norm": "sa_layer_norm",
+        "mlp/up": "ffn.lin1",
+        "mlp/down": "ffn.lin2",
+        "mlp_norm": "output_layer_norm",
+    }
+    hf_parts: ClassVar = {"pooler": ("{model}pre_classifier.",), "mlm_head": ("{model}vocab_",)}
+    hf_tied: ClassVar = {
+        "{model}vocab_projector.weight": "{encoder}embeddings.word_embeddings.weight"
+    }
+    hf_classifier_dropout: ClassVar[str] = "seq_classif_dropout"
+    classifier_rate: ClassVar = 0.2  # transformers' default, whatever that of the layers is
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layer_norm_eps != BackboneConfig.layer_norm_eps:
+            raise UserError(
+                f"layer_norm_eps={self.layer_norm_eps} is not supported by DistilBERT, whose files "
+                f"cannot say it; leave it at {BackboneConfig.layer_norm_eps}"
+            )
+
+
+class Electra(Bert):
+    """An ELECTRA, the generator or the discriminator."""
+
+    pooler_activation: ClassVar = "gelu"
+    mlm_activation: ClassVar = "gelu"
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class ElectraConfig(BertConfig):
+    """ELECTRA (Clark et al., 2020): embeddings may be narrower than layers ("embeddings/project").
+
+    The generator's word predictions are the MLM head, a sequence classifier's dense layer with gelu
+    is the pooler; the discriminator's head is not read.
+    """
+
+    hidden_size: int = 256
+    num_heads: int = 4
+    intermediate_size: int = 1024
+    embedding_size: int = 128
+
+    network: ClassVar = Electra
+    display_name: ClassVar = "ELECTRA"
+    model_types: ClassVar[tuple[str, ...]] = ("electra",)
+    hf_class: ClassVar = "Electra"
+    hf_fields: ClassVar = BertConfig.hf_fields | {"embedding_size": "embedding_size"}
+    hf_bases: ClassVar[tuple[str, ...]] = ("electra.",)
+    hf_names: ClassVar = BertConfig.hf_names | {
+        "embeddings/project": "{encoder}embeddings_project",
+        "pooler": "{model}classifier.dense",
+        "mlm_head/dense": "{model}generator_predictions.dense",
+        "mlm_head/norm": "{model}generator_predictions.LayerNorm",
+        "mlm_head/bias": "{model}generator_lm_head.bias",
+    }
+    hf_parts: ClassVar = {
+        "pooler": ("{model}classifier.dense.",),
+        "mlm_head": ("{model}generator_",),
+    }
+    hf_tied: ClassVar = {
+        "{model}generator_lm_head.weight": "{encoder}embeddings.word_embeddings.weight"
+    }
+    hf_classifier: ClassVar = {"classifier": "{model}classifier.out_proj"}
+    hf_ignored: ClassVar[tuple[str, ...]] = ("*discriminator_predictions.*",)
 
     def table(self, encoder: str = "", model: str = "") -> Table:
-        embeddings = f"{encoder}embeddings."
-        table: Table = {
-            f"embeddings/{ours}/embedding": Slot(f"{embeddings}{theirs}_embeddings.weight")
-            for ours, theirs in (("word", "word"), ("position", "position"), ("type", "token_type"))
-        }
-        table |= norm("embeddings/norm", f"{embeddings}LayerNorm")
-        layers = self.stack_table(self.num_layers, f"{encoder}encoder.layer.")
-        table |= {f"layers/{path}": slot for path, slot in layers.items()}
-        if self.pooler:
-            table |= dense("pooler", f"{encoder}pooler.dense")
-        if self.mlm_head:
-            table |= dense("mlm_head/dense", f"{model}cls.predictions.transform.dense")
-            table |= norm("mlm_head/norm", f"{model}cls.predictions.transform.LayerNorm")
-            table["mlm_head/bias"] = Slot(f"{model}cls.predictions.bias")
-        return table
+        found = super().table(encoder, model)
+        if self.embedding_size == self.hidden_size:
+            return {path: slot for path, slot in found.items() if "/project/" not in path}
+        return found
+
+
+class Mpnet(Bert):
+    """An MPNet."""
+
+    mlm_activation: ClassVar = "gelu"
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class MpnetConfig(FamilyConfig):
+    """MPNet (Song et al., 2020): no token types, and relative positions in addition.
+
+    To the attention scores one learned number a distance and head is added, which all layers share:
+    {"layers": {"stack_bias": {"embedding": [32, heads]}, "layers": {"0": …, "1": …}}}. Distances
+    are those of T5. The position embeddings' first two rows belong to padding, as in RoBERTa.
+    """
+
+    vocab_size: int = 30527
+    pad_id: int = 1
+    num_buckets: int = 32
+
+    network: ClassVar = Mpnet
+    # transformers' code fixes these, whatever config.json says of padding and of distances.
+    first_position: ClassVar = 2
+    max_distance: ClassVar = 128
+    display_name: ClassVar = "MPNet"
+    model_types: ClassVar[tuple[str, ...]] = ("mpnet",)
+    hf_class: ClassVar = "MPNet"
+    hf_fields: ClassVar = BackboneConfig.hf_fields | {
+        "num_buckets": "relative_attention_num_buckets"
+    }
+    hf_bases: ClassVar[tuple[str, ...]] = ("mpnet.",)
+    hf_layer: ClassVar = FamilyConfig.hf_layer | {
+        "attention/query": "attention.attn.q",
+        "attention/key": "attention.attn.k",
+        "attention/value": "attention.attn.v",
+        "attention/output": "attention.attn.o",
+        "attention_norm": "attention.LayerNorm",
+    }
+    hf_classifier: ClassVar = RobertaConfig.hf_classifier
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_buckets != MpnetConfig.num_buckets:
+            raise UserError(
+                f"num_buckets={self.num_buckets} (relative_attention_num_buckets) is not "
+                f"supported; expected {MpnetConfig.num_buckets}, which every MPNet has"
+            )
+        if self.max_length < 1:
+            raise UserError(
+                f"max_positions={self.max_positions} leaves no position for a token; an MPNet's "
+                f"first token has position {self.first_position}, so expected more"
+            )
+
+    def stack(self, runtime: Runtime, count: int) -> nn.Module:
+        return MpnetLayers(self, runtime, count)
 
     def stack_table(self, count: int, prefix: str) -> Table:
-        table: Table = {}
-        for i in range(count):
-            theirs = f"{prefix}{i}"
-            for name in ("query", "key", "value"):
-                table |= dense(f"{i}/attention/{name}", f"{theirs}.attention.self.{name}")
-            table |= dense(f"{i}/attention/output", f"{theirs}.attention.output.dense")
-            table |= norm(f"{i}/attention_norm", f"{theirs}.attention.output.LayerNorm")
-            table |= dense(f"{i}/mlp/up", f"{theirs}.intermediate.dense")
-            table |= dense(f"{i}/mlp/down", f"{theirs}.output.dense")
-            table |= norm(f"{i}/mlp_norm", f"{theirs}.output.LayerNorm")
-        return table
+        layers = super().stack_table(count, prefix)
+        # In the encoder itself it does not stand below "layer.".
+        bias = f"{prefix.removesuffix('layer.')}relative_attention_bias.weight"
+        return {"stack_bias/embedding": Slot(bias)} | {f"layers/{p}": s for p, s in layers.items()}
 
 
-class BertEmbeddings(nn.Module):
-    """Word + position + token type, normalised."""
+class MpnetLayers(nn.Module):
+    """BERT's layers, to whose attention scores one learned number a distance and head is added."""
 
-    config: BertConfig
+    config: MpnetConfig
     runtime: Runtime
+    count: int
 
     def setup(self) -> None:
         config = self.config
-        init = nn.initializers.normal(config.initializer_range)
-        width = config.hidden_size
-        self.word = Embedding(config.vocab_size, width, "vocab", init)
-        self.position = Embedding(config.max_positions, width, "positions", init)
-        self.type = Embedding(config.type_vocab_size, width, "types", init)
-        self.norm = LayerNorm(config.layer_norm_eps, self.runtime.compute_dtype)
+        self.stack_bias = RelativeBias(config, config.initializer_range, bidirectional=True)
+        self.layers = Layers(partial(EncoderLayer, config, self.runtime), self.count, self.runtime)
 
-    def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
-        start = self.config.first_position
-        x = self.word(ids) + self.position.table[start : start + ids.shape[1]]
-        x = x + (self.type.table[0] if token_types is None else self.type(token_types))
-        x = shard(self.norm(x), "batch", "length", None)
-        return dropout(x, keys, INPUT_SITE, self.config.hidden_dropout, self.runtime.dropout)
-
-
-class Bert(Backbone):
-    """ids [B, L] right-padded, lengths [B] (None: no padding) -> BackboneOutput."""
-
-    config: BertConfig
-    runtime: Runtime = Runtime()
-
-    embedding_class: ClassVar = BertEmbeddings
+    def __call__(
+        self,
+        x: Array,
+        lengths: Array | None,
+        keys: Array | None,
+        wanted: Sequence[int] = (),
+        rows: int | None = None,
+    ) -> tuple[Array, dict[int, Array]]:
+        positions = jnp.arange(x.shape[1])
+        bias = self.stack_bias(positions, positions)
+        return self.layers(x, lengths, keys, bias, wanted=wanted, rows=rows)

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import pooling
 from qac_jax.models.backbone import Backbone, BackboneConfig, BackboneOutput, example_texts
+from qac_jax.models.heads import check_pooling, pool, pooled_rows, windows
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -65,7 +65,7 @@ class DualEncoderConfig:
     passage_length: int = 0
 
     def __post_init__(self) -> None:
-        pooling.check(self.pooling)
+        check_pooling(self.pooling)
         prompts = tuple((name, text) for name, text in self.other_prompts)  # JSON gives lists
         object.__setattr__(self, "other_prompts", prompts)
         activation(self.projection_activation)
@@ -85,7 +85,7 @@ def pooled(out: BackboneOutput, lengths: Array | None, name: str) -> Array:
     """What stands for whole texts: [CLS] as it is, or another pooling in at least fp32."""
     if name == "cls":
         return out.cls
-    return pooling.pool(name, out.last.astype(statistics_dtype(out.last.dtype)), lengths)
+    return pool(name, out.last.astype(statistics_dtype(out.last.dtype)), lengths)
 
 
 def l2_normalize(x: Array) -> Array:
@@ -140,12 +140,12 @@ class Tower(nn.Module):
         window: int = 0,
     ) -> Array:
         config = self.config
-        rows = pooling.rows(config.pooling, skip)
+        rows = pooled_rows(config.pooling, skip)
         hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
         hidden = hidden.astype(statistics_dtype(hidden.dtype))
-        vector = pooling.pool(config.pooling, hidden, lengths, skip)
+        vector = pool(config.pooling, hidden, lengths, skip)
         if window:
-            parts = pooling.windows(hidden, lengths, window, skip)
+            parts = windows(hidden, lengths, window, skip)
             vector = jnp.concatenate([vector[:, None], parts], 1)
         if config.projection is not None:
             vector = activation(config.projection_activation)(self.projection(vector))
@@ -203,26 +203,6 @@ class DualEncoder(nn.Module):
     def example_inputs(self) -> tuple[Array, ...]:
         """Arguments that initialise it."""
         return example_texts()
-
-    def encode_query(
-        self,
-        ids: Array,
-        lengths: Array | None = None,
-        token_types: Array | None = None,
-        keys: Array | None = None,
-    ) -> Array:
-        """`__call__` of the query side."""
-        return self(ids, lengths, token_types, keys, side="query")
-
-    def encode_passage(
-        self,
-        ids: Array,
-        lengths: Array | None = None,
-        token_types: Array | None = None,
-        keys: Array | None = None,
-    ) -> Array:
-        """`__call__` of the passage side."""
-        return self(ids, lengths, token_types, keys, side="passage")
 
 
 class CrossEncoder(nn.Module):

@@ -1,23 +1,266 @@
-"""Heads that pre-training puts on an encoder's [CLS] vector, so that it must hold the text.
+"""What reads an encoder's hidden states: poolings, word predictions, pre-training heads.
 
-All read a sequence whose first position is that vector and whose other positions are something
-weaker: early hidden states (Condenser) or the embeddings of another text (CoT-MAE). All give
-hidden states for the encoder's own MLM head.
-
-Parameters: {"layers": as in transformer.py} and, for the causal decoder, {"norm"}.
+Parameters: of `MlmHead` {"dense", "norm", "bias"}, of a pre-training head {"layers": as in
+transformer.py} and, for the causal decoder, {"norm"}.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
+from qac_jax.errors import UserError, nearest
 from qac_jax.models.attention import causal_window
-from qac_jax.models.backbone import BackboneConfig
-from qac_jax.models.layers import Array, LayerNorm, Runtime, dropout, shard
-from qac_jax.models.transformer import INPUT_SITE, CausalLayer, Layers
+from qac_jax.models.layers import (
+    Array,
+    LayerNorm,
+    Runtime,
+    activation,
+    dense_of,
+    dropout,
+    matmul,
+    parameter,
+    shard,
+    statistics_dtype,
+)
+from qac_jax.models.packing import Keys, Lengths
+from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
+
+
+# Poolings: hidden states [B, L, D] to one vector a text, of the tokens from `start` to `ends`.
+
+
+def _first(hidden: Array, ends: Array, start: int) -> Array:
+    del ends
+    return hidden[:, start]
+
+
+def _last(hidden: Array, ends: Array, start: int) -> Array:
+    del start
+    place = jnp.maximum(ends - 1, 0)[:, None, None]
+    return jnp.take_along_axis(hidden, place, axis=1)[:, 0]
+
+
+def _max(hidden: Array, ends: Array, start: int) -> Array:
+    seen = _seen(hidden, ends, start)
+    return jnp.where(seen, hidden, jnp.finfo(hidden.dtype).min).max(1)
+
+
+def _sum_and_count(hidden: Array, ends: Array, start: int) -> tuple[Array, Array]:
+    total = jnp.where(_seen(hidden, ends, start), hidden, 0).sum(1)
+    return total, jnp.maximum(ends - start, 1)[:, None].astype(hidden.dtype)
+
+
+def _mean(hidden: Array, ends: Array, start: int) -> Array:
+    total, count = _sum_and_count(hidden, ends, start)
+    return total / count
+
+
+def _mean_sqrt_len(hidden: Array, ends: Array, start: int) -> Array:
+    total, count = _sum_and_count(hidden, ends, start)
+    return total / jnp.sqrt(count)
+
+
+def _weighted_mean(hidden: Array, ends: Array, start: int) -> Array:
+    """Token i weighs i, from 1 (Muennighoff, 2022, SGPT); a prompt's numbers are not given anew."""
+    weights = jnp.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
+    weights = jnp.where(_seen(hidden, ends, start), weights, 0)
+    return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
+
+
+def _seen(hidden: Array, ends: Array, start: int) -> Array:
+    """[B, L, 1]: the tokens that are pooled."""
+    positions = jnp.arange(hidden.shape[1])
+    return ((positions >= start) & (positions < ends[:, None]))[..., None]
+
+
+# sentence-transformers' names.
+_POOLINGS: Mapping[str, Callable[[Array, Array, int], Array]] = {
+    "cls": _first,
+    "mean": _mean,
+    "max": _max,
+    "lasttoken": _last,
+    "weightedmean": _weighted_mean,
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+}
+POOLINGS = tuple(_POOLINGS)
+
+
+def check_pooling(name: str) -> None:
+    """Raises UserError for a name that is not one of `POOLINGS`."""
+    if name not in POOLINGS:
+        raise UserError(f"pooling={name!r} is not known; {nearest(name, POOLINGS)}")
+
+
+def pool(name: str, hidden: Array, lengths: Array | None, start: int = 0) -> Array:
+    """hidden [B, L, D], right-padded to lengths [B] (None: no padding) -> [B, D].
+
+    start: how many of the first tokens (a prompt's, with what stands before it) are left out.
+    """
+    if lengths is None:
+        lengths = jnp.full(hidden.shape[0], hidden.shape[1])
+    return _POOLINGS[name](hidden, lengths, start)
+
+
+def pooled_rows(name: str, start: int = 0) -> int | None:
+    """How many of the first positions a pooling reads (None: all), for `Backbone.__call__`."""
+    return start + 1 if name == "cls" else None
+
+
+def mean_pool(hidden: Array, lengths: Array | None) -> Array:
+    """The mean over each row's real tokens, special ones included: [B, L, D] -> [B, D]."""
+    wide = hidden.astype(statistics_dtype(hidden.dtype))  # sums of long texts exceed float16
+    mean = wide.mean(1) if lengths is None else _mean(wide, lengths, 0)
+    return mean.astype(hidden.dtype)
+
+
+def windows(hidden: Array, lengths: Array | None, size: int, start: int = 0) -> Array:
+    """Means of `size` tokens in a row, each window half over the next: [B, L, D] -> [B, W, D].
+
+    Late chunking (Günther et al., 2024): parts of a text whose vectors have seen all of it. A text
+    has the first `window_counts` of its windows; the others mean nothing.
+    """
+    count, length, _ = hidden.shape
+    if lengths is None:
+        lengths = jnp.full(count, length)
+    most = int(window_counts(np.array([length]), size, start)[0])
+    first = start + size // 2 * jnp.arange(most)
+    begins = jnp.minimum(first, lengths[:, None])
+    ends = jnp.minimum(first + size, lengths[:, None])
+    sums = jnp.pad(hidden.cumsum(1), ((0, 0), (1, 0), (0, 0)))
+    last, before = (jnp.take_along_axis(sums, at[..., None], axis=1) for at in (ends, begins))
+    return (last - before) / jnp.maximum(ends - begins, 1)[..., None].astype(hidden.dtype)
+
+
+def window_counts(lengths: np.ndarray, size: int, start: int = 0) -> np.ndarray:
+    """How many windows texts of these lengths have, at least one: the last one reaches the end."""
+    step = size // 2
+    return -(-np.maximum(lengths - start - (size - step), 1) // step)
+
+
+# Word predictions.
+
+_LANES = 128
+
+
+class MlmHead(nn.Module):
+    """Dense, activation, norm, then the word embedding as output matrix, plus a bias a word.
+
+    The dense layer gives the width of the word embeddings. activation: None for the model's own.
+    """
+
+    config: Any
+    runtime: Runtime
+    activation: str | None = None
+
+    @nn.compact
+    def __call__(self, hidden: Array, table: Array, padded: bool = False) -> Array:
+        config, dtype = self.config, self.runtime.compute_dtype
+        init = nn.initializers.normal(config.initializer_range)
+        width = table.shape[-1]
+        x = dense_of(self.runtime, width, ("embed", None), init, name="dense")(hidden)
+        x = activation(self.activation or config.activation)(x)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="norm")(x)
+        zeros = nn.initializers.zeros_init()
+        bias = parameter(self, "bias", zeros, (config.vocab_size,), ("vocab",))
+        return tied_logits(x, table, bias, padded, self.runtime.mixed)
+
+
+def tied_logits(
+    x: Array, table: Array, bias: Array | None, padded: bool, mixed: bool = False
+) -> Array:
+    """x table^T + bias in at least fp32, [..., V].
+
+    Computed over a vocabulary padded to a multiple of 128 (what tensor cores and an even
+    split over devices want). padded=True gives all of it, the surplus words at the lowest
+    number of the dtype, so that a softmax over it is the softmax over the real words.
+    """
+    words = table.shape[0]
+    surplus = -words % _LANES
+    wide = statistics_dtype(x.dtype)
+    table = jnp.pad(table.astype(x.dtype), ((0, surplus), (0, 0)))
+    flat = x.reshape(-1, x.shape[-1])
+    if mixed:
+        logits = matmul(flat, table.T, mixed)
+    else:
+        logits = (_half_product if flat.dtype.itemsize < 4 else _product)(flat, table)
+    logits = logits.reshape(*x.shape[:-1], words + surplus)
+    if bias is not None:
+        logits = logits + jnp.pad(bias.astype(wide), (0, surplus))
+    if not padded:
+        return logits[..., :words]
+    return jnp.where(jnp.arange(words + surplus) < words, logits, jnp.finfo(wide).min)
+
+
+def _product(x: Array, table: Array) -> Array:
+    """x [N, D] times table [V, D], transposed, in at least fp32."""
+    return jnp.matmul(x, table.T, preferred_element_type=statistics_dtype(x.dtype))
+
+
+@jax.custom_vjp
+def _half_product(x: Array, table: Array) -> Array:
+    """The same of half precision, whose gradients too are products of half precision.
+
+    The logits' gradient would otherwise be fp32, and with it both products of the backward pass,
+    the largest of a step: a GPU computes these at a fraction of its rate.
+    """
+    return _product(x, table)
+
+
+def _half_forward(x: Array, table: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, table), (x, table)
+
+
+def _half_backward(inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, table = inputs
+    half = gradient.astype(x.dtype)
+    return jnp.matmul(half, table), jnp.matmul(half.T, x)
+
+
+_half_product.defvjp(_half_forward, _half_backward)
+
+_BLOCK = 128  # positions whose likelihood is computed together
+
+
+def log_likelihood(
+    logits: Callable[[Array], Array], hidden: Array, targets: Array, counted: Array
+) -> Array:
+    """log p of each target [...] where counted [...], elsewhere 0; without gradients.
+
+    logits: [N, D] of hidden [..., D] to scores of all words [N, V], in at least fp32. Those of all
+    positions would take gigabytes, of which one number a position is wanted, and none where texts
+    are padded: so positions that count are brought together and taken a block at a time.
+    """
+    states, words = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    count = words.shape[0]
+    places = jnp.argsort(~counted.reshape(-1), stable=True)
+    places = jnp.pad(places, (0, -count % _BLOCK), constant_values=count)
+
+    def block(number: Array, found: Array) -> Array:
+        chosen = lax.dynamic_slice_in_dim(places, number * _BLOCK, _BLOCK)
+        scores = logits(states.at[chosen].get(mode="fill", fill_value=0))
+        wanted = words.at[chosen].get(mode="fill", fill_value=0)
+        picked = jnp.take_along_axis(scores, wanted[:, None], axis=-1)[:, 0]
+        value = picked - jax.nn.logsumexp(scores, axis=-1)
+        return found.at[chosen].set(value, mode="drop")
+
+    like = jax.eval_shape(logits, states[:1])
+    blocks = (counted.sum() + _BLOCK - 1) // _BLOCK
+    found = lax.fori_loop(0, blocks, block, jnp.zeros(count, like.dtype))
+    return jnp.where(counted, found.reshape(targets.shape), 0.0)
+
+
+# Pre-training heads, which make the [CLS] vector hold its text. They read a sequence whose first
+# position is that vector and whose other positions are something weaker: early hidden states
+# (Condenser) or the embeddings of another text (CoT-MAE). They give hidden states for the encoder's
+# own MLM head. `config` is the encoder's.
 
 
 def with_cls(cls: Array, rest: Array) -> Array:
@@ -26,14 +269,22 @@ def with_cls(cls: Array, rest: Array) -> Array:
     return shard(joined, "batch", "length", None)
 
 
-class BidirectionalHead(nn.Module):
+class _Head(nn.Module):
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, ...]:
+        """Arguments that initialise it."""
+        width = self.config.hidden_size
+        return jnp.zeros((1, width)), jnp.zeros((1, 2, width))
+
+
+class BidirectionalHead(_Head):
     """The encoder's layers over [CLS] and the rest: Condenser's head and CoT-MAE's MLM decoder.
 
     In Condenser `rest` is hidden state number skip_from of the same text (0: embeddings); in
     CoT-MAE it is `Backbone.embed` of the other text, masked on its own.
     """
 
-    config: BackboneConfig
+    config: Any
     runtime: Runtime = Runtime()
     num_layers: int = 2
 
@@ -46,20 +297,15 @@ class BidirectionalHead(nn.Module):
         """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
         return self.layers(with_cls(cls, rest), lengths, keys)[0]
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
-        return _example_inputs(self.config)
 
-
-class CausalDecoder(nn.Module):
+class CausalDecoder(_Head):
     """GPT-2 blocks over [CLS] and a text's embeddings: CoT-MAE's released query decoder.
 
     Position t predicts token t + 1. With a window W it sees itself, the W - 1 positions before
     it and column 0, the passage; -1 is the plain causal decoder.
     """
 
-    config: BackboneConfig
+    config: Any
     runtime: Runtime = Runtime()
     num_layers: int = 1
     window: int = -1
@@ -79,11 +325,29 @@ class CausalDecoder(nn.Module):
         visible = causal_window(x.shape[1], self.window)
         return self.norm(self.layers(x, lengths, keys, visible)[0])
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
-        return _example_inputs(self.config)
 
+class CausalLayer(nn.Module):
+    """GPT-2's block: normalise first, add after; the MLP is 4 × hidden (QAC's released code).
 
-def _example_inputs(config: BackboneConfig) -> tuple[Array, ...]:
-    return jnp.zeros((1, config.hidden_size)), jnp.zeros((1, 2, config.hidden_size))
+    The two projections that are added to the stream start at N(0, 0.02 / sqrt(2 n)), n layers.
+    """
+
+    config: Any
+    runtime: Runtime
+    layers: int
+
+    packs: ClassVar = (0, 1)
+
+    @nn.compact
+    def __call__(
+        self, x: Array, index: int | Array, lengths: Lengths, keys: Keys, visible: Array
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        dtype = runtime.compute_dtype
+        residual = nn.initializers.normal(config.initializer_range / (2 * self.layers) ** 0.5)
+        h = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x)
+        attention = Attention(config, runtime, residual, name="attention")
+        x = x + attention(h, lengths, keys, index, visible=visible)
+        h = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x)
+        x = x + Mlp(config, runtime, 4 * config.hidden_size, residual, name="mlp")(h, keys, index)
+        return shard(x, "batch", "length", None)

@@ -24,12 +24,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.packing import TokenKeys
-from qac_jax.models.platform import platform, row_major
+from qac_jax.models.packing import Array, Keys, TokenKeys, platform, row_major
 
 
-Array = jax.Array
 Initializer = Callable[..., Array]
+Axes = tuple[str | None, ...]  # logical names of a parameter's axes
 
 DTYPES = ("float32", "mixed", "bfloat16", "float16", "float64")
 ATTENTION = ("auto", "xla", "cudnn", "triton")
@@ -97,7 +96,7 @@ def shard(x: Array, *names: str | None) -> Array:
 
 
 def parameter(
-    module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple
+    module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: Axes
 ) -> Array:
     """An fp32 parameter with logical axis names."""
     return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
@@ -141,7 +140,7 @@ class Dense(nn.Module):
     """x W + b, with the logical names of W's two axes."""
 
     features: int
-    axes: tuple[str | None, str | None]
+    axes: Axes
     dtype: jnp.dtype
     kernel_init: Initializer = nn.initializers.normal(0.02)
     use_bias: bool = True
@@ -195,7 +194,7 @@ def joined(x: Array, layers: Sequence[Dense], scales: Sequence[float]) -> Array:
 def dense_of(
     runtime: Runtime,
     features: int,
-    axes: tuple[str | None, str | None],
+    axes: Axes,
     init: Initializer,
     use_bias: bool = True,
     *,
@@ -294,9 +293,7 @@ def gelu(x: Array) -> Array:
     return 0.5 * x * (1.0 + lax.erf(x * math.sqrt(0.5)))
 
 
-def gelu_tanh(x: Array) -> Array:
-    """The tanh approximation of gelu (T5 v1.1, GPT-2's own)."""
-    return jax.nn.gelu(x, approximate=True)
+gelu_tanh = partial(jax.nn.gelu, approximate=True)  # T5 v1.1's and GPT-2's
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -325,9 +322,7 @@ def fold(keys: Array | None, number: int | Array) -> Array | None:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
-def dropout(
-    x: Array, keys: Array | TokenKeys | None, site: int | Array, rate: float, generator: str
-) -> Array:
+def dropout(x: Array, keys: Keys, site: int | Array, rate: float, generator: str) -> Array:
     """Drops entries of x [B, …] with per-example keys; `site` tells the places apart.
 
     With TokenKeys those of packed tokens [R, T, D], the same as of [B, L, D].

@@ -22,15 +22,29 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.architecture import register
-from qac_jax.models.backbone import Backbone, BackboneConfig
-from qac_jax.models.layers import Array, Embedding, Runtime, activation, dropout, shard
-from qac_jax.models.modernbert_layers import ModernLayer, PredictionHead, WordHead, layer_norm
-from qac_jax.models.pooling import mean_pool
-from qac_jax.models.tensor_names import Slot, Table, dense, norm, under
-from qac_jax.models.transformer import INPUT_SITE, Layers, rematerialise
+from qac_jax.models import packing
+from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.backbone import Backbone, BackboneConfig, Table, norm, register, under
+from qac_jax.models.heads import mean_pool, tied_logits
+from qac_jax.models.layers import (
+    Array,
+    Dense,
+    Embedding,
+    LayerNorm,
+    Runtime,
+    activation,
+    dense_of,
+    dropout,
+    parameter,
+    shard,
+    statistics_dtype,
+)
+from qac_jax.models.packing import Keys, Lengths
+from qac_jax.models.transformer import INPUT_SITE, Layers, rematerialise, site
 
 
 _POOLINGS = ("cls", "mean")
@@ -93,11 +107,31 @@ class ModernBertConfig(BackboneConfig):
     hf_words: ClassVar = "embeddings.tok_embeddings.weight"
     hf_bases: ClassVar[tuple[str, ...]] = ("model.",)
     # Both are the same head; a file has one of them.
-    hf_parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {
         "pooler": ("{model}head.", "{model}pooler."),
         "mlm_head": ("{model}head.", "{model}decoder."),
     }
+    hf_tied: ClassVar = {"{model}decoder.weight": "{encoder}embeddings.tok_embeddings.weight"}
+    hf_names: ClassVar = {
+        "embeddings/word/embedding": "{encoder}embeddings.tok_embeddings.weight",
+        "embeddings/norm": "{encoder}embeddings.norm",
+        "pooler/dense": "{model}head.dense",
+        "pooler/norm": "{model}head.norm",
+        "mlm_head/dense": "{model}head.dense",
+        "mlm_head/norm": "{model}head.norm",
+        "mlm_head/bias": "{model}decoder.bias",
+    }
+    hf_layers: ClassVar = "{encoder}layers."
+    hf_layer: ClassVar = {
+        "attention/qkv": "attn.Wqkv",
+        "attention/output": "attn.Wo",
+        "attention_norm": "attn_norm",
+        "mlp/up": "mlp.Wi",
+        "mlp/down": "mlp.Wo",
+        "mlp_norm": "mlp_norm",
+    }
     position_free: ClassVar = True
+    classifier_rate: ClassVar = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,16 +157,6 @@ class ModernBertConfig(BackboneConfig):
 
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return ModernLayers(self, runtime, count, embedded=False)
-
-    @property
-    def classifier_dropout(self) -> float:
-        return 0.0
-
-    def to_hf(self, labels: int | None = None) -> dict[str, Any]:
-        raw = super().to_hf(labels)
-        return (
-            raw if labels is None else raw | {self.hf_classifier_dropout: self.classifier_dropout}
-        )
 
     @property
     def pooler_rows(self) -> int | None:
@@ -169,49 +193,39 @@ class ModernBertConfig(BackboneConfig):
             own = {name.replace("pooler.", "head.") for name in own}
         return bool(own & tensors)
 
-    @classmethod
-    def hf_copies(cls, encoder: str, model: str) -> Mapping[str, str]:
-        return {f"{model}decoder.weight": f"{encoder}{cls.hf_words}"}
-
     def table(self, encoder: str = "", model: str = "") -> Table:
-        found: Table = {"embeddings/word/embedding": Slot(f"{encoder}{self.hf_words}")}
-        found |= norm("embeddings/norm", f"{encoder}embeddings.norm", self.norm_bias)
-        found |= under("layers/stack_first", self._layer_table(f"{encoder}layers.0", first=True))
-        for i in range(1, self.num_layers):
-            found |= under(f"layers/layers/{i - 1}", self._layer_table(f"{encoder}layers.{i}"))
-        found |= norm("layers/stack_norm", f"{encoder}final_norm", self.norm_bias)
-        if self.mlm_head:
-            found |= self._head_table("mlm_head", f"{model}head")
-            if self.decoder_bias:
-                found["mlm_head/bias"] = Slot(f"{model}decoder.bias")
-        if self.pooler:
-            # transformers has no model with both, so the names beside an MLM head are our own.
-            name = "pooler" if self.mlm_head else "head"
-            found |= self._head_table("pooler", f"{model}{name}")
-        return found
+        found: Table = {}
+        for path, slot in super().table(encoder, model).items():
+            if path.startswith("layers/layers/0/"):
+                path = path.replace("layers/0", "stack_first", 1)
+            elif path.startswith("layers/layers/"):
+                _, _, number, rest = path.split("/", 3)
+                path = f"layers/layers/{int(number) - 1}/{rest}"
+            elif path.startswith("pooler/") and self.mlm_head:
+                # transformers has no model with both, so the names beside an MLM head are our own.
+                slot = slot._replace(name=slot.name.replace(f"{model}head.", f"{model}pooler.", 1))
+            if not path.startswith("layers/stack_first/attention_norm"):
+                found[path] = slot
+        return self._with_biases(found)
 
     def stack_table(self, count: int, prefix: str) -> Table:
-        found = norm("stack_norm", f"{prefix}final_norm", self.norm_bias)
-        for i in range(count):
-            found |= under(f"layers/{i}", self._layer_table(f"{prefix}{i}"))
-        return found
+        found = norm("stack_norm", f"{prefix.removesuffix('layers.')}final_norm")
+        return self._with_biases(found | under("layers", super().stack_table(count, prefix)))
 
-    def _layer_table(self, prefix: str, first: bool = False) -> Table:
-        found = dense("attention/qkv", f"{prefix}.attn.Wqkv", self.attention_bias)
-        found |= dense("attention/output", f"{prefix}.attn.Wo", self.attention_bias)
-        found |= dense("mlp/up", f"{prefix}.mlp.Wi", self.mlp_bias)
-        found |= dense("mlp/down", f"{prefix}.mlp.Wo", self.mlp_bias)
-        found |= norm("mlp_norm", f"{prefix}.mlp_norm", self.norm_bias)
-        return (
-            found
-            if first
-            else found | norm("attention_norm", f"{prefix}.attn_norm", self.norm_bias)
-        )
-
-    def _head_table(self, path: str, name: str) -> Table:
-        return dense(f"{path}/dense", f"{name}.dense", self.head_bias) | norm(
-            f"{path}/norm", f"{name}.norm", self.norm_bias
-        )
+    def _with_biases(self, table: Table) -> Table:
+        """The table without the biases that the configuration has not."""
+        biases = {
+            "attention/qkv/bias": self.attention_bias,
+            "attention/output/bias": self.attention_bias,
+            "mlp/up/bias": self.mlp_bias,
+            "mlp/down/bias": self.mlp_bias,
+            "norm/bias": self.norm_bias,
+            "pooler/dense/bias": self.head_bias,
+            "mlm_head/dense/bias": self.head_bias,
+            "mlm_head/bias": self.decoder_bias,
+        }
+        absent = tuple(path for path, has in biases.items() if not has)
+        return {path: slot for path, slot in table.items() if not path.endswith(absent)}
 
 
 def _global_every(kinds: Sequence[str]) -> int:
@@ -317,3 +331,163 @@ class ModernBert(Backbone):
     def pool(self, x: Array, lengths: Array | None, keys: Array | None) -> Array:
         mean = self.config.classifier_pooling == "mean"
         return self.pooler(mean_pool(x, lengths) if mean else x[:, 0])
+
+
+# Dropout places of a layer.
+_PROBABILITIES, _ATTENTION, _MLP = range(3)
+
+
+def layer_norm(config: Any, runtime: Runtime, name: str | None = None) -> LayerNorm:
+    """A norm as the configuration says, with or without bias."""
+    dtype = runtime.compute_dtype
+    return LayerNorm(config.layer_norm_eps, dtype, config.norm_bias, name=name)
+
+
+def angles(length: int, width: int, theta: float) -> np.ndarray:
+    """[length, width / 2]: how far each pair of dimensions is turned at each position."""
+    pairs = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    frequencies = 1.0 / np.float32(theta) ** pairs
+    return np.arange(length, dtype=np.float32)[:, None] * frequencies
+
+
+def rotate(x: Array, turn: Array, scale: float = 1.0) -> Array:
+    """Rotary positions (Su et al., 2021): dimension i and i + width / 2 of x [B, H, L, width]
+    are a pair, which is turned by turn[l, i]; scale multiplies the result."""
+    wide = x.astype(statistics_dtype(x.dtype))
+    left, right = jnp.split(wide, 2, axis=-1)
+    turn = turn.astype(wide.dtype)
+    cos, sin = jnp.cos(turn) * scale, jnp.sin(turn) * scale
+    turned = jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+class ModernLayer(nn.Module):
+    """Norm, attention, sum; norm, gated MLP, sum. `first` is the number of a stack's layer 0.
+
+    Every global_every-th layer sees the whole text, the others a window on both sides of a token.
+    """
+
+    config: Any
+    runtime: Runtime
+    normalise: bool = True
+    first: int = 0
+
+    packs: ClassVar = (0, 1)
+
+    @nn.compact
+    def __call__(
+        self, x: Array, index: int | Array, lengths: Lengths, keys: Keys, rows: int | None = None
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        number = index + self.first
+        h = layer_norm(config, runtime, "attention_norm")(x) if self.normalise else x
+        mixed = ModernAttention(config, runtime, name="attention")(h, number, lengths, keys, rows)
+        x = packing.first(x, lengths, rows) + mixed
+        keys = keys if rows is None else packing.text_keys(keys)
+        h = layer_norm(config, runtime, "mlp_norm")(x)
+        x = x + GatedMlp(config, runtime, name="mlp")(h, number, keys)
+        return shard(x, "batch", "length", None)
+
+
+class ModernAttention(nn.Module):
+    """Attention with rotary positions, over the whole text or a window."""
+
+    config: Any
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(
+        self, x: Array, number: int | Array, lengths: Lengths, keys: Keys, rows: int | None
+    ) -> Array:
+        config, runtime = self.config, self.runtime
+        width, heads = config.hidden_size, config.num_heads
+        std, bias, rate = config.initializer_range, config.attention_bias, config.attention_dropout
+        into = nn.initializers.truncated_normal(std)
+        fused = dense_of(runtime, 3 * width, ("embed", "heads"), into, bias, name="qkv")(x)
+        fused = packing.unpack(shard(fused, "batch", "length", "heads"), lengths, "heads")
+        query, key, value = (split_heads(part, heads) for part in jnp.split(fused, 3, axis=-1))
+        turn, visible = self._positions(fused.shape[1], number)
+        query = rotate(query, turn, (width // heads) ** -0.5)
+        visible, key = visible if visible is None else visible[:rows], rotate(key, turn)
+        masks: Any = {"visible": visible, "keys": keys, "site": site(number, _PROBABILITIES)}
+        merged = merge_heads(
+            attend(query[:, :, :rows], key, value, lengths, runtime, rate=rate, **masks)
+        )
+        if rows is None:
+            merged = packing.pack(merged, lengths, "heads")
+        else:
+            keys = packing.text_keys(keys)
+        out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
+        output = dense_of(runtime, width, ("heads", "embed"), out, bias, name="output")
+        return dropout(output(merged), keys, site(number, _ATTENTION), rate, runtime.dropout)
+
+    def _positions(self, length: int, number: int | Array) -> tuple[Array, Array | None]:
+        """Angles, and the visible pairs (None: all) of layer `number`, which a scan only knows
+        at run time."""
+        config = self.config
+        width = config.hidden_size // config.num_heads
+        everywhere = angles(length, width, config.global_theta)
+        nearby = angles(length, width, config.local_theta)
+        position = np.arange(length)
+        near = np.abs(position[:, None] - position) <= config.window // 2
+        whole = number % config.global_every == 0
+        if isinstance(whole, bool):
+            visible = None if whole or near.all() else jnp.asarray(near)
+            return jnp.asarray(everywhere if whole else nearby), visible
+        visible = None if near.all() else whole | jnp.asarray(near)
+        return jnp.where(whole, everywhere, nearby), visible
+
+
+class GatedMlp(nn.Module):
+    """One product for the gate and what it multiplies; activation, product, down (GeGLU)."""
+
+    config: Any
+    runtime: Runtime
+
+    @nn.compact
+    def __call__(self, x: Array, number: int | Array, keys: Keys) -> Array:
+        config, runtime = self.config, self.runtime
+        inner, bias = config.intermediate_size, config.mlp_bias
+        std = config.initializer_range
+        into = nn.initializers.truncated_normal(std)
+        fused = dense_of(runtime, 2 * inner, ("embed", "mlp"), into, bias, name="up")(x)
+        left, right = jnp.split(shard(fused, "batch", "length", "mlp"), 2, axis=-1)
+        hidden = activation(config.activation)(left) * right
+        hidden = dropout(hidden, keys, site(number, _MLP), config.hidden_dropout, runtime.dropout)
+        out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
+        width = config.hidden_size
+        return dense_of(runtime, width, ("mlp", "embed"), out, bias, name="down")(hidden)
+
+
+class PredictionHead(nn.Module):
+    """Dense, activation, norm: what a classifier's output reads."""
+
+    config: Any
+    runtime: Runtime
+
+    def setup(self) -> None:
+        config = self.config
+        std = config.initializer_range / (2 * config.num_layers) ** 0.5
+        init, dtype = nn.initializers.truncated_normal(std), self.runtime.compute_dtype
+        self.dense = Dense(config.hidden_size, ("embed", None), dtype, init, config.head_bias)
+        self.norm = layer_norm(config, self.runtime)
+
+    def __call__(self, x: Array) -> Array:
+        return self.norm(activation(self.config.head_activation)(self.dense(x)))
+
+
+class WordHead(PredictionHead):
+    """The same, then the word embedding as output matrix, and mostly a bias a word."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.bias = None
+        if self.config.decoder_bias:
+            zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
+            self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
+
+    def __call__(  # type: ignore[override]
+        self, hidden: Array, table: Array, padded: bool = False
+    ) -> Array:
+        x = super().__call__(hidden)
+        return tied_logits(x, table, self.bias, padded, self.runtime.mixed)

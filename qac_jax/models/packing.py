@@ -1,4 +1,4 @@
-"""Texts without their padding: the tokens of a batch one after the other, in rows.
+"""How activations lie in memory: the platform's layout, and texts without their padding, in rows.
 
 A batch holds texts [B, L], right-padded. Everything in a layer but attention treats each token
 alone, so a stack of layers may leave the padding out: `Packed.pack` moves the tokens of consecutive
@@ -15,20 +15,59 @@ texts not fit, all of them become NaN: a token is never lost silently.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-
-from qac_jax.models.platform import one_device, row_major
+from jax.experimental.layout import Layout, with_layout_constraint
 
 
 Array = jax.Array
+
+# What `made_for` says; "": nothing.
+_OTHER: contextvars.ContextVar[str] = contextvars.ContextVar("platform", default="")
+
+
+def platform() -> str:
+    """ "cpu", "gpu" or "tpu": that of this process, or the one of `made_for`."""
+    return _OTHER.get() or jax.default_backend()
+
+
+@contextlib.contextmanager
+def made_for(name: str) -> Iterator[None]:
+    """Programs traced in here are those of another platform."""
+    token = _OTHER.set(name)
+    try:
+        yield
+    finally:
+        _OTHER.reset(token)
+
+
+def one_device() -> bool:
+    """Whether what is traced here runs on one device; without a mesh, whether there is but one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.device_count() == 1 if mesh.empty else mesh.size == 1
+
+
+def row_major(x: Array) -> Array:
+    """On a GPU: x in memory in the order of its axes, and its gradient too.
+
+    Left alone, XLA gives an activation the layout of what is first added to it: that of a bias or
+    of position embeddings, whose missing axes become the innermost. Layers then compute on
+    [features, tokens] or [length, features, texts], with transposes before attention and after.
+
+    With several devices it does nothing: XLA gathers all parts of what is constrained so.
+    """
+    if platform() != "gpu" or not isinstance(x, jax.core.Tracer) or not one_device():
+        return x
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
 
 # Rows are multiples of this many tokens: what matrix units like.
 _MULTIPLE = 8
@@ -80,6 +119,12 @@ class TokenKeys:
 
     keys: Array  # [B]
     packed: Packed
+
+
+# What layers are called with. Lengths of texts [B]; None: no padding.
+Lengths = Array | Packed | None
+# One PRNG key a text, for dropout; None: nothing is dropped.
+Keys = Array | TokenKeys | None
 
 
 def plan(lengths: Array, length: int, room: int, rows: int) -> tuple[Packed, Array]:
@@ -144,29 +189,29 @@ def one_part_a_device() -> bool:
 # TokenKeys) or not.
 
 
-def pack(x: Array, lengths: Any, axis: str | None = None) -> Array:
+def pack(x: Array, lengths: Lengths, axis: str | None = None) -> Array:
     """[B, L, D] as the layer's input is laid out. axis: the logical name of D."""
     return lengths.pack(x, axis) if isinstance(lengths, Packed) else x
 
 
-def unpack(x: Array, lengths: Any, axis: str | None = None) -> Array:
+def unpack(x: Array, lengths: Lengths, axis: str | None = None) -> Array:
     """What is laid out as the layer's input as [B, L, D]. axis: the logical name of D."""
     return lengths.unpack(x, axis) if isinstance(lengths, Packed) else x
 
 
-def first(x: Array, lengths: Any, rows: int | None) -> Array:
+def first(x: Array, lengths: Lengths, rows: int | None) -> Array:
     """The first `rows` positions of every text [B, rows, …]; None: x as it is."""
     if rows is None:
         return x
     return lengths.first(x, rows) if isinstance(lengths, Packed) else x[:, :rows]
 
 
-def text_lengths(lengths: Any) -> Array | None:
+def text_lengths(lengths: Lengths) -> Array | None:
     """The lengths of texts [B]."""
     return lengths.lengths if isinstance(lengths, Packed) else lengths
 
 
-def text_keys(keys: Any) -> Array | None:
+def text_keys(keys: Keys) -> Array | None:
     """The keys of texts [B]."""
     return keys.keys if isinstance(keys, TokenKeys) else keys
 

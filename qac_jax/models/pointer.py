@@ -26,8 +26,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError
-from qac_jax.models.architecture import Architecture, register
+from qac_jax.models.backbone import Architecture, Slot, Table, dense, register, under
 from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.heads import log_likelihood
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -37,11 +38,8 @@ from qac_jax.models.layers import (
     shard,
     statistics_dtype,
 )
-from qac_jax.models.t5 import T5Config
-from qac_jax.models.t5_layers import RMSNorm
-from qac_jax.models.t5_stack import Cache, Stack
-from qac_jax.models.tensor_names import Slot, Table, dense, under
-from qac_jax.models.word_likelihood import log_likelihood
+from qac_jax.models.t5 import T5, T5Config
+from qac_jax.models.t5_layers import Cache, RMSNorm, Stack
 
 
 # The least probability of a token: its logarithm must be finite.
@@ -430,3 +428,7 @@ def _unit(words: Array) -> Array:
     wide = words.astype(statistics_dtype(words.dtype))
     wide = wide - wide.mean(0)
     return wide * lax.rsqrt(jnp.square(wide).sum(1, keepdims=True) + 1e-6)
+
+
+# Models that read a text and write another: each has `encode`, `decode`, `init_cache` and `step`.
+Writer = T5 | PointerGenerator

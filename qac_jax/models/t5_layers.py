@@ -1,14 +1,17 @@
-"""T5's parts: RMS norm, relative positions, attention without scaling, and the two blocks.
+"""T5's parts: RMS norm, relative positions, attention without scaling, the two blocks, and stacks.
 
 One block's parameters are {"attention": {"query", "key", "value", "output"}, "attention_norm",
 "mlp": {"up", "down"} (gated: "gate" too), "mlp_norm"}; the decoder's also have
-"cross_attention" and "cross_attention_norm". Norms come first, sums after (pre-LN).
+"cross_attention" and "cross_attention_norm". Norms come first, sums after (pre-LN). The cache of
+decoding is an ordinary value, so that it can be carried by a loop inside a compiled program.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -18,23 +21,29 @@ import numpy as np
 from jax import lax
 
 from qac_jax.models import packing
-from qac_jax.models.attention import attend, merge_heads, split_heads
+from qac_jax.models.attention import attend, causal_window, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
     Dense,
     Runtime,
     dense_of,
     dropout,
+    fold,
     gelu_tanh,
     parameter,
     shard,
     statistics_dtype,
 )
+from qac_jax.models.packing import Keys, Lengths
+from qac_jax.models.transformer import Layers
 
 
 # What `feed_forward_proj` may say: (activation, whether a second projection is multiplied in).
 # Hugging Face reads "gated-gelu" as the tanh approximation.
-FEED_FORWARD = {"relu": (jax.nn.relu, False), "gated-gelu": (gelu_tanh, True)}
+FEED_FORWARD: dict[str, tuple[Callable[[Array], Array], bool]] = {
+    "relu": (jax.nn.relu, False),
+    "gated-gelu": (gelu_tanh, True),
+}
 
 # Dropout places of a block; site 0 is the embeddings.
 _SITES_A_LAYER = 6
@@ -75,16 +84,20 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """One learned score a bucket and head, added to the scores of all layers of a stack."""
+    """One learned score a bucket and head, added to the scores of all layers of a stack.
+
+    std is that of new scores.
+    """
 
     config: Any
+    std: float
     bidirectional: bool
 
     @nn.compact
     def __call__(self, query_positions: Array, key_positions: Array) -> Array:
         """(1, heads, queries, keys)."""
         config = self.config
-        init = nn.initializers.normal(config.initializer_factor * config.d_model**-0.5)
+        init = nn.initializers.normal(self.std)
         shape = (config.num_buckets, config.num_heads)
         table = parameter(self, "embedding", init, shape, (None, "heads"))
         bucket = relative_buckets(
@@ -111,9 +124,8 @@ class RMSNorm(nn.Module):
         scale = parameter(self, "scale", init, x.shape[-1:], ("embed",))
         wide = x.astype(statistics_dtype(x.dtype))
         mean_square = jnp.square(wide).mean(-1, keepdims=True)
-        return (wide * lax.rsqrt(mean_square + self.config.layer_norm_eps) * scale).astype(
-            self.dtype
-        )
+        inverse = lax.rsqrt(mean_square + self.config.layer_norm_eps)
+        return (wide * inverse * scale).astype(self.dtype)
 
 
 class T5Attention(nn.Module):
@@ -190,9 +202,9 @@ class EncoderBlock(nn.Module):
         self,
         x: Array,
         index: int | Array,
-        lengths: Array | None,
+        lengths: Lengths,
         bias: Array,
-        keys: Array | None,
+        keys: Keys,
         rows: int | None = None,
     ) -> Array:
         """rows: only the first `rows` positions are computed (None: all)."""
@@ -201,21 +213,14 @@ class EncoderBlock(nn.Module):
         attention = T5Attention(config, runtime, name="attention")
         h = RMSNorm(config, dtype, name="attention_norm")(x)
         of_queries = lengths if rows is None else None
-        mixed = attend(
-            attention.queries(packing.first(h, lengths, rows), of_queries),
-            *attention.keys_values(h, lengths),
-            lengths,
-            runtime,
-            bias=bias[:, :, :rows],
-            keys=keys,
-            site=site(index, _WEIGHTS),
-            rate=rate,
-        )
+        queries = attention.queries(packing.first(h, lengths, rows), of_queries)
+        drops: Any = {"keys": keys, "site": site(index, _WEIGHTS), "rate": rate}
+        pairs = attention.keys_values(h, lengths)
+        mixed = attend(queries, *pairs, lengths, runtime, bias=bias[:, :, :rows], **drops)
         keys = keys if rows is None else packing.text_keys(keys)
         h = attention.merge(mixed, of_queries)
-        x = packing.first(x, lengths, rows) + dropout(
-            h, keys, site(index, _ATTENTION), rate, runtime.dropout
-        )
+        h = dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        x = packing.first(x, lengths, rows) + h
         h = RMSNorm(config, dtype, name="mlp_norm")(x)
         h = FeedForward(config, runtime, name="mlp")(h, keys, index)
         x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)
@@ -254,29 +259,16 @@ class DecoderBlock(nn.Module):
         runtime, rate = self.runtime, self.config.dropout
         # Each by itself here; together where they read the memory.
         h = self.attention_norm(x).reshape(-1, visible.shape[-1], x.shape[-1])
-        mixed = attend(
-            self.attention.queries(h),
-            *self.attention.keys_values(h),
-            None,
-            runtime,
-            visible=visible,
-            bias=bias,
-            keys=keys,
-            site=site(index, _WEIGHTS),
-            rate=rate,
-        )
+        queries, pairs = self.attention.queries(h), self.attention.keys_values(h)
+        drops: Any = {"keys": keys, "site": site(index, _WEIGHTS), "rate": rate}
+        mixed = attend(queries, *pairs, None, runtime, visible=visible, bias=bias, **drops)
         h = self.attention.merge(mixed).reshape(x.shape)
         x = x + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
         h = self.cross_attention_norm(x)
-        mixed = attend(
-            self.cross_attention.queries(h),
-            *self.cross_attention.keys_values(memory),
-            memory_lengths,
-            runtime,
-            keys=keys,
-            site=site(index, _CROSS_WEIGHTS),
-            rate=rate,
-        )
+        queries = self.cross_attention.queries(h)
+        pairs = self.cross_attention.keys_values(memory)
+        drops |= {"site": site(index, _CROSS_WEIGHTS)}
+        mixed = attend(queries, *pairs, memory_lengths, runtime, **drops)
         h = self.cross_attention.merge(mixed)
         x = x + dropout(h, keys, site(index, _CROSS), rate, runtime.dropout)
         h = self.mlp(self.mlp_norm(x), keys, index)
@@ -330,3 +322,145 @@ def _written(past: Array, new: Array, position: Array) -> Array:
     if not position.ndim:
         return lax.dynamic_update_slice_in_dim(past, new, position, 2)
     return past.at[jnp.arange(past.shape[0]), :, position].set(new[:, :, 0])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
+
+    past and cross hold (keys, values) a layer: a tuple of pairs, or with `Runtime.scan` one pair
+    with a leading layer axis. past is [R, heads, M, d_kv]; cross' keys are [B, heads, d_kv, S],
+    its values [B, heads, S, d_kv].
+    """
+
+    past: Any
+    cross: Any
+    memory_lengths: Array
+    position: Array  # how many positions are written: of all rows, or of each [R]
+    stacked: bool = dataclasses.field(metadata={"static": True})
+
+    @property
+    def max_length(self) -> int:
+        """M, which `position` must not exceed."""
+        return jax.tree.leaves(self.past)[0].shape[-2]
+
+    def take(self, rows: Array) -> Cache:
+        """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
+        axis = 1 if self.stacked else 0
+        past = jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past)
+        return dataclasses.replace(self, past=past)
+
+    def at(self, position: Array) -> Cache:
+        """The same at another position, or at one of each row."""
+        return dataclasses.replace(self, position=position)
+
+    def cut(self, length: int) -> Cache:
+        """The cache of texts that are padded to this length."""
+        pairs = [self.cross] if self.stacked else self.cross
+        shorter = [(keys[..., :length], values[..., :length, :]) for keys, values in pairs]
+        return dataclasses.replace(self, cross=shorter[0] if self.stacked else tuple(shorter))
+
+    def sharing(self, shared: None) -> Cache:
+        """The cache itself: a T5's texts share nothing (see `PointerCache`)."""
+        return self
+
+    def axes(self) -> Cache:
+        """The axis of every array that counts rows or texts."""
+        past, cross = jax.tree.map(lambda _: int(self.stacked), (self.past, self.cross))
+        axes: Any = {"past": past, "cross": cross, "memory_lengths": 0, "position": 0}
+        return dataclasses.replace(self, **axes)
+
+
+class Stack(nn.Module):
+    """What the encoder and the decoder have in common: layers between dropout and a norm."""
+
+    config: Any  # T5Config, or what has its fields
+    runtime: Runtime
+    decoder: bool
+
+    def setup(self) -> None:
+        config = self.config
+        self.relative_bias = RelativeBias(config, config.bias_std, bidirectional=not self.decoder)
+        self.norm = RMSNorm(config, self.runtime.compute_dtype)
+        make = partial(DecoderBlock if self.decoder else EncoderBlock, config, self.runtime)
+        self.count = config.num_decoder_layers if self.decoder else config.num_layers
+        self.layers = Layers(make, self.count, self.runtime)
+
+    def bias(self, query_positions: Array, key_positions: Array) -> Array:
+        """(1, heads, queries, keys)."""
+        return self.relative_bias(query_positions, key_positions)
+
+    def __call__(
+        self, x: Array, keys: Array | None, wanted: Sequence[int], *arguments: Any
+    ) -> tuple[Array, dict[int, Array]]:
+        """The normalised output, and the wanted layers' outputs before that."""
+        rate, generator = self.config.dropout, self.runtime.dropout
+        x = dropout(x, keys, 0, rate, generator)
+        x, states = self.layers(x, *arguments, keys, wanted=wanted)
+        return dropout(self.norm(x), keys, site(self.count), rate, generator), states
+
+    def layer_parameters(self) -> Any:
+        """The layers' parameters: {"0": layer, …}, or with `Runtime.scan` stacked."""
+        return nn.meta.unbox(self.layers.variables["params"])
+
+    def forced(
+        self, x: Array, memory: Array, lengths: Array, keys: Array | None = None, beside: int = 1
+    ) -> Array:
+        """The decoder's output at all positions of embedded targets x [B, T, d_model].
+
+        beside: how many continuations of one text stand in a row, of T / beside positions each.
+        None sees another, and the memory's keys and values are made once for all of them.
+        """
+        keys = fold(keys, 1)  # other bits than the encoder's
+        length = x.shape[1] // beside
+        positions = jnp.arange(length)
+        bias = self.bias(positions, positions)
+        return self(x, keys, (), bias, causal_window(length), memory, lengths)[0]
+
+    def init_cache(self, memory: Array, lengths: Array, max_length: int, copies: int = 1) -> Cache:
+        """An empty cache of `copies` rows a text; the memory's keys and values are made here."""
+        config = self.config
+        block = DecoderBlock(config, self.runtime, parent=None)
+        weights = self.layer_parameters()
+
+        def cross(layer: Any) -> KeysValues:
+            return block.apply({"params": layer}, memory, method="memory")
+
+        shape = (memory.shape[0] * copies, config.num_heads, max_length, config.d_kv)
+        count, dtype = config.num_decoder_layers, self.runtime.compute_dtype
+        past: Any
+        if self.runtime.scan:
+            crosses = lax.map(cross, weights)
+            past = (jnp.zeros((count, *shape), dtype), jnp.zeros((count, *shape), dtype))
+        else:
+            crosses = tuple(cross(weights[str(i)]) for i in range(count))
+            past = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(count))
+        return Cache(past, crosses, lengths, jnp.zeros((), jnp.int32), self.runtime.scan)
+
+    def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
+        """The decoder's output of one position x [R, 1, d_model], and the cache with it."""
+        position = cache.position
+        slots = jnp.arange(cache.max_length)
+        bias = self.bias(jnp.atleast_1d(position), slots)
+        visible = (slots <= position[..., None])[..., None, :]
+        if position.ndim:  # each row has its own
+            bias, visible = bias[0].swapaxes(0, 1)[:, :, None], visible[:, None]
+        block = DecoderBlock(self.config, self.runtime, parent=None)
+        weights = self.layer_parameters()
+
+        def one(x: Array, scanned: Any) -> tuple[Array, KeysValues]:
+            layer, past, cross = scanned
+            arguments = (past, cross, bias, visible, cache.memory_lengths, position)
+            return block.apply({"params": layer}, x, *arguments, method="step")
+
+        past: Any
+        if cache.stacked:
+            x, past = lax.scan(one, x, (weights, cache.past, cache.cross))
+        else:
+            pasts = []
+            for i, layer in enumerate(zip(cache.past, cache.cross, strict=True)):
+                x, written = one(x, (weights[str(i)], *layer))
+                pasts.append(written)
+            past = tuple(pasts)
+        return self.norm(x), dataclasses.replace(cache, past=past, position=position + 1)

@@ -5,14 +5,14 @@ One layer's parameters are
 "mlp_norm"}. A stack of them is the subtree "layers" of its module: {"0": layer, "1": layer, …}
 as a loop, or with `Runtime.scan` one such tree whose leaves have a leading axis "layers".
 `stack_layers` and `unstack_layers` turn one form into the other. A stack with parts that are not
-layers (mpnet.py, modernbert.py) is {"layers": such a stack, "stack_…": part, …}.
+layers (MPNet's, ModernBERT's) is {"layers": such a stack, "stack_…": part, …}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,18 +20,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.models import packing
-from qac_jax.models.attention import (
-    attend,
-    attend_joint,
-    in_one_kernel,
-    merge_heads,
-    split_heads,
-)
+from qac_jax.models.attention import attend, attend_joint, in_one_kernel, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
     Dense,
     Initializer,
-    LayerNorm,
     Runtime,
     activation,
     dense_of,
@@ -40,6 +33,7 @@ from qac_jax.models.layers import (
     shard,
     together,
 )
+from qac_jax.models.packing import Keys, Lengths
 
 
 # Dropout sites: what comes before the layers, these places of every layer, what comes after.
@@ -47,19 +41,6 @@ INPUT_SITE = 0
 OUTPUT_SITE = 1 << 20
 _SITES_A_LAYER = 4
 _PROBABILITIES, _ATTENTION, _MLP = range(3)
-
-
-class Shape(Protocol):
-    """What a layer must know of its model's configuration."""
-
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
-    layer_norm_eps: float
-    hidden_dropout: float
-    attention_dropout: float
-    activation: str
-    initializer_range: float
 
 
 def site(index: int | Array, place: int) -> int | Array:
@@ -78,8 +59,8 @@ class Attention(nn.Module):
     def __call__(
         self,
         x: Array,
-        lengths: Array | None,
-        keys: Array | None,
+        lengths: Lengths,
+        keys: Keys,
         index: int | Array,
         visible: Array | None = None,
         rows: int | None = None,
@@ -119,19 +100,11 @@ class Attention(nn.Module):
             if rows is not None:
                 each = [shard(query, "batch", "length", "heads"), *each]
             query, key, value = (split_heads(y, config.num_heads) for y in each)
-            mixed = attend(
-                query,
-                key,
-                value,
-                lengths,
-                self.runtime,
-                visible=visible,
-                bias=bias if bias is None else bias[:, :, :rows],
-                keys=keys,
-                site=number,
-                rate=rate,
+            bias = bias if bias is None else bias[:, :, :rows]
+            masks: Any = {"visible": visible, "bias": bias, "keys": keys, "site": number}
+            merged = merge_heads(
+                attend(query, key, value, lengths, self.runtime, rate=rate, **masks)
             )
-            merged = merge_heads(mixed)
             if rows is None:
                 merged = packing.pack(merged, lengths, "heads")
         if rows is not None:
@@ -151,7 +124,7 @@ class Mlp(nn.Module):
     output_init: Initializer | None = None
 
     @nn.compact
-    def __call__(self, x: Array, keys: Array | None, index: int | Array) -> Array:
+    def __call__(self, x: Array, keys: Keys, index: int | Array) -> Array:
         config, runtime = self.config, self.runtime
         init = nn.initializers.normal(config.initializer_range)
         width = self.intermediate_size
@@ -161,69 +134,6 @@ class Mlp(nn.Module):
         width = config.hidden_size
         output = dense_of(runtime, width, ("mlp", "embed"), output_init, name="down")(hidden)
         return dropout(output, keys, site(index, _MLP), config.hidden_dropout, runtime.dropout)
-
-
-class EncoderLayer(nn.Module):
-    """BERT's layer: attention and MLP, each added to its input and then normalised."""
-
-    config: Any
-    runtime: Runtime
-
-    packs: ClassVar = (0, 1)
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Array,
-        index: int | Array,
-        lengths: Array | None,
-        keys: Array | None,
-        bias: Array | None = None,
-        rows: int | None = None,
-    ) -> Array:
-        config, runtime = self.config, self.runtime
-        dtype = runtime.compute_dtype
-        attention = Attention(config, runtime, name="attention")
-        mixed = attention(x, lengths, keys, index, rows=rows, bias=bias)
-        x = packing.first(x, lengths, rows)
-        keys = keys if rows is None else packing.text_keys(keys)
-        x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x + mixed)
-        mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, index)
-        x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)
-        return shard(x, "batch", "length", None)
-
-
-class CausalLayer(nn.Module):
-    """GPT-2's block: normalise first, add after; the MLP is 4 × hidden (QAC's released code).
-
-    The two projections that are added to the stream start at N(0, 0.02 / sqrt(2 n)), n layers.
-    """
-
-    config: Any
-    runtime: Runtime
-    layers: int
-
-    packs: ClassVar = (0, 1)
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Array,
-        index: int | Array,
-        lengths: Array | None,
-        keys: Array | None,
-        visible: Array,
-    ) -> Array:
-        config, runtime = self.config, self.runtime
-        dtype = runtime.compute_dtype
-        residual = nn.initializers.normal(config.initializer_range / (2 * self.layers) ** 0.5)
-        h = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(x)
-        x = x + Attention(config, runtime, residual, name="attention")(
-            h, lengths, keys, index, visible=visible
-        )
-        h = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x)
-        x = x + Mlp(config, runtime, 4 * config.hidden_size, residual, name="mlp")(h, keys, index)
-        return shard(x, "batch", "length", None)
 
 
 class Layers(nn.Module):

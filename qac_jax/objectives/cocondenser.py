@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.fields import option
-from qac_jax.models import pooling
+from qac_jax.models import heads
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
 from qac_jax.objectives import contrastive
@@ -52,7 +52,7 @@ class CoCondenser(Condenser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pooling.check(self.pooling)
+        heads.check_pooling(self.pooling)
 
     @property
     def splittable(self) -> bool:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.models import pooling
+from qac_jax.models import heads
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
@@ -62,7 +62,7 @@ class CotMae(Mlm):
     before it); it always sees the vector. symmetric: each text is encoded, and decoded from the
     other's vector. encoder_mlm: whether the encoder's own predictions are trained. freeze: train
     decoders only. pooling: how the vector is made, the papers' [CLS] ("cls"), the mean of the
-    tokens ("mean") or another of models/pooling.py.
+    tokens ("mean") or another of models/heads.py.
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
@@ -80,7 +80,7 @@ class CotMae(Mlm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pooling.check(self.pooling)
+        heads.check_pooling(self.pooling)
         if self.window == 0:
             raise UserError("window=0 shows the decoder no token; expected 1 or more, or -1 (all)")
 

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.fields import option
-from qac_jax.models import packing, pooling
+from qac_jax.models import heads, packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
@@ -125,7 +125,7 @@ class RetroMae(Mlm):
     which each row takes one at random (256 in the released code, 128 in FlagEmbedding's; 0: a
     separate set for every row). embeddings: e + p of the text as the encoder's embedding layer
     computes it, with token type, normalisation and dropout ("layer", as released), or as the sum
-    alone ("sum"). pooling: how the vector is made, of models/pooling.py; the paper's is [CLS].
+    alone ("sum"). pooling: how the vector is made, of models/heads.py; the paper's is [CLS].
     """
 
     masking: Masking = Masking(0.30)
@@ -137,7 +137,7 @@ class RetroMae(Mlm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pooling.check(self.pooling)
+        heads.check_pooling(self.pooling)
 
     @property
     def decoder(self) -> Decoder:

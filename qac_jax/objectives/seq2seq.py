@@ -14,11 +14,10 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.models import t5_start
+from qac_jax.models import t5
 from qac_jax.models.encoders import backbone_of
-from qac_jax.models.pointer import PointerGenerator
+from qac_jax.models.pointer import PointerGenerator, Writer
 from qac_jax.models.t5 import T5, shift_right
-from qac_jax.models.writers import Writer
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
@@ -38,7 +37,7 @@ STARTS = ("random", "copying")
 class Seq2Seq(Objective):
     """Generate `targets` from `inputs`; both end with the model's end-of-text token.
 
-    start: how a new model is initialised, "random" as in T5, or "copying" (see models/t5_start).
+    start: how a new model is initialised, "random" as in T5, or "copying" (see `t5.copying`).
     """
 
     model: Writer
@@ -94,7 +93,7 @@ class Seq2Seq(Objective):
         if self.start == "copying":
             if not isinstance(self.model, T5):
                 raise UserError("start='copying' is for a T5; a pointer-generator copies anyway")
-            started = t5_start.copying(self.model, variables["params"], jax.random.fold_in(key, 1))
+            started = t5.copying(self.model, variables["params"], jax.random.fold_in(key, 1))
             return {**variables, "params": started}
         return variables
 

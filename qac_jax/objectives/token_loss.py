@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
-from qac_jax.models.platform import platform
+from qac_jax.models.packing import platform
 
 
 class TokenLoss(NamedTuple):

@@ -5,7 +5,7 @@ In the folder: `vectors-00000-of-00004.npy` (rows of fp32 or fp16), `lengths-000
 kind "passages". With windows also `windows-…` (fp16 rows) and `window_counts-…` (windows of each
 text): one vector says what a passage is about on average; the maximum over parts of it finds what
 it says in passing (MaxP; Dai and Callan, SIGIR 2019). The parts are windows of tokens, whose
-vectors come from the passage's own forward pass (`models/pooling.py`).
+vectors come from the passage's own forward pass (`models/heads.py`).
 """
 
 from __future__ import annotations

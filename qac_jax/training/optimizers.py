@@ -39,7 +39,7 @@ _CORRECTION = {
     "lamb_paddle18": "none",
 }
 STACK = "layers"
-# In a subtree "layers" that holds a stack "layers" beside parts of its own (models/mpnet.py), the
+# In a subtree "layers" that holds a stack "layers" beside parts of its own (MPNet's), the
 # names of these parts begin so.
 BESIDE = "stack_"
 

@@ -24,7 +24,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qac_jax import hardware
 from qac_jax.errors import UserError
-from qac_jax.models import flops
 from qac_jax.objectives import chunked
 from qac_jax.objectives.objective import Objective, Variables, split_aux
 from qac_jax.progress import human
@@ -462,7 +461,7 @@ def model_flops(objective: Objective, spec: Any) -> float:
         return counted.loss({**rest, "params": params}, counted.prepare(batch, key), key, True)[0]
 
     params = variables.pop("params")
-    return flops.of(jax.grad(loss), params, variables, spec, jax.random.key(0))
+    return hardware.flops_of(jax.grad(loss), params, variables, spec, jax.random.key(0))
 
 
 def activation_bytes(objective: Objective, spec: Any) -> float:

@@ -26,7 +26,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.data.loader import Loader, Reading
 from qac_jax.errors import Interrupted, UserError
 from qac_jax.hub import huggingface, parameters, word_vectors
-from qac_jax.models import architecture
+from qac_jax.models import backbone
 from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
 from qac_jax.text import tokenizers
@@ -98,7 +98,7 @@ def word_vectors_of(
     folder: epath.Path, objective: Objective, tokenizer: Tokenizer, seed: int
 ) -> Nested:
     """Parameters of a new model whose word embeddings come from the word vectors of a folder."""
-    config = architecture.of_module(objective.model)
+    config = backbone.of_module(objective.model)
     if config is None:
         raise UserError(
             f"words={str(folder)!r} is for a new encoder or T5, and this is a "

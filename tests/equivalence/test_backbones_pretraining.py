@@ -14,7 +14,7 @@ from toy_pretraining import PASSAGE, VOCABULARY, batch_for, objectives
 
 from qac_jax.errors import UserError
 from qac_jax.models.backbone import BackboneConfig
-from qac_jax.models.electra import ElectraConfig
+from qac_jax.models.bert import ElectraConfig
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 
@@ -77,5 +77,5 @@ def test_three_steps_lower_the_loss(name: str, backbone: str) -> None:
 
 
 def test_retromae_refuses_embeddings_that_are_narrower_than_the_layers() -> None:
-    with pytest.raises(UserError, match="position embeddings have 8 dimensions and its layers 16"):
+    with pytest.raises(UserError, match="position embeddings of this ELECTRA are narrower"):
         losses("retromae", CONFIGS["electra"])

@@ -17,8 +17,8 @@ import pytest
 import toy_pretraining as toy
 
 from qac_jax import hardware
+from qac_jax.models.heads import tied_logits
 from qac_jax.models.layers import Dense, Runtime
-from qac_jax.models.mlm_head import tied_logits
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.training import mesh as meshes

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from qac_jax.hub import backbones, name_maps
-from qac_jax.models import word_likelihood
+from qac_jax.models import heads
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.models.t5 import shift_right
@@ -97,7 +97,7 @@ def test_likelihood_of_targets_is_that_of_the_logits(logits: np.ndarray) -> None
 
 def test_likelihood_of_those_that_count(logits: np.ndarray, monkeypatch: Any) -> None:
     """Two continuations a text, in blocks of five positions."""
-    monkeypatch.setattr(word_likelihood, "_BLOCK", 5)
+    monkeypatch.setattr(heads, "_BLOCK", 5)
     bound = module().bind({"params": params()})
     picked = np.take_along_axis(logits, TARGETS[..., None], axis=-1)[..., 0]
     counted = np.arange(4) < np.array([[4, 1], [3, 0], [2, 4]])[..., None]

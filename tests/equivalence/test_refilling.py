@@ -16,9 +16,9 @@ from qac_jax.inference import refilling
 from qac_jax.inference.buckets import coarse
 from qac_jax.inference.runner import Runner
 from qac_jax.inference.settings import Inference
-from qac_jax.models.decoding.decode import decode
-from qac_jax.models.decoding.rules import Rules
+from qac_jax.models.decoding.sampling import Rules
 from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.models.t5 import T5, T5Config

@@ -17,7 +17,7 @@ import optax
 import pytest
 import toy
 
-from qac_jax.models import platform
+from qac_jax.models import packing
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import chunked
@@ -76,8 +76,8 @@ def test_collectives_are_the_stored_ones(name: str) -> None:
 
 
 def test_what_a_gpu_is_told_needs_no_communication() -> None:
-    """XLA would gather every activation whose layout is constrained (models/platform.py)."""
-    with platform.made_for("gpu"):
+    """XLA would gather every activation whose layout is constrained (models/packing.py)."""
+    with packing.made_for("gpu"):
         found = counted(*CASES["bert mlm 2x4x1"])
     assert sum(found.values()) <= sum(counted(*CASES["bert mlm 2x4x1"]).values())
 

@@ -19,8 +19,8 @@ from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.bert import XlmRobertaConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
-from qac_jax.models.roberta import XlmRobertaConfig
 
 
 CONFIGS: dict[str, BackboneConfig] = {

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from qac_jax.hub import huggingface
-from qac_jax.models.decoding.decode import decode
-from qac_jax.models.decoding.rules import Decoded
-from qac_jax.models.decoding.sampling import draw, kept, row_keys
+from qac_jax.models.decoding.sampling import Decoded, draw, kept, row_keys
 from qac_jax.models.decoding.settings import Decoding, Sampling
+from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
-from qac_jax.models.distilbert import DistilBertConfig
+from qac_jax.models.bert import DistilBertConfig
 
 
 CASE = hf.Case(

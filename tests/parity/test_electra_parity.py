@@ -53,5 +53,5 @@ def test_discriminators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     module, variables = huggingface.load(tmp_path)
     assert "not used: discriminator_predictions" in capsys.readouterr().err
     assert not module.config.mlm_head and not module.config.pooler
-    with pytest.raises(UserError, match="position embeddings have 8 dimensions"):
+    with pytest.raises(UserError, match="position embeddings of this ELECTRA are narrower"):
         module.apply(variables, 3, method="position_vectors")

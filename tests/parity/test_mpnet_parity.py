@@ -11,8 +11,8 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface
+from qac_jax.models.bert import Mpnet, MpnetConfig
 from qac_jax.models.heads import BidirectionalHead
-from qac_jax.models.mpnet import Mpnet, MpnetConfig
 
 
 CASE = hf.Case(

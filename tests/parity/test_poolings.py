@@ -17,7 +17,7 @@ from qac_jax.hub import backbones, huggingface, sentence_transformers
 from qac_jax.inference import settings
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.tokenizer import tokenizer_of
-from qac_jax.models import pooling
+from qac_jax.models import heads
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
 
@@ -27,7 +27,7 @@ CONFIG = BertConfig(40, 8, 1, 2, 12, 16, pooler=True)
 
 
 @pytest.mark.parametrize("start", [0, 2])
-@pytest.mark.parametrize("name", pooling.POOLINGS)
+@pytest.mark.parametrize("name", heads.POOLINGS)
 def test_poolings(name: str, start: int) -> None:
     torch = pytest.importorskip("torch")
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -40,16 +40,16 @@ def test_poolings(name: str, start: int) -> None:
         "prompt_length": start,
     }
     theirs = modules.Pooling(4, name, include_prompt=not start)(features)["sentence_embedding"]
-    ours = jax.jit(pooling.pool, static_argnums=(0, 3))(
+    ours = jax.jit(heads.pool, static_argnums=(0, 3))(
         name, jnp.asarray(hidden), jnp.asarray(lengths), start
     )
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=2e-6)
-    alone = pooling.pool(name, jnp.asarray(hidden[2:, :3]), None, start)
+    alone = heads.pool(name, jnp.asarray(hidden[2:, :3]), None, start)
     np.testing.assert_allclose(alone[0], ours[2], rtol=0, atol=2e-6)
 
 
 def test_names() -> None:
-    assert settings.POOLINGS == pooling.POOLINGS
+    assert settings.POOLINGS == heads.POOLINGS
 
 
 def words(folder: Path) -> Path:

@@ -21,8 +21,7 @@ from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, name_maps, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5
-from qac_jax.models.t5_encoder import T5Encoder, T5EncoderConfig
+from qac_jax.models.t5 import T5, T5Encoder, T5EncoderConfig
 from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 

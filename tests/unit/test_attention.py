@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models import attention, packing, platform
+from qac_jax.models import attention, packing
 from qac_jax.models.attention import (
     attend,
     causal_window,
@@ -203,11 +203,11 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
         return in_one_kernel(runtime, config, drops=drops)
 
     assert not used()
-    with platform.made_for("gpu"):
+    with packing.made_for("gpu"):
         assert not used()  # no mesh says that it is one of these eight devices
         with jax.set_mesh(meshes.make_mesh()):
             assert not used()
-    with platform.made_for("gpu"), jax.set_mesh(one):
+    with packing.made_for("gpu"), jax.set_mesh(one):
         assert used() and used(attention="triton") and used(drops=False, dropout="threefry")
         assert not used(dropout="threefry") and not used(attention="cudnn")
         assert not used(dtype="float32")

@@ -12,9 +12,8 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, hf_config, huggingface, parameters
-from qac_jax.models import architecture
-from qac_jax.models.architecture import Architecture
-from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models import backbone
+from qac_jax.models.backbone import Architecture, BackboneConfig
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig, backbone_of
 from qac_jax.models.layers import Runtime
@@ -37,13 +36,13 @@ class Other(BertConfig):
 
 
 def test_every_architecture_is_whole() -> None:
-    known = architecture.registered()
+    known = backbone.registered()
     assert {"BertConfig", "T5Config"} <= known.keys()
     for name, cls in known.items():
         config = cls()
         assert cls.__name__ == name and cls.model_types and cls.display_name and cls.hf_class
         module = config.build(Runtime())
-        assert architecture.of_module(module) == config
+        assert backbone.of_module(module) == config
         raw = json.loads(json.dumps(config.to_hf()))
         assert raw["model_type"] in cls.model_types
         assert hf_config.architecture(raw, Path("x"), Architecture) is cls
@@ -66,11 +65,11 @@ def _flat(tree: dict, path: str = "") -> list[tuple[str, object]]:
 def test_two_architectures_of_one_name() -> None:
     impostor = type("BertConfig", (BertConfig,), {"__module__": "elsewhere"})
     with pytest.raises(ValueError, match="both have an architecture BertConfig"):
-        architecture.register(impostor)
+        backbone.register(impostor)
 
 
 def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(architecture._REGISTERED, "Other", Other)
+    monkeypatch.setitem(backbone._REGISTERED, "Other", Other)
     other = Other(**{f.name: getattr(CONFIG, f.name) for f in dataclasses.fields(CONFIG)})
     module = other.build(Runtime())
     huggingface.save(tmp_path / "m", module, {"params": backbones.new_parameters(module)})

@@ -14,7 +14,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig, l2_normalize
-from qac_jax.models.pooling import mean_pool
+from qac_jax.models.heads import mean_pool
 
 
 CONFIG = BertConfig(
@@ -38,8 +38,8 @@ def _dual(**fields: Any) -> tuple[DualEncoder, Any]:
 def test_tied_towers_share_everything() -> None:
     model, variables = _dual()
     assert set(variables["params"]) == {"encoder"}
-    query = model.apply(variables, IDS, LENGTHS, method="encode_query")
-    passage = model.apply(variables, IDS, LENGTHS, method="encode_passage")
+    query = model.apply(variables, IDS, LENGTHS, side="query")
+    passage = model.apply(variables, IDS, LENGTHS, side="passage")
     np.testing.assert_array_equal(query, passage)
 
 

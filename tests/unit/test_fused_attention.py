@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from qac_jax.models import attention, fused_attention, platform
+from qac_jax.models import attention, fused_attention, packing
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime, seeds_of
 from qac_jax.models.packing import plan
@@ -129,7 +129,7 @@ def test_layers_are_the_same_with_it(
         mesh = meshes.make_mesh(devices=jax.devices()[:count])
 
         def loss(params: dict, *texts: jax.Array) -> jax.Array:
-            with platform.made_for("gpu" if kind == "triton" else "cpu"):
+            with packing.made_for("gpu" if kind == "triton" else "cpu"):
                 out = Bert(config, runtime).apply({"params": params}, *texts[:2], keys=texts[2])
             return (out.last * weights).sum()
 

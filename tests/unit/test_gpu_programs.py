@@ -11,7 +11,7 @@ import optax
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from qac_jax.models import fused_attention, packing, platform
+from qac_jax.models import fused_attention, packing
 from qac_jax.models.attention import attend
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
@@ -47,7 +47,7 @@ def _a_gpu(monkeypatch):
     """What JAX asks a card about before it uses cuDNN."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
-    with platform.made_for("gpu"):
+    with packing.made_for("gpu"):
         yield
 
 
@@ -137,11 +137,11 @@ def test_a_scan_has_a_program_for_a_gpu(kernels: tuple[str, str]) -> None:
 
 def test_activations_are_row_major_on_a_gpu_alone() -> None:
     x = jax.ShapeDtypeStruct((2, 3, 4), "float32")
-    program = jax.jit(jax.value_and_grad(lambda x: jax.numpy.sin(platform.row_major(x)).sum()))
+    program = jax.jit(jax.value_and_grad(lambda x: jax.numpy.sin(packing.row_major(x)).sum()))
     assert "@LayoutConstraint" not in program.lower(x).as_text()  # of several devices
     with jax.set_mesh(meshes.make_mesh(devices=jax.devices()[:1])):
         assert program.lower(x).as_text().count("@LayoutConstraint") == 2  # forward and backward
-    with platform.made_for("cpu"):
+    with packing.made_for("cpu"):
         jax.clear_caches()  # of the traces for a GPU
         assert "@LayoutConstraint" not in program.lower(x).as_text()
 
@@ -187,7 +187,7 @@ def test_its_forms_of_layers_are_the_plain_ones(rows, packed, scan: bool) -> Non
         model = Bert(BertConfig(50, 32, 3, 4, 64, 16), runtime)
         ids, lengths = np.arange(96).reshape(6, 16) % 50, np.array([16, 9, 1, 12, 5, 2])
         keys = jax.random.split(jax.random.key(1), 6)
-        with platform.made_for("cpu"):
+        with packing.made_for("cpu"):
             params = nn.unbox(model.init(jax.random.key(0), ids, lengths))["params"]
         params = jax.tree.map(lambda x: np.asarray(x, np.float64) + 0.01, params)
         everything = np.cos(np.arange(6 * 16 * 32)).reshape(6, 16, 32)
@@ -196,7 +196,7 @@ def test_its_forms_of_layers_are_the_plain_ones(rows, packed, scan: bool) -> Non
 
         def run(made_for: str) -> tuple:
             def loss(params: dict) -> jax.Array:
-                with platform.made_for(made_for):
+                with packing.made_for(made_for):
                     out = model.apply({"params": params}, ids, lengths, keys=keys, rows=rows)
                 return (out.last * (weights if rows else everything)).sum()
 
@@ -223,7 +223,7 @@ def test_three_projections_are_one_product() -> None:
             bound = [layer.bind(layer.init(jax.random.key(0), x)) for layer in layers]
             return together(x, bound, (1.0, 1.0, 1.0))
 
-        with platform.made_for(made_for):
+        with packing.made_for(made_for):
             return str(jax.make_jaxpr(run)(x)).count("dot_general")
 
     assert products("cpu") - products("gpu") == 2

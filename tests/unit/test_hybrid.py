@@ -21,7 +21,7 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import read_run
 from qac_jax.inference.encoder import Encoder
-from qac_jax.models import pooling
+from qac_jax.models import heads
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion, search
 from qac_jax.retrieval.bm25 import Bm25
@@ -266,8 +266,8 @@ def test_windows_are_means_that_reach_the_end(size: int, start: int) -> None:
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(5, 23, 3)).astype(np.float32)
     lengths = np.array([23, 3, 9, 22, 4])
-    counts = pooling.window_counts(lengths, size, start)
-    found = pooling.windows(jnp.array(hidden), jnp.array(lengths), size, start)
+    counts = heads.window_counts(lengths, size, start)
+    found = heads.windows(jnp.array(hidden), jnp.array(lengths), size, start)
     for row, length, count, vectors in zip(hidden, lengths, counts, found, strict=True):
         ends = []
         for number in range(count):
@@ -292,7 +292,7 @@ def test_texts_have_the_same_vectors_and_short_ones_one_window(road: Path) -> No
     encoder, windows = by_hand(road)
     texts = [encoder.passage_text(r) for r in Records(artifacts.load(road / "passages"))]
     lengths = [len(row) for row in encoder.tokenize(texts)]
-    assert [len(w) for w in windows] == pooling.window_counts(np.array(lengths), SIZE).tolist()
+    assert [len(w) for w in windows] == heads.window_counts(np.array(lengths), SIZE).tolist()
     assert max(map(len, windows)) > 5 and plain.windows is None
     short = encoder.encode_windows([[2, 9, 8, 3]], SIZE)
     np.testing.assert_allclose(short[0][0], short[1][0][0], atol=1e-3)  # float16

@@ -15,8 +15,8 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, shared_encoder, shipped
 from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.decoding.decode import decode
 from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.objectives.seq2seq import Seq2Seq

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from qac_jax.inference.encoder import Encoder
-from qac_jax.models.architecture import Architecture
-from qac_jax.models.bert import BertConfig
-from qac_jax.models.distilbert import DistilBertConfig
+from qac_jax.models.backbone import Architecture
+from qac_jax.models.bert import BertConfig, DistilBertConfig, MpnetConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.modernbert import ModernBertConfig
-from qac_jax.models.mpnet import MpnetConfig
-from qac_jax.models.t5_encoder import T5EncoderConfig
+from qac_jax.models.t5 import T5EncoderConfig
 from qac_jax.serving.batching import QueryEncoder, packed_shapes
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.models import platform
+from qac_jax.models import packing
 from qac_jax.objectives.token_loss import token_loss
 
 
@@ -20,7 +20,7 @@ WEIGHTS = RNG.random((3, 4)) * (RNG.random((3, 4)) > 0.3)
 @pytest.fixture(autouse=True, params=["cpu", "gpu"])
 def _made_for(request):
     """The form that is usual, and the one in one pass."""
-    with platform.made_for(request.param):
+    with packing.made_for(request.param):
         yield
 
 

@@ -15,11 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.models.decoding.rules import Decoded, Rules
-from qac_jax.models.decoding.sampling import largest
+from qac_jax.models.decoding.sampling import Decoded, Rules, largest
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Array, statistics_dtype
-from qac_jax.models.writers import Writer
+from qac_jax.models.pointer import Writer
 
 
 # "Never": far below all scores, and yet a number, as scores are added to it.

@@ -1,4 +1,10 @@
-"""Rows that know nothing of one another, each as far as it is: greedy decoding and sampling.
+"""Texts out of a T5 or another writer: greedy or sampled here, or searched (beam.py).
+
+    settings = Decoding(max_tokens=64, samples=5)
+    generated = decode(module, variables, ids, lengths, settings, keys=keys)
+    generated.tokens     # [texts, samples, max_tokens], padded behind each end
+
+Here rows know nothing of one another, and each is as far as it is.
 
 A slot holds one text, continued by `samples` rows. Slots whose rows have ended can be given to
 other texts while the rest go on (continuous batching; Yu et al., Orca, OSDI 2022): what a row says
@@ -18,10 +24,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.models.decoding import sampling
-from qac_jax.models.decoding.rules import Decoded, Rules
+from qac_jax.models.decoding import beam, sampling
+from qac_jax.models.decoding.sampling import Decoded, Rules
+from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.layers import Array, statistics_dtype
-from qac_jax.models.writers import Writer
+from qac_jax.models.pointer import Writer
 
 
 @jax.tree_util.register_dataclass
@@ -142,3 +149,37 @@ def advance(
         return slots.done.reshape(-1, settings.samples).all(1).sum() < ended
 
     return lax.while_loop(goes_on, step, slots)
+
+
+def decode(
+    module: Writer,
+    variables: Any,
+    ids: Array,
+    lengths: Array,
+    settings: Decoding,
+    *,
+    limits: Array | None = None,
+    keys: Array | None = None,
+    pieces: int = 0,
+) -> Decoded:
+    """Continuations of each text.
+
+    limits [B]: how many tokens each text's continuations have at most (default: max_tokens).
+    keys: 64 random bits a text (uint32 [B, 2]), for sampling. pieces: ids from there on belong to
+    no token and are never generated (0: all ids may be).
+    """
+    if limits is None:
+        limits = jnp.full(ids.shape[0], settings.max_tokens, jnp.int32)
+    limits = jnp.minimum(limits, settings.max_tokens)
+    rules = Rules(settings, module.config, pieces)
+    if settings.method == "beam":
+        memory = module.apply(variables, ids, lengths, method="encode")
+        return beam.search(module, variables, memory, lengths, limits, rules)
+    if keys is None:
+        if settings.method == "sample":
+            raise ValueError("sampling needs keys: 64 random bits a text")
+        keys = jnp.zeros((ids.shape[0], 2), jnp.uint32)
+    shared = module.apply(variables, method="in_common")
+    texts = start(module, variables, shared, ids, lengths, limits, keys, rules)
+    texts = advance(module, variables, shared, texts, ids.shape[0], rules)
+    return texts.decoded(settings.samples)
