@@ -269,7 +269,8 @@ def describe(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        described: dict[str, Any] = {"type": _qualified(type(value))}
+        # By name alone, so that a class may move to another module and keys stay.
+        described: dict[str, Any] = {"type": type(value).__qualname__}
         for field in dataclasses.fields(value):
             bookkeeping = field.name in ("parent", "name") and _is_module(value)
             if field.init and not bookkeeping and field.metadata.get("affects_result", True):

@@ -72,6 +72,11 @@ def input(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def model_input(help: str, default: Any = fields.REQUIRED, **options: Any) -> Any:
+    """An input that is a model: an artefact of ours, a folder, or a name (hub/names.py)."""
+    return input(help, kinds=("parameters", MODEL), default=default, **options)
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """A rule about which inputs and settings may be combined."""

@@ -30,6 +30,7 @@ from qac_jax.pipeline.inputs import (
     Ref,
     at_most_one_of,
     input,
+    model_input,
     one_of,
     together,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "at_most_one_of",
     "execute",
     "input",
+    "model_input",
     "one_of",
     "option",
     "part",
@@ -112,7 +114,8 @@ class Stage:
 
     def place(self) -> Place:
         """Which process of a run this is; only process 0 writes the artefact."""
-        return processes.place()
+        hosts = getattr(self, "hosts", None)
+        return hosts.place() if hosts else processes.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """The plan of a dry run, without reading data; `inputs` are the plans of its inputs."""

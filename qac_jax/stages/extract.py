@@ -15,8 +15,7 @@ from qac_jax.inference.settings import Inference, LikelihoodOptions
 from qac_jax.pipeline import costs, dividing, sharding
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
-from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
-from qac_jax.processes import Place
+from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
 from qac_jax.queries.extraction import Extraction, Job, SpanSampling
 from qac_jax.queries.filtering import PARTS, shown
@@ -60,10 +59,9 @@ class Extract(Stage):
         "how spans are ranked, or which other text is taken",
         choices=("bm25", "plm", "self", "random", "title", "anchor", "keywords"),
     )
-    scorer: Ref = input(
+    scorer: Ref = model_input(
         "model that ranks spans: a T5 (plm) or a dual encoder (self)",
-        kinds=("parameters", MODEL),
-        default="",
+        "",
         aliases=("model", "trained"),
     )
     statistics: Ref = input(
@@ -76,26 +74,27 @@ class Extract(Stage):
         "passages to use: all, those that qac prepare held out, or the others (train)",
         choices=PARTS,
     )
-    keep: int = option(1, "top spans kept for each passage")
+    keep: int = option(1, "top spans kept for each passage", at_least=1)
     draws: int = option(
-        1, "times that spans are drawn and the top ones kept; an epoch of training uses one draw"
+        1,
+        "times that spans are drawn and the top ones kept; an epoch of training uses one draw",
+        at_least=1,
     )
     origin: str = option(
         "", "origin recorded with the texts (default: qext_bm25 …, doc_title, doc_anchor)"
     )
     sampling: SpanSampling = fields.part(SpanSampling)
-    k1: float = option(1.2, "BM25's k1")
-    b: float = option(0.75, "BM25's b")
+    k1: float = option(1.2, "BM25's k1", at_least=0)
+    b: float = option(0.75, "BM25's b", at_least=0, at_most=1)
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)
     title: TitleRule = fields.part(TitleRule)
 
-    shard_passages: int = option(0, "passages per file (0: 8192, or an eighth of a small corpus)")
+    shard_passages: int = option(
+        0, "passages per file (0: 8192, or an eighth of a small corpus)", at_least=0
+    )
     inference: Inference = fields.part(Inference)
     pool: Workers = fields.part(Workers)
     hosts: Hosts = fields.part(Hosts)
-
-    def place(self) -> Place:
-        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
@@ -115,11 +114,6 @@ class Extract(Stage):
             raise UserError(f"--method {self.method} {wanted}")
         if self.statistics and self.method != "bm25":
             raise UserError("--statistics are for --method bm25; leave them out")
-        if self.keep < 1 or self.draws < 1 or self.shard_passages < 0:
-            raise UserError(
-                f"keep={self.keep}, draws={self.draws}, shard_passages={self.shard_passages}; "
-                "expected 1 or more, 1 or more, and 0 or more"
-            )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.records import Records, write_offsets

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.pipeline import costs, dividing
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
-from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, together
-from qac_jax.processes import Place
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    one_of,
+    option,
+    together,
+)
 from qac_jax.queries import filtering, prompts
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
@@ -56,10 +64,9 @@ class Generate(Stage):
         "passages to use: all, those that qac prepare held out, or the others (train)",
         choices=filtering.PARTS,
     )
-    generator: Ref = input(
+    generator: Ref = model_input(
         "T5 or pointer-generator that generates the queries, such as shipped:qgen",
-        kinds=("parameters", MODEL),
-        default="",
+        "",
         aliases=("model",),
     )
     imported: Ref = input(
@@ -83,34 +90,32 @@ class Generate(Stage):
     origin: str = option(
         "", "origin recorded with the texts (default: the prefix's word, or the prompt's name)"
     )
-    max_input: int = option(512, "maximum input length in tokens, special tokens included")
+    max_input: int = option(
+        512, "maximum input length in tokens, special tokens included", at_least=8
+    )
     decoding: Decoding = fields.part(Decoding)
 
     filter: Filter = fields.part(Filter)
     index: Ref = input(
         "index that the round-trip filter searches", kinds=("index", "bm25", "hybrid"), default=""
     )
-    encoder: Ref = input(
-        "encoder of --index, if it was moved", kinds=("parameters", MODEL), default=""
-    )
-    cross_encoder: Ref = input(
-        "cross-encoder that scores each query with its passage, for filtering",
-        kinds=("parameters", MODEL),
-        default="",
+    encoder: Ref = model_input("encoder of --index, if it was moved", "")
+    cross_encoder: Ref = model_input(
+        "cross-encoder that scores each query with its passage, for filtering", ""
     )
 
-    shard_passages: int = option(0, "passages per file (0: 1024; 8192 from a million passages on)")
+    shard_passages: int = option(
+        0, "passages per file (0: 1024; 8192 from a million passages on)", at_least=0
+    )
     inference: Inference = fields.part(Inference)
     partitions: int = option(
         1,
         "devices that share one copy of a generator too large for one, its matrices divided among "
         "them",
+        at_least=1,
         affects_result=False,
     )
     hosts: Hosts = fields.part(Hosts)
-
-    def place(self) -> Place:
-        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
@@ -131,11 +136,6 @@ class Generate(Stage):
 
     def check(self) -> None:
         super().check()
-        if self.shard_passages < 0 or self.max_input < 8 or self.partitions < 1:
-            raise UserError(
-                f"shard_passages={self.shard_passages}, max_input={self.max_input}, "
-                f"partitions={self.partitions}; expected at least 0, 8 and 1"
-            )
         self._prompts()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -179,12 +179,8 @@ class Generate(Stage):
 
     def _prompts(self) -> dict[str, Prompt]:
         """Origin -> prompt."""
-        return prompts.named(
-            self.prompts,
-            prefix=self.prefix,
-            origin=self.origin,
-            max_tokens=self.decoding.max_tokens,
-        )
+        most = self.decoding.max_tokens
+        return prompts.named(self.prompts, prefix=self.prefix, origin=self.origin, max_tokens=most)
 
     def _sources(self, inputs: Inputs, out: Writer, passages: Any, size: int) -> Sources:
         """The source of a shard's texts, with the filter applied to them."""
@@ -204,11 +200,8 @@ class Generate(Stage):
                     "generate: specific is not applied, as it needs the queries' generator"
                 )
             spool = generation.Spool(out.scratch("imports"), size)
-            origin = self.origin or "imported"
-            dividing.once(
-                "imports",
-                lambda: spool.fill(inputs.text("imported"), passages, origin, self.skip_bad),
-            )
+            given = inputs.text("imported"), passages, self.origin or "imported", self.skip_bad
+            dividing.once("imports", lambda: spool.fill(*given))
             return generation.Import(passages, selection, spool)
         from qac_jax.inference.generator import Generator
 

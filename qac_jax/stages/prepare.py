@@ -71,8 +71,10 @@ class Prepare(Stage):
     )
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
     # It decides whether a run ends well, not what one that does gives.
-    skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
-    shards: int = option(0, "number of output files (0: one for every 64 MB)")
+    skip_bad: int = option(
+        0, "skip and list at most N bad records", at_least=0, affects_result=False
+    )
+    shards: int = option(0, "number of output files (0: one for every 64 MB)", at_least=0)
     cutting: Cutting = part(Cutting)
     pool: Workers = part(Workers)
 

@@ -15,8 +15,16 @@ from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
-from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, at_most_one_of, input, option, part
-from qac_jax.processes import Place
+from qac_jax.pipeline.stage import (
+    Inputs,
+    Ref,
+    Stage,
+    at_most_one_of,
+    input,
+    model_input,
+    option,
+    part,
+)
 from qac_jax.training.options import (
     OF_OBJECTIVE,
     OF_OPTIMIZER,
@@ -51,14 +59,8 @@ class Train(Stage):
     examples: Ref = input("training examples", kinds=("examples",))
     validation: Ref = input("validation examples", kinds=("examples",), default="")
     probe: Ref = input("triples to measure retrieval by", kinds=("examples",), default="")
-    init: Ref = input(
-        "model to initialise from", kinds=("parameters", MODEL), default="", aliases=("pretrained",)
-    )
-    words: Ref = input(
-        "model whose word embeddings initialise a new model",
-        kinds=("parameters", MODEL),
-        default="",
-    )
+    init: Ref = model_input("model to initialise from", "", aliases=("pretrained",))
+    words: Ref = model_input("model whose word embeddings initialise a new model", "")
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
         "auto",
@@ -93,9 +95,6 @@ class Train(Stage):
 
     def environment(self) -> dict[str, str]:
         return self.monitoring.decisive()
-
-    def place(self) -> Place:
-        return self.hosts.place()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax import hardware

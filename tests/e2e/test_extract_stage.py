@@ -119,7 +119,7 @@ def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: A
     [
         (["--method", "plm"], "takes a model; give --scorer"),
         (["--model", "."], "takes no model"),
-        (["--keep", "0"], "keep=0"),
+        (["--keep", "0"], "keep = 0"),
         (["--spans", "0"], "spans = 0"),
     ],
 )
