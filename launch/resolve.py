@@ -39,7 +39,7 @@ DEV_HEADER = """\
 # What the extra `dev` (with beam, pdf, seqio, serve) adds to constraints.txt: what the tests use.
 """
 BENCH_HEADER = """\
-# What the extra `ci` adds to constraints.txt: the peers that benchmarks compare with, mteb, mkdocs,
+# What the extra `ci` adds to constraints.txt: the peers that benchmarks compare with, mkdocs,
 # hadolint.
 """
 

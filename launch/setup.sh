@@ -1,6 +1,6 @@
 # Sourced by the launch scripts: makes .venv if absent, installs exactly launch/constraints.txt,
 # and puts its programs on PATH. A second call finds the stamp and does nothing. QAC_WITH_DEV=1 adds
-# what the tests use, QAC_WITH_BENCH=1 what .ci/run adds: peers of benchmarks, mteb, mkdocs.
+# what the tests use, QAC_WITH_BENCH=1 what .ci/run adds: peers of benchmarks, mkdocs.
 set -euo pipefail
 
 QAC_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -5,46 +5,15 @@ Heavy imports happen inside the verbs, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from qac_jax import __version__, endings, flags, processes, recipes, verbs
+from qac_jax import __version__, endings, flags, processes, recipes
 from qac_jax.errors import UserError, nearest
 from qac_jax.pipeline import signals
-
-
-BENCHMARKS = {
-    "all": "qac_jax.bench.everything:All",
-    "encode": "qac_jax.bench.encode:Encode",
-    "generate": "qac_jax.bench.generate:Generate",
-    "search": "qac_jax.bench.search:Search",
-    "pretrain": "qac_jax.bench.pretrain:Pretrain",
-    "serve": "qac_jax.bench.serve:Serve",
-    "train": "qac_jax.bench.train:Train",
-}
-# Verbs that are not stages.
-_OTHERS = {
-    **recipes.SUMMARIES,
-    "inspect": "an artefact → its kind, its origin, its first items",
-    "compact": "a living index → the same with few segments, without what was deleted",
-    "serve": "an index → an endpoint and a page that answer queries",
-    "doctor": "checks that every part of this installation works",
-    "bench": "measures speed against a peer library in the same run",
-}
-# With one of these flags, a verb means another one.
-_OF_EVALUATE = {
-    "--beir": "evaluate-beir",
-    "--bm25": "evaluate-beir",
-    "--mteb": "evaluate-mteb",
-    "--suite": "suite",
-    "--pairs": "relate",
-    "--sheet": "relate",
-    "--votes": "votes",
-}
-_MEANT = {"evaluate": _OF_EVALUATE, "export": {"--faiss": "export-faiss"}}
+from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS, Verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,13 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_overview())
+        print(_overview(arguments[1:2] == ["all"]))
         return 0
-    verb, rest = arguments[0], arguments[1:]
+    verb, rest = ALIASES.get(arguments[0], arguments[0]), arguments[1:]
     if verb == "--version":
         print(f"qac_jax {__version__}")
         return 0
-    others: dict[str, Callable[[list[str]], int]] = {
+    functions: dict[str, Callable[[list[str]], int]] = {
         "run": recipes.run,
         "plan": recipes.plan,
         "recipes": recipes.list_all,
@@ -76,64 +45,68 @@ def _dispatch(arguments: list[str]) -> int:
         "doctor": _doctor,
         "bench": _bench,
         "search": _search,
-        "compact": _compact,
         "serve": _serve,
+        "step": _step,
     }
-    if verb in others:
-        return others[verb](rest)
-    if verb == "index" and _has(rest, "--add", "--delete", "--replace"):
+    if verb in functions:
+        return functions[verb](rest)
+    if verb == "index" and _has(rest, "--add", "--delete", "--replace", "--compact"):
         return _change_index(rest)
-    if verb in _MEANT:
-        verb = _meant(verb, rest)
-    if verb in verbs.stages():
-        return _stage(verb, rest)
-    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*verbs.stages(), *others])}")
+    if verb in VERBS:
+        return _stage(VERBS[verb], rest)
+    if verb in STEPS:
+        raise UserError(f"{verb} is a step of recipes; run it by itself as `qac step {verb} …`")
+    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*VERBS, *ALIASES])}")
 
 
-def _meant(verb: str, arguments: Sequence[str]) -> str:
-    """The verb that this one means with these flags."""
-    words = {word.split("=")[0] for word in arguments}
-    asked = {other: flag for flag, other in _MEANT[verb].items() if flag in words}
-    if len(asked) > 1:
-        verbs_asked = " and ".join(f"{flag} (qac {other})" for other, flag in asked.items())
-        raise UserError(f"{verbs_asked} exclude each other; give one of them")
-    return next(iter(asked), verb)
-
-
-def _overview() -> str:
+def _overview(everything: bool) -> str:
     lines = [
         "usage: qac VERB [flags]      (qac VERB --help for each)",
         "",
         "Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.",
-        "",
     ]
-    lines += [f"  {verb.name:<13} {verb.summary}" for verb in verbs.stages().values()]
-    lines += [f"  {verb:<13} {text}" for verb, text in _OTHERS.items()]
-    lines += [
-        "",
-        "Flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,",
-        "--gin.NAME=VALUE, --dry_run [--json], --overwrite. Flags beat --gin.X, which beats files.",
-        "",
-        "example: qac prepare --format python_docs --packages optax --out out/passages",
-    ]
-    return "\n".join(lines)
+    for group in ("use", "build", "measure", "look"):
+        listed = [v for v in VERBS.values() if v.group == group and (v.front or everything)]
+        lines += ["", group, *(f"  {verb.name:<9} {verb.summary}" for verb in listed)]
+    more = "" if everything else "all verbs: qac help all\n"
+    return (
+        "\n".join(lines)
+        + f"""
+
+{more}flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,
+--gin.NAME=VALUE, --dry_run [--json], --overwrite. Flags beat --gin.X, which beats files.
+
+example: qac prepare --format python_docs --packages optax --out out/passages"""
+    )
 
 
-def _load(target: str) -> type:
-    module, name = target.split(":")
-    return getattr(importlib.import_module(module), name)
+def _step(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = [f"  {name:<9} {step.summary}" for name, step in STEPS.items()]
+        print("\n".join(["usage: qac step NAME [flags]", "", *lines]))
+        return 0
+    name = arguments[0]
+    if name not in STEPS:
+        raise UserError(f"unknown step {name!r}; {nearest(name, STEPS)}")
+    return _stage(STEPS[name], arguments[1:], f"step {name}")
 
 
-def _stage(verb: str, arguments: list[str]) -> int:
+def _target(verb: Verb, arguments: Sequence[str]) -> str:
+    """The stage that a verb means with these flags."""
+    asked = {verb.variants[flag] for flag in verb.variants if _has(arguments, flag)}
+    return asked.pop() if asked else verb.target
+
+
+def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     from qac_jax import config
     from qac_jax.pipeline import inputs, readiness, recipe
     from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
-    cls = verbs.stages()[verb].load()
-    parser = flags.parser(verb, verbs.stages()[verb].summary, cls.EXAMPLE)
-    flags.add_common(parser)
+    name, cls = name or verb.name, verb.load(_target(verb, arguments))
+    parser = flags.parser(name, flags.about(cls), cls.EXAMPLE)
     flags.add_field_flags(parser, cls)
+    flags.add_common(parser)
     options = parser.parse_all(arguments)
     config.register([cls])
     config.apply(
@@ -148,19 +121,19 @@ def _stage(verb: str, arguments: list[str]) -> int:
     stage = config.build(cls)
     recipes.refuse(config.unused())
     if options.dry_run:
-        planned = {"stage": verb, "inputs": {}, **recipe.plan_of(stage, {})}
+        planned = {"stage": name, "inputs": {}, **recipe.plan_of(stage, {})}
         planned["missing"] = readiness.missing(stage)
         recipes.show_plan([planned], options.json, recipe=False)
         return 0
     if not options.out:
-        raise UserError(f"{verb} needs a folder to write to; pass --out DIR")
+        raise UserError(f"{name} needs a folder to write to; pass --out DIR")
     stage = inputs.located(stage, {}, "")
     artifact = stage_lib.execute(
         stage,
         options.out,
         replace=options.overwrite,
         documentation=config.text(),
-        verb=verb,
+        verb=name,
     )
     if options.json:
         print(
@@ -186,22 +159,11 @@ def _change_index(arguments: list[str]) -> int:
     return command.change(parser.parse_all(arguments))
 
 
-def _compact(arguments: list[str]) -> int:
-    parser = flags.parser("compact", _OTHERS["compact"], "qac compact out/live")
-    parser.add_argument("folder", metavar="FOLDER", help="living index")
-    parser.add_argument("--full", action="store_true", help="merge large segments too")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_all(arguments)
-    from qac_jax.live import command
-
-    return command.compact(options.folder, options.full, options.json)
-
-
 def _serve(arguments: list[str]) -> int:
     from qac_jax import extras, fields
     from qac_jax.serving import options as serving
 
-    parser = flags.parser("serve", _OTHERS["serve"], "qac serve --index out/live")
+    parser = flags.parser("serve", VERBS["serve"].summary, "qac serve --index out/live")
     given = (serving.Serving, serving.Limits, serving.Traffic)
     for cls in given:
         flags.add_field_flags(parser, cls, flags.about(cls))
@@ -222,8 +184,8 @@ def _search(arguments: list[str]) -> int:
     from qac_jax.stages import search
 
     if _has(arguments, "--out", "--dry_run"):
-        return _stage("search", arguments)
-    parser = flags.parser("search", verbs.stages()["search"].summary, search.Search.EXAMPLE)
+        return _stage(VERBS["search"], arguments)
+    parser = flags.parser("search", VERBS["search"].summary, search.Search.EXAMPLE)
     command.add_search_flags(parser)
     flags.add_safety(parser)
     return command.answer(parser.parse_all(arguments))
@@ -232,7 +194,7 @@ def _search(arguments: list[str]) -> int:
 def _inspect(arguments: list[str]) -> int:
     from qac_jax.data.kinds import KINDS
 
-    parser = flags.parser("inspect", _OTHERS["inspect"], "qac inspect out/passages")
+    parser = flags.parser("inspect", VERBS["inspect"].summary, "qac inspect out/passages")
     parser.add_argument("artifact", metavar="ARTEFACT", help="folder of an artefact")
     flags.add_safety(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -260,7 +222,7 @@ def _inspect(arguments: list[str]) -> int:
 
 
 def _doctor(arguments: list[str]) -> int:
-    parser = flags.parser("doctor", _OTHERS["doctor"], "qac doctor")
+    parser = flags.parser("doctor", VERBS["doctor"].summary, "qac doctor")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_all(arguments)
     from qac_jax.stages import doctor
@@ -270,17 +232,15 @@ def _doctor(arguments: list[str]) -> int:
 
 def _bench(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<10} {text}" for name, text in verbs.benchmarks().items()]
+        lines = [f"  {name:<9} {bench.summary}" for name, bench in BENCHMARKS.items()]
         print("\n".join(["usage: qac bench NAME [flags]", "", *lines]))
         print("\nexample: qac bench train --steps 20")
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in BENCHMARKS:
         raise UserError(f"unknown benchmark {name!r}; {nearest(name, BENCHMARKS)}")
-    cls = _load(BENCHMARKS[name])
-    parser = flags.parser(
-        f"bench {name}", (cls.__doc__ or "").split("\n")[0], getattr(cls, "EXAMPLE", "")
-    )
+    cls = BENCHMARKS[name].load()
+    parser = flags.parser(f"bench {name}", flags.about(cls), getattr(cls, "EXAMPLE", ""))
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     flags.add_field_flags(parser, cls)
     options = parser.parse_all(rest)

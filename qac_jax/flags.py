@@ -23,8 +23,40 @@ _NAMES = {
 }
 
 
+_GENERIC = "flags of every stage"
+_WIDTH = 100
+
+
+class _Help(argparse.Action):
+    """`--help` leaves out the settings of parts, `--help all` lists them too."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        del namespace, option
+        print(parser.page(values == "all"))
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one sentence with the nearest valid flag."""
+
+    def page(self, everything: bool = True) -> str:
+        """What `--help` prints: required inputs first, flags of every stage last."""
+        made = argparse.RawDescriptionHelpFormatter(self.prog, 2, 28, _WIDTH)
+        made.add_usage(f"{self.prog} [flags]", self._actions, [])
+        made.add_text(self.description)
+        more = []
+        for group in self._action_groups:
+            if getattr(group, "of_a_part", False) and not everything:
+                more.append(str(group.title))
+                continue
+            made.start_section(group.title)
+            made.add_text(group.description)
+            made.add_arguments(group._group_actions)
+            made.end_section()
+        if more:
+            made.add_text("\n  ".join([f"more, by `{self.prog} --help all`:", *more]))
+        made.add_text(self.epilog)
+        return made.format_help().rstrip()
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` lists the flags")
@@ -44,21 +76,24 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(verb: str, description: str, example: str = "") -> Parser:
-    return Parser(
+    made = Parser(
         prog=f"qac {verb}",
         description=description,
         epilog=f"example: {example}" if example else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    made.add_argument("-h", "--help", action=_Help, nargs="?", help=argparse.SUPPRESS)
+    return made
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", help="folder to write to")
-    parser.add_argument(
+    group = parser.add_argument_group(_GENERIC)
+    group.add_argument("--out", metavar="DIR", help="folder to write to")
+    group.add_argument(
         "--gin_file", metavar="F", action="append", nargs="+", default=[], help="gin files"
     )
-    parser.add_argument(
+    group.add_argument(
         "--gin_search_paths",
         metavar="P",
         action="append",
@@ -66,7 +101,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="folders to search for gin files",
     )
-    parser.add_argument(
+    group.add_argument(
         "--gin_modules",
         metavar="M",
         action="append",
@@ -74,10 +109,10 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="packages beside qac_jax that gin files may import, because you trust both",
     )
-    add_safety(parser)
-    parser.add_argument("--dry_run", action="store_true", help="print the plan without running it")
-    parser.add_argument("--json", action="store_true", help="print results as JSON")
-    parser.add_argument(
+    add_safety(group)
+    group.add_argument("--dry_run", action="store_true", help="print the plan without running it")
+    group.add_argument("--json", action="store_true", help="print results as JSON")
+    group.add_argument(
         "--overwrite", action="store_true", help="replace an artefact made with other settings"
     )
 
@@ -92,7 +127,7 @@ class _Without(argparse.Action):
         os.environ[self.const] = "0"
 
 
-def add_safety(parser: argparse.ArgumentParser) -> None:
+def add_safety(parser: Any) -> None:
     """Flags that trade safety against time."""
     for flag, variable, text in (
         (
@@ -159,9 +194,10 @@ def add_field_flags(
     """A flag for every setting of a dataclass and of its parts that a word can express."""
     groups = {"": parser.add_argument_group(title, _about_names(cls))}
     bound = []
-    for name, leaf in fields.flat(cls).items():
+    for name, leaf in sorted(fields.flat(cls).items(), key=_place):
         if leaf.part not in groups:
             groups[leaf.part] = parser.add_argument_group(about(leaf.owner))
+            groups[leaf.part].of_a_part = True  # type: ignore[attr-defined]
         if fields.role(leaf.field) == "input":
             _add_input(groups[leaf.part], name, leaf.field)
         elif (convert := fields.converter(leaf.hint)) is not None:
@@ -184,11 +220,20 @@ def _about_names(cls: type) -> str | None:
     return "\n".join(f"  {kind}: {text}" for kind, text in _NAMES.items() if kind in kinds) or None
 
 
+def _place(item: tuple[str, fields.Leaf]) -> tuple[bool, bool, bool]:
+    """Required inputs come first, then the others, settings, and the seed."""
+    name, leaf = item
+    required = leaf.field.default == fields.REQUIRED
+    return not required, fields.role(leaf.field) != "input", name == "seed"
+
+
 def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
     """An input's flag; where it takes several, `--name A --name B` means `--name A,B`."""
     kinds = field.metadata["kinds"]
     text = f"{field.metadata['help']} [{', '.join(kinds)}]".replace("%", "%%")
-    if field.default not in (None, "", fields.REQUIRED):
+    if field.default == fields.REQUIRED:
+        text = f"required: {text}"
+    elif field.default not in (None, ""):
         text += f" (default {field.default})"
     several = field.metadata["many"]
     options: dict[str, Any] = {"action": "append"} if several else {}

@@ -1,6 +1,6 @@
 """The grid of the first claim at a tiny size, for the tests of grids.
 
-Its other collection is the same one again, by `qac evaluate-beir`.
+Its other collection is the same one again, by `qac evaluate`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from __gin__ import dynamic_registration
 from qac_jax.models import bert
 from qac_jax.objectives import cotmae
 from qac_jax.retrieval import mining as retrieval
-from qac_jax.stages import collect
+from qac_jax.stages import questions
 from qac_jax.stages import evaluate
 from qac_jax.stages import extract
 from qac_jax.stages import train

@@ -13,7 +13,7 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     """The same command line in a process of its own, with the toy stages as verbs."""
     code = (
         "import sys; from qac_jax import cli, verbs\n"
-        "verbs.stages()['numbers'] = verbs.Verb('numbers', 'toy_stages', 'Numbers', '')\n"
+        "verbs.VERBS['numbers'] = verbs.Verb('numbers', '', 'toy_stages:Numbers')\n"
         "sys.exit(cli.main())"
     )
     path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]

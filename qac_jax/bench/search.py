@@ -123,9 +123,9 @@ class Search:
         """From the text of questions to their best passages, on all cores."""
         from qac_jax.pipeline import stage
         from qac_jax.retrieval.bm25 import Bm25
-        from qac_jax.stages import bm25
+        from qac_jax.stages.index import Bm25 as Indexed
 
-        made = stage.execute(bm25.Bm25(passages=str(data.corpus)), work / "bm25", replace=True)
+        made = stage.execute(Indexed(passages=str(data.corpus)), work / "bm25", replace=True)
         ours, theirs = Bm25(made), _bm25s(data.texts(), self.k)
         scores = ours.find(data.questions, self.k)[0]
         expected = theirs[max(theirs)](data.questions)

@@ -268,14 +268,14 @@ def _rows(
         for row in reader:
             line = reader.line_num
             if absent := [name for name in columns if row.get(name) is None]:
-                why = f"has no column {absent[0]!r}; expected a sheet or key of qac relate"
+                why = f"has no column {absent[0]!r}; expected a sheet or key of qac analyse"
                 raise DataError(why, file=str(path), line=line)
             if not row["number"].isdecimal():
                 why = f"{row['number']!r} is not a valid number"
                 raise DataError(why, file=str(path), line=line)
             rows.append((int(row["number"]), row, line))
     if not rows:
-        raise DataError("has no lines; expected a sheet or key of qac relate", file=str(path))
+        raise DataError("has no lines; expected a sheet or key of qac analyse", file=str(path))
     return rows
 
 

@@ -64,18 +64,11 @@ def change(options: argparse.Namespace) -> int:
             artifacts.remove(options.folder)
         raise
     deleted = live.delete(names) if names else []
-    _say(live, options.json, added=count, deleted=len(deleted))
-    return 0
-
-
-def compact(folder: str, full: bool, as_json: bool) -> int:
-    """Runs `qac compact`; returns the exit code."""
-    from qac_jax.live.index import LiveIndex
-
-    live = LiveIndex(folder)
-    before = len(live.snapshot.segments)
-    live.compact(full=full)
-    _say(live, as_json, segments_before=before)
+    done = {"added": count, "deleted": len(deleted)}
+    if options.compact:
+        done["segments_before"] = len(live.snapshot.segments)
+        live.compact(full=options.full)
+    _say(live, options.json, **done)
     return 0
 
 

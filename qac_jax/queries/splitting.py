@@ -174,7 +174,7 @@ def check_leaks(
         if (words := plain(text)) and words in questions:
             raise UserError(
                 f"{where} has the text of the question {questions[words]!r} that is kept for "
-                f"validation or test: {text!r}; remove it there (qac collect does so for training "
+                f"validation or test: {text!r}; remove it there (step collect does so for training "
                 "questions), or the figures would be too good"
             )
         if passage in kept_aside:

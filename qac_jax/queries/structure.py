@@ -7,7 +7,7 @@ lines`) or stay whole (Common Crawl: `--cut none`).
 
 Keywords are some words of a passage, as one would type what one remembers of it: a window of a
 sentence loses most of its common words and some of the others; most often a question word comes
-first, sometimes the title last. A teacher that scores passages for any text (`qac group`) can train
+first, sometimes the title last. A teacher that scores passages for any text (step group) can train
 a retriever with them; as labelled questions they are too easy.
 """
 

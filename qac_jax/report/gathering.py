@@ -85,7 +85,7 @@ class Content:
     stages: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)  # by time
     gin: str = ""
     heatmap: Heatmap | None = None  # systems by collections
-    conclusion: Mapping[str, Any] | None = None  # of `qac conclude`: verdict, provenance
+    conclusion: Mapping[str, Any] | None = None  # of `qac step conclude`: verdict, provenance
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`qac choose`: models and their runs on validation questions → the model to use."""
+"""Steps that choose a model: the mean with its start, the choice, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option
+
+
+if TYPE_CHECKING:
+    from qac_jax.report.verdict import Provenance
 
 
 CHOICE, CHOSEN, INDEX = "choice.json", "model", "index"
@@ -29,7 +33,7 @@ class Choose(Stage):
     VERB: ClassVar[str] = "choose"
     KIND: ClassVar[str] = "choice"
     EXAMPLE: ClassVar[str] = (
-        "qac choose --start models/start --models out/retriever --runs out/run_start,out/run "
+        "qac step choose --start models/start --models out/retriever --runs out/run_start,out/run "
         "--qrels qrels/dev.tsv --out out/choice"
     )
 
@@ -109,3 +113,178 @@ class Choose(Stage):
 
 def _shown(candidates: Any) -> str:
     return ", ".join(f"{c.name} {c.mean:.3f} (p = {c.p:.2g})" for c in candidates)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Average(Stage):
+    """Averages the weights of a retriever with those of the model that it was trained from.
+
+    Pooling, prompts, titles, limits in tokens and the tokenizer are those of the start.
+    """
+
+    VERB: ClassVar[str] = "average"
+    KIND: ClassVar[str] = "parameters"
+    EXAMPLE: ClassVar[str] = (
+        "qac step average --model out/retriever --start models/start --share 0.5 --out out/mean"
+    )
+
+    model: Ref = input("retriever", kinds=("parameters", MODEL))
+    start: Ref = input(
+        "model of the same shape (default: none, the retriever stays as it is)",
+        kinds=("parameters", MODEL),
+        default="",
+    )
+    share: float = option(0.5, "weight of the retriever; the start has the rest of 1")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        model = inputs.get("model", {})
+        same = {n: model[n] for n in ("parameters", "parameters_of_layers") if n in model}
+        return {**same, "share of the retriever": self.share if self.start else 1.0}
+
+    def check(self) -> None:
+        super().check()
+        if not 0.0 <= self.share <= 1.0:
+            raise UserError(f"share={self.share}; expected 0 (the start) to 1 (the retriever)")
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        import jax
+
+        from qac_jax.hub import huggingface, names, parameters
+        from qac_jax.inference.tokenizer import tokenizer_of
+        from qac_jax.training.checkpoints import averaged
+
+        places = [names.folder(inputs.path(name)) for name in ("start", "model") if name in inputs]
+        loaded = [huggingface.as_dual_encoder(huggingface.load(place), place) for place in places]
+        weights = (1.0 - self.share, self.share) if self.start else (1.0,)
+        params = averaged([variables["params"] for _, variables in loaded], weights)
+        folder = out.path / parameters.EXPORTED
+        shutil.rmtree(folder, ignore_errors=True)
+        out.adopt(parameters.EXPORTED, identity=parameters.save(folder, params))
+        with out.open(parameters.MODULE) as file:
+            module = _reading(loaded[0][0], places[0])
+            json.dump(parameters.describe_module(module), file, indent=1)
+        tokenizer_of(places[0]).save(str(out.path / parameters.TOKENIZER))
+        out.adopt(parameters.TOKENIZER)
+        out.count = sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _reading(module: Any, place: Any) -> Any:
+    """The module with the limit in tokens that its folder says beside it."""
+    from qac_jax.hub import sentence_transformers
+
+    config = module.config
+    limit = min(sentence_transformers.max_length(place) or 0, config.backbone.max_length)
+    limits = {name: getattr(config, name) or limit for name in ("query_length", "passage_length")}
+    return module.clone(config=dataclasses.replace(config, **limits))
+
+
+SUMMARY = "summary.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conclude(Stage):
+    """Writes summary.json: rows with figures, provenance of the questions, which system to use.
+
+    Which retriever, and whether with BM25, was decided by the validation questions; the test
+    questions only measure it.
+    """
+
+    VERB: ClassVar[str] = "conclude"
+    KIND: ClassVar[str] = "summary"
+    VERSION: ClassVar[int] = 2
+    EXAMPLE: ClassVar[str] = (
+        "qac step conclude --metrics out/metrics --choice out/choice --validation out/validation "
+        "--questions out/questions --alone run_start,run_1 --out out/summary"
+    )
+
+    metrics: Ref = input("metrics of all systems on the test questions", kinds=("metrics",))
+    validation: Ref = input("metrics of them on the validation questions", kinds=("metrics",))
+    choice: Ref = input("the model that was chosen", kinds=("choice",))
+    questions: Ref = input("questions of qac step collect", kinds=("questions",))
+    index: Ref = input(
+        "index of the chosen model and BM25, whose weight was chosen", kinds=("hybrid",), default=""
+    )
+    leaks: Ref = input("the comparison of qac step leaks", kinds=("leaks",), default="")
+    bm25: str = option("run_bm25", "BM25's run among the metrics")
+    alone: tuple[str, ...] = option((), "runs of the models, in the order of the choice")
+    fused: tuple[str, ...] = option((), "the same fused with BM25's (default: none)")
+    names: Mapping[str, str] | None = option(None, "names of the runs to show")
+
+    def check(self) -> None:
+        super().check()
+        if not self.alone or self.fused and len(self.fused) != len(self.alone):
+            raise UserError(
+                f"{len(self.alone)} runs of models and {len(self.fused)} fused ones; give --alone, "
+                "and --fused for each of them or for none"
+            )
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import results
+        from qac_jax.evaluation.significance import Candidate, Comparison, ModelChoice
+        from qac_jax.report import verdict
+
+        rows, facts = results.read(inputs.artifact("metrics"))
+        chosen = inputs.artifact("choice").info["choice"]
+        choice = ModelChoice(
+            **{**chosen, "candidates": tuple(Candidate(**c) for c in chosen["candidates"])}
+        )
+        systems = verdict.Systems(self.bm25, tuple(self.alone), tuple(self.fused))
+        validated = {r.name: r.mean for r in results.read(inputs.artifact("validation"))[0]}
+        searched = inputs.artifact("index").info if "index" in inputs else {}
+        weight, windows = float(searched.get("weight", 0.0)), float(searched.get("windows", 0.0))
+        questions = _questions(inputs.artifact("questions"))
+        comparisons = [Comparison(**c) for c in facts["comparisons"]]
+        names = dict(self.names or {})
+        sentences = verdict.verdict(
+            rows, comparisons, choice, systems, weight, windows, questions["test"], names
+        )
+        use = systems.used(choice.place, weight)
+        summary = {
+            "verdict": sentences,
+            "opening": verdict.opening(questions),
+            "use": {
+                "system": use,
+                "name": names.get(use, use),
+                "weight of BM25": weight,
+                "share of the best window": windows,
+                "trained": choice.changed,
+            },
+            "rows": [{"system": r.name, "name": names.get(r.name, r.name), **r.mean} for r in rows],
+            "validation": {names.get(name, name): mean for name, mean in validated.items()},
+            "choice": chosen,
+            "questions": {
+                name: {**dataclasses.asdict(q), "makers": q.makers, "filters": q.filters}
+                for name, q in questions.items()
+            },
+            "leaks": json.loads(inputs.artifact("leaks").file("leaks.json").read_text())
+            if "leaks" in inputs
+            else None,
+        }
+        with out.open(SUMMARY) as file:
+            json.dump(summary, file, indent=1, ensure_ascii=False, default=str)
+            file.write("\n")
+        out.count = len(rows)
+
+    def summary(self, artifact: Artifact) -> str:
+        return "\n".join(json.loads(artifact.file(SUMMARY).read_text())["verdict"])
+
+
+def _questions(artifact: Artifact) -> dict[str, Provenance]:
+    """Each part of the questions and where it comes from."""
+    from qac_jax.queries.splitting import PARTS
+    from qac_jax.report.verdict import Provenance
+
+    makers = artifact.info.get("made_by", {})
+    found = {}
+    for part in reversed(PARTS):
+        if part in artifact.info:
+            info = artifact.info[part]
+            found[part] = Provenance(
+                part,
+                info["queries"],
+                info["from"],
+                generated=part in makers and ".tsv" not in info["from"],
+                made_by=makers.get(part, ()),
+                removed=info.get("removed", {}),
+            )
+    return found

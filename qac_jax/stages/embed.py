@@ -65,7 +65,7 @@ class Embed(Stage):
     prompt: str | None = option(None, "text before each input (default: the model's)")
     window: int = option(
         0,
-        "also keep the vectors of windows of this many tokens, each half over the next: qac hybrid "
+        "also keep the vectors of windows of this many tokens, each half over the next: qac fuse "
         "then ranks a passage by its best one too (0: none; mean pooling only)",
     )
     dtype: str = option("float32", "type of the stored vectors", choices=("float32", "float16"))

@@ -1,4 +1,8 @@
-"""`qac evaluate`: runs and relevance judgements, or answers → metrics and significance tests."""
+"""`qac evaluate`: runs and judgements, or an encoder and BEIR collections → metrics and tests.
+
+Of collections, vectors and indexes are written into a scratch folder, so that an interrupted
+evaluation resumes.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,30 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation.benchmarks import Judging
+from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
+from qac_jax.pipeline.stage import (
+    FILE,
+    MODEL,
+    Inputs,
+    Ref,
+    Stage,
+    execute,
+    input,
+    one_of,
+    option,
+    part,
+)
 
 
 if TYPE_CHECKING:
+    from etils import epath
+
+    from qac_jax.evaluation.benchmarks import Collection, SearchFunction
     from qac_jax.evaluation.results import Judge
+    from qac_jax.formats.queries import Query
+    from qac_jax.formats.runs import Ranking, Run
+    from qac_jax.retrieval.corpus import Searchable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,3 +204,128 @@ def _recalls(approximate: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "it; --method exact has none to lose)"
         for name, info in approximate.items()
     ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateBeir(Stage):
+    """Searches each collection with an encoder or BM25 and evaluates the run."""
+
+    VERB: ClassVar[str] = "evaluate"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = "qac evaluate --encoder out/retriever --beir data/beir --out out/beir"
+
+    GROUPS = (one_of("encoder", "bm25"),)
+
+    beir: Ref = input("folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
+    encoder: Ref = input(
+        "dual encoder to evaluate",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("model",),
+    )
+    bm25: str = option(
+        "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
+    )
+    split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
+    keep_runs: bool = option(
+        True, "keep the rankings beside the metrics, as runs/NAME.trec", affects_result=False
+    )
+    rules: Judging = part(Judging)
+    options: EncoderOptions = part(EncoderOptions)
+    inference: Inference = part(Inference)
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"collections": self.beir, "engine": self.encoder or self.bm25}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import benchmarks, results
+        from qac_jax.formats import runs
+        from qac_jax.report import suites
+
+        work = out.scratch("searched")
+
+        def searcher(collection: Collection) -> SearchFunction:
+            index = self._index(inputs, collection.path, work / collection.name)
+
+            def search(queries: Sequence[Query], k: int) -> Run:
+                return index.run({query.id: query.text for query in queries}, k)
+
+            return search
+
+        def keep(collection: Collection, run: Mapping[str, Ranking]) -> None:
+            with out.open(f"runs/{collection.name}.trec") as file:
+                runs.write_lines(file, run)
+
+        judged = benchmarks.evaluate_folder(
+            inputs.path("beir"),
+            searcher,
+            split=self.split,
+            rules=self.rules.resolved() if self.rules.chosen else None,
+            depth=self.rules.depth,
+            keep=keep if self.keep_runs else None,
+        )
+        averages = suites.facts(judged) if suites.is_known(judged) else {}
+        results.store(out, judged, {"comparisons": [], **averages})
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
+
+        level = self.rules.resolved().level if self.rules.chosen else 1
+        judged, facts = results.read(artifact)
+        return suites.text(judged, facts, lambda measure: self.rules.printed(measure, level))
+
+    def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
+        """The index of a corpus, kept in `folder` until all collections are evaluated."""
+        from qac_jax.retrieval import search
+        from qac_jax.stages.embed import Embed
+
+        if self.bm25:
+            from qac_jax.retrieval import bm25
+            from qac_jax.stages.index import Bm25
+
+            made = execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25")
+            return bm25.Bm25(made)
+        model = inputs.path("encoder")
+        stage = Embed(
+            encoder=inputs.text("encoder"),
+            passages=corpus,
+            options=self.options,
+            inference=self.inference,
+        )
+        return search.ExactSearch(execute(stage, folder / "vectors"), stage.load(model))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suite(Stage):
+    """Combines one system's metrics of qac evaluate into AugTriever's Tables
+    1 and 6, with their averages if all collections are present."""
+
+    VERB: ClassVar[str] = "suite"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = "qac step suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
+
+    metrics: Ref = input(
+        "metrics of one system; those of a question set in a folder with the set's name",
+        kinds=("metrics",),
+        many=True,
+        aliases=("suite",),
+    )
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"table of": self.metrics}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
+
+        gathered = suites.gathered(",".join(map(os.fspath, inputs.paths("metrics"))))
+        results.store(out, gathered, {"comparisons": [], **suites.facts(gathered)})
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.report import suites
+
+        return suites.text(*results.read(artifact))

@@ -1,4 +1,4 @@
-"""`qac export`: parameters → a transformers or sentence-transformers folder and model card."""
+"""`qac export`: parameters → a folder that other libraries load; vectors → FAISS's file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import progress
-from qac_jax.artifacts import Writer
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
@@ -202,3 +202,78 @@ def _count(variables: Mapping[str, Any]) -> int:
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+
+
+FILE = "index.faiss"
+CARD = "README.md"
+_CARD = """\
+# {rows:,} vectors for FAISS
+
+`{file}` is an IndexFlatIP ({width} dimensions, inner product); line n of `{ids}`, counted from 0,
+is the id of row n. Queries have to be encoded by `{encoder}`.
+
+```python
+import faiss
+
+index = faiss.read_index("{file}")
+ids = open("{ids}", encoding="utf-8").read().split("\\n")
+scores, rows = index.search(queries, 10)  # queries: float32 [queries, {width}]
+names = [[ids[row] for row in ranking] for ranking in rows]
+```
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportFaiss(Stage):
+    """Writes vectors as an IndexFlatIP of FAISS, and their ids in the same order.
+
+    FAISS's approximate indexes can be trained on and filled from this one.
+    """
+
+    VERB: ClassVar[str] = "export"
+    KIND: ClassVar[str] = "faiss"
+    EXAMPLE: ClassVar[str] = "qac export --faiss out/index --out out/faiss"
+
+    faiss: Ref = input("vectors of qac embed, or an exact index", kinds=("vectors", "index"))
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        count = inputs.get("faiss", {}).get("count")
+        return {"vectors": count, "type": "IndexFlatIP"}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.retrieval import approximate, corpus
+
+        artifact = inputs.artifact("faiss")
+        vectors = self._vectors(artifact)
+        with out.temporary(FILE) as path:
+            approximate.write_faiss(approximate.flat(vectors), os.fspath(path))
+        out.count = corpus.write_ids(out, corpus.Ids(artifact))
+        known = artifact.info["encoder"]
+        with out.open(CARD) as file:
+            file.write(
+                _CARD.format(
+                    rows=out.count,
+                    file=FILE,
+                    width=vectors.width,
+                    ids=corpus.IDS,
+                    encoder=known["path"],
+                )
+            )
+        out.info.update(dimension=vectors.width, encoder=known)
+
+    def summary(self, artifact: Artifact) -> str:
+        return f'faiss.read_index("{artifact.path / FILE}")'
+
+    def _vectors(self, artifact: Artifact) -> Any:
+        from qac_jax.retrieval import index
+        from qac_jax.retrieval.vectors import Vectors
+
+        if artifact.kind == "vectors":
+            return Vectors.of(artifact)
+        opened = index.Index(artifact)
+        if opened.description["method"] != index.EXACT:
+            raise UserError(
+                f"{artifact.path} is an approximate index, of which no vectors are exported; give "
+                "the vectors that it was made of"
+            )
+        return opened.vectors

@@ -1,24 +1,30 @@
-"""`qac index`: vectors → an exact, ScaNN or FAISS index; FOLDER --add DOCS → a living one"""
+"""`qac index`, `qac bm25` and `qac fuse --index`: vectors, words, or both → an index."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qac_jax import extras, progress
-from qac_jax.artifacts import Writer
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part, together
+from qac_jax.retrieval.bm25 import stemmers
+from qac_jax.retrieval.fusion import GRID, THEORETICAL, Fusion
 
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from qac_jax.formats.records import Records
     from qac_jax.retrieval.approximate import AnyPreset, Approximate
+    from qac_jax.retrieval.bm25 import Scoring
     from qac_jax.retrieval.vectors import Vectors
 
 
@@ -219,3 +225,180 @@ class Index(Stage):
             return None
         given = inputs.get_artifact("queries") or inputs.path("queries")
         return tuning.queries_of(given, inputs.artifact("vectors").info["encoder"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bm25(Stage):
+    """Indexes passages for BM25 (Robertson and Zaragoza, 2009)."""
+
+    VERB: ClassVar[str] = "bm25"
+    KIND: ClassVar[str] = "bm25"
+    VERSION: ClassVar[int] = 2
+    EXAMPLE: ClassVar[str] = "qac bm25 --passages corpus.jsonl --out out/bm25"
+
+    passages: Ref = input(
+        "passages of qac prepare, a corpus file or a folder in BEIR's layout",
+        kinds=("passages", FILE),
+        aliases=("input",),
+    )
+    format: str = option(
+        "auto",
+        "format of a corpus file",
+        choices=("auto", *DOCUMENTS.names()),
+    )
+    expand: Ref = input(
+        "generated queries to append to the passages (docT5query)",
+        kinds=("contexts",),
+        default="",
+    )
+    queries_each: int = option(0, "generated queries appended per passage (0: all)")
+    preset: str = option(
+        "anserini",
+        "parameters: anserini (k1 0.9, b 0.4) or lucene (k1 1.2, b 0.75)",
+        choices=("anserini", "lucene"),
+    )
+    k1: float | None = option(None, "k1, instead of the preset's")
+    b: float | None = option(None, "b, instead of the preset's")
+    variant: str = option("lucene", "formula", choices=("lucene", "robertson", "atire"))
+    stemmer: str = option("english", "Snowball stemmer (empty: none)", choices=stemmers)
+    stop_words: bool = option(True, "remove Lucene's English stop words")
+    titles: bool = option(True, "index a passage's title with its text")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        scoring, count = self.scoring(), costs.count_of(inputs, "passages")
+        return {
+            "passages": count,
+            "count": count,
+            "k1": scoring.k1,
+            "b": scoring.b,
+            **costs.on_cores("bm25", count),
+        }
+
+    def scoring(self) -> Scoring:
+        """The preset with the settings that replace its own."""
+        from qac_jax.retrieval.bm25 import PRESETS
+
+        overrides = {"k1": self.k1, "b": self.b, "variant": self.variant}
+        changes: dict[str, Any] = {name: x for name, x in overrides.items() if x is not None}
+        return dataclasses.replace(PRESETS[self.preset], **changes)
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax import progress
+        from qac_jax.formats.records import Records
+        from qac_jax.retrieval import bm25, corpus
+
+        analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
+        artifact = inputs.get_artifact("passages")
+        source = artifact or corpus.keep(
+            out, lambda: corpus.read_passages(self.passages, self.format)
+        )
+        passages = Records(source)
+        contexts = inputs.get_artifact("expand")
+        expansions = Records(contexts) if contexts is not None else None
+        with progress.Bar("bm25", total=len(passages), unit="passages") as bar:
+            out.count = bm25.write(
+                out, self._texts(passages, expansions, bar), analyzer, self.scoring()
+            )
+        corpus.write_ids(out, passages.ids())
+        where = {**corpus.location(source, out.path), "rows": len(passages)}
+        out.info.update(texts=[where], words=len(analyzer.known))
+
+    def _texts(self, passages: Records, expansions: Records | None, bar: Any) -> Iterator[str]:
+        from qac_jax.retrieval.corpus import passage_text, with_contexts
+
+        places = expansions.positions(passages.ids()) if expansions is not None else None
+        for number, record in enumerate(passages):
+            text = passage_text(record, self.titles)
+            place = places[number] if places is not None else None
+            if expansions is not None and place is not None:
+                text = with_contexts(text, expansions[place], self.queries_each)
+            bar.advance()
+            yield text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hybrid(Stage):
+    """Joins two indexes of the same passages by convex fusion (Bruch et al., 2023).
+
+    The score of a passage is (1 - weight) x dense + weight x BM25, both brought to one scale for
+    each query. With --queries and --qrels the weight is chosen: the one nearest to --weight whose
+    MRR@10 is within one standard error of the best.
+    """
+
+    VERB: ClassVar[str] = "hybrid"
+    KIND: ClassVar[str] = "hybrid"
+    EXAMPLE: ClassVar[str] = "qac fuse --index out/index --bm25 out/bm25 --out out/hybrid"
+
+    GROUPS = (together("queries", "qrels"),)
+
+    index: Ref = input("dense index", kinds=("index",))
+    bm25: Ref = input("BM25 index of the same passages", kinds=("bm25",))
+    encoder: Ref = input(
+        "encoder of the index, if it was moved",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("model",),
+    )
+    queries: Ref = input("queries to choose the weight on", kinds=(FILE,), default="")
+    qrels: Ref = input("relevance judgements of --queries", kinds=(FILE,), default="")
+    fusion: Fusion = part(Fusion)
+    grid: tuple[float, ...] = option(GRID, "weights that are tried")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        count = inputs.get("index", {}).get("count")
+        return {"passages": count, "weight": "chosen" if self.queries else self.fusion.weight}
+
+    def check(self) -> None:
+        super().check()
+        if not self.grid or not all(0 <= weight <= 1 for weight in self.grid):
+            raise UserError(f"grid={self.grid}; expected weights from 0 to 1")
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.retrieval import corpus, hybrid, index
+        from qac_jax.retrieval.bm25 import Bm25
+        from qac_jax.retrieval.index import Index
+
+        dense = Index(inputs.artifact("index"), encoder=inputs.text("encoder"))
+        lexical = Bm25(inputs.artifact("bm25"))
+        order, settings = hybrid.order_of(dense, lexical), self.fusion
+        # Only this scale depends on what the dense scores are.
+        cosine = settings.normalization == THEORETICAL and dense.encoder.module.config.normalize
+        if self.queries:
+            judged = by_query(read_judgements(self.qrels))
+            texts = {query.id: query.text for query in read_queries(self.queries)}
+            both = hybrid.Parts(dense, lexical, settings, cosine, order)
+            choice = hybrid.choose_weight(both, dense.encoder, texts, judged, self.grid)
+            settings = dataclasses.replace(settings, weight=choice.weight)
+            out.info["choice"] = dataclasses.asdict(choice)
+            progress.say(f"hybrid: {choice}")
+        index.link_whole(dense.artifact, hybrid.DENSE, out)
+        index.link_whole(lexical.artifact, hybrid.BM25, out)
+        if len(order):
+            with out.temporary(hybrid.ROWS) as path:
+                arrays.save(path, order)
+        with out.open(hybrid.DESCRIPTION) as file:
+            json.dump(dataclasses.asdict(settings), file, indent=1)
+        if corpus.IDS_OFFSETS not in out.done:
+            corpus.write_ids(out, dense.ids)
+        known = dense.artifact
+        made_by = dict(known.info["encoder"])
+        if self.encoder:  # where it is now
+            made_by = {**made_by, "path": os.path.abspath(inputs.text("encoder"))}
+            made_by.pop("relative", None)
+        out.count = len(dense)
+        out.info.update(
+            weight=settings.weight,
+            windows=settings.windows if dense.windows else 0.0,
+            cosine=cosine,
+            encoder=index.encoder_seen_from(made_by, out, os.fspath(known.path)),
+            texts=index.texts_seen_from(known.path, known.info["texts"], out),
+        )
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.retrieval import fusion
+
+        if choice := artifact.info.get("choice"):
+            return str(fusion.Choice(**choice))
+        return f"weight of BM25: {artifact.info['weight']:g}"

@@ -1,4 +1,4 @@
-"""`qac pairs`: collections or passages → input and target texts that train a query generator."""
+"""`qac step pairs`: collections or passages → texts that train a query generator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pairs(Stage):
     KIND: ClassVar[str] = "pairs"
     VERSION: ClassVar[int] = 2
     EXAMPLE: ClassVar[str] = (
-        "qac pairs --collections data/squad,data/tales --targets questions --out out/pairs"
+        "qac step pairs --collections data/squad,data/tales --targets questions --out out/pairs"
     )
 
     passages: Ref = input(

@@ -39,7 +39,7 @@ class Report(Stage):
         many=True,
     )
     verdict: Ref = input(
-        "verdict and provenance of questions (of qac conclude), shown first",
+        "verdict and provenance of questions (of qac step conclude), shown first",
         kinds=("summary",),
         default="",
     )

@@ -53,7 +53,9 @@ class Tokenize(Stage):
         default="",
     )
     pairs: Ref = input(
-        "seq2seq: of qac pairs; groups: of qac group", kinds=("pairs", "groups"), default=""
+        "seq2seq: of step pairs; groups: of step group",
+        kinds=("pairs", "groups"),
+        default="",
     )
     training: Ref = input(
         "or a training file that contains queries, positives and negatives as text",

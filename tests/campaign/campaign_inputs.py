@@ -39,7 +39,7 @@ _VALUES = [
 ]
 _GIN = [
     "None", "[]", "{}", "'x'", "-1", "0", "1e999", "@prepare.Prepare", "%NOPE", "@os.system()",
-    "()", "True", "10**9", "'" + "a" * 3000 + "'", "[" * 500, "@bm25.Bm25()",
+    "()", "True", "10**9", "'" + "a" * 3000 + "'", "[" * 500, "@index.Bm25()",
     "{'a': @prepare.Prepare()}",
 ]  # fmt: skip
 _NAMES = ["Recipe.stages", "Recipe.parts", "Recipe.title", "Prepare.documents", "Prepare.format",

@@ -52,20 +52,20 @@ QUICK = "passages vocabulary contexts words pairs bm25 negatives triples run_bm2
 
 RECIPE = """from __gin__ import dynamic_registration
 from qac_jax.pipeline import recipe
-from qac_jax.stages import bm25
+from qac_jax.stages import index
 from qac_jax.stages import extract
 from qac_jax.stages import prepare
 from qac_jax.stages import search
 
 recipe.Recipe.stages = {
     'passages': @prepare.Prepare(), 'contexts': @extract.Extract(),
-    'bm25': @bm25.Bm25(), 'run': @search.Search()}
+    'bm25': @index.Bm25(), 'run': @search.Search()}
 prepare.Prepare.documents = 'mine'
 prepare.Prepare.format = 'beir'
 extract.Extract.passages = 'stage:passages'
 extract.Extract.method = 'bm25'
-bm25.Bm25.passages = 'stage:passages'
-bm25.Bm25.expand = 'stage:contexts'
+index.Bm25.passages = 'stage:passages'
+index.Bm25.expand = 'stage:contexts'
 search.Search.index = 'stage:bm25'
 search.Search.queries = 'mine/queries.jsonl'
 """

@@ -28,7 +28,7 @@ from qac_jax.retrieval.vectors import Vectors
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.export import Export
 from qac_jax.stages.index import Index
-from qac_jax.stages.label import Label
+from qac_jax.stages.mine import Label
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize

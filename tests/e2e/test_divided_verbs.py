@@ -16,14 +16,13 @@ import toy_retrieval
 from qac_jax.artifacts import Artifact
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import search
-from qac_jax.stages import label as label_stage
+from qac_jax.stages import mine as label_stage
 from qac_jax.stages import mine as mine_stage
-from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
-from qac_jax.stages.label import Label
-from qac_jax.stages.mine import Mine
+from qac_jax.stages.index import Bm25
+from qac_jax.stages.mine import Label, Mine
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
 

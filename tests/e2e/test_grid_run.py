@@ -16,20 +16,20 @@ from qac_jax.pipeline import grid
 CELL = """
 from __gin__ import dynamic_registration
 from qac_jax.pipeline import recipe
-from qac_jax.stages import bm25
+from qac_jax.stages import index
 from qac_jax.stages import evaluate
 from qac_jax.stages import prepare
 from qac_jax.stages import search
 
 TITLES = True
-recipe.Recipe.stages = {"passages": @prepare.Prepare(), "index": @bm25.Bm25()}
+recipe.Recipe.stages = {"passages": @prepare.Prepare(), "index": @index.Bm25()}
 SEARCH = {"run": @search.Search(), "metrics": @evaluate.Evaluate()}
 recipe.Recipe.parts = [%SEARCH]
 prepare.Prepare.format = "beir"
 prepare.Prepare.documents = "data:"
 prepare.Prepare.seed = %SEED
-bm25.Bm25.passages = "stage:passages"
-bm25.Bm25.titles = %TITLES
+index.Bm25.passages = "stage:passages"
+index.Bm25.titles = %TITLES
 search.Search.index = "stage:index"
 search.Search.queries = "data:queries.jsonl"
 search.Search.k = 10
@@ -42,7 +42,7 @@ from __gin__ import dynamic_registration
 from qac_jax.pipeline import grid
 
 grid.Grid.recipe = "cell.gin"
-grid.Grid.systems = {"with": [], "without": ["untitled.gin"], "hard": ["bm25.Bm25.k1 = 5.0"]}
+grid.Grid.systems = {"with": [], "without": ["untitled.gin"], "hard": ["index.Bm25.k1 = 5.0"]}
 grid.Grid.seeds = [0]
 grid.Grid.rows = {"run": "BM25"}
 grid.Grid.measures = ["mrr@10", "ndcg@10"]

@@ -22,9 +22,9 @@ from qac_jax.inference.reranker import Reranker, probability
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import mining, search
-from qac_jax.stages import label as label_stage
-from qac_jax.stages.bm25 import Bm25
-from qac_jax.stages.label import Label
+from qac_jax.stages import mine as label_stage
+from qac_jax.stages.index import Bm25
+from qac_jax.stages.mine import Label
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize

@@ -13,7 +13,7 @@ from qac_jax import cli, here
 from qac_jax.pipeline import recipe
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.split import Split
+from qac_jax.stages.questions import Split
 
 
 MINILM = 22_713_216

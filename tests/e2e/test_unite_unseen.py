@@ -1,4 +1,4 @@
-"""`qac unite`: collections as one, with hidden judgements, or only the documents of tests."""
+"""`qac step unite`: collections as one, with hidden judgements, or only the documents of tests."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import reproduce
 import toy_recipes
 from reproduce import ROOT, Reproduction
 
-from qac_jax import gin_files, verbs
+from qac_jax import cli, gin_files
+from qac_jax.verbs import VERBS
 
 
 ALL = reproduce.read_all()
@@ -44,7 +45,7 @@ def test_its_command_exists(one: Reproduction) -> None:
         if "system" in described:
             assert described["system"] in _systems(rest[0])
         return
-    stage = verbs.stages()[verb].load()
+    stage = VERBS[verb].load(cli._target(VERBS[verb], rest))
     flags = {word.removeprefix("--") for word in rest if word.startswith("--")}
     assert flags <= _flags(stage) | {"out"}
 

@@ -23,7 +23,7 @@ from qac_jax.retrieval.approximate import Approximate, Effort, Faiss, Graph, Lis
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.search import approximation
 from qac_jax.stages import index as stages
-from qac_jax.stages.export_faiss import ExportFaiss
+from qac_jax.stages.export import ExportFaiss
 
 
 needs_faiss = pytest.mark.skipif(

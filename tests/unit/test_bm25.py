@@ -15,7 +15,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.records import write_records
 from qac_jax.pipeline import stage
 from qac_jax.retrieval.bm25 import Analyzer, Bm25
-from qac_jax.stages import bm25 as stages
+from qac_jax.stages import index as stages
 
 
 TEXTS = ["red fox runs", "the red red barn", "a fox and a fox and a barn", "nothing here"]

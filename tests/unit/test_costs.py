@@ -11,14 +11,12 @@ from qac_jax import cli
 from qac_jax.errors import UserError
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
-from qac_jax.stages.bm25 import Bm25
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
 from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
-from qac_jax.stages.index import Index
-from qac_jax.stages.label import Label
-from qac_jax.stages.mine import Mine
+from qac_jax.stages.index import Bm25, Index
+from qac_jax.stages.mine import Label, Mine
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize

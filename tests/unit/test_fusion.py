@@ -17,8 +17,8 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval import index as indexes
 from qac_jax.retrieval.fusion import Merged
-from qac_jax.stages.fuse import Fuse
 from qac_jax.stages.index import Index
+from qac_jax.stages.search import Fuse
 
 
 DENSE = {"q": ranked(["a", "b", "c"], [0.8, 0.6, 0.2])}

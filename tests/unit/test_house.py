@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 
 import qac_jax
-from qac_jax import verbs
 from qac_jax.pipeline.stage import Stage
+from qac_jax.verbs import STEPS, VERBS
 
 
 ROOT = Path(qac_jax.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "assets" not in p.parts)
-# Verbs of the command line that only look at things.
-LOOKING = {"inspect", "doctor"}
 # Import seqio and TensorFlow, which takes seconds.
 TENSORFLOW = ("tasks", "seqio_feed")
 # A stage's own settings; what belongs together is in parts.
@@ -33,17 +31,12 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_stages_are_verbs() -> None:
-    found = {path.stem for path in (ROOT / "stages").glob("*.py")} - {"__init__"}
-    modules = {verb.module.rsplit(".", 1)[-1] for verb in verbs.stages().values()}
-    assert found == modules | LOOKING
-
-
-def test_every_verb_names_its_stage() -> None:
-    for verb in verbs.stages().values():
-        stage = verb.load()
-        assert issubclass(stage, Stage), verb
-        assert stage.VERB and stage.KIND and stage.EXAMPLE and verb.summary, verb
+def test_every_verb_and_step_names_its_stage() -> None:
+    for verb in (*VERBS.values(), *STEPS.values()):
+        for target in filter(None, (verb.target, *verb.variants.values())):
+            stage = verb.load(target)
+            assert issubclass(stage, Stage), verb
+            assert stage.VERB and stage.KIND and stage.EXAMPLE and verb.summary, verb
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: module_of(path))

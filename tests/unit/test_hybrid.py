@@ -26,8 +26,8 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion, search
 from qac_jax.retrieval.bm25 import Bm25
 from qac_jax.retrieval.hybrid import Hybrid
-from qac_jax.stages import bm25, embed, index, prepare
-from qac_jax.stages import hybrid as stages
+from qac_jax.stages import embed, index, prepare
+from qac_jax.stages import index as stages
 
 
 SIZE = 6  # tokens of a window
@@ -50,14 +50,14 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passages = str(folder / "passages")
     execute(embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors")
     execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
-    execute(bm25.Bm25(passages=passages), folder / "bm25")
+    execute(index.Bm25(passages=passages), folder / "bm25")
     wide = embed.Embed(
         encoder=str(folder / "encoder"), passages=passages, window=SIZE, shard_rows=480
     )
     execute(wide, folder / "vectors_windows")
     execute(index.Index(vectors=str(folder / "vectors_windows")), folder / "index_windows")
     for name in ("turned", "fewer", "other"):
-        execute(bm25.Bm25(passages=str(folder / f"{name}.jsonl")), folder / f"bm25_{name}")
+        execute(index.Bm25(passages=str(folder / f"{name}.jsonl")), folder / f"bm25_{name}")
     return folder
 
 
@@ -138,7 +138,7 @@ def test_weights_of_0_and_1_are_the_single_systems(road, tmp_path, lexical):
 
 def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
     data = road / "toys"
-    words = ["hybrid", "--index", road / "index", "--bm25", road / "bm25", "--queries",
+    words = ["fuse", "--index", road / "index", "--bm25", road / "bm25", "--queries",
              data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv",
              "--out", tmp_path / "out"]  # fmt: skip
     assert cli.main([str(word) for word in words]) == 0

@@ -35,8 +35,8 @@ from qac_jax.retrieval.mining import (
     plain,
     summed,
 )
-from qac_jax.stages import bm25, embed, group, mine, prepare
-from qac_jax.stages import hybrid as hybrids
+from qac_jax.stages import embed, index, mine, prepare
+from qac_jax.stages import index as hybrids
 from qac_jax.stages import index as index_stage
 from qac_jax.stages.tokenize import Tokenize
 
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     queries = [{"_id": f"q{row}", "text": f"thing{row} speaks"} for row in range(4)]
     (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     (folder / "qrels.tsv").write_text("q0\tp0\nq1\tp1\nq2\tp2\n")
-    stage.execute(bm25.Bm25(passages=str(folder / "passages")), folder / "bm25")
+    stage.execute(index.Bm25(passages=str(folder / "passages")), folder / "bm25")
     return folder
 
 
@@ -317,7 +317,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
         embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors"
     )
     stage.execute(index_stage.Index(vectors=str(folder / "vectors")), folder / "index")
-    stage.execute(bm25.Bm25(passages=passages), folder / "bm25")
+    stage.execute(index.Bm25(passages=passages), folder / "bm25")
     joined = hybrids.Hybrid.make(index=str(folder / "index"), bm25=str(folder / "bm25"), weight=0.4)
     stage.execute(joined, folder / "hybrid")
     names = records(folder / "passages").ids()
@@ -337,7 +337,7 @@ def records(folder: Path) -> Records:
 
 
 def made(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
-    grouped = group.Group(
+    grouped = mine.Group(
         passages=str(road / "passages"),
         contexts=str(road / "contexts"),
         teacher=str(road / "hybrid"),
@@ -394,7 +394,7 @@ def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
     for name, value in (("size", 1), ("per_passage", 0), ("turns", 0)):
         with pytest.raises(UserError, match=f"{name}={value} is too few"):
-            group.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
+            mine.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
 
 
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None
         f"query-id\tcorpus-id\tscore\njudged\t{known[0]}\t1\njudged\t{known[1]}\t1\n"
         "elsewhere\tnowhere\t1\n"
     )
-    grouped = group.Group(
+    grouped = mine.Group(
         passages=str(road / "passages"),
         queries=str(tmp_path / "queries.jsonl"),
         qrels=str(tmp_path / "qrels.tsv"),

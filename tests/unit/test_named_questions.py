@@ -17,7 +17,7 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents, judgements
 from qac_jax.formats.records import write_records
 from qac_jax.pipeline.stage import execute
-from qac_jax.stages.judge import Judge
+from qac_jax.stages.questions import Judge
 
 
 SHIPPED = Path(qac_jax.__file__).parent / "assets" / "demo" / "questions.jsonl"

@@ -18,10 +18,8 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline.stage import execute
 from qac_jax.queries import splitting
 from qac_jax.queries.splitting import PARTS, Splitting
-from qac_jax.stages.collect import Collect
-from qac_jax.stages.leaks import Leaks
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.split import Split
+from qac_jax.stages.questions import Collect, Leaks, Split
 
 
 PASSAGES = 60

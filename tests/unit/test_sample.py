@@ -10,7 +10,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage
-from qac_jax.stages.sample import FILE_NAME, Sample
+from qac_jax.stages.questions import FILE_NAME, Sample
 
 
 @pytest.fixture

@@ -34,7 +34,6 @@ SHOWN = {
     "a model card with all that hubs read": ("docs/sharing.md", "--base_model owner/small"),
     "vectors for FAISS": ("docs/sharing.md", "qac export --faiss out/index"),
     "ir_measures' names": ("docs/sharing.md", "--measures nDCG@10,RR@10,R@100,AP"),
-    "MTEB's tasks": ("docs/sharing.md", "qac evaluate --mteb data/mine"),
     "figures as a page": ("README.md", "qac report --folder out/mine --out out/page"),
 }
 

@@ -13,7 +13,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline.stage import execute
-from qac_jax.stages.unite import Unite
+from qac_jax.stages.questions import Unite
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Similar passages with all their queries and a teacher's score of every pair (`qac group`)."""
+"""Similar passages with all their queries and a teacher's score of every pair (step group)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GroupKind(DocumentKind):
     def check_inputs(self, inputs: Collection[str], building: Building) -> None:
         del building
         if set(inputs) != {"pairs"}:
-            raise UserError("--task groups reads --pairs, the folder that qac group made, alone")
+            raise UserError("--task groups reads --pairs, what qac step group made, alone")
 
 
 def groups(
@@ -96,7 +96,7 @@ def records(texts: DocumentTexts, documents: Sequence[Any]) -> Iterator[list[Rec
 
 
 def of_pairs(texts: DocumentTexts, together: Sequence[Record]) -> Iterator[Record]:
-    """Records {"queries", "passages", "scores"} of `qac group`."""
+    """Records {"queries", "passages", "scores"} of `qac step group`."""
     how, encode = texts.building.texts, texts.tokenizer.encode_batch
     for group in together:
         passages = [

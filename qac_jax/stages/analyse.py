@@ -1,0 +1,253 @@
+"""`qac analyse`: how related contexts are, votes on their sheets, similarities of encoders."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qac_jax import progress
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.inference.settings import Inference
+from qac_jax.pipeline import inputs as declared
+from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
+
+
+if TYPE_CHECKING:
+    from qac_jax.evaluation.relatedness import Item
+
+
+PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Relate(Stage):
+    """Measures how related contexts are to their passages, by kind of context, and writes a blind
+    sheet for human judges (QAC, appendix A); `qac analyse` evaluates their votes."""
+
+    VERB: ClassVar[str] = "analyse"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = (
+        "qac analyse --pairs out/contexts --passages out/passages --out out/related"
+    )
+
+    pairs: Ref = input("contexts of the passages", kinds=("contexts",))
+    passages: Ref = input("passages of the contexts", kinds=("passages",))
+    encoder: Ref = input(
+        "also measure the cosine similarity of this dual encoder",
+        kinds=("parameters", MODEL),
+        default="",
+        aliases=("model",),
+    )
+    cross_encoder: Ref = input(
+        "also measure the probability of this cross-encoder",
+        kinds=("parameters", MODEL),
+        default="",
+    )
+    at_most: int = option(1000, "at most N passages of --pairs, drawn at random")
+    sheet: str = option("", "CSV file to write a blind annotation sheet to")
+    sheet_items: int = option(200, "items per kind of context on the sheet")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"passages, at most": self.at_most, "sheet": self.sheet or None}
+
+    def check(self) -> None:
+        super().check()
+        if self.at_most < 1 or self.sheet_items < 1:
+            raise UserError(
+                f"at_most={self.at_most} and sheet_items={self.sheet_items}; expected 1 or more"
+            )
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import relatedness, results, significance
+        from qac_jax.formats.records import Records
+        from qac_jax.report import plots
+
+        passages = Records(inputs.artifact("passages"))
+        contexts = Records(inputs.artifact("pairs"))
+        pairs = list(relatedness.drawn_pairs(passages, contexts, self.at_most, self.seed))
+        every = (record["text"] for record in passages)
+        ranks = relatedness.bm25_ranks(every, pairs) if pairs else []
+
+        def text(row: int) -> str:
+            return passages[row]["text"]
+
+        further: dict[str, Any] = {}
+        if self.encoder and pairs:
+            from qac_jax.inference.encoder import Encoder
+
+            encode = Encoder.load(inputs.path("encoder")).encode
+            further["cosine"] = relatedness.cosines(encode, pairs, text)
+        if self.cross_encoder and pairs:
+            from qac_jax.inference import reranker
+
+            judge = reranker.Reranker.load(inputs.path("cross_encoder"))
+            scores = judge.score([p.context for p in pairs], [text(p.passage) for p in pairs])
+            further["cross-encoder"] = reranker.probability(scores)
+        further["copied"] = [relatedness.copied(p.context, text(p.passage)) for p in pairs]
+        sorts = relatedness.measured(pairs, ranks, further)
+        compared = significance.compared(sorts, list(sorts[0].mean), seed=self.seed)
+        shares = relatedness.rank_groups(pairs, ranks)
+        label = "rank of the passage in BM25's results for its context"
+        drawn = plots.columns(shares, label, "share of pairs")
+        with out.open(PLOT) as file:
+            file.write(drawn.file() if drawn else "")
+        facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
+        results.store(out, sorts, facts)
+        if self.sheet:
+            self._write_sheet(relatedness.sheet_items(pairs, text, self.sheet_items), out)
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.evaluation.significance import Comparison
+        from qac_jax.report import tables
+
+        sorts, facts = results.read(artifact)
+        parts = [tables.figures({r.name: r.mean for r in sorts}, "context")]
+        if facts["comparisons"]:
+            parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
+        parts.append(f"plot: {artifact.file(PLOT)}")
+        return "\n\n".join(parts)
+
+    def _write_sheet(self, items: list[Item], out: Writer) -> None:
+        from qac_jax.evaluation import relatedness
+
+        sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
+        relatedness.write_sheet(sheet, key, items, self.seed)
+        for name, content in ((SHEET, sheet), (KEY, key)):
+            with out.open(name) as file:
+                file.write(content.getvalue())
+        with open(self.sheet, "w", newline="", encoding="utf-8") as file:
+            file.write(sheet.getvalue())
+        progress.say(f"{len(items)} items to judge: {self.sheet}; what they are: {out.path / KEY}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Votes(Stage):
+    """Evaluates annotated sheets: the share of each kind of context that judges call highly
+    related, and their agreement (Fleiss' kappa)."""
+
+    VERB: ClassVar[str] = "analyse"
+    KIND: ClassVar[str] = "metrics"
+    EXAMPLE: ClassVar[str] = (
+        "qac analyse --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
+    )
+
+    sheets: Ref = input(
+        "annotated sheets, one per judge", kinds=(FILE,), many=True, aliases=("votes",)
+    )
+    key: Ref = input("key of the sheet: key.csv in the output of qac analyse", kinds=(FILE,))
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"judges": len(self.sheets.split(","))}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import relatedness, results
+
+        key = relatedness.read_key(os.fspath(inputs.path("key")))
+        judges = [relatedness.read_votes(os.fspath(path), key) for path in inputs.paths("sheets")]
+        facts = {"judges": len(judges), "kappa": relatedness.fleiss_kappa(judges)}
+        results.store(out, relatedness.counted(key, judges), facts)
+
+    def summary(self, artifact: Artifact) -> str:
+        from qac_jax.evaluation import results
+        from qac_jax.report import tables
+
+        sorts, facts = results.read(artifact)
+        table = tables.figures({result.name: result.mean for result in sorts}, "context")
+        return f"{table}\n\njudges {facts['judges']}, Fleiss' kappa {facts['kappa']:.3f}"
+
+
+FIGURES, PLOT, TABLE = "similarities.json", "similarities.svg", "similarities.md"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Similarities(Stage):
+    """Compares s(p+, q) with s(p+, p-) over the top passages of each run (PAIR, Figure 4)."""
+
+    VERB: ClassVar[str] = "analyse"
+    KIND: ClassVar[str] = "similarities"
+    VERSION: ClassVar[int] = 2
+    EXAMPLE: ClassVar[str] = (
+        "qac analyse --encoders out/pair,out/without --runs pair.trec,without.trec "
+        "--passages out/passages --queries queries.jsonl --qrels qrels/test.tsv --out out/figure_4"
+    )
+
+    encoders: Ref = input("dual encoders", kinds=("parameters", MODEL), many=True)
+    runs: Ref = input(
+        "runs of the encoders, in the same order (or one run for all)",
+        kinds=("run", FILE),
+        many=True,
+        aliases=("ranked",),
+    )
+    passages: Ref = input("passages that were searched", kinds=("passages",))
+    queries: Ref = input("queries of the runs", kinds=(FILE,))
+    qrels: Ref = input(
+        "relevance judgements of the queries (without: passages with an answer are relevant)",
+        kinds=(FILE,),
+        default="",
+    )
+    depth: int = option(100, "top k passages of each ranking to compare with")
+    at_most: int = option(1000, "at most N queries (0: all)")
+    inference: Inference = part(Inference)
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"encoders": len(declared.split(self, "encoders")), "depth": self.depth}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.evaluation import similarity
+        from qac_jax.formats import runs
+        from qac_jax.formats.judgements import by_query, read_judgements
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.formats.records import Records
+        from qac_jax.inference.encoder import Encoder
+        from qac_jax.report import plots, tables
+
+        folders = [os.fspath(path) for path in inputs.paths("encoders")]
+        files = [next(iter(runs.run_files(path).values())) for path in inputs.paths("runs")]
+        if len(files) not in (1, len(folders)):
+            raise UserError(
+                f"{len(folders)} encoders and {len(files)} runs; give one run each, or one for all"
+            )
+        files = files * len(folders) if len(files) == 1 else files
+        asked = list(read_queries(inputs.text("queries")))
+        texts = {query.id: query.text for query in asked}
+        judged = by_query(read_judgements(inputs.text("qrels"))) if self.qrels else None
+        passages = Records(inputs.artifact("passages"))
+        similarities: dict[str, similarity.Similarity] = {}
+        for name, folder, file in zip(similarity.names_of(folders), folders, files, strict=True):
+            run = runs.read_run(file, self.depth)
+            similarities[name] = similarity.of_run(
+                Encoder.load(folder, inference=self.inference),
+                run,
+                texts,
+                similarity.by_answers(run, asked, passages, depth=self.depth, at_most=self.at_most)
+                if judged is None
+                else judged,
+                passages,
+                depth=self.depth,
+                at_most=self.at_most,
+            )
+            progress.say(
+                f"{name}: s(p+, q) {similarities[name].to_query:.3f}, s(p+, p-) "
+                f"{similarities[name].to_negatives:.3f}, the query nearer in "
+                f"{similarities[name].nearer:.1%}"
+            )
+        with out.open(FIGURES) as json_file:
+            json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
+        drawn = plots.similarity(similarities)
+        with out.open(PLOT) as svg_file:
+            svg_file.write(drawn.file() if drawn else "")
+        with out.open(TABLE) as table_file:
+            table_file.write(tables.similarities(similarities) + "\n")
+        out.count = len(similarities)
+
+    def summary(self, artifact: Artifact) -> str:
+        return artifact.file(TABLE).read_text().rstrip()

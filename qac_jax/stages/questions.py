@@ -1,0 +1,530 @@
+"""Steps that make training, validation and test questions, and keep them apart.
+
+A folder in BEIR's layout may have judged queries for training, for testing, for both or for
+neither; the stages after `collect` read the same files in all cases. Where passages were kept aside
+for validation and test (`split`), their generated questions are inputs of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qac_jax import fields, progress
+from qac_jax.artifacts import Artifact, Writer
+from qac_jax.errors import UserError
+from qac_jax.formats.registry import QUERIES
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
+from qac_jax.queries.questions import GENERATED, Questions
+from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION, Splitting
+
+
+if TYPE_CHECKING:
+    from qac_jax.queries.questions import JudgedQueries
+    from qac_jax.queries.splitting import Used
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collect(Stage):
+    """Writes training and test queries with their judgements as files that every stage reads."""
+
+    VERB: ClassVar[str] = "collect"
+    KIND: ClassVar[str] = "questions"
+    VERSION: ClassVar[int] = 3
+    EXAMPLE: ClassVar[str] = (
+        "qac step collect --collection data/mine --passages out/passages --contexts out/contexts "
+        "--out out/questions"
+    )
+
+    collection: Ref = input(
+        "folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
+        kinds=(FILE,),
+        default="",
+        aliases=("input",),
+    )
+    passages: Ref = input("passages of the collection", kinds=("passages",))
+    contexts: Ref = input(
+        "queries generated for the passages, or extracted from them",
+        kinds=("contexts",),
+        default="",
+        many=True,
+    )
+    validation_contexts: Ref = input(
+        "queries generated for passages kept aside, of which one each is a validation question",
+        kinds=("contexts",),
+        default="",
+    )
+    test_contexts: Ref = input(
+        "the same for the test, where the collection has no judged test queries",
+        kinds=("contexts",),
+        default="",
+    )
+    summaries: bool = option(
+        False,
+        "python_docs: use docstrings' summary lines as queries; those of held-out modules are the "
+        "test queries",
+    )
+    chosen: Questions = part(Questions)
+
+    def check(self) -> None:
+        super().check()
+        train = self.chosen.train
+        if not self.collection and not self.summaries:
+            raise UserError(
+                "collect needs queries; give --collection, or --summaries for docstrings"
+            )
+        if self.collection and self.summaries:
+            raise UserError("--summaries replaces the questions of --collection; give one of them")
+        if train == "none" and not self.summaries:
+            raise UserError("train='none' is for --summaries; expected auto, judged or generated")
+        if self.summaries and (self.validation_contexts or self.test_contexts):
+            raise UserError("--summaries take no validation and test contexts; leave them out")
+        if self.test_contexts and not self.validation_contexts:
+            raise UserError("--test_contexts need --validation_contexts too; give both")
+        if train in ("generated", "both") and not self.contexts:
+            raise UserError(f"train={train!r} needs generated queries; give --contexts")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            "passages": inputs.get("passages", {}).get("count"),
+            "training questions": self.chosen.train,
+        }
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.judgements import write_questions
+        from qac_jax.formats.records import Records
+        from qac_jax.queries.questions import Collector
+
+        folder = inputs.text("collection")
+        if folder and not os.path.isdir(folder):
+            raise UserError(f"{folder} is not a folder; give one with corpus.jsonl in it")
+        contexts = [Records(artifact) for artifact in inputs.get("contexts", ())]
+        passages = Records(inputs.artifact("passages"))
+        if len(contexts) > 1 and not self.validation_contexts:
+            raise UserError("several --contexts are for --validation_contexts; give one of them")
+        first = contexts[0] if contexts else None
+        collector = Collector(self.chosen, passages, self.seed)
+        removed: Mapping[str, Mapping[str, int]] = {}
+        if self.validation_contexts:
+            aside = [inputs.get_artifact(f"{part}_contexts") for part in (VALIDATION, TEST)]
+            validation, test = (None if made is None else Records(made) for made in aside)
+            sets, removed = collector.of_split_corpus(folder, contexts, validation, test)
+        elif self.summaries:
+            sets = collector.of_docstrings(first)
+        else:
+            sets = collector.of_folder(folder, first)
+        for name, asked in sets.items():
+            write_questions(out, name, asked.texts, asked.judged)
+            out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}
+            if lost := removed.get(name):
+                out.info[name]["removed"] = dict(lost)
+            progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin})")
+            for reason, count in (lost or {}).items():
+                progress.say(f"collect: {count:,} {name} questions removed: {reason}")
+        if self.validation_contexts:
+            out.info["made_by"] = self._makers(inputs, sets)
+        elif sets[TEST].origin == GENERATED:
+            progress.say(
+                f"collect: {folder} has no judged test questions; figures on generated ones "
+                "compare systems, but do not predict the quality on real queries"
+            )
+        out.count = sum(len(asked.texts) for asked in sets.values())
+
+    def summary(self, artifact: Artifact) -> str:
+        return "\n".join(
+            f"{name:<10} {artifact.info[name]['queries']:>10,}  {artifact.info[name]['from']}"
+            for name in PARTS
+            if name in artifact.info
+        )
+
+    def _makers(self, inputs: Inputs, sets: Mapping[str, JudgedQueries]) -> dict[str, Any]:
+        """Who made the questions of each part, where they are generated."""
+        from qac_jax.queries.questions import made_by
+
+        sources = {
+            TRAIN: inputs.get("contexts", ()),
+            VALIDATION: (inputs.artifact("validation_contexts"),),
+            TEST: (inputs.artifact("test_contexts"),) if self.test_contexts else (),
+        }
+        return {
+            part: [made_by(artifact) for artifact in made]
+            for part, made in sources.items()
+            if part == TRAIN or not sets[part].origin.endswith(".tsv")
+        }
+
+
+FILE_NAME = "queries.jsonl"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample(Stage):
+    """Draws queries from the union of several sources, such as PAIR's 1.8 million unlabelled ones.
+
+    The hashes of the texts and the seed decide, so the order of the files does not matter. Files
+    are read twice, and eight bytes of each query are kept in memory. An id begins with the name of
+    its file or folder.
+    """
+
+    VERB: ClassVar[str] = "sample"
+    KIND: ClassVar[str] = "questions"
+    EXAMPLE: ClassVar[str] = (
+        "qac step sample --queries orcas.tsv,mrqa --count 1800000 --out out/unlabelled"
+    )
+
+    queries: Ref = input("files or folders of queries", kinds=(FILE,), many=True)
+    count: int = option(0, "number of queries to draw (0: all)")
+    format: str = option("auto", "format of the files", choices=("auto", *QUERIES.names()))
+    # It decides whether a run ends well, not what one that does gives.
+    skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
+
+    def check(self) -> None:
+        super().check()
+        if self.count < 0:
+            raise UserError(f"count={self.count} is not a number of queries; expected 0 or more")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"queries": self.count or None}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        import numpy as np
+
+        from qac_jax.formats.bad_lines import BadLines
+
+        paths = [os.fspath(path) for path in inputs.paths("queries")]
+        names = [os.path.basename(os.path.normpath(path)).split(".")[0] for path in paths]
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"two files of {self.queries} have one name, with which the ids of their queries "
+                "begin; rename one of them"
+            )
+        bad = BadLines(self.skip_bad)
+        sources = list(zip(names, paths, strict=True))
+        hashes = np.fromiter((h for h, _, _ in self._all(sources, bad)), np.uint64)
+        different = np.unique(hashes)
+        count = self.count or len(different)
+        if count < len(different):
+            different = np.partition(different, count - 1)[:count]
+        chosen = set(different.tolist())
+        by_source = dict.fromkeys(names, 0)
+        with out.open(FILE_NAME) as file:
+            for value, name, query in self._all(sources, BadLines(self.skip_bad)):
+                if value in chosen:
+                    chosen.remove(value)  # its text may come again
+                    record = {"_id": f"{name}/{query.id}", "text": query.text}
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    by_source[name] += 1
+                    out.count += 1
+        bad.report(out, self.VERB)
+        out.info.update(
+            questions=by_source,
+            read=len(hashes),
+            repeated=len(hashes) - len(np.unique(hashes)),
+            skipped=len(bad),
+        )
+        drawn = ", ".join(f"{count:,} of {name}" for name, count in by_source.items())
+        progress.say(f"sample: {out.count:,} of {len(hashes):,} queries ({drawn})")
+
+    def _all(self, sources: Any, bad: Any) -> Iterator[tuple[int, str, Any]]:
+        """(hash of seed and text, name of the source, query) of every query."""
+        from qac_jax.formats.identities import id_hash
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.retrieval.mining import plain
+
+        for name, path in sources:
+            for query in read_queries(path, self.format, bad=bad):
+                yield id_hash(f"{self.seed} {plain(query.text)}"), name, query
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split(Stage):
+    """Keeps one part of the passages: the hash of a passage's document says which.
+
+    A part whose questions people judged (qrels/ of --collection) is not kept aside: it is empty,
+    and its passages are for training.
+    """
+
+    VERB: ClassVar[str] = "split"
+    KIND: ClassVar[str] = "passages"
+    EXAMPLE: ClassVar[str] = (
+        "qac step split --passages out/passages --collection data/mine --part test --out out/test"
+    )
+
+    passages: Ref = input("passages to split", kinds=("passages",))
+    collection: Ref = input(
+        "folder whose qrels/ may hold judged test and dev questions", kinds=(FILE,), default=""
+    )
+    part: str = option("train", "the part to keep", choices=PARTS)
+    settings: Splitting = fields.part(Splitting)
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        count = inputs.get("passages", {}).get("count")
+        aside = self.settings.target(count) if count else 0
+        # Of two parts that are kept aside; where questions are judged, one of them is empty.
+        kept = aside if self.part != "train" else (count or 0) - 2 * aside
+        return {"part": self.part, "count": kept or None}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.records import Records, write_records
+        from qac_jax.queries import questions, splitting
+
+        judged = questions.judged_parts(inputs.text("collection"))
+        aside = [name for name in (VALIDATION, TEST) if name not in judged]
+        records = Records(inputs.artifact("passages"))
+        found = splitting.split(records, self.settings, aside=aside, seed=self.seed)
+        kept = (r for r, name in zip(records, found.parts, strict=True) if name == self.part)
+        write_records(out, kept)
+        out.info.update(
+            part=self.part,
+            by=found.by,
+            counts={name: found.count(name) for name in PARTS},
+            judged=judged,
+        )
+        if out.count or self.part not in judged:
+            progress.say(f"split: {out.count:,} of {len(records):,} passages, by {found.by}")
+        else:
+            progress.say(f"split: none for {self.part}, whose questions are {judged[self.part]}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judge(Stage):
+    """Writes SPLIT_queries.jsonl and SPLIT.tsv for every split of a file of questions.
+
+    A passage answers a question if its title, or an alias of it, is one of the question's names.
+    """
+
+    VERB: ClassVar[str] = "judge"
+    KIND: ClassVar[str] = "questions"
+    EXAMPLE: ClassVar[str] = (
+        "qac step judge --questions qac_jax/assets/demo/questions.jsonl --passages out/passages "
+        "--out out/natural"
+    )
+
+    questions: Ref = input(
+        'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
+    )
+    passages: Ref = input(
+        "passages whose titles or aliases are matched with the names", kinds=("passages",)
+    )
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"passages": inputs.get("passages", {}).get("count")}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.judgements import judge_by_names, read_named, write_questions
+        from qac_jax.formats.records import Records
+
+        artifact = inputs.artifact("passages")
+        asked = read_named(inputs.text("questions"))
+        judged = judge_by_names(asked, Records(artifact))
+        answered = [question for question in asked if judged[question.id]]
+        if not answered:
+            raise UserError(
+                f"no passage of {artifact.path} has a name that answers a question of "
+                f"{self.questions}; give the passages that the questions are about"
+            )
+        if len(answered) < len(asked):
+            progress.say(
+                f"judge: {len(asked) - len(answered):,} of {len(asked):,} questions are answered "
+                "by none of the passages and are left out"
+            )
+        for split in sorted({question.split for question in answered}):
+            texts = {question.id: question.text for question in answered if question.split == split}
+            write_questions(out, split, texts, judged)
+            out.info[split] = {"queries": len(texts)}
+        out.info["left_out"] = len(asked) - len(answered)
+        out.count = len(answered)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unite(Stage):
+    """Merges collections into one corpus, whose ids begin with their folder's name, with judged,
+    unjudged and test queries.
+
+    The hash of a training query's id decides whether it is judged; the judgements of the unjudged
+    ones are written apart, to evaluate pseudo-labels.
+    """
+
+    VERB: ClassVar[str] = "unite"
+    KIND: ClassVar[str] = "questions"
+    VERSION: ClassVar[int] = 2
+    EXAMPLE: ClassVar[str] = "qac step unite --collections data/squad,data/tales --out out/union"
+
+    collections: Ref = input(
+        "collections: folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
+    )
+    documents: str = option(
+        "all",
+        "all documents, or unseen: only those that no training query is judged on; their test "
+        "queries are then split into judged and unjudged ones, and there is no test split",
+        choices=("all", "unseen"),
+    )
+    judged: float = option(0.5, "share of the training queries that keep their judgements")
+    train: int = option(0, "at most N training queries per collection (0: all)")
+    test: int = option(0, "at most N test queries per collection (0: all)")
+
+    def check(self) -> None:
+        super().check()
+        if not 0.0 < self.judged < 1.0:
+            raise UserError(
+                f"judged={self.judged} is not a share; expected more than 0 and less than 1"
+            )
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.judgements import (
+            by_query,
+            judgements_file,
+            read_judgements,
+            write_questions,
+        )
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.retrieval.corpus import read_passages
+
+        folders = [os.fspath(folder) for folder in inputs.paths("collections")]
+        names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"two folders of {self.collections} have one name; ids need different ones"
+            )
+        unseen = self.documents == "unseen"
+        kept = {folder: _only_tested(folder) for folder in folders} if unseen else {}
+        with out.open("corpus.jsonl") as file:
+            for name, folder in zip(names, folders, strict=True):
+                for record in read_passages(folder, "beir"):
+                    if unseen and record["_id"] not in kept[folder]:
+                        continue
+                    named = {**record, "_id": f"{name}/{record['_id']}"}
+                    file.write(json.dumps(named, ensure_ascii=False) + "\n")
+                    out.count += 1
+        asked: dict[str, dict[str, str]] = {"judged": {}, "unjudged": {}, "test": {}}
+        answered: dict[str, Mapping[str, int]] = {}
+        for name, folder in zip(names, folders, strict=True):
+            texts = {query.id: query.text for query in read_queries(folder)}
+            splits = [("train", self.train), ("test", self.test)]
+            for split, most in splits[1:] if unseen else splits:
+                grades = by_query(read_judgements(judgements_file(folder, split)))
+                if unseen:
+                    grades = {q: of for q, of in grades.items() if kept[folder].issuperset(of)}
+                chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
+                for query in sorted(chosen):
+                    known = self._place(query) < self.judged
+                    part = (
+                        split
+                        if split == "test" and not unseen
+                        else ("judged" if known else "unjudged")
+                    )
+                    asked[part][f"{name}/{query}"] = texts[query]
+                    answered[f"{name}/{query}"] = {
+                        f"{name}/{passage}": grade for passage, grade in grades[query].items()
+                    }
+        for part, texts in asked.items():
+            write_questions(out, part, texts, answered)
+        out.info["questions"] = {part: len(texts) for part, texts in asked.items()}
+        progress.say(f"unite: {', '.join(f'{len(q):,} {part}' for part, q in asked.items())}")
+
+    def summary(self, artifact: Artifact) -> str:
+        return "\n".join(f"{n:<9} {c:>8,}" for n, c in artifact.info["questions"].items())
+
+    def _place(self, query: str) -> float:
+        """A number from 0 to 1, a hash of the query and the seed."""
+        digest = hashlib.blake2b(f"{self.seed} {query}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") / 2.0**64
+
+
+def _only_tested(folder: str) -> frozenset[str]:
+    """Passages of documents that are judged for test queries only."""
+    from qac_jax.formats import documents
+    from qac_jax.formats.judgements import judgements_file, read_judgements
+
+    below = os.path.join(folder, "qrels")
+    splits = [os.path.splitext(name)[0] for name in os.listdir(below)]
+    asked = {s: {j.passage for j in read_judgements(judgements_file(folder, s))} for s in splits}
+    if "test" not in asked:
+        raise UserError(f"{folder} has no qrels/test.tsv; documents='unseen' needs test questions")
+    others = set().union(*(passages for split, passages in asked.items() if split != "test"))
+    kept: set[str] = set()
+    for document in documents.read("beir", folder, skip_bad=None):
+        names = {passage.id for passage in document.passages}
+        if names & asked["test"] and not names & others:
+            kept |= names
+    return frozenset(kept)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leaks(Stage):
+    """Compares everything that trains a model or expands an index with the questions kept aside."""
+
+    VERB: ClassVar[str] = "leaks"
+    KIND: ClassVar[str] = "leaks"
+    EXAMPLE: ClassVar[str] = (
+        "qac step leaks --questions out/questions --aside out/test --training out/groups "
+        "--out out/leaks"
+    )
+
+    questions: Ref = input("questions of qac step collect", kinds=("questions",))
+    aside: Ref = input(
+        "passages kept aside, whose generated queries are validation or test questions",
+        kinds=("passages",),
+        many=True,
+        default="",
+    )
+    training: Ref = input(
+        "contexts, negatives, candidates and groups that train a model or expand an index",
+        kinds=("contexts", "negatives", "groups"),
+        many=True,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if not self.questions:
+            raise UserError("leaks needs the questions kept aside; give --questions")
+
+    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        del inputs
+        return {"compared": len(self.training.split(","))}
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.formats.records import Records
+        from qac_jax.queries import splitting
+        from qac_jax.queries.splitting import TEST, VALIDATION
+
+        questions = inputs.artifact("questions")
+        asked = {
+            f"{part} {query.id}": query.text
+            for part in (TEST, VALIDATION)
+            if part in questions.info
+            for query in read_queries(questions.file(f"{part}_queries.jsonl"))
+        }
+        aside = {name for artifact in inputs.get("aside", ()) for name in Records(artifact).ids()}
+        counts = splitting.check_leaks(self._used(inputs), asked, aside)
+        with out.open("leaks.json") as file:
+            json.dump({"leaks": 0, **counts}, file, indent=1)
+        out.info.update(counts)
+        out.count = counts["texts"]
+        progress.say(
+            f"leaks: none of {counts['texts']:,} texts is one of {counts['questions']:,} questions "
+            f"or was made of one of {counts['passages']:,} passages kept aside"
+        )
+
+    def summary(self, artifact: Artifact) -> str:
+        return f"no leak in {artifact.count:,} texts"
+
+    def _used(self, inputs: Inputs) -> Iterator[Used]:
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.formats.records import Records
+        from qac_jax.queries import splitting
+
+        reads = {
+            "contexts": splitting.of_contexts,
+            "negatives": splitting.of_negatives,
+            "groups": splitting.of_groups,
+        }
+        train = inputs.artifact("questions").file("train_queries.jsonl")
+        yield from splitting.of_queries({q.id: q.text for q in read_queries(train)}, "training")
+        for artifact in inputs["training"]:
+            yield from reads[artifact.kind](Records(artifact), artifact.path.name)
