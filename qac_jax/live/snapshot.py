@@ -10,7 +10,7 @@ import bisect
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -203,8 +203,6 @@ _RARITY: dict[str, Callable[[int, int], float]] = {
 }
 
 
-# Questions whose scores of all rows are in memory at a time.
-_TOGETHER = 16
 # Filters whose rows are kept.
 _KEPT = 16
 DENSE, BM25 = "dense", "bm25"
@@ -288,51 +286,34 @@ class Snapshot:
             scores, rows = self.by_vectors(vectors, k, allowed)
             return [Found(r[r >= 0], s[r >= 0], None) for s, r in zip(scores, rows, strict=True)]
         first = min(self.settings.fusion.depth, count)
-        gains, near = self.by_vectors(vectors, max(k, first), allowed)
-        found = []
-        for start in range(0, len(questions), _TOGETHER):
-            some = slice(start, start + _TOGETHER)
-            lexical = [self.by_words(each, max(k, first), allowed) for each in questions[some]]
-            candidates = self._candidates(vectors[some], (gains[some], near[some]), lexical)
-            for each in zip(candidates, gains[some], lexical, strict=True):
-                found.append(self._fused(*each, k, first, weight))
-        return found
-
-    def _candidates(
-        self,
-        vectors: np.ndarray,
-        near: Nearest,
-        lexical: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(rows, their products with the question's vector) of each question: those that either
-        ranking has, in order. The vectors of all questions are read together."""
-        alone = []
-        for mine, (rows, _, _) in zip(near[1], lexical, strict=True):
-            there = np.zeros(int(self.starts[-1]) + 1, bool)  # the last is that of row -1, for none
-            there[mine] = True
-            alone.append(rows[~there[rows]])
-        stops = np.cumsum([len(rows) for rows in alone]).tolist()
-        read = np.split(self.vectors(np.concatenate(alone)), stops[:-1])
-        for vector, gains, mine, rows, block in zip(vectors, *near, alone, read, strict=True):
-            there = mine >= 0
-            every = np.concatenate([mine[there], rows])
-            order = np.argsort(every)
-            yield every[order], np.concatenate([gains[there], block @ vector])[order]
+        near = self.by_vectors(vectors, max(k, first), allowed)
+        lexical = (self.by_words(question, max(k, first), allowed) for question in questions)
+        return [
+            self._fused(vector, (gains, rows), words, k, first, weight)
+            for vector, gains, rows, words in zip(vectors, *near, lexical, strict=True)
+        ]
 
     def _fused(
         self,
-        candidates: tuple[np.ndarray, np.ndarray],
-        gains: np.ndarray,
+        vector: np.ndarray,
+        near: Nearest,
         lexical: tuple[np.ndarray, np.ndarray, np.ndarray],
         k: int,
         first: int,
         weight: float,
     ) -> Found:
-        """As a hybrid index does it (`retrieval/hybrid.py`): every candidate has both scores, and
-        the first `first` of each ranking give the scale."""
-        rows, dense = candidates
-        _, by_words, every = lexical
-        scores = np.stack([dense, every[rows]]).astype(np.float64)
+        """As a hybrid index does it (`retrieval/hybrid.py`): every candidate of either ranking has
+        both scores, and the first `first` of each ranking give the scale."""
+        gains, mine = near[0][near[1] >= 0], near[1][near[1] >= 0]
+        best, by_words, every = lexical
+        there = np.zeros(len(every), bool)
+        there[mine] = True
+        alone = best[~there[best]]
+        rows = np.concatenate([mine, alone])
+        dense = np.concatenate([gains, self.vectors(alone) @ vector])
+        order = np.argsort(rows)
+        rows = rows[order]
+        scores = np.stack([dense[order], every[rows]]).astype(np.float64)
         how = self.settings.fusion.normalization
         ranked = np.zeros(first, np.float32)  # 0: none of the query's words
         ranked[: len(by_words[:first])] = by_words[:first]
@@ -343,8 +324,8 @@ class Snapshot:
         )
         offsets, units = np.array(scales).T[..., None]
         fused = fusion.mixed((scores - offsets) / units, weight)
-        best = np.argsort(-fused, kind="stable")[:k]
-        return Found(rows[best], fused[best], scores[:, best])
+        top_rows = np.argsort(-fused, kind="stable")[:k]
+        return Found(rows[top_rows], fused[top_rows], scores[:, top_rows])
 
     def by_words(
         self, question: str, k: int, allowed: np.ndarray
