@@ -262,7 +262,7 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
     assert (done["passages"], done["added"], done["deleted"]) == (38, 12, 2)
     (tmp_path / "ids.txt").write_text("p2\np3\n")
     assert qac("index", live, "--delete", f"@{tmp_path / 'ids.txt'}") == 0
-    assert qac("compact", live) == 0
+    assert qac("index", live, "--compact") == 0
     assert "segments before 2, passages 36, segments 1" in capsys.readouterr().out
     assert LiveIndex(live).settings.fusion.weight == 0.4
     artifacts.load(live).verify()
