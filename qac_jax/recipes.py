@@ -278,12 +278,10 @@ def plan(arguments: list[str]) -> int:
     if not options.here:
         show_plan(recipe.plan(built, sizes), options.json)
         return 0
-    from qac_jax import here
-
     stages = recipe.ordered(built)
-    documents = here.look_at(stages, built.data_dir)
-    plans = recipe.plan(built, {**documents.passages, **sizes})
-    here.add(stages, plans, documents)
+    counted = costs.counted(stages, built.data_dir)
+    plans = recipe.plan(built, {**{name: count for name, (count, _) in counted.items()}, **sizes})
+    costs.add_seconds(stages, plans, counted)
     show_plan(plans, options.json)
     return 0
 

@@ -41,8 +41,6 @@ from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
-SIMILARITIES = ("dot", "cosine")
-
 _NAMES = tuple(
     name + suffix for name in ("query", "passages", "spans") for suffix in ("", "_length")
 ) + ("extract",)
@@ -205,9 +203,8 @@ class MoCo(PseudoQueries):
     queue_size: int = option(16384, at_least=1)
     momentum: float = option(0.9995, at_least=0, at_most=1)
     in_batch_negatives: bool = False  # the other keys of the batch are negatives too
-    similarity: str = option(
-        "dot", choices=SIMILARITIES
-    )  # or "cosine", which normalises the keys in the queue too
+    # "cosine" normalises the keys in the queue too.
+    similarity: str = option("dot", choices=("dot", "cosine"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

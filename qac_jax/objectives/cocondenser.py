@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.fields import option
-from qac_jax.models import heads
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
+from qac_jax.models.heads import POOLINGS
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
@@ -47,12 +47,8 @@ class CoCondenser(Condenser):
     negatives_group: int = 0
     pad_contexts: bool = False
     chunk: int = dataclasses.field(default=0, kw_only=True)
-    pooling: str = "cls"
+    pooling: str = option("cls", choices=POOLINGS)
     normalize: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        heads.check_pooling(self.pooling)
 
     @property
     def splittable(self) -> bool:

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.models import heads
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import pooled
-from qac_jax.models.heads import BidirectionalHead, CausalDecoder
+from qac_jax.models.heads import POOLINGS, BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
@@ -62,11 +61,11 @@ class CotMae(Mlm):
     before it); it always sees the vector. symmetric: each text is encoded, and decoded from the
     other's vector. encoder_mlm: whether the encoder's own predictions are trained. freeze: train
     decoders only. pooling: how the vector is made, the papers' [CLS] ("cls"), the mean of the
-    tokens ("mean") or another of models/heads.py.
+    tokens ("mean") or another of models/pooling.py.
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
-    decoder: str = option("mlm", choices=DECODERS)
+    decoder: str = option("mlm", choices=tuple(DECODERS))
     decoder_masking: Masking = Masking(0.45, "cotmae_qc")
     mlm_layers: int = option(2, at_least=1)
     mlm_coefficient: float = 1.0
@@ -76,13 +75,12 @@ class CotMae(Mlm):
     symmetric: bool = False
     encoder_mlm: bool = True
     freeze: bool = False
-    pooling: str = "cls"
+    pooling: str = option("cls", choices=POOLINGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        heads.check_pooling(self.pooling)
-        if self.window == 0:
-            raise UserError("window=0 shows the decoder no token; expected 1 or more, or -1 (all)")
+        if not self.window:
+            raise UserError("window=0 is not valid; expected 1 or more, or -1 (all)")
 
     @property
     def decoders(self) -> dict[str, BidirectionalHead | CausalDecoder]:

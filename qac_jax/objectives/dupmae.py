@@ -32,9 +32,6 @@ from qac_jax.objectives.objective import Aux, Batch, Variables, of_examples
 from qac_jax.objectives.retromae import RetroMae, text_names
 
 
-BAGS = ("text", "context")
-
-
 class Bag(NamedTuple):
     """Texts and how much each of their tokens' words counts; examples first."""
 
@@ -51,7 +48,7 @@ class DupMae(RetroMae):
     """
 
     bag_coefficient: float = option(1.0, at_least=0)
-    bag: str = option("text", choices=BAGS)
+    bag: str = option("text", choices=("text", "context"))
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         source, target = text_names(batch)

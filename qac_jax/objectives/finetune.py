@@ -26,8 +26,6 @@ from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
-DISTILLATIONS = ("none", "margin_mse", "kl")
-
 # Odd multipliers of the hash that identifies a passage.
 _TOKEN, _PLACE = 0x9E3779B1, 0x85EBCA77
 
@@ -39,7 +37,7 @@ class Finetune(DualEncoderObjective):
     smoothing: float = 0.0
     mask_duplicates: bool = True  # copies of a query's positive are not negatives
     negatives_group: int = 0  # consecutive queries that see each other's passages (0: all)
-    distillation: str = option("none", choices=DISTILLATIONS)
+    distillation: str = option("none", choices=("none", "margin_mse", "kl"))
     distillation_weight: float = 1.0
     contrastive_weight: float = 1.0
     teacher_temperature: float = option(1.0, above=0)

@@ -22,7 +22,6 @@ from jax import lax
 from qac_jax.fields import Checked, option
 
 
-VARIANTS = ("condenser", "cotmae_qc")
 MAX_PREDICTIONS = 512
 _WORDS_A_KERNEL = 16
 
@@ -72,7 +71,7 @@ class Masking(Checked):
     """
 
     rate: float = option(0.15, above=0, below=1)
-    variant: str = option("condenser", choices=VARIANTS)
+    variant: str = option("condenser", choices=("condenser", "cotmae_qc"))
 
     def budgets(self, length: int) -> np.ndarray:
         """Budgets for 0, 1, … `length` tokens as a table, rounded as in Python (half to even)."""

@@ -171,8 +171,6 @@ class Objective(Checked, abc.ABC):
         model = self.model.clone(runtime=runtime)
         return dataclasses.replace(self, model=model, chunk=chunk, examples=examples)
 
-    # For `__post_init__`.
-
 
 def example_keys(key: jax.Array, count: int) -> jax.Array:
     """One PRNG key per example, from its index in the whole batch: [count]."""

@@ -33,9 +33,10 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.fields import option
-from qac_jax.models import heads, packing
+from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
+from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masking import Masking
@@ -52,7 +53,6 @@ from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
 DECODER = "decoder"
-EMBEDDINGS = ("layer", "sum")
 # Dropout keys of the decoder's input and of the decoder, apart from the encoder's.
 _READ_SITE = 2 * OUTPUT_SITE
 _DECODER_SITE = _READ_SITE + 1
@@ -125,19 +125,15 @@ class RetroMae(Mlm):
     which each row takes one at random (256 in the released code, 128 in FlagEmbedding's; 0: a
     separate set for every row). embeddings: e + p of the text as the encoder's embedding layer
     computes it, with token type, normalisation and dropout ("layer", as released), or as the sum
-    alone ("sum"). pooling: how the vector is made, of models/heads.py; the paper's is [CLS].
+    alone ("sum"). pooling: how the vector is made, of models/pooling.py; the paper's is [CLS].
     """
 
     masking: Masking = Masking(0.30)
     decoder_masking: Masking = Masking(0.50)
     enhanced: bool = True
     visible_sets: int = option(0, at_least=0)
-    embeddings: str = option("layer", choices=EMBEDDINGS)
-    pooling: str = "cls"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        heads.check_pooling(self.pooling)
+    embeddings: str = option("layer", choices=("layer", "sum"))
+    pooling: str = option("cls", choices=POOLINGS)
 
     @property
     def decoder(self) -> Decoder:

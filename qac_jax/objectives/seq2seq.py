@@ -30,9 +30,6 @@ from qac_jax.objectives.objective import (
 from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
-STARTS = ("random", "copying")
-
-
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq(Objective):
     """Generate `targets` from `inputs`; both end with the model's end-of-text token.
@@ -41,7 +38,7 @@ class Seq2Seq(Objective):
     """
 
     model: Writer
-    start: str = option("random", choices=STARTS)
+    start: str = option("random", choices=("random", "copying"))
     smoothing: float = option(0.0, at_least=0, below=1)
     z_loss: float = option(0.0, at_least=0)
 

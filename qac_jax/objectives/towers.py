@@ -30,7 +30,7 @@ class DualEncoderObjective(Objective):
     """
 
     model: DualEncoder
-    temperature: float = option(1.0, above=0)
+    temperature: float = option(1.0, above=0)  # usually 0.05 for cosines
     rows: int = 0  # queries whose scores are in memory together (0: all)
     chunk: int = dataclasses.field(default=0, kw_only=True)
 

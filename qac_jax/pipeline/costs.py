@@ -1,21 +1,25 @@
-"""What stages cost that train nothing, for dry runs: hours of devices, hours of cores, bytes.
+"""What the stages of a recipe cost, before anything runs: hours of devices and cores, bytes.
 
     qac plan pair_msmarco --sizes passages=8841823,queries=502939
+    qac plan own_corpus --data_dir DATA --here
 
-Rates of cores say whether they were measured; `launch/scale_drill.sh rates` measures them anew.
-Applied models are computed from FLOPs at the share of a device's peak that pre-training reaches
-(docs/results/speed.md), since none was measured on an accelerator. Texts are taken as long as a
-usual passage, not as the longest one. Starting, loading and compiling are not counted.
+Trainings: FLOPs of a step, counted in the traced program, times steps. Applied models: 2 FLOPs a
+parameter and token. Both at the share of a device's peak that was measured or is usual. All else:
+items by measured rates of a core. Texts are taken as long as a usual passage, not as the longest
+one. With --here some steps of every training are tried on this machine, and applied models are
+taken to compute at their rate. Starting, loading and compiling are not counted.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from qac_jax import hardware, progress
+from qac_jax import fields, hardware, processes, progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import weights
 from qac_jax.pipeline import inputs as inputs_lib
@@ -31,6 +35,12 @@ WIDTH = 768  # of vectors that are still to be made
 USUAL_PARAMETERS = 110e6
 # Shares of a device's peak. A decoder reads its weights for every token.
 ENCODER_MFU, DECODER_MFU = 0.35, 0.05
+# Of training, in FLOPs of padded texts: what CoT-MAE was measured at on an H100 with dropout, with
+# padding and, at MS MARCO's lengths, without (docs/results/speed.md).
+TRAINING_MFU, PACKED_MFU = 0.259, 0.566
+# A step that is tried takes a second or a few on two cores; more examples take in proportion.
+_TRIED_FLOPS, _TRIED_SECONDS = 2.5e11, 4.0
+_FLOAT = 4  # bytes
 
 Plans = Mapping[str, Mapping[str, Any]]
 
@@ -87,25 +97,106 @@ def on_cores(
 
 
 def of_model(
-    inputs: Plans,
-    field: str,
-    tokens: float | None,
-    bytes_written: float | None = None,
-    mfu: float = ENCODER_MFU,
+    inputs: Plans, field: str, tokens: float | None, bytes_written: float | None = None
 ) -> dict[str, Any]:
-    """The cost of the model in the input `field` reading (or writing) these tokens: 2 FLOPs a
-    parameter and token."""
+    """The cost of the encoder in the input `field` reading these tokens."""
     if not tokens:
         return {}
+    flops = 2 * (_parameters(inputs, field) or USUAL_PARAMETERS) * tokens
+    return {"flops": flops, "bytes": bytes_written or 0.0, "hours": _hours(flops, ENCODER_MFU)}
+
+
+def of_generator(
+    inputs: Plans, field: str, read: float, written: float, bytes_written: float
+) -> dict[str, Any]:
+    """The cost of the encoder-decoder in the input `field`, of whose parameters one half reads
+    tokens and the other writes them; nothing where the model is not known."""
+    parameters = _parameters(inputs, field)
+    if not parameters or not written:
+        return {}
+    reading, writing = (
+        _hours(parameters * read, ENCODER_MFU),
+        _hours(parameters * written, DECODER_MFU),
+    )
+    return {
+        "flops": parameters * (read + written),
+        "bytes": bytes_written,
+        "hours": {name: reading[name] + writing[name] for name in reading},
+    }
+
+
+def _parameters(inputs: Plans, field: str) -> int | None:
+    """Those of the layers of a model that is here, or will be trained before."""
     known = inputs.get(field, {})
-    parameters = known.get("parameters_of_layers") or USUAL_PARAMETERS
-    if "folder" in known:
-        parameters = weights.count_of_layers(known["folder"]) or parameters
-    flops = 2 * parameters * tokens
-    hours = {
+    found = weights.count_of_layers(known["folder"]) if "folder" in known else None
+    return found or known.get("parameters_of_layers")
+
+
+def _hours(flops: float, mfu: float) -> dict[str, float]:
+    return {
         name: flops / (device.peak_flops * mfu) / 3600 for name, device in hardware.DEVICES.items()
     }
-    return {"hours": hours, "flops": flops, "bytes": bytes_written or 0.0}
+
+
+def of_training(
+    objective: Any,
+    kind: Any,
+    *,
+    batch_size: int,
+    steps: int | None,
+    microbatch: int = 0,
+    ema: bool = False,
+    pack: bool = False,
+) -> dict[str, Any]:
+    """Steps, tokens, FLOPs, bytes of state and hours; None where unknown.
+
+    `kind` has the shapes of the examples (None: not known). Tokens and FLOPs are those of full
+    batches; without padding (`pack`) hours are those measured with texts as long as MS MARCO's.
+    """
+    import jax
+
+    from qac_jax.objectives.objective import Context
+    from qac_jax.training import step
+    from qac_jax.training.metrics import padded_tokens
+
+    _, variables = step.plain(objective)
+    parameters = step.count_parameters(variables["params"])
+    paths = jax.tree_util.tree_leaves_with_path(variables["params"])
+    layers = sum(
+        leaf.size
+        for path, leaf in paths
+        if not weights.is_embedding(jax.tree_util.keystr(path, simple=True, separator="/"))
+    )
+    state = [x for n, part in variables.items() if n != "params" for x in jax.tree.leaves(part)]
+    plan: dict[str, Any] = {
+        "steps": steps,
+        "batch_size": batch_size,
+        "parameters": parameters,
+        "parameters_of_layers": layers,
+        # Parameters, gradients, two moments of the optimiser, the EMA, the objective's own state.
+        "state_bytes": parameters * _FLOAT * (5 if ema else 4)
+        + sum(x.size * x.dtype.itemsize for x in state),
+    }
+    if kind is None:
+        return plan
+    shapes = shapes_of(kind, batch_size)
+    plan["tokens_per_step"] = padded_tokens(shapes)
+    plan["step_flops"] = step.model_flops(objective.bind(Context()), shapes)
+    if steps is None:
+        return plan
+    plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
+    plan["mfu"] = PACKED_MFU if pack and objective.packs else TRAINING_MFU
+    if microbatch and not objective.splittable:  # encodes its chunks twice
+        plan["mfu"] *= 3 / 4
+    return {**plan, "hours": _hours(plan["flops"], plan["mfu"])}
+
+
+def shapes_of(kind: Any, rows: int) -> dict[str, Any]:
+    """The arrays of a batch of this many examples."""
+    import jax
+
+    shapes = kind.spec(rows).items()
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes}
 
 
 def searching(inputs: Plans, field: str, queries: float | None, k: int) -> dict[str, Any]:
@@ -228,3 +319,105 @@ def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[s
 def _few(hours: float) -> str:
     """Hours with a digit that says something, also where they are minutes."""
     return f"{hours:,.1f}" if hours >= 0.1 or not hours else f"{hours:.1g}"
+
+
+# On this machine.
+
+
+def counted(stages: Mapping[str, Any], data_dir: str) -> dict[str, tuple[int, float]]:
+    """The passages of documents that are here, and the seconds that one takes (`Stage.survey`)."""
+    found = {}
+    for name, stage in stages.items():
+        if sampled := stage.survey(data_dir):
+            found[name] = sampled
+    return found
+
+
+def add_seconds(
+    stages: Mapping[str, Any],
+    plans: Sequence[dict[str, Any]],
+    preparing: Mapping[str, tuple[int, float]],
+) -> None:
+    """Adds to every plan its `seconds_here`, where its size is known."""
+    tried: dict[str, float] = {}
+    trainings = [one for one in plans if one["plan"].get("step_flops")]
+    for one in trainings:
+        stage, plan = stages[one["stage"]], one["plan"]
+        key = fields.digest([fields.describe(stage.objective), plan["step_flops"]])
+        if key not in tried:
+            progress.say(f"trying a step of {one['stage']}")
+            tried[key] = _flops_per_second(stage, plan)
+        if plan.get("flops"):
+            plan["seconds_here"] = plan["flops"] / tried[key]
+    for one in plans:
+        plan, cores = one["plan"], processes.cores()
+        if "seconds_here" in plan or one in trainings:
+            continue
+        if one["stage"] in preparing and plan.get("count"):
+            plan["seconds_here"] = plan["count"] * preparing[one["stage"]][1] / cores
+        elif "core_hours" in plan:
+            plan["seconds_here"] = 3600 * plan["core_hours"] / cores
+        elif hours := plan.get("hours"):
+            rate = statistics.median(tried.values()) if tried else _product_rate()
+            device = hardware.DEVICES["H100"]
+            plan["seconds_here"] = 3600 * hours["H100"] * device.peak_flops * ENCODER_MFU / rate
+
+
+@functools.cache
+def _product_rate() -> float:
+    """Half of the FLOPs a second of a product of matrices: about what a model reaches."""
+    import jax
+    import jax.numpy as jnp
+
+    square = jax.block_until_ready(jnp.ones((1024, 1024)) @ jnp.ones((1024, 1024)))
+    began = time.perf_counter()
+    jax.block_until_ready(square @ square)
+    return 1024**3 / (time.perf_counter() - began)
+
+
+def _flops_per_second(stage: Any, plan: Mapping[str, Any]) -> float:
+    """The rate of a few steps of a training on random words, of fewer examples where these take
+    long."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    from qac_jax.objectives.objective import Context
+    from qac_jax.training import mesh as meshes
+    from qac_jax.training import step, train
+
+    objective, kind = stage.planned(plan["kind"], plan["started from"] or "")
+    size, chosen = plan["batch_size"], stage.schedule.microbatch
+    least = min(2, size)  # contrastive losses need another example
+    rows = max(least, min(size, int(size * _TRIED_FLOPS / plan["step_flops"])))
+    piece = chosen or objective.chunk
+    if 0 < piece < size:  # in two pieces, as it would be in more
+        piece = min(piece, max(rows // 2, 1))
+        rows = 2 * piece
+    precision = train.precision_here(stage.precision)
+    objective = objective.bind(Context(precision=precision, chunk=piece))
+    mesh = meshes.make_mesh(devices=jax.local_devices()[:1])
+    rules = meshes.rules_named("default")
+    engine = step.Engine(objective, optax.adamw(1e-4), mesh, rules, microbatch=piece)
+    shapes, config = shapes_of(kind, rows), objective.model.config
+    words = getattr(config, "vocab_size", None) or config.backbone.vocab_size
+    rng = np.random.default_rng(0)
+    batch = {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
+    for name, lengths in batch.items():
+        if name.endswith("_length") and (text := name.removesuffix("_length")) in batch:
+            ids = rng.integers(min(5, words - 1), words, batch[text].shape)
+            batch[text] = ids.astype(batch[text].dtype)
+            lengths[:] = batch[text].shape[-1]
+    program = engine.compile_step(shapes)
+    # Values do not matter, so no program is compiled that draws them.
+    state = jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), engine.abstract)
+    state, placed = jax.device_put(state, engine.shardings), meshes.place(batch, mesh)
+    taken: list[float] = []
+    while len(taken) < 3 or sum(taken) < _TRIED_SECONDS:
+        began = time.perf_counter()
+        state, metrics = program(state, placed)
+        jax.block_until_ready((state, metrics))
+        taken.append(time.perf_counter() - began)
+    # The first one may wait for memory.
+    return float(plan["step_flops"] * rows / size / np.median(taken[1:]))

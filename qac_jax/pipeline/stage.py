@@ -122,6 +122,10 @@ class Stage:
         del inputs
         return {}
 
+    def survey(self, data_dir: str) -> tuple[int, float] | None:
+        """How many items it makes of inputs that are here, and the seconds of one."""
+        return None
+
 
 def key_of(stage: Stage, identities: Mapping[str, str]) -> str:
     """The key that identifies a finished folder."""

@@ -124,10 +124,11 @@ class Generate(Stage):
         samples, asked = self.decoding.samples, self._prompts()
         longest = samples * sum(prompt.max_tokens for prompt in asked.values())
         written = count and count * samples * len(asked)
-        tokens, size = written and written * costs.QUERY_TOKENS, written and 80.0 * written
+        read = (count or 0) * len(asked) * costs.PASSAGE_TOKENS
+        tokens, size = (written or 0) * costs.QUERY_TOKENS, (written or 0) * 80.0
         return {
             "count": count,
-            **costs.of_model(inputs, "generator", tokens, size, costs.DECODER_MFU),
+            **costs.of_generator(inputs, "generator", read, tokens, size),
             "passages": count,
             "texts a passage": samples * len(asked),
             "texts": written,

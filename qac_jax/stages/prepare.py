@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -113,6 +114,31 @@ class Prepare(Stage):
             "reads": self._path(),
             **costs.on_cores("prepare", costs.count_of(inputs, "documents")),
         }
+
+    def survey(self, data_dir: str) -> tuple[int, float] | None:
+        """Reads documents for some seconds, and cuts some of them."""
+        from qac_jax.formats import documents
+        from qac_jax.pipeline import inputs, readiness
+        from qac_jax.text import passages as texts
+
+        if readiness.missing(self, data_dir):
+            return None
+        stage = inputs.resolved(inputs.located(self, {}, data_dir))
+        options: dict[str, Any] = stage.reader_options()
+        first: list[Any] = []
+        began, total = time.monotonic(), 0
+        for document in documents.read(*stage.source(), skip_bad=None, **options):
+            total += 1
+            first += [document] if total <= 4096 else []
+            if time.monotonic() - began > 10.0:  # no time to count them all
+                return None
+        spent, began = time.monotonic() - began, time.monotonic()
+        cutter = texts.cutter_of(stage.cutting, stage.seed, stage.tokenizer, stage.splitter)
+        found = sum(1 for document in first for _ in cutter.records(document))
+        if not found:
+            return None
+        passages = round(total * found / len(first))
+        return passages, (time.monotonic() - began) / found + spent / passages
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats import documents

@@ -13,6 +13,7 @@ from qac_jax.data.loader import Reading
 from qac_jax.errors import UserError
 from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS
+from qac_jax.pipeline import costs
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.settings import Hosts
 from qac_jax.pipeline.stage import (
@@ -209,26 +210,34 @@ class Train(Stage):
         }
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        from qac_jax.training import estimate, train
-
         count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule
-        steps = schedule.total_steps(count) if count or not schedule.epochs else None
         origin = inputs.get("init", {})
         folder = origin.get("folder") or origin.get("started from") or ""
         kind = self.reading.kind or inputs.get("examples", {}).get("task", "")
-        estimated = estimate.plan(
-            train.shaped(self.objective, folder),
-            steps=steps,
+        objective, examples = self.planned(kind, folder)
+        estimated = costs.of_training(
+            objective,
+            examples,
             batch_size=schedule.batch_size,
-            kind=kind,
-            settings=self.reading.settings,
-            lengths=self.reading.lengths,
+            steps=schedule.total_steps(count) if count or not schedule.epochs else None,
+            microbatch=schedule.microbatch,
             ema=bool(schedule.ema),
-            encodes_twice=bool(schedule.microbatch) and not self.objective.splittable,
             pack=self.devices.pack,
         )
         known = {"kind": kind, "started from": folder or None}
         return {**known, **estimated, "learning_rate": self._optimizer().learning_rate}
+
+    def planned(self, kind: str, folder: str) -> tuple[Any, Any]:
+        """The objective in the shape of the model in a folder, and the examples of this kind."""
+        from qac_jax.data.featurizer import settle
+        from qac_jax.data.form import Form
+        from qac_jax.training import train
+
+        objective = train.shaped(self.objective, folder)
+        if not kind:
+            return objective, None
+        lengths, settings = self.reading.lengths, self.reading.settings
+        return objective, settle(kind, Form(), lengths=lengths, settings=settings)
 
     def _optimizer(self) -> Any:
         from qac_jax.training.optimizers import Optimizer

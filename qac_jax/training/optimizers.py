@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
+from qac_jax.fields import Checked, option
 from qac_jax.training.options import OPTIMIZERS, SCHEDULES
 
 
@@ -45,35 +46,28 @@ BESIDE = "stack_"
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Checked):
     """An optimiser, its schedule, its clipping, and what it does not decay or train."""
 
-    name: str = "adamw"
-    learning_rate: float = 1e-4
-    b1: float = 0.9
-    b2: float = 0.999
+    name: str = option("adamw", choices=OPTIMIZERS)
+    learning_rate: float = option(1e-4, at_least=0)
+    b1: float = option(0.9, at_least=0, below=1)
+    b2: float = option(0.999, at_least=0, below=1)
     eps: float | None = None  # None: 1e-8 for AdamW, 1e-6 for LAMB
-    weight_decay: float = 0.01
+    weight_decay: float = option(0.01, at_least=0)
     no_decay: tuple[str, ...] = ("bias", "scale$")
     adapt_excluded: bool = False  # LAMB: trust ratio without decay too (Paddle: yes)
-    clip_norm: float = 1.0  # of the whole gradient; 0: no clipping
-    clip_epsilon: float = 1e-6  # added to the norm: torch 1e-6, Paddle and Optax 0
-    schedule_name: str = "linear"
-    warmup_ratio: float = 0.0
+    clip_norm: float = option(1.0, at_least=0)  # of the whole gradient; 0: no clipping
+    clip_epsilon: float = option(1e-6, at_least=0)  # added to the norm: torch 1e-6, Paddle 0
+    schedule_name: str = option("linear", choices=SCHEDULES)
+    warmup_ratio: float = option(0.0, at_least=0, at_most=1)
     warmup_steps: int = 0  # takes precedence over the ratio
-    final_ratio: float = 0.0  # share of the learning rate that linear and cosine end at
+    # The share of the learning rate that linear and cosine end at.
+    final_ratio: float = option(0.0, at_least=0, at_most=1)
     frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            raise UserError(
-                f"optimizer name={self.name!r} is not known; {nearest(self.name, OPTIMIZERS)}"
-            )
-        if self.schedule_name not in SCHEDULES:
-            raise UserError(
-                f"schedule_name={self.schedule_name!r} is not known; "
-                + nearest(self.schedule_name, SCHEDULES)
-            )
+        super().__post_init__()
         for field in ("no_decay", "frozen"):
             patterns = getattr(self, field)
             if isinstance(patterns, str):
@@ -83,19 +77,6 @@ class Optimizer:
             object.__setattr__(self, field, tuple(patterns))
             for pattern in patterns:
                 _compile(field, pattern)
-        for field, low, high in (
-            ("learning_rate", 0.0, math.inf),
-            ("weight_decay", 0.0, math.inf),
-            ("clip_norm", 0.0, math.inf),
-            ("clip_epsilon", 0.0, math.inf),
-            ("b1", 0.0, 1.0),
-            ("b2", 0.0, 1.0),
-            ("warmup_ratio", 0.0, 1.0),
-            ("final_ratio", 0.0, 1.0),
-        ):
-            value = getattr(self, field)
-            if not low <= value <= high or (field in ("b1", "b2") and value == 1.0):
-                raise UserError(f"{field}={value} is out of range; expected {low:g} to {high:g}")
 
     def schedule(self, total_steps: int) -> Schedule:
         """The learning rate of update t = 0, 1, … of `total_steps`."""
@@ -264,8 +245,6 @@ def schedule(name: str, peak: float, total: int, warmup: int, floor: float = 0.0
     Warm-up rises from 0, so the first update changes nothing: Hugging Face's and RocketQA's rules
     both start at t / warmup.
     """
-    if name not in SCHEDULES:
-        raise UserError(f"schedule_name={name!r} is not known; {nearest(name, SCHEDULES)}")
     if warmup > total:
         raise UserError(
             f"warm-up of {warmup} steps is longer than the {total} steps of the run; "

@@ -12,7 +12,7 @@ import pytest
 from qac_jax import cli, hardware
 from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form
-from qac_jax.training import estimate
+from qac_jax.pipeline import costs
 
 
 GIN = Path(__file__).parents[2] / "gin_configs"
@@ -91,7 +91,7 @@ def test_other_contexts(capsys, recipe):
 
 def test_hours_and_memory_of_every_device(capsys):
     plan = planned(capsys, "cotmae")["encoder"]["plan"]
-    assert plan["mfu"] == estimate.PACKED_MFU == 0.566  # the recipe leaves padding out
+    assert plan["mfu"] == costs.PACKED_MFU == 0.566  # the recipe leaves padding out
     for name, device in hardware.DEVICES.items():
         hours = plan["flops"] / (device.peak_flops * plan["mfu"]) / 3600
         assert plan["hours"][name] == pytest.approx(hours)

@@ -240,10 +240,10 @@ def test_the_objectives_keep_the_contract(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"decoder": "casual"}, "decoder='casual' is not known; did you mean 'causal'"),
+        ({"decoder": "casual"}, "did you mean 'causal'"),
         ({"window": 0}, "window=0 is not valid"),
-        ({"mlm_layers": 0}, "mlm_layers=0"),
-        ({"pooling": "men"}, "pooling='men' is not known; did you mean 'mean'"),
+        ({"mlm_layers": 0}, "mlm_layers = 0"),
+        ({"pooling": "men"}, "did you mean 'mean'"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:

@@ -1,14 +1,27 @@
-"""Plans of stages that train nothing: hours, bytes and memory, once their sizes are known."""
+"""Plans: hours, bytes and memory of every stage, once sizes are known; seconds on this machine."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
+import numpy as np
 import pytest
+import toy_retrieval as toy
 
-from qac_jax import cli
+from qac_jax import cli, hardware
+from qac_jax.data.featurizer import settle
+from qac_jax.data.form import Form
 from qac_jax.errors import UserError
+from qac_jax.hub import huggingface, weights
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5, T5Config
+from qac_jax.objectives.finetune import Finetune
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
 from qac_jax.stages.embed import Embed
@@ -45,17 +58,35 @@ STAGES = {
 }
 
 
-def planned(sizes: dict[str, int]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    plans = recipe.plan(recipe.Recipe(STAGES), sizes)
+BERT = BertConfig(64, 16, 2, 2, 32, max_positions=64)
+TRIPLES = settle(
+    "triples", Form(), lengths={"query": 8, "passages": 16}, settings={"n_passages": 2}
+)
+SMALL_T5 = T5Config(64, 16, 8, 32, num_layers=1, num_decoder_layers=1, num_heads=2)
+
+
+def t5_params() -> Any:
+    """Of zeros, without compiling anything."""
+    ids, lengths = np.zeros((1, 2), np.int32), np.ones(1, np.int32)
+    shapes = jax.eval_shape(T5(SMALL_T5).init, jax.random.key(0), ids, lengths, ids)
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), nn.unbox(shapes)["params"])
+
+
+def planned(
+    sizes: dict[str, int], stages: dict[str, Any] = STAGES
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    plans = recipe.plan(recipe.Recipe(stages), sizes)
     return {one["stage"]: one["plan"] for one in plans}, costs.totals(plans)
 
 
 def test_every_stage_has_its_cost_once_sizes_are_known():
     plans, total = planned({"passages": 10_000_000, "queries": 50_000})
-    assert total["without_hours"] == []
-    by_models = {"questions", "vectors", "reranked", "labels"}
+    assert total["without_hours"] == ["questions"]  # a generator that is not here has no size
+    by_models = {"vectors", "reranked", "labels"}
     assert {name for name, plan in plans.items() if "hours" in plan} == by_models
-    assert {n for n, plan in plans.items() if "core_hours" in plan} == set(plans) - by_models
+    assert {n for n, plan in plans.items() if "core_hours" in plan} == set(plans) - (
+        by_models | {"questions"}
+    )
     rate = costs.CORE["prepare"].per_second
     assert plans["passages"]["core_hours"] == pytest.approx(1e7 / rate / 3600)
     assert plans["vectors"]["bytes"] == 1e7 * 768 * 4
@@ -75,9 +106,9 @@ def test_what_has_no_size_is_named():
     (line,) = costs.shown(total)
     assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
     _, total = planned({"passages": 1000})
-    asking = {"run", "lexical", "reranked", "labels", "negatives", "metrics"}
+    asking = {"run", "lexical", "reranked", "labels", "negatives", "metrics", "questions"}
     assert set(total["without_hours"]) == asking
-    assert len(costs.shown(total)) == 5
+    assert len(costs.shown(total)) == 4 + bool(total["bytes"])
 
 
 def test_the_index_of_wikipedia_is_built_in_128_gb():
@@ -91,26 +122,110 @@ def test_the_index_of_wikipedia_is_built_in_128_gb():
     assert sized["parts"] == 11 and sized["bytes"] < 60e9 < plan["bytes"]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("passages", "not NAME=N"), ("passages=many", "not NAME=N"), ("passages=0", "not NAME=N")],
-)
-def test_wrong_sizes(text, said):
-    with pytest.raises(UserError, match=said):
-        costs.sizes_of(text)
+def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
+    tmp_path: Path,
+) -> None:
+    folder = str(huggingface.save(tmp_path / "t5", T5(SMALL_T5), {"params": t5_params()}))
+    layers = weights.count_of_layers(folder)
+    assert layers
+    stages = {
+        "passages": Prepare(documents="corpus.jsonl"),
+        "questions": Generate.make(passages="stage:passages", generator=folder, samples=3),
+    }
+    plans, total = planned({"passages": 1000}, stages)
+    tokens = 1000 * (costs.PASSAGE_TOKENS + 3 * costs.QUERY_TOKENS)
+    assert plans["questions"]["flops"] == layers * tokens
+    assert total["without_hours"] == []
 
 
-def test_sizes_of_what_is_not_there():
+def test_sizes() -> None:
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
+    for text in ("passages", "passages=many", "passages=0"):
+        with pytest.raises(UserError, match="not NAME=N"):
+            costs.sizes_of(text)
     with pytest.raises(UserError, match="'pasages' is neither a stage .* 'passages'"):
         planned({"pasages": 10})
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_sizes(capsys):
+def test_the_command_line_takes_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "pair_msmarco", "--sizes", "passages=8841823,queries=502939"]) == 0
     shown = capsys.readouterr().out
     assert "hours of one core for all else" in shown and "written: " in shown
-    words = ["plan", "pair_msmarco", "--sizes", "passages=8841823", "--json"]
-    assert cli.main(words) == 0
-    assert json.loads(capsys.readouterr().out)["totals"]["core_hours"] > 0
+    plans, totals = command(capsys, "pair_msmarco", "--sizes", "passages=8841823")
+    assert totals["core_hours"] > 0
+
+
+def test_plans_with_a_kernel_of_gpus_are_made_anywhere() -> None:
+    plans = []
+    for attention in ("auto", "cudnn"):
+        network = DualEncoder(DualEncoderConfig(BERT), Runtime(attention=attention))
+        plans.append(costs.of_training(Finetune(network), TRIPLES, batch_size=4, steps=1))
+    assert plans[0] == plans[1]
+    assert plans[0]["hours"]["H100"] == pytest.approx(
+        plans[0]["flops"] / (989e12 * costs.TRAINING_MFU) / 3600
+    )
+
+
+def test_hours_and_the_longest_path() -> None:
+    def one(stage: str, hours: float | None, *before: str) -> dict[str, Any]:
+        plan: dict[str, Any] = {"batch_size": 8} if hours != 0 else {}
+        if hours:
+            plan["hours"] = dict.fromkeys(hardware.DEVICES, hours)
+        return {"stage": stage, "inputs": {name: name for name in before}, "plan": plan}
+
+    plans = [one("a", 2), one("b", 3), one("c", 0, "a", "b"), one("d", 4, "c"), one("e", None)]
+    found = costs.totals(plans)
+    assert (found["hours"]["H100"], found["longest_path_hours"]["H100"]) == (9, 7)
+    assert found["without_hours"] == ["e"]
+
+
+# On this machine.
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], Any]:
+    assert cli.main(["plan", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {one["stage"]: one["plan"] for one in found["stages"]}, found["totals"]
+
+
+def test_what_starts_from_a_model_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    plans, _ = command(capsys, "own_corpus", "--data_dir", "none", "--sizes", "passages=5000")
+    assert plans["trained_1"]["parameters"] == 22_713_216  # MiniLM
+    # 2 FLOPs a parameter of the layers and token: no word embeddings.
+    assert plans["vectors_start"]["flops"] == pytest.approx(2 * 10.6e6 * 5000 * 80, rel=0.05)
+    parts = [plans[name]["count"] for name in ("training", "validation", "test")]
+    assert sum(parts) == 5000 and parts[1] == parts[2] > 0
+    assert plans["contexts"]["count"] == parts[0]
+
+
+def test_documents_that_are_there_are_counted_as_they_are_cut(tmp_path: Path) -> None:
+    toy.write_collection(tmp_path, passages=40)
+    longer = tmp_path / "longer.jsonl"
+    lines = [{"_id": f"d{n}", "text": "Lamps give light at night. " * 60} for n in range(5)]
+    longer.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stages = {
+        "whole": Prepare(documents="data:", format="beir"),
+        "cut": Prepare.make(documents=str(longer), format="jsonl", max_tokens=64),
+        "gone": Prepare(documents="data:none"),
+        "vectors": Embed(encoder="bert", passages="stage:whole"),
+    }
+    found = costs.counted(stages, str(tmp_path))
+    assert set(found) == {"whole", "cut"} and all(each > 0 for _, each in found.values())
+    assert found["whole"][0] == 40 and found["cut"][0] > 10
+
+
+@pytest.mark.slow
+def test_every_training_of_a_recipe_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.write_collection(tmp_path, passages=30)
+    small = ["--gin.MLM_STEPS=10", "--gin.PRETRAINING_STEPS=20", "--gin.FINETUNING_STEPS=10"]
+    plans, totals = command(capsys, "claim_cell", "--data_dir", str(tmp_path), *small, "--here")
+    trainings = {name: plan for name, plan in plans.items() if "batch_size" in plan}
+    assert len(trainings) == 4 and all(plan["seconds_here"] > 0 for plan in trainings.values())
+    assert plans["contexts"]["seconds_here"] > 0 and plans["passages"]["count"] == 30
+    whole = sum(plan.get("seconds_here") or 0 for plan in plans.values())
+    assert totals["seconds_here"] == pytest.approx(whole)
+    assert cli.main(["plan", "claim_qac", "--data_dir", str(tmp_path), "--here"]) == 2
+    assert "is a grid; --here is for recipes" in capsys.readouterr().err

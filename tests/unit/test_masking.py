@@ -123,7 +123,7 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
     return rows, lengths
 
 
-@pytest.mark.parametrize("variant", masking.VARIANTS)
+@pytest.mark.parametrize("variant", ["condenser", "cotmae_qc"])
 def test_predictions_are_listed_first_and_name_the_original_tokens(batch, variant) -> None:
     rows, lengths = batch
     rule = masking.Masking(0.3, variant)

@@ -60,5 +60,3 @@ def test_the_optimizer_hands_on_its_schedule() -> None:
 def test_errors_name_the_value() -> None:
     with pytest.raises(UserError, match="warm-up of 9 steps is longer than the 4 steps"):
         optimizers.schedule("linear", 1.0, 4, 9)
-    with pytest.raises(UserError, match="did you mean 'cosine'"):
-        optimizers.schedule("cosin", 1.0, 4, 0)
