@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.fields import Checked, option
 from qac_jax.models.packing import Array, Keys, TokenKeys, platform, row_major
 
 
@@ -37,7 +38,7 @@ DROPOUT = ("threefry", "hash")
 
 
 @dataclasses.dataclass(frozen=True)
-class Runtime:
+class Runtime(Checked):
     """How a model is computed; no field changes what it computes, nor its parameters' values.
 
     dtype is that of activations; with "mixed" they are fp32, and the dense layers of a stack and
@@ -51,26 +52,13 @@ class Runtime:
     in chunks which the backward pass does not compute again (objectives/chunked.py).
     """
 
-    dtype: str = "float32"
-    attention: str = "auto"
+    dtype: str = option("float32", choices=DTYPES)
+    attention: str = option("auto", choices=ATTENTION)
     scan: bool = False
-    remat: str = "none"
-    dropout: str = "hash"
-    packed: tuple[tuple[int, float], ...] = dataclasses.field(
-        default=(), metadata={"affects_result": False}
-    )
-    kept: int = dataclasses.field(default=0, metadata={"affects_result": False})
-
-    def __post_init__(self) -> None:
-        for field, valid in (
-            ("dtype", DTYPES),
-            ("attention", ATTENTION),
-            ("remat", REMATERIALISATION),
-            ("dropout", DROPOUT),
-        ):
-            value = getattr(self, field)
-            if value not in valid:
-                raise UserError(f"{field}={value!r} is not known; {nearest(str(value), valid)}")
+    remat: str = option("none", choices=REMATERIALISATION)
+    dropout: str = option("hash", choices=DROPOUT)
+    packed: tuple[tuple[int, float], ...] = option((), affects_result=False)
+    kept: int = option(0, affects_result=False)
 
     @property
     def compute_dtype(self) -> jnp.dtype:

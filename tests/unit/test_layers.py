@@ -84,9 +84,9 @@ def test_dropout_does_nothing_without_keys_or_rate() -> None:
     ("field", "value", "message"),
     [
         ("dtype", "bf16", "did you mean"),
-        ("attention", "fused", "valid names: auto, cudnn, triton, xla"),
+        ("attention", "fused", "is not one of auto, xla, cudnn, triton"),
         ("remat", "layers", "did you mean 'layer'"),
-        ("dropout", "rbg", "is not known"),
+        ("dropout", "rbg", "is not one of"),
     ],
 )
 def test_unknown_options_are_refused(field: str, value: str, message: str) -> None:
