@@ -91,7 +91,7 @@ Pieces = list[tuple[Piece, ...]]
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """A way to store documents; a file of `readers/documents` declares one as FORMAT.
+    """A way to store documents; the modules of `readers` list them in DOCUMENT_FORMATS.
 
     share: (path, count, options) -> the parts of the corpus, in at most `count` shards (None: as
         many as suit the data).

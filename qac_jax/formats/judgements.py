@@ -32,7 +32,8 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgementFormat:
-    """A layout of one judgement a line; a file of `readers/judgements` declares one as FORMAT.
+    """A layout of one judgement a line; the modules of `readers` list them in
+    JUDGEMENT_FORMATS.
 
     columns: what they are called. matches: where another format has as many, which lines are
     its own (None: all that no other one takes). read: what reads a data set by its name, where

@@ -33,7 +33,7 @@ class Query:
 
 @dataclass(frozen=True)
 class QueryFormat:
-    """A way to store queries; a file of `readers/queries` declares one as FORMAT.
+    """A way to store queries; the modules of `readers` list them in QUERY_FORMATS.
 
     read: (file, bad) -> the queries of one file.
     recognise: how sure it is that a sample of a file is its own.

@@ -1,12 +1,13 @@
-"""The formats of files. Each is a module in a folder of `readers`, loaded only when it is used.
+"""The formats of files, which the modules of `readers` list in tables by their names.
 
     DOCUMENTS.names()              what --format may be
     DOCUMENTS.get("beir").read     what reads it
     QUERIES.detect(sample(file))   the format that a file looks like
     DOCUMENTS.named("tfds:squad")  the format and the name of a data set that is fetched by name
 
-A new format is one new file there: its name is the format's, and it declares FORMAT. `pages` holds
-the kinds of files that the format `folder` reads.
+A new format is one new file there with a table of it: DOCUMENT_FORMATS, QUERY_FORMATS,
+JUDGEMENT_FORMATS, TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder`
+reads. What else a reader needs, such as a library, it imports when it reads.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from qac_jax.formats.files import open_bytes, plain_name
 if TYPE_CHECKING:
     from qac_jax.formats.documents import DocumentFormat
     from qac_jax.formats.judgements import JudgementFormat
-    from qac_jax.formats.pages import PageFormat
     from qac_jax.formats.queries import QueryFormat
+    from qac_jax.formats.readers.folder import PageFormat
     from qac_jax.formats.training import TrainingFormat
 
 
@@ -42,21 +43,27 @@ R = TypeVar("R", bound=_Recognisable)
 
 
 class Registry(Generic[F]):
-    """The formats in one folder of `qac_jax/formats/readers`."""
+    """The formats of one kind: what the modules of `readers` list in a table of this name."""
 
-    def __init__(self, folder: str, what: str):
-        self._package, self._what = f"{__package__}.readers.{folder}", what
+    def __init__(self, table: str, what: str):
+        self._table, self._what = table, what
+
+    @functools.cached_property
+    def _formats(self) -> dict[str, F]:
+        package = importlib.import_module(f"{__package__}.readers")
+        found: dict[str, F] = {}
+        for module in pkgutil.iter_modules(package.__path__):
+            reader = importlib.import_module(f"{package.__name__}.{module.name}")
+            found |= getattr(reader, self._table, {})
+        return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
-        """By the names of their files: nothing is imported."""
-        package = importlib.import_module(self._package)
-        modules = (module.name for module in pkgutil.iter_modules(package.__path__))
-        return tuple(sorted(name for name in modules if not name.startswith("_")))
+        return tuple(self._formats)
 
     def get(self, name: str) -> F:
-        if name not in (names := self.names()):
-            raise UserError(f"unknown {self._what} {name!r}; {nearest(name, names)}")
-        return importlib.import_module(f"{self._package}.{name}").FORMAT
+        if name not in self._formats:
+            raise UserError(f"unknown {self._what} {name!r}; {nearest(name, self.names())}")
+        return self._formats[name]
 
     def named(self, text: str | os.PathLike[str]) -> tuple[str, str] | None:
         """(format, name) of a data set by its name; None for files, which come first."""
@@ -66,7 +73,7 @@ class Registry(Generic[F]):
         return (scheme, name) if getattr(self.get(scheme), "by_name", False) else None
 
     def all(self) -> dict[str, F]:
-        return {name: self.get(name) for name in self.names()}
+        return dict(self._formats)
 
     def detect(self: Registry[R], sample: Sample) -> str | None:
         """The format that is surest that the sample is its own; None where none is."""
@@ -75,11 +82,11 @@ class Registry(Generic[F]):
         return best if sure[best] else None
 
 
-DOCUMENTS: Registry[DocumentFormat] = Registry("documents", "format")
-QUERIES: Registry[QueryFormat] = Registry("queries", "query format")
-JUDGEMENTS: Registry[JudgementFormat] = Registry("judgements", "format of judgements")
-PAGES: Registry[PageFormat] = Registry("pages", "kind of file")
-TRAINING: Registry[TrainingFormat] = Registry("training", "format of training lines")
+DOCUMENTS: Registry[DocumentFormat] = Registry("DOCUMENT_FORMATS", "format")
+QUERIES: Registry[QueryFormat] = Registry("QUERY_FORMATS", "query format")
+JUDGEMENTS: Registry[JudgementFormat] = Registry("JUDGEMENT_FORMATS", "format of judgements")
+PAGES: Registry[PageFormat] = Registry("PAGE_FORMATS", "kind of file")
+TRAINING: Registry[TrainingFormat] = Registry("TRAINING_FORMATS", "format of training lines")
 
 
 _HEAD = 1 << 16

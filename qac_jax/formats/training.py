@@ -30,7 +30,8 @@ class TrainingLine(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFormat:
-    """A way to store training lines; a file of `readers/training` declares one as FORMAT."""
+    """A way to store training lines; the modules of `readers` list them in
+    TRAINING_FORMATS."""
 
     suffixes: tuple[str, ...]
     read: Callable[[str, BadLines], Iterator[TrainingLine]]

@@ -81,8 +81,8 @@ class Prepare(Stage):
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""
-        from qac_jax.formats.python import python_docs
-        from qac_jax.formats.readers.pages import pdf
+        from qac_jax.formats.readers import python_docs
+        from qac_jax.formats.readers.pages import pdf_version
         from qac_jax.text import tokenizers
 
         identities = {}
@@ -91,7 +91,7 @@ class Prepare(Stage):
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
         elif self.source()[0] == FOLDER:
-            identities["pypdf"] = pdf.version()
+            identities["pypdf"] = pdf_version()
         return identities
 
     def check(self) -> None:

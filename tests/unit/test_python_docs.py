@@ -11,7 +11,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.python import python_docs
+from qac_jax.formats.readers import python_docs
 
 
 INIT = '''"""A package for the tests of reading docstrings.

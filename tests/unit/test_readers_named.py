@@ -17,7 +17,7 @@ from qac_jax.formats import documents
 from qac_jax.formats.documents import Passage, Section
 from qac_jax.formats.judgements import read_judgements
 from qac_jax.formats.queries import read_queries
-from qac_jax.formats.readers.documents import hf, ir_datasets, tfds
+from qac_jax.formats.readers import named
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import names
 from qac_jax.pipeline import inputs
@@ -27,11 +27,11 @@ from qac_jax.retrieval.corpus import read_passages
 @pytest.fixture(autouse=True)
 def fresh():
     """Every test opens its data sets anew."""
-    for library in (tfds, hf, ir_datasets):
-        library.opened.cache_clear()
+    for opened in (named._tfds_data, named._hub_data, named._collection):
+        opened.cache_clear()
     yield
-    for library in (tfds, hf, ir_datasets):
-        library.opened.cache_clear()
+    for opened in (named._tfds_data, named._hub_data, named._collection):
+        opened.cache_clear()
 
 
 def _whole(format: str, name: str, count: int, **options: Any) -> list[documents.Document]:

@@ -12,7 +12,7 @@ import pytest
 from qac_jax.errors import DataError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.readers import wikitext
+from qac_jax.formats.readers import wikipedia
 
 
 def _page(number: int, title: str, text: str, ns: int = 0, redirect: bool = False) -> str:
@@ -156,7 +156,7 @@ def test_several_dumps_are_shared_out_by_file(tmp_path):
     ],
 )
 def test_markup_that_is_broken_or_rare(source, shown):
-    assert [text for _, text in wikitext.parse(source).sections] == [shown]
+    assert [text for _, text in wikipedia.parse(source).sections] == [shown]
 
 
 @pytest.mark.parametrize(
@@ -167,5 +167,5 @@ def test_markup_that_is_broken_or_rare(source, shown):
 )  # fmt: skip
 def test_hostile_pages_take_no_time(source):
     begin = time.process_time()
-    wikitext.parse(source)
+    wikipedia.parse(source)
     assert time.process_time() - begin < 5

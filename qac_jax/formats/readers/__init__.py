@@ -1,1 +1,1 @@
-"""Formats: a folder for what they hold, a file for each. What several share stands beside them."""
+"""What reads the formats: tables of them, which `formats/registry.py` finds."""

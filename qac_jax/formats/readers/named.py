@@ -1,11 +1,14 @@
-"""Data sets by name, through the libraries that know them, where those are installed.
+"""Data sets by name, through the libraries that know them, where those are installed: the Hugging
+Face Hub, TensorFlow Datasets, ir_datasets.
 
 A shard is a range of record numbers; every process opens the data set itself.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,33 +16,53 @@ from typing import Any
 from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import Document, Pieces, Shard, accepted
+from qac_jax.formats.documents import (
+    Document,
+    DocumentFormat,
+    Passage,
+    Pieces,
+    Section,
+    Shard,
+    accepted,
+)
 from qac_jax.formats.files import Line, Piece
-from qac_jax.formats.readers.documents.jsonl import document_of
+from qac_jax.formats.judgements import Judgement, JudgementFormat
+from qac_jax.formats.queries import Query, QueryFormat
+from qac_jax.formats.readers.documents import document_of
 
 
 # Records are counted, not bytes: about what 64 MB of passages hold.
 _SHARD_RECORDS = 100_000
 _FETCH = 1024
+_KEYS = {"id": "", "title": "", "text": ""}
 
 
-def read(shard: Shard, bad: BadLines, fetch: Callable[[int, int], Any]) -> Iterator[Document]:
+def _read(shard: Shard, bad: BadLines, fetch: Callable[[int, int], Any]) -> Iterator[Document]:
     """`fetch` gives the records of a range; options name the keys of id, title and text."""
-    keys = {name: shard.option(name) for name in ("id", "title", "text")}
+    keys = {name: shard.option(name) for name in _KEYS}
     for piece in shard.pieces:
         stop = piece.stop or 0
         for begin in range(piece.start, stop, _FETCH):
             records = fetch(begin, min(begin + _FETCH, stop))
             for number, record in enumerate(records, start=begin):
-                place = Place(piece.file, number + 1)
-                try:
-                    document = document_of(_plain(record), keys, Line("", place, number))
-                    taken = accepted(document, bad)
-                except BadRecord as error:
-                    bad.add(error, place)
-                    continue
-                if taken:
-                    yield document
+                line = Line("", Place(piece.file, number + 1), number)
+                make = functools.partial(_keyed_document, record, keys, line)
+                yield from _accepted(make, line.place, bad)
+
+
+def _accepted(make: Callable[[], Document], place: Place, bad: BadLines) -> Iterator[Document]:
+    try:
+        document = make()
+        taken = accepted(document, bad)
+    except BadRecord as error:
+        bad.add(error, place)
+        return
+    if taken:
+        yield document
+
+
+def _keyed_document(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
+    return document_of(_plain(record), keys, line)
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,13 +81,13 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def ranges(path: str, records: int, count: int | None) -> Pieces:
+def _ranges(path: str, records: int, count: int | None) -> Pieces:
     count = min(count or math.ceil(records / _SHARD_RECORDS), records)
     bounds = [records * i // max(1, count) for i in range(count + 1)]
     return [(Piece(path, a, b),) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
-def library(module: str, package: str) -> Any:
+def _library(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -74,7 +97,7 @@ def library(module: str, package: str) -> Any:
         ) from error
 
 
-def loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
+def _loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except UserError:
@@ -90,3 +113,132 @@ def loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
             f"{what} {name!r} cannot be loaded ({type(error).__name__}: {reason}); check the name "
             f"and the network, or give its files with another --format"
         ) from error
+
+
+# The Hugging Face Hub, such as wikimedia/wikipedia:20231101.en@REVISION.
+
+
+@functools.lru_cache(maxsize=2)
+def _hub_data(name: str, split: str) -> Any:
+    datasets = _library("datasets", "datasets")
+    whole, _, revision = name.partition("@")
+    path, _, config = whole.partition(":")
+    more = {"revision": revision} if revision else {}
+
+    def load() -> Any:
+        return datasets.load_dataset(path, config or None, split=split, **more)
+
+    return _loaded("the Hugging Face data set", name, load)
+
+
+def _share_hf(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+    return _ranges(path, len(_hub_data(path, options["split"])), count)
+
+
+def _read_hf(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    table = _hub_data(shard.path, shard.option("split"))
+    return _read(shard, bad, lambda a, b: (table[i] for i in range(a, b)))
+
+
+# TensorFlow Datasets, such as wikipedia/20230601.en.
+
+
+@functools.lru_cache(maxsize=2)
+def _tfds_data(name: str, split: str, data_dir: str) -> Any:
+    tfds = _library("tensorflow_datasets", "tensorflow-datasets")
+
+    def load() -> Any:
+        builder = tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+        builder.download_and_prepare()
+        return builder.as_data_source(split=split)
+
+    return _loaded("the TensorFlow data set", name, load)
+
+
+def _share_tfds(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+    return _ranges(path, len(_tfds_data(path, options["split"], options["data_dir"])), count)
+
+
+def _read_tfds(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    source = _tfds_data(shard.path, shard.option("split"), shard.option("data_dir"))
+    # One record at a time costs several times as much as a block.
+    return _read(shard, bad, lambda a, b: source.__getitems__(range(a, b)))
+
+
+# ir_datasets: documents of a collection such as msmarco-passage, queries and judgements of a data
+# set such as beir/scifact/test.
+
+_IR = "the collection of ir_datasets"
+
+
+@functools.lru_cache(maxsize=2)
+def _collection(name: str) -> Any:
+    library = _library("ir_datasets", "ir_datasets")
+    return _loaded(_IR, name, lambda: library.load(name))
+
+
+def _share_ir(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+    # The collection is fetched here, at the first question about its contents.
+    return _ranges(path, _loaded(_IR, path, lambda: _collection(path).docs_count()), count)
+
+
+def _read_ir(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    """Records with a body are documents; others (passages, abstracts) are judged as they are."""
+    collection = _collection(shard.path)
+
+    def begun(piece: Piece) -> Iterator[Any]:
+        """A range of records; the first is read at once, so that a failure to load shows here."""
+        records = iter(collection.docs_iter()[piece.start : piece.stop])
+        return itertools.chain(list(itertools.islice(records, 1)), records)
+
+    for piece in shard.pieces:
+        records = _loaded(_IR, shard.path, functools.partial(begun, piece))
+        for number, record in enumerate(records, piece.start + 1):
+            place = Place(piece.file, number)
+            yield from _accepted(functools.partial(_ir_document, record, place), place, bad)
+
+
+def _ir_document(record: Any, place: Place) -> Document:
+    fields = record._asdict()
+    name, title = str(fields.pop("doc_id")), str(fields.pop("title", "") or "")
+    if "body" in fields:
+        sections = (Section("", str(fields.pop("body"))),)
+        meta = {"url": fields["url"]} if fields.get("url") else {}
+        return Document(name, title, sections, source="ir_datasets", meta=meta, place=place)
+    text = fields["text"] if isinstance(fields.get("text"), str) else record.default_text()
+    passages = (Passage(name, title, text),)
+    return Document(name, title, passages=passages, source="ir_datasets", place=place)
+
+
+def _ir_queries(name: str, bad: BadLines) -> Iterator[Query]:
+    """The text of a query is its title, where it has one (TREC topics)."""
+    del bad  # the library raises where a record is damaged
+    collection = _collection(name)
+    for number, record in enumerate(
+        _loaded(_IR, name, lambda: list(collection.queries_iter())), start=1
+    ):
+        fields = record._asdict()
+        text = fields.get("text") or fields.get("title") or record.default_text()
+        yield Query(str(record.query_id), str(text), place=Place(name, number))
+
+
+def _ir_judgements(name: str) -> Iterator[Judgement]:
+    collection = _collection(name)
+    for record in _loaded(_IR, name, lambda: list(collection.qrels_iter())):
+        yield Judgement(str(record.query_id), str(record.doc_id), int(record.relevance))
+
+
+DOCUMENT_FORMATS = {
+    "hf": DocumentFormat(_share_hf, _read_hf, by_name=True, options={"split": "train", **_KEYS}),
+    "ir_datasets": DocumentFormat(_share_ir, _read_ir, by_name=True),
+    "tfds": DocumentFormat(
+        _share_tfds,
+        _read_tfds,
+        by_name=True,
+        options={"split": "train", "data_dir": "", **_KEYS},
+    ),
+}
+QUERY_FORMATS = {"ir_datasets": QueryFormat(_ir_queries, by_name=True)}
+JUDGEMENT_FORMATS = {
+    "ir_datasets": JudgementFormat((), lambda f: Judgement(f[0], f[1]), read=_ir_judgements)
+}

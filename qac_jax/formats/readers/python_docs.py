@@ -18,7 +18,7 @@ from typing import Any
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import Document, Section, Shard, accepted
+from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, accepted
 from qac_jax.formats.files import Piece
 from qac_jax.formats.python import docstrings
 from qac_jax.formats.python.python_names import Definition, Names, is_public
@@ -311,3 +311,12 @@ def _add_docs(modules: dict[str, Module]) -> None:
                 method.doc = method.doc or added.doc
             else:
                 member.doc = member.doc or added.doc
+
+
+DOCUMENT_FORMATS = {
+    "python_docs": DocumentFormat(
+        share,
+        read,
+        options={"held_out": "include", "kinds": "", "sections": "all", "summary": "keep"},
+    )
+}

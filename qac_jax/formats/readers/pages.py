@@ -1,0 +1,422 @@
+"""Pages in a folder: plain text, Markdown (markdown-it), reStructuredText (docutils), PDF (pypdf).
+
+Links and emphasis become their text, code stays as it is, tables become lines of their cells.
+Nothing is executed or included.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import re
+import tomllib
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from qac_jax.formats.documents import Document
+from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, page
+from qac_jax.formats.readers.web import parsed
+
+
+_PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+
+
+class _Sections:
+    """The sections of a page while it is read."""
+
+    def __init__(self) -> None:
+        self.anchors: list[list[str]] = []
+        self._done: list[Headed] = []
+        self._level, self._heading = 0, ""
+        self._lines: list[str] = []
+
+    def begin(self, level: int, heading: str) -> None:
+        self.headed()
+        self._level, self._heading, self._lines = level, heading, []
+
+    def add(self, *lines: str) -> None:
+        self._lines += filter(str.strip, lines)
+
+    def link(self, target: str, label: str) -> None:
+        if label := " ".join(label.split()):
+            self.anchors.append([target, label])
+
+    def headed(self) -> list[Headed]:
+        """All of them; the first is what stands before any heading."""
+        self._done.append(Headed(self._level, self._heading, "\n".join(self._lines)))
+        return self._done
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs (divided by blank lines) as one line each."""
+    for part in _PARAGRAPHS.split(text):
+        if joined := " ".join(part.split()):
+            yield joined
+
+
+def _read_text(source: Source) -> Iterator[Document]:
+    yield page(source, source.name, [Headed(0, "", "\n".join(_paragraphs(source.text())))])
+
+
+# Markdown.
+
+# ::: note, as Pandoc, Docusaurus and MyST mark boxes.
+_BOX = re.compile(r"^ {0,3}:{3,}.*$", re.MULTILINE)
+_FOOTNOTE = re.compile(r"\[\^[^\[\]\s]{1,60}\]:?")
+_TASK = re.compile(r"^\[[ xX]\]\s+")
+_ATTRIBUTES = re.compile(r" ?\{[#.:][^{}]*\}$")
+_YAML_LINE = re.compile(r"([A-Za-z_][\w \-]*?)[ \t]*:(?:[ \t]+(.*)|[ \t]*)")
+# A line of front matter is never this long.
+_LONG = 4000
+_URLS = ("url", "canonical_url", "permalink", "link", "source")
+
+
+def _read_markdown(source: Source) -> Iterator[Document]:
+    front, text = _front_matter(source.text())
+    sections = _Sections()
+    tokens = _markdown().parse(_BOX.sub("", text))
+    heading = 0
+    cells: list[str] | None = None
+    for token in tokens:
+        if token.type == "heading_open":
+            heading = int(token.tag[1])
+        elif token.type == "tr_open":
+            cells = []
+        elif token.type == "tr_close":
+            sections.add(" | ".join(cells or ()))
+            cells = None
+        elif token.type == "inline":
+            line = _inline(token.children or (), sections)
+            if heading:
+                sections.begin(heading, _ATTRIBUTES.sub("", line))
+                heading = 0
+            elif cells is not None:
+                cells.append(line)
+            else:
+                sections.add(_TASK.sub("", line))
+        elif token.type in ("fence", "code_block"):
+            sections.add(*(line.rstrip() for line in token.content.split("\n")))
+        elif token.type == "html_block":
+            inner = parsed(token.content)
+            sections.add(*(one for part in inner.headed() for one in (part.heading, part.text)))
+            sections.anchors += inner.anchors
+    title = str(front.pop("title", "") or "")
+    url = next((str(front.pop(key)) for key in _URLS if isinstance(front.get(key), str)), "")
+    meta = {"url": url, "front_matter": front, "anchors": sections.anchors}
+    yield page(source, title, sections.headed(), meta)
+
+
+@functools.cache
+def _markdown() -> Any:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def _inline(tokens: Iterable[Any], sections: _Sections) -> str:
+    """A line as it is read: without the marks of links, emphasis and tags."""
+    parts: list[str] = []
+    links: list[tuple[str, int]] = []
+    for token in tokens:
+        if token.type == "link_open":
+            links.append((str(token.attrs.get("href", "")), len(parts)))
+        elif token.type == "link_close":
+            target, begin = links.pop()
+            if target and token.info != "auto":
+                sections.link(target, "".join(parts[begin:]))
+        elif token.type in ("softbreak", "hardbreak") or token.content.startswith("<br"):
+            parts.append(" ")
+        elif token.type == "text":
+            parts.append(_FOOTNOTE.sub("", token.content))
+        elif token.type != "html_inline":
+            parts.append(token.content)
+    return " ".join("".join(parts).split())
+
+
+def _front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """What stands between two lines of --- (YAML) or +++ (TOML) at the top, and the rest."""
+    mark = text[:3]
+    if mark not in ("---", "+++") or text[3:4] not in ("\n", " "):
+        return {}, text
+    top, divider, rest = f"{text}\n"[text.index("\n") + 1 :].partition(f"\n{mark}\n")
+    if not divider:
+        return {}, text
+    if mark == "---":
+        front = _yaml(top)
+        return ({}, text) if front is None else (front, rest)
+    try:
+        return {key: _simple(value) for key, value in tomllib.loads(top).items()}, rest
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}, text
+
+
+def _yaml(text: str) -> dict[str, Any] | None:
+    """The keys of the first level and their texts or lists; None where it is not YAML at all."""
+    found: dict[str, Any] = {}
+    key = ""
+    for line in text.split("\n"):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if key and line.strip().startswith("- "):
+            old = found[key]
+            found[key] = [*(old if isinstance(old, list) else []), _scalar(line.strip()[2:])]
+        elif line[0] in " \t":
+            if key and isinstance(found[key], str):
+                found[key] = f"{found[key].rstrip('>|-')} {line.strip()}".strip()
+        elif len(line) < _LONG and (match := _YAML_LINE.fullmatch(line)):
+            key, value = match[1], (match[2] or "").strip()
+            if value.startswith("[") and value.endswith("]"):
+                found[key] = [_scalar(one) for one in value[1:-1].split(",") if one.strip()]
+            else:
+                found[key] = _scalar(value)
+        else:
+            return None
+    return found
+
+
+def _scalar(text: str) -> str:
+    text = text.strip()
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if quoted else text
+
+
+def _simple(value: Any) -> Any:
+    """TOML's values as JSON has them."""
+    if isinstance(value, dict):
+        return {key: _simple(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_simple(one) for one in value]
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+# reStructuredText. docutils knows its own directives and roles; those of Sphinx are read by what
+# they hold, but for these, whose content a reader of the page does not see.
+
+_HIDDEN = frozenset(
+    {
+        "toctree", "contents", "include", "literalinclude", "raw", "meta", "index", "image",
+        "highlight", "default-role", "role", "sectnum", "section-numbering", "only",
+        "currentmodule", "module", "plot", "graphviz", "math", "title", "unicode", "date",
+        "target-notes",
+    }
+)  # fmt: skip
+_CODE = frozenset({"testcode", "ipython", "prompt", "console", "doctest"})
+_SAID = {
+    "deprecated": "Deprecated since",
+    "versionadded": "Added in",
+    "versionchanged": "Changed in",
+}
+_NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]*\|[ \t]+)?([\w:.+\-]+)::", re.MULTILINE)
+_ROLES = re.compile(r":([a-zA-Z][\w:+.\-]{0,60}):`|`:([a-zA-Z][\w:+.\-]{0,60}):")
+# What is left of references that nothing resolves here.
+_MARKS = re.compile(r"^[`|]|[`|]?_{0,2}$")
+
+
+def _read_rst(source: Source) -> Iterator[Document]:
+    from docutils import frontend, nodes, utils
+    from docutils.parsers.rst import Parser
+
+    text = source.text().expandtabs(8)
+    _know(text)
+    settings = frontend.get_default_settings(Parser)
+    vars(settings).update(
+        {
+            "file_insertion_enabled": False, "raw_enabled": False, "report_level": 5,
+            "halt_level": 6, "syntax_highlight": "none", "line_length_limit": 1 << 24,
+        }
+    )  # fmt: skip
+    tree = utils.new_document(source.path, settings)
+    Parser().parse(text, tree)
+    reader = _RstReader(nodes)
+    fields = {}
+    # Fields at the top, or below the title: author, version.
+    tops: list[Any] = [tree, *tree.children[:1]]
+    for top in tops:
+        for node in [one for one in top.children[:2] if isinstance(one, nodes.field_list)]:
+            for field in node.children:
+                name, body = field.children
+                fields[name.astext()] = " ".join(body.astext().split())
+            top.remove(node)
+    reader.read(tree, 0)
+    headed = reader.sections.headed()
+    first = next((part.heading for part in headed if part.heading), "")
+    meta = {"anchors": reader.sections.anchors, "front_matter": fields}
+    yield page(source, first, headed, meta)
+
+
+def _know(text: str) -> None:
+    """Tells docutils of the directives and roles of a text that it does not have."""
+    from docutils import nodes, utils
+    from docutils.parsers.rst import Directive, directives, languages, roles
+
+    class Further(Directive):
+        """Its argument as a line, then what it holds."""
+
+        has_content = True
+        optional_arguments = 1
+        final_argument_whitespace = True
+        option_spec = defaultdict(lambda: directives.unchanged, {"class": directives.unchanged})
+
+        def run(self) -> list[nodes.Node]:
+            if self.name in _HIDDEN or self.name.startswith("auto"):
+                return []
+            if self.name in _CODE:
+                return [nodes.literal_block("", "\n".join(self.content))]
+            made: list[nodes.Node] = []
+            if self.arguments:
+                said = f"{_SAID[self.name]} " if self.name in _SAID else ""
+                inline, _ = self.state.inline_text(said + self.arguments[0], self.lineno)
+                made.append(nodes.paragraph("", "", *inline))
+            inner = nodes.Element()
+            self.state.nested_parse(self.content, self.content_offset, inner)
+            return [*made, *inner.children]
+
+    def role(name: str, raw: str, text: str, *further: Any, **named: Any) -> Any:
+        """:ref:`label <target>` is its label, :func:`~package.name` its last part."""
+        text = utils.unescape(text)
+        label, bracket, target = text.partition("<")
+        if not (bracket and label.strip()):
+            label = (target if bracket else text).strip("<>! ")
+            label = label[1:].rsplit(".", 1)[-1] if label.startswith("~") else label
+        return [nodes.inline("", label.strip())], []
+
+    english: Any = languages.get_language("en")
+    reporter = utils.Reporter("", 5, 6)
+    for name in {match[1].lower() for match in _NAMES.finditer(text)} | _HIDDEN:
+        known = directives.directive(name, english, utils.new_document(""))[0]
+        if not known or name in _HIDDEN:
+            directives.register_directive(name, Further)
+    for name in {(match[1] or match[2]).lower() for match in _ROLES.finditer(text)}:
+        if roles.role(name, english, 0, reporter)[0] is None:
+            roles.register_local_role(name, role)
+
+
+class _RstReader:
+    """Walks docutils' tree."""
+
+    def __init__(self, nodes: Any):
+        self.sections = _Sections()
+        self._nodes = nodes
+        self._skipped = (
+            nodes.comment, nodes.target, nodes.substitution_definition, nodes.system_message,
+            nodes.raw, nodes.image, nodes.pending, nodes.label, nodes.math_block,
+        )  # fmt: skip
+
+    def read(self, node: Any, level: int) -> None:
+        nodes, sections = self._nodes, self.sections
+        for child in node.children:
+            if isinstance(child, self._skipped):
+                continue
+            if isinstance(child, nodes.section):
+                sections.begin(level + 1, self._line(child.children[0]))
+                child.children = child.children[1:]
+                self.read(child, level + 1)
+            elif isinstance(child, nodes.literal_block | nodes.doctest_block):
+                sections.add(*child.astext().split("\n"))
+            elif isinstance(child, nodes.row):
+                entries = (" ".join(map(self._line, entry.children)) for entry in child.children)
+                sections.add(" | ".join(filter(None, entries)))
+            elif isinstance(child, nodes.definition_list_item):
+                terms = [one for one in child.children if not isinstance(one, nodes.definition)]
+                definition = child.children[-1]
+                begun = definition.children[:1] if definition.children else []
+                if begun and isinstance(begun[0], nodes.paragraph):
+                    definition.children = definition.children[1:]
+                    terms += begun
+                sections.add(" ".join(map(self._line, terms)))
+                self.read(definition, level)
+            elif isinstance(child, nodes.field):
+                sections.add(" ".join(self._line(one) for one in child.children))
+            elif isinstance(child, nodes.TextElement):
+                sections.add(self._line(child))
+            else:
+                self.read(child, level)
+
+    def _line(self, node: Any) -> str:
+        nodes = self._nodes
+        for reference in node.findall(nodes.reference):
+            target, label = reference.get("refuri", ""), reference.astext()
+            if target and target.removeprefix("mailto:") != label:
+                self.sections.link(target, label)
+        parts: list[str] = []
+        for text in node.findall(nodes.Text):
+            unresolved = isinstance(text.parent, nodes.problematic)
+            if not isinstance(text.parent, self._skipped):
+                parts.append(_MARKS.sub("", text) if unresolved else str(text))
+        return " ".join("".join(parts).split())
+
+
+# PDF.
+
+# A word that is divided at the end of a line.
+_DIVIDED = re.compile(r"(?<=[a-zß-ÿ])-\n(?=[a-zß-ÿ])")
+MISSING = "PDF without the package pypdf (pip install pypdf)"
+
+
+def _read_pdf(source: Source) -> Iterator[Document]:
+    try:
+        import pypdf
+    except ImportError:
+        raise NotRead(MISSING, "or install the extra: pip install 'qac_jax[pdf]'") from None
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs every flaw of a file
+    raw = source.raw()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            title, pages = _pdf_pages(pypdf, raw, source)
+    except NotRead:
+        raise
+    except Exception as error:  # of many types: pypdf reads what others have written badly
+        raise NotRead("damaged PDF", _reason(error)) from None
+    whole = (_DIVIDED.sub("", text) for text in pages)
+    headed = [Headed(0, "", "\n".join(_paragraphs(text))) for text in whole]
+    further = [{"page": number} for number in range(1, len(pages) + 1)]
+    yield page(source, title, headed, {"pages": len(pages)}, further)
+
+
+def _pdf_pages(pypdf: Any, raw: bytes, source: Source) -> tuple[str, Sequence[str]]:
+    reader = pypdf.PdfReader(io.BytesIO(raw), strict=False)
+    if reader.is_encrypted:
+        try:
+            opened = reader.decrypt("")
+        except Exception:  # some ciphers need a further package
+            opened = False
+        if not opened:
+            raise NotRead("PDF with a password")
+    pages = []
+    for number, one in enumerate(reader.pages, 1):
+        try:
+            pages.append(one.extract_text() or "")
+        except Exception as error:
+            source.skip("damaged page of a PDF", f"page {number}: {_reason(error)}")
+            pages.append("")
+    information = reader.metadata
+    return " ".join(str((information and information.title) or "").split()), pages
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def pdf_version() -> str:
+    """Of the package pypdf; "" where it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("pypdf")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+PAGE_FORMATS = {
+    "markdown": PageFormat(
+        (".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"), _read_markdown
+    ),
+    "pdf": PageFormat((".pdf",), _read_pdf),
+    "restructuredtext": PageFormat((".rst", ".rest"), _read_rst),
+    # Without a suffix: README, LICENSE.
+    "text": PageFormat((".txt", ".text", ".log", ""), _read_text),
+}

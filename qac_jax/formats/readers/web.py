@@ -1,0 +1,345 @@
+"""HTML, as a folder of pages, and web crawls: the pages of WARC files, the texts of WET files.
+
+A page gives its title, the sections of h1 to h6, and links with their labels; scripts, styles and
+navigation go. lxml tells where elements begin and end, in a time linear in the page's length.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from lxml import etree
+
+from qac_jax import extras
+from qac_jax.errors import DataError
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import (
+    Document,
+    DocumentFormat,
+    Pieces,
+    Section,
+    Shard,
+    accepted,
+    default_count,
+)
+from qac_jax.formats.files import expand, longest_line, open_bytes, share_out
+from qac_jax.formats.lines import folder_format
+from qac_jax.formats.readers.folder import Headed, PageFormat, Source, decoded, is_binary, page
+from qac_jax.formats.registry import NO, SURE
+
+
+_NEVER_READ = frozenset({"script", "style", "noscript", "template", "svg"})
+_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
+_EMPHASIS = {"b", "strong", "i", "em"}
+_BLOCKS = _HEADINGS | {
+    "p", "div", "li", "br", "tr", "table", "section", "article", "blockquote", "pre", "dd", "dt",
+    "ul", "ol", "dl", "hr", "header", "footer", "main", "aside", "figure", "figcaption", "td", "th",
+}  # fmt: skip
+# What surrounds the text of a page in a folder of documents.
+_AROUND = _NEVER_READ | {"nav", "footer", "form", "button", "select", "dialog", "menu"}
+
+_CHARSET = re.compile(
+    rb"""<(?:meta|\?xml)[^<>]{0,200}?(?:charset|encoding)\s*=\s*["']?([\w\-]+)""", re.I
+)
+_MAIN = re.compile(r"<(/?)main\b", re.IGNORECASE)
+# A <main> that holds less of a page's text than this is not its main part.
+_SHARE = 0.3
+
+
+class HtmlPage:
+    """What a page holds, filled by lxml's events. `ignored`: elements whose text is left out."""
+
+    def __init__(self, ignored: frozenset[str]) -> None:
+        self._leave_out = ignored
+        self.url = self.title = ""
+        self.anchors: list[list[str]] = []
+        self.phrases: dict[str, None] = {}
+        self._sections: list[tuple[int, str, list[str]]] = [(0, "", [])]
+        self._level = self._ignored = 0  # of the open heading; elements that are left out
+        self._title: list[str] | None = None
+        self._heading: list[str] | None = None
+        self._link: tuple[str, list[str]] | None = None
+        self._emphasis: list[str] | None = None
+
+    def headed(self) -> list[Headed]:
+        """All sections; level 0 is what stands before any heading."""
+        return [
+            Headed(
+                level, heading, "\n".join(filter(None, map(_joined, "".join(parts).split("\n"))))
+            )
+            for level, heading, parts in self._sections
+        ]
+
+    def size(self) -> int:
+        return sum(len(part.text) for part in self.headed())
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if tag in _BLOCKS and tag != "br" and self._heading and _joined(*self._heading):
+            self._end_heading()  # one without an end would take in all that follows
+        if tag in self._leave_out:
+            self._ignored += 1
+        elif tag == "title" and not (self.title or self._ignored):
+            self._title = []
+        elif tag in _HEADINGS:
+            self._heading, self._level = [], int(tag[1])
+        elif tag == "a" and attributes.get("href"):
+            self._link = (attributes["href"], [])
+        elif tag in _EMPHASIS:
+            self._emphasis = []
+        elif tag in ("link", "meta") and not self.url:
+            # <link rel="canonical"> or <meta property="og:url">
+            if attributes.get("rel", "").lower() == "canonical":
+                self.url = attributes.get("href", "")
+            elif attributes.get("property") == "og:url":
+                self.url = attributes.get("content", "")
+        if tag in _BLOCKS and not self._ignored:
+            self._sections[-1][2].append("\n")
+
+    def end(self, tag: str) -> None:
+        if tag in self._leave_out:
+            self._ignored -= 1
+        elif tag == "title" and self._title is not None:
+            self.title, self._title = _joined(*self._title), None
+        elif tag in _HEADINGS and self._heading is not None:
+            self._end_heading()
+        elif tag == "a" and self._link:
+            if label := _joined(*self._link[1]):
+                self.anchors.append([self._link[0], label])
+            self._link = None
+        elif tag in _EMPHASIS and self._emphasis is not None:
+            if phrase := _joined(*self._emphasis):
+                self.phrases[phrase] = None
+            self._emphasis = None
+        if tag in _BLOCKS and not self._ignored:
+            self._sections[-1][2].append("\n")
+
+    def data(self, text: str) -> None:
+        if self._title is not None:
+            self._title.append(text)
+        elif self._heading is not None and not self._ignored:
+            self._heading.append(text)
+        elif not self._ignored:
+            # Line ends in the source are mere spaces; blocks alone begin new lines.
+            self._sections[-1][2].append(text.replace("\n", " "))
+            for open_text in (self._link and self._link[1], self._emphasis):
+                if open_text is not None:
+                    open_text.append(text)
+
+    def close(self) -> HtmlPage:
+        return self
+
+    def _end_heading(self) -> None:
+        self._sections.append((self._level, _joined(*self._heading or ()), []))
+        self._heading = None
+
+
+def _joined(*parts: str) -> str:
+    return " ".join("".join(parts).split())
+
+
+def parsed(text: str, ignored: frozenset[str] = _NEVER_READ) -> HtmlPage:
+    """A page or a part of one; whatever it declares, it is text already."""
+    target: Any = HtmlPage(ignored)
+    parser: Any = etree.HTMLParser(target=target, encoding="utf-8", huge_tree=True)
+    parser.feed(text.replace("\0", " ").encode("utf-8", "replace"))
+    return parser.close()
+
+
+def _main_part(text: str) -> HtmlPage:
+    """A page without what surrounds its main part."""
+    whole = parsed(text, _AROUND)
+    if not whole.size():
+        return parsed(text)  # <nav> without an end would hide the whole page
+    marks = [(match.start(), match[1]) for match in _MAIN.finditer(text)]
+    begin = next((place for place, end in marks if not end), -1)
+    stop = next((place for place, end in reversed(marks) if end), -1)
+    if 0 <= begin < stop:
+        body = parsed(text[begin:stop], _AROUND)
+        if body.size() > _SHARE * whole.size():
+            # What stands around it is the same on every page of a site.
+            body.title, body.url = whole.title, whole.url
+            return body
+    return whole
+
+
+def _charset(head: bytes) -> str:
+    """The encoding that the beginning of a page states."""
+    match = _CHARSET.search(head)
+    return match[1].decode("ascii", "replace") if match else ""
+
+
+def _about(found: HtmlPage) -> dict[str, Any]:
+    about = {"anchors": found.anchors, "phrases": list(found.phrases)}
+    return {key: value for key, value in about.items() if value}
+
+
+def _read_page(source: Source) -> Iterator[Document]:
+    found = _main_part(source.text(_charset))
+    yield page(source, found.title, found.headed(), {"url": found.url, **_about(found)})
+
+
+def _html_document(name: str, text: str) -> Document:
+    """One file is one document, its path below the folder its id."""
+    found = parsed(text, _NEVER_READ | {"nav"})
+    sections = tuple(Section(part.heading, part.text) for part in found.headed() if part.text)
+    return Document(name, found.title, sections, meta=_about(found))
+
+
+# Crawls. Answers other than 200 and contents that are not text are left out and counted. A file
+# stays whole: crawls come in thousands of them. The id is the record's, the address and, in WET
+# files, the languages that the crawl states stand in the passages as `url` and `languages`.
+
+_MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), ("text/plain",)
+
+
+def _share_warc(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+    files = expand(path, (".warc", ".wet"))
+    return share_out(files, count or min(default_count(files), len(files)), cut=False)
+
+
+def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    for piece in shard.pieces:
+        for record in _records(piece.file, bad):
+            try:
+                document = _crawled(record, bad)
+                taken = document is not None and accepted(document, bad)
+            except BadRecord as error:
+                bad.add(f"record {record.number}: {error}", Place(piece.file))
+                continue
+            if document is not None and taken:
+                yield document
+
+
+class _Record(NamedTuple):
+    """A record: its file and its place there (from 1), its kind and headers, its content."""
+
+    file: str
+    number: int
+    kind: str
+    headers: Mapping[str, str]
+    content: bytes
+
+
+def _records(path: str, bad: BadLines) -> Iterator[_Record]:
+    """Conversions, responses and resources."""
+    warc = extras.load("fastwarc.warc", "warc", "reading web crawls")
+    limit, number = longest_line(), 0
+    with open_bytes(path) as file:
+        if not file.peek(5).startswith(b"WARC/"):  # type: ignore[attr-defined]
+            raise DataError("it does not begin with WARC/; expected a WARC file", file=path)
+        try:
+            for record in warc.ArchiveIterator(file, parse_http=False, fsspec_args=False):
+                number += 1
+                kind = record.headers.get("WARC-Type", "")
+                if kind not in ("conversion", "response", "resource"):
+                    bad.leave_out("records of other kinds")
+                elif record.content_length > limit:
+                    bad.leave_out(f"records of more than {limit:,} bytes")
+                else:
+                    content = record.reader.read()
+                    if len(content) < record.content_length:
+                        raise OSError("it ends early")
+                    headers = {name.lower(): value for name, value in record.headers.items()}
+                    yield _Record(path, number, kind, headers, content)
+        except OSError as error:
+            raise DataError(
+                f"damaged at record {number} or after it ({error}); fetch the file again", file=path
+            ) from error
+
+
+def _crawled(record: _Record, bad: BadLines) -> Document | None:
+    """The document of a record; None for what is left out."""
+    headers = record.headers
+    url = headers.get("warc-target-uri", "").strip("<>")
+    name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
+    title, about = "", dict[str, Any]()
+    if record.kind == "conversion":
+        try:
+            sections = [Section("", record.content.decode())]
+        except UnicodeDecodeError as error:
+            raise BadRecord(f"not UTF-8 at byte {error.start}") from None
+        stated = headers.get("warc-identified-content-language", "")
+        about["languages"] = [part for part in stated.split(",") if part]
+    else:
+        found = _answer(record, bad)
+        if found is None:
+            return None
+        media, text = found
+        if media in _PLAIN:
+            sections = [Section("", text)]
+        else:
+            whole = _main_part(text)
+            sections = [Section(part.heading, part.text) for part in whole.headed() if part.text]
+            title, about = whole.title, _about(whole)
+    meta = {key: value for key, value in {"url": url, **about}.items() if value}
+    return Document(
+        name, title, tuple(sections), source="crawl", meta=meta, place=Place(record.file)
+    )
+
+
+def _answer(record: _Record, bad: BadLines) -> tuple[str, str] | None:
+    """(media type, text) of a page; None where it is left out."""
+    kind, body = record.headers.get("content-type", ""), record.content
+    if record.kind == "response":
+        status, kind, unpacked = _http(record.content)
+        if status != 200:
+            bad.leave_out("answers other than 200")
+            return None
+        if unpacked is None:
+            bad.leave_out("pages packed in a way that is not read")
+            return None
+        body = unpacked
+    media, _, parameters = kind.partition(";")
+    media = media.strip().lower()
+    if media not in (*_MARKUP, *_PLAIN) or is_binary(body):
+        bad.leave_out("contents that are not text")
+        return None
+    if "warc-truncated" in record.headers:
+        bad.keep("pages that the crawl cut off")
+    _, _, stated = parameters.lower().partition("charset=")
+    declared = stated.split(";")[0].strip(" \"'") or _charset(body[:4096])
+    return media, decoded(body, declared)[0].replace("\r\n", "\n").replace("\0", " ")
+
+
+def _http(content: bytes) -> tuple[int, str, bytes | None]:
+    """(status, Content-Type, body) of an answer; no body where it is packed or too long."""
+    from fastwarc.warc import WarcRecord
+
+    # Whatever the record states of itself, what a response holds is HTTP.
+    head = (
+        "WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    limit = longest_line()
+    # Crawls often store bodies unpacked, and the headers as they came.
+    for decode in ("all", "none"):
+        record = WarcRecord.from_bytes(head.encode() + content + b"\r\n\r\n")
+        try:
+            record.parse_http(auto_decode=decode)
+            status = record.http_headers and record.http_headers.status_code
+            if not status or not content.startswith(b"HTTP/"):
+                raise BadRecord(f"it begins with {content[:20]!r}, not with HTTP/")
+            body = record.reader.read(limit + 1)
+            if decode == "none":
+                codecs.getincrementaldecoder("utf-8")().decode(body[:4096])
+            kind = record.http_headers.get("Content-Type") or ""
+            return status, kind, body if len(body) <= limit else None
+        except OSError:
+            continue
+        except UnicodeDecodeError:
+            break
+    return 200, "", None
+
+
+DOCUMENT_FORMATS = {
+    "html": folder_format(_html_document, (".html", ".htm", ".xhtml")),
+    "warc": DocumentFormat(
+        _share_warc,
+        _read_warc,
+        recognise=lambda sample: SURE if sample.head.startswith("WARC/") else NO,
+    ),
+}
+PAGE_FORMATS = {"html": PageFormat((".html", ".htm", ".xhtml"), _read_page)}

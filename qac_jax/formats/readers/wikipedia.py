@@ -1,0 +1,403 @@
+"""Wikipedia's XML dumps (pages-articles), read as a stream: articles only, and wikitext as text.
+
+Redirects and pages outside the article namespace are left out and counted. A dump that comes in
+many files is shared out file by file. Templates, tables, references, files and markup go; what a
+reader of the page would read stays. Anchors and phrases are what AugTriever's Doc-Anchor reads
+(Meng et al., 2022): labels of [[target|label]], and bold, italic or doubly quoted words.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from xml.parsers import expat
+
+from qac_jax.errors import DataError
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import (
+    Document,
+    DocumentFormat,
+    Pieces,
+    Section,
+    Shard,
+    accepted,
+    default_count,
+)
+from qac_jax.formats.files import expand, longest_line, open_bytes, share_out, too_long
+
+
+_FILE, _CATEGORY = "6", "14"
+_PART = re.compile(r"\.xml-p\d+p\d+(?=\.|$)")
+_WANTED = {"title", "ns", "id", "text", "namespace"}
+_BLOCK = 1 << 18
+
+
+def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+    # .xml, and in a folder the endings of parts such as ….xml-p1p41242.
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    files = expand(path, (".xml", *dict.fromkeys(m[0] for m in map(_PART.search, names) if m)))
+    return share_out(files, count or default_count(files), cut=False)
+
+
+def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    for piece in shard.pieces:
+        dump = _Dump(piece.file)
+        for page in dump.pages():
+            place = Place(piece.file, page.line)
+            if page.redirect:
+                bad.leave_out("redirects")
+            elif page.fields.get("ns", "0") != "0":
+                bad.leave_out("pages that are not articles")
+            else:
+                try:
+                    document = _document(page.fields, dump.namespaces, place)
+                    taken = document is not None and accepted(document, bad)
+                except BadRecord as error:
+                    bad.add(error, place)
+                    continue
+                if document is None:
+                    bad.leave_out("articles without prose")
+                elif taken:
+                    yield document
+
+
+def _document(
+    fields: Mapping[str, str], namespaces: Mapping[str, str], place: Place
+) -> Document | None:
+    parsed = parse(
+        fields.get("text", ""),
+        files={namespaces.get(_FILE, "").lower()} - {""},
+        categories={namespaces.get(_CATEGORY, "").lower()} - {""},
+    )
+    meta: dict[str, Any] = {
+        "anchors": [list(anchor) for anchor in parsed.anchors],
+        "links": parsed.links,
+        "phrases": parsed.phrases,
+        "categories": parsed.categories,
+        "see_also": parsed.see_also,
+    }
+    document = Document(
+        id=fields.get("id", ""),
+        title=fields.get("title", ""),
+        sections=tuple(Section(*section) for section in parsed.sections),
+        source="wikipedia",
+        meta={key: value for key, value in meta.items() if value},
+        place=place,
+    )
+    if document.id and fields.get("text", "").strip() and not document.sections:
+        return None
+    return document
+
+
+@dataclass
+class _Page:
+    line: int
+    fields: dict[str, str] = field(default_factory=dict)
+    redirect: bool = False
+
+
+class _Dump:
+    """Pages of a dump, one at a time."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.namespaces: dict[str, str] = {}
+        self._parser = expat.ParserCreate()
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._data
+        self._page: _Page | None = None
+        self._ready: list[_Page] = []
+        self._text: list[str] | None = None
+        self._length, self._limit = 0, longest_line()
+        self._key = ""
+
+    def pages(self) -> Iterator[_Page]:
+        try:
+            with open_bytes(self._file) as file:
+                while block := file.read(_BLOCK):
+                    self._parser.Parse(block)
+                    yield from self._ready
+                    self._ready.clear()
+            self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            reason = expat.ErrorString(error.code)
+            raise DataError(
+                f"not a whole XML dump: {reason}; fetch the file again",
+                file=self._file,
+                line=error.lineno,
+            ) from error
+        yield from self._ready
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if name == "page":
+            self._page = _Page(self._parser.CurrentLineNumber)
+        elif name == "redirect" and self._page:
+            self._page.redirect = True
+        elif name in _WANTED:
+            self._text, self._length, self._key = [], 0, attributes.get("key", "")
+
+    def _data(self, data: str) -> None:
+        if self._text is not None:
+            self._text.append(data)
+            self._length += len(data)
+            if self._length > self._limit:
+                raise too_long(self._file, self._limit, self._parser.CurrentLineNumber, "a text")
+
+    def _end(self, name: str) -> None:
+        text, self._text = "".join(self._text or ()), None
+        if name == "page" and self._page:
+            self._ready.append(self._page)
+            self._page = None
+        elif name == "namespace":
+            self.namespaces[self._key] = text
+        elif name in _WANTED and self._page:
+            # Revisions and contributors have ids too; the page's comes first.
+            self._page.fields.setdefault(name, text)
+
+
+DOCUMENT_FORMATS = {"wikipedia": DocumentFormat(_share, _read)}
+
+
+# Wikitext.
+
+# Sections without prose: apparatus that would make worthless passages.
+APPARATUS = frozenset(
+    {
+        "references", "notes", "footnotes", "citations", "sources", "bibliography", "see also",
+        "notes and references", "references and notes", "further reading", "external links",
+        "works cited", "general references", "cited references", "gallery", "navigation",
+    }
+)  # fmt: skip
+
+_SEE_ALSO = "see also"
+_FILE_SPACES = frozenset({"file", "image", "media"})
+_CATEGORIES = frozenset({"category"})
+
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_SINGLE = re.compile(r"<(?:ref|references)\b[^<>]*/>|<nowiki\s*/>", re.IGNORECASE)
+_LITERAL = re.compile(r"</(nowiki)>|<(nowiki)>", re.IGNORECASE)
+_NAMES = (
+    "ref|references|math|gallery|timeline|source|syntaxhighlight|score|imagemap|hiero|chem|ce|graph"
+    "|mapframe|maplink|templatedata|includeonly|style|script"
+)
+_HIDDEN = re.compile(rf"</({_NAMES})\s*>|<({_NAMES})\b[^<>]*>", re.IGNORECASE)
+_PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
+_BRACES = re.compile(r"(\{\{|\}\})")
+_TABLES = re.compile(r"(^[ :]*\{\||^[ ]*\|\}(?!\}))", re.MULTILINE)
+_LINKS = re.compile(r"(\[\[|\]\])")
+_PIPED = re.compile(r"\[\[([^\[\]|]+)\|([^\[\]]+)\]\]")
+_INTERWIKI = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*|simple")
+_EXTERNAL = re.compile(r"\[(?:https?:|ftp:)?//[^\s\[\]]++[ \t]*+([^\[\]\n]*)\]")
+_HEADING = re.compile(r"^(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.MULTILINE)
+_TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>")
+_SWITCH = re.compile(r"__[A-Z]+__")
+_LISTS = re.compile(r"^[*#:;]+[ \t]*|^-{4,}", re.MULTILINE)
+_EMPTY = re.compile(r" ?\([ ,;:]*\)")
+_BEFORE = re.compile(r"\( ?[,;][ ,;]*")
+_SPACES = re.compile(r"[ \t\xa0]+")
+_GAP = re.compile(r" +([,.;:)])(?=\s|$)")
+
+_EMPHASIS = (
+    re.compile(r"'''''([^'\n](?:(?!'').)*)'''''"),
+    re.compile(r"'''([^'\n](?:(?!''').)*)'''"),
+    re.compile(r"''\"([^\"\n]*)\"''"),
+    re.compile(r"''([^'\n](?:(?!'').)*)''"),
+    re.compile(r'""([^"\n]+)""'),
+)
+_QUOTES = re.compile(r"'{2,5}")
+# A longer one is not a phrase but a passage that happens to be set in italics.
+_LONGEST_PHRASE = 200
+# Headings have levels 1 to 6.
+_NOWHERE = 7
+
+
+@dataclass
+class Wikitext:
+    """A page. Anchors are (title, label) of piped links, links the titles that it links to."""
+
+    sections: list[tuple[str, str]] = field(default_factory=list)
+    anchors: list[tuple[str, str]] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    phrases: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    see_also: list[str] = field(default_factory=list)
+
+
+def parse(text: str, files: Collection[str] = (), categories: Collection[str] = ()) -> Wikitext:
+    """`files` and `categories`: what these namespaces are called in the wiki's own language."""
+    page = Wikitext()
+    links = _Links(page, _FILE_SPACES | set(files), _CATEGORIES | set(categories))
+    text = _visible(text)
+    page.anchors = links.anchors(text)
+    below = _NOWHERE
+    for level, heading, body in _split(_without_boxes(text)):
+        if level <= below:
+            below = level if level and heading.lower() in APPARATUS else _NOWHERE
+        shown, targets = links.shown(body)
+        if level and below < _NOWHERE:
+            if heading.lower() == _SEE_ALSO:
+                page.see_also += targets
+            continue
+        page.links += targets
+        plain = _plain(_emphasis(shown, page.phrases))
+        if plain:
+            page.sections.append((_plain(_QUOTES.sub("", links.shown(heading)[0])), plain))
+    for name in ("links", "phrases", "categories", "see_also"):
+        setattr(page, name, list(dict.fromkeys(getattr(page, name))))
+    return page
+
+
+def _visible(text: str) -> str:
+    """Without comments, references and elements that show no words."""
+    text = _elements(_LITERAL, _COMMENT.sub("", text), _literal)
+    return _elements(_HIDDEN, _SINGLE.sub("", text), lambda inner: "")
+
+
+def _elements(tags: re.Pattern[str], text: str, replace: Callable[[str], str]) -> str:
+    """Replaces elements from each opening tag to the next closing one of its name.
+
+    A tag without its partner stays. One pass from the end says where each name is closed next, so
+    that tags that are never closed do not cost a search through the rest each.
+    """
+    found = list(tags.finditer(text))
+    closing: dict[str, int] = {}
+    ends = [-1] * len(found)
+    for number in range(len(found) - 1, -1, -1):
+        closed, opened = found[number].groups()
+        if closed:
+            closing[closed.lower()] = number
+        else:
+            ends[number] = closing.get(opened.lower(), -1)
+    parts, position = [], 0
+    for match, end in zip(found, ends, strict=True):
+        if end >= 0 and match.start() >= position:
+            inner = text[match.end() : found[end].start()]
+            parts += [text[position : match.start()], replace(inner)]
+            position = found[end].end()
+    return "".join([*parts, text[position:]])
+
+
+def _without_boxes(text: str) -> str:
+    """Without templates and tables."""
+    text = _nested(_BRACES, _PARAMETER.sub("", text), _template)
+    return _nested(_TABLES, text, lambda inner: "")
+
+
+def _literal(inner: str) -> str:
+    """What <nowiki> protects, spelled in entities until the markup is gone."""
+    return re.sub(r"[\[\]{}'=*#:;|<>_]", lambda m: f"&#{ord(m[0])};", inner)
+
+
+def _nested(marks: re.Pattern[str], text: str, replace: Callable[[str], str]) -> str:
+    """Replaces what stands between opening and closing marks, innermost first.
+
+    A mark without its partner is dropped and the text around it stays.
+    """
+    stack: list[list[str]] = [[]]
+    for number, part in enumerate(marks.split(text)):
+        if number % 2 == 0:
+            stack[-1].append(part)
+        elif part.strip(" :")[0] in "{[":
+            stack.append([])
+        elif len(stack) > 1:
+            inner = "".join(stack.pop())
+            stack[-1].append(replace(inner))
+    return "".join(part for level in stack for part in level)
+
+
+def _template(inner: str) -> str:
+    """Most templates are furniture; these few carry words of the sentence."""
+    name, *arguments = inner.split("|")
+    name = name.strip().lower().replace("_", " ")
+    plain = [a.strip() for a in arguments if "=" not in a]
+    if name in ("lang", "nihongo", "transl", "transliteration") or name.startswith("lang-"):
+        return plain[0 if name.startswith(("lang-", "nihongo")) else -1] if plain else ""
+    if name in ("convert", "cvt") and len(plain) > 1:
+        return f"{plain[0]} {plain[1]}"
+    if name in ("nowrap", "small", "smallcaps", "abbr", "ill", "sic") and plain:
+        return plain[0]
+    if name in ("ndash", "mdash", "snd", "spaced ndash"):
+        return " – "
+    return ""
+
+
+def _split(text: str) -> Iterator[tuple[int, str, str]]:
+    """(level, heading, body); the lead has level 0."""
+    parts = _HEADING.split(text)
+    yield 0, "", parts[0]
+    for marks, heading, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        yield len(marks), heading, body
+
+
+class _Links:
+    """Replaces links by their labels and notes where they lead."""
+
+    def __init__(self, page: Wikitext, files: Collection[str], categories: Collection[str]):
+        self._page, self._files, self._categories = page, files, categories
+        self._targets: list[str] = []
+
+    def shown(self, text: str) -> tuple[str, list[str]]:
+        """The text as a reader sees it, and the titles it links to."""
+        self._targets = []
+        return _nested(_LINKS, text, self._link), self._targets
+
+    def anchors(self, text: str) -> list[tuple[str, str]]:
+        """(title, label) of all piped links, those in tables and boxes too."""
+        piped = []
+        for match in _PIPED.finditer(text):
+            title, label = _title(match[1]), _plain(_QUOTES.sub("", match[2]))
+            if title and label and not self._special(match[1].strip(), piped=True):
+                piped.append((title, label))
+        return piped
+
+    def _link(self, inner: str) -> str:
+        target, bar, label = inner.partition("|")
+        target = target.strip()
+        if target.startswith(":"):
+            return label or target[1:]
+        space = self._special(target, bool(bar))
+        if space in self._categories:
+            self._page.categories.append(target.partition(":")[2].strip())
+        if space:
+            return ""
+        if title := _title(target):
+            self._targets.append(title)
+        return label if bar else target
+
+    def _special(self, target: str, piped: bool) -> str:
+        """The name space of links that do not lead to an article: files, categories, languages."""
+        space = target.partition(":")[0].strip().lower() if ":" in target else ""
+        if space in self._files or space in self._categories:
+            return space
+        return space if space and not piped and _INTERWIKI.fullmatch(space) else ""
+
+
+def _title(target: str) -> str:
+    return target.partition("#")[0].replace("_", " ").strip()
+
+
+def _emphasis(text: str, phrases: list[str]) -> str:
+    for pattern in _EMPHASIS:
+        for match in pattern.finditer(text):
+            phrase = _plain(_QUOTES.sub("", match[1])).strip('" ')
+            if 0 < len(phrase) <= _LONGEST_PHRASE:
+                phrases.append(phrase)
+        quote = '"' if '"' in pattern.pattern else ""
+        text = pattern.sub(lambda m, q=quote: f"{q}{m[1]}{q}", text)  # type: ignore[misc]
+    return _QUOTES.sub("", text)
+
+
+def _plain(text: str) -> str:
+    """One paragraph a line, without what is left of markup."""
+    text = _EXTERNAL.sub(r"\1", text)
+    text = _LISTS.sub("", _SWITCH.sub("", _TAG.sub("", text)))
+    text = html.unescape(text)
+    text = _BEFORE.sub("(", _EMPTY.sub("", _SPACES.sub(" ", text)))
+    text = _GAP.sub(r"\1", text)
+    return "\n".join(line for line in (part.strip() for part in text.split("\n")) if line)
