@@ -29,7 +29,7 @@ import numpy as np
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.files import Line, Piece, expand, text_lines
+from qac_jax.formats.files import Piece, expand, text_lines
 from qac_jax.formats.lines import columns, json_object, string
 from qac_jax.formats.records import Records
 from qac_jax.inference.generator import Generator, Request
@@ -48,9 +48,15 @@ Record = dict[str, Any]
 # Called with the numbers of requests done and of tokens generated for them.
 Report = Callable[[int, int], None]
 
-_COMPLETE = "complete.json"
 # Lines of imported queries that are buffered before they are written to the files of their shards.
 _WAITING = 100_000
+_IDS = ("_id", "id", "docid", "doc_id", "pid", "passage_id", "text_id")
+_TEXTS = ("queries", "query", "predicted_queries", "questions", "question")
+# What AugQ calls the outputs of T0-3B's four prompts and of doc2query's text2query.
+_AUGQ = {
+    **{f"T03B-{name}": f"tqgen_{name}" for name in ("topic", "title", "absum", "exsum")},
+    "D2Q-t2q": "qgen_d2q",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +67,6 @@ class Selection:
     filter: Filter = Filter()
     index: Searchable | None = None
     judge: Scorer | None = None
-
-    def takes(self, passage: Mapping[str, Any]) -> bool:
-        return belongs(passage, self.part)
 
 
 class Sources(abc.ABC):
@@ -88,7 +91,7 @@ class Sources(abc.ABC):
 
     def shard(self, start: int, stop: int, report: Report) -> tuple[list[Record], Record]:
         """The records of passages start to stop - 1, and facts about them."""
-        taken = [p for p in self.passages.range(start, stop) if self.selection.takes(p)]
+        taken = [p for p in self.passages.range(start, stop) if belongs(p, self.selection.part)]
         made, facts = self.texts(taken, start, report)
         dropped: collections.Counter[str] = collections.Counter()
         records: list[Record] = [
@@ -216,34 +219,32 @@ def _has_text(passage: Record) -> bool:
 
 
 class Import(Sources):
-    """Contexts from imported files."""
+    """Contexts from imported files, which may be in any order and larger than memory: they are
+    copied into one file for each shard of the output."""
 
-    def __init__(self, passages: Records, selection: Selection, spool: Spool):
+    def __init__(
+        self, passages: Records, selection: Selection, folder: os.PathLike[str], shard_passages: int
+    ):
         super().__init__(passages, selection)
-        self._spool = spool
+        self._folder, self._size = os.fspath(folder), shard_passages
+        self._waiting: dict[int, list[str]] = collections.defaultdict(list)
 
     def texts(
         self, passages: Sequence[Record], start: int, report: Report
     ) -> tuple[list[list[Record]], dict[str, int]]:
-        contexts = self._spool.shard(start)
+        contexts_of: dict[str, list[Record]] = collections.defaultdict(list)
+        path = self._path(start // self._size)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                for line in file:
+                    name, contexts = json.loads(line)
+                    contexts_of[name] += contexts
         report(len(passages), 0)
-        return [contexts.get(passage["_id"], []) for passage in passages], {}
+        return [contexts_of.get(passage["_id"], []) for passage in passages], {}
 
-
-class Spool:
-    """Imported queries in the order of the passages: a file for each shard of the output.
-
-    A file of queries may be in any order and larger than memory.
-    """
-
-    def __init__(self, folder: os.PathLike[str], shard_passages: int):
-        self._folder = os.fspath(folder)
-        self._size = shard_passages
-        self._waiting: dict[int, list[str]] = collections.defaultdict(list)
-
-    def fill(self, path: str, passages: Records, origin: str, skip_bad: int) -> None:
-        """Reads all queries once; a spool that an interrupted run filled is used again."""
-        done = os.path.join(self._folder, _COMPLETE)
+    def fill(self, path: str, origin: str, skip_bad: int) -> None:
+        """Reads all queries once; what an interrupted run copied is used again."""
+        done = os.path.join(self._folder, "complete.json")
         if os.path.exists(done):
             return
         os.makedirs(self._folder, exist_ok=True)
@@ -253,7 +254,7 @@ class Spool:
         count = 0
         with progress.Bar("import", unit="lines") as bar:
             for line in read_contexts(path, bad, origin):
-                name, place = _passage(line.id, passages)
+                name, place = self._passage(line.id)
                 if place is None:
                     bad.add(f"passage {line.id!r} is not among the passages", line.place)
                     continue
@@ -271,16 +272,15 @@ class Spool:
         with open(done, "w", encoding="utf-8") as file:
             json.dump({"queries": count}, file)
 
-    def shard(self, start: int) -> dict[str, list[Record]]:
-        """Passage id -> its contexts, of the shard that begins with passage number `start`."""
-        contexts_of: dict[str, list[Record]] = collections.defaultdict(list)
-        path = self._path(start // self._size)
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                for line in file:
-                    name, contexts = json.loads(line)
-                    contexts_of[name] += contexts
-        return contexts_of
+    def _passage(self, name: str) -> tuple[str, int | None]:
+        """The id and place of a passage, which may be called by its document if that has no
+        other."""
+        (place,) = self.passages.positions([name])
+        if place is None:
+            first, second = self.passages.positions([f"{name}#0", f"{name}#1"])
+            if first is not None and second is None:
+                return f"{name}#0", first
+        return name, place
 
     def _flush(self) -> None:
         for number, lines in self._waiting.items():
@@ -292,14 +292,84 @@ class Spool:
         return os.path.join(self._folder, f"import-{number:05d}.jsonl")
 
 
-def _passage(name: str, passages: Records) -> tuple[str, int | None]:
-    """The id and place of a passage, which may be called by its document if that has no other."""
-    (place,) = passages.positions([name])
-    if place is None:
-        first, second = passages.positions([f"{name}#0", f"{name}#1"])
-        if first is not None and second is None:
-            return f"{name}#0", first
-    return name, place
+class Imported(NamedTuple):
+    """Queries of one passage, and the line they come from."""
+
+    id: str
+    contexts: list[Record]
+    place: Place
+
+
+def read_contexts(
+    path: str | os.PathLike[str], bad: BadLines, origin: str = "imported"
+) -> Iterator[Imported]:
+    """The queries of every line; `origin` is the default origin."""
+    for file in expand(path, (".jsonl", ".json", ".tsv")):
+        for line in text_lines(Piece(file), bad):
+            try:
+                names, contexts = _parsed(line.text, origin)
+            except BadRecord as error:
+                bad.add(error, line.place)
+                continue
+            for name in names:
+                yield Imported(name, contexts, line.place)
+
+
+def _parsed(line: str, origin: str) -> tuple[list[str], list[Record]]:
+    """(ids of passages, contexts) of a line."""
+    if not line.lstrip().startswith("{"):
+        name, query = columns(line, ("id", "query"))
+        return [name], [_context(query, origin)]
+    record = json_object(line)
+    if "question" in record and isinstance(answers := record.get("answers"), list):
+        if not all(isinstance(answer, Mapping) for answer in answers):
+            raise BadRecord("'answers' is not a list of objects with a 'passage_id'")
+        names = [string(answer, "passage_id", what="passage") for answer in answers]
+        return list(dict.fromkeys(names)), _contexts(record["question"], origin, "question")
+    names = [string(record, *_IDS, what="id of a passage")]
+    if "contexts" in record:
+        if not isinstance(record["contexts"], list):
+            raise BadRecord("'contexts' is not a list")
+        return names, [_whole(context, origin) for context in record["contexts"]]
+    if "outputs" in record:
+        if not isinstance(record["outputs"], Mapping):
+            raise BadRecord("'outputs' is not an object {origin: text}")
+        found: list[Record] = []
+        for name, texts in record["outputs"].items():
+            found += _contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
+        return names, found
+    key = next((key for key in _TEXTS if key in record), None)
+    if key is None:
+        raise BadRecord(
+            f"no queries: expected one of the keys contexts, outputs, {', '.join(_TEXTS)}, "
+            f"found {', '.join(list(record)[:8])}"
+        )
+    return names, _contexts(record[key], origin, key)
+
+
+def _contexts(texts: Any, origin: str, what: str) -> list[Record]:
+    """Contexts from a text or a list of texts; none from null."""
+    if texts is None:
+        return []
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadRecord(f"{what!r} is neither a text nor a list of texts")
+    return [_context(text, origin) for text in texts]
+
+
+def _whole(context: Any, origin: str) -> Record:
+    if isinstance(context, str):
+        return _context(context, origin)
+    if not isinstance(context, Mapping) or not isinstance(context.get("text"), str):
+        raise BadRecord("a context is neither a text nor an object with a 'text'")
+    score = context.get("score")
+    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+        raise BadRecord(f"the score {score!r} of a context is not a number")
+    return _context(context["text"], str(context.get("origin") or origin), score)
+
+
+def _context(text: str, origin: str, score: float | None = None) -> Record:
+    return {"text": text.strip(), "origin": origin, "score": score}
 
 
 def summed(shards: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -320,103 +390,3 @@ def summed(shards: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
     left = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     sentence = f"{total['kept']:,} of {total['texts']:,} texts kept"
     return info, sentence + (f" (left out: {left})" if left else "")
-
-
-_IDS = ("_id", "id", "docid", "doc_id", "pid", "passage_id", "text_id")
-# What AugQ calls the outputs of T0-3B's four prompts and of doc2query's text2query.
-_AUGQ = {
-    "T03B-topic": "tqgen_topic",
-    "T03B-title": "tqgen_title",
-    "T03B-absum": "tqgen_absum",
-    "T03B-exsum": "tqgen_exsum",
-    "D2Q-t2q": "qgen_d2q",
-}
-_TEXTS = ("queries", "query", "predicted_queries", "questions", "question")
-
-
-class Imported(NamedTuple):
-    """Queries of one passage, and the line they come from."""
-
-    id: str
-    contexts: list[dict[str, Any]]
-    place: Place
-
-
-def read_contexts(
-    path: str | os.PathLike[str], bad: BadLines, origin: str = "imported"
-) -> Iterator[Imported]:
-    """The queries of every line; `origin` is the default origin."""
-    for file in expand(path, (".jsonl", ".json", ".tsv")):
-        for line in text_lines(Piece(file), bad):
-            try:
-                yield from _parsed(line, origin)
-            except BadRecord as error:
-                bad.add(error, line.place)
-
-
-def _parsed(line: Line, origin: str) -> Iterator[Imported]:
-    if not line.text.lstrip().startswith("{"):
-        name, query = columns(line.text, ("id", "query"))
-        yield Imported(name, [_context(query, origin)], line.place)
-        return
-    record = json_object(line.text)
-    if "question" in record and isinstance(record.get("answers"), list):
-        for name in dict.fromkeys(_passages(record)):
-            yield Imported(name, _as_contexts(record["question"], origin, "question"), line.place)
-        return
-    name = string(record, *_IDS, what="id of a passage")
-    yield Imported(name, list(_contexts(record, origin)), line.place)
-
-
-def _contexts(record: Mapping[str, Any], origin: str) -> Iterator[dict[str, Any]]:
-    if "contexts" in record:
-        contexts = record["contexts"]
-        if not isinstance(contexts, list):
-            raise BadRecord("'contexts' is not a list")
-        for context in contexts:
-            yield _whole(context, origin)
-    elif "outputs" in record:
-        if not isinstance(record["outputs"], Mapping):
-            raise BadRecord("'outputs' is not an object {origin: text}")
-        for name, texts in record["outputs"].items():
-            yield from _as_contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
-    else:
-        key = next((key for key in _TEXTS if key in record), None)
-        if key is None:
-            raise BadRecord(
-                f"no queries: expected one of the keys contexts, outputs, {', '.join(_TEXTS)}, "
-                f"found {', '.join(list(record)[:8])}"
-            )
-        yield from _as_contexts(record[key], origin, key)
-
-
-def _as_contexts(texts: Any, origin: str, what: str) -> list[dict[str, Any]]:
-    """Contexts from a text or a list of texts; none from null."""
-    if texts is None:
-        return []
-    texts = [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise BadRecord(f"{what!r} is neither a text nor a list of texts")
-    return [_context(text, origin) for text in texts]
-
-
-def _whole(context: Any, origin: str) -> dict[str, Any]:
-    if isinstance(context, str):
-        return _context(context, origin)
-    if not isinstance(context, Mapping) or not isinstance(context.get("text"), str):
-        raise BadRecord("a context is neither a text nor an object with a 'text'")
-    score = context.get("score")
-    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
-        raise BadRecord(f"the score {score!r} of a context is not a number")
-    return _context(context["text"], str(context.get("origin") or origin), score)
-
-
-def _context(text: str, origin: str, score: float | None = None) -> dict[str, Any]:
-    return {"text": text.strip(), "origin": origin, "score": score}
-
-
-def _passages(record: Mapping[str, Any]) -> Iterator[str]:
-    for answer in record["answers"]:
-        if not isinstance(answer, Mapping):
-            raise BadRecord("'answers' is not a list of objects with a 'passage_id'")
-        yield string(answer, "passage_id", what="passage")

@@ -200,10 +200,10 @@ class Generate(Stage):
                 progress.say(
                     "generate: specific is not applied, as it needs the queries' generator"
                 )
-            spool = generation.Spool(out.scratch("imports"), size)
-            given = inputs.text("imported"), passages, self.origin or "imported", self.skip_bad
-            dividing.once("imports", lambda: spool.fill(*given))
-            return generation.Import(passages, selection, spool)
+            made = generation.Import(passages, selection, out.scratch("imports"), size)
+            given = inputs.text("imported"), self.origin or "imported", self.skip_bad
+            dividing.once("imports", lambda: made.fill(*given))
+            return made
         from qac_jax.inference.generator import Generator
 
         asked = self._prompts()
