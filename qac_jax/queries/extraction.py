@@ -15,7 +15,6 @@ The released code cannot extract (its loader never draws spans), so this follows
 from __future__ import annotations
 
 import collections
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -24,17 +23,20 @@ import os
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
 from qac_jax.formats.records import Record, Records, write_lines
-from qac_jax.inference.encoder import Encoder
 from qac_jax.queries import structure
 from qac_jax.queries.filtering import belongs
 from qac_jax.text import crops
+
+
+if TYPE_CHECKING:
+    from qac_jax.inference.encoder import Encoder
 
 
 # Documents scored in one call: the released likelihood pads over this number (a batch of one GPU).
@@ -50,6 +52,11 @@ ORIGINS = {
     **{name: f"qext_{name}" for name in SALIENCES},
     **{name: f"doc_{name}" for name in STRUCTURES},
 }
+
+
+# Of BM25: the share of the mean weight that a word in more than half of the documents gets.
+_EPSILON = 0.25
+_SPACED = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 class Salience(Protocol):
@@ -112,10 +119,6 @@ class Extraction:
     part: str = "all"
     seed: int = 0
 
-    def takes(self, passage: Record) -> bool:
-        """Whether this passage is in the selected part of the corpus."""
-        return belongs(passage, self.part)
-
     def contexts(
         self, passages: Sequence[Record], salience: Salience | None
     ) -> Iterator[list[Record]]:
@@ -149,10 +152,7 @@ class Extraction:
             return [[self._context(text, None) for text in texts] for texts in some]
         assert salience is not None
         scores = salience([d.text for d in drawn], [d.spans for d in drawn])
-        ranked = [
-            best(document.spans, of_spans, self.keep)
-            for document, of_spans in zip(drawn, scores, strict=True)
-        ]
+        ranked = (best(d.spans, of, self.keep) for d, of in zip(drawn, scores, strict=True))
         return [[self._context(text, score) for text, score in texts] for texts in ranked]
 
     def _context(self, text: str, score: float | None) -> Record:
@@ -210,20 +210,19 @@ def write_shard(
     def records() -> Iterator[Mapping[str, Any]]:
         for start in range(job.start, job.stop, BLOCK):
             block = list(job.passages.range(start, min(start + BLOCK, job.stop)))
-            selected = [p for p in block if extraction.takes(p)]
-            extracted = dict(
-                zip(
-                    (p["_id"] for p in selected),
-                    extraction.contexts(selected, salience),
-                    strict=True,
-                )
-            )
-            earlier = _earlier(job.earlier, [p["_id"] for p in block])
-            for passage in block:
-                own = extracted.get(passage["_id"], [])
+            selected = [p for p in block if belongs(p, extraction.part)]
+            made = extraction.contexts(selected, salience)
+            extracted = {p["_id"]: own for p, own in zip(selected, made, strict=True)}
+            names = [p["_id"] for p in block]
+            places = job.earlier.positions(names) if job.earlier else [None] * len(names)
+            for name, place in zip(names, places, strict=True):
+                own = extracted.get(name, [])
                 counts["extracted"] += len(own)
-                counts["without"] += passage["_id"] in extracted and not own
-                yield {"_id": passage["_id"], "contexts": [*earlier.get(passage["_id"], ()), *own]}
+                counts["without"] += name in extracted and not own
+                earlier = (
+                    job.earlier[place]["contexts"] if job.earlier and place is not None else ()
+                )
+                yield {"_id": name, "contexts": [*earlier, *own]}
             report(len(block))
 
     return {**write_lines(job.target, records()), **counts}
@@ -240,24 +239,9 @@ def best(spans: Sequence[str], scores: np.ndarray, keep: int) -> list[tuple[str,
     return list(ranked.items())
 
 
-def _earlier(contexts: Records | None, names: Sequence[str]) -> dict[str, Sequence[Record]]:
-    if contexts is None:
-        return {}
-    places = contexts.positions(names)
-    return {
-        name: contexts[place]["contexts"]
-        for name, place in zip(names, places, strict=True)
-        if place is not None
-    }
-
-
 def _number(seed: int, name: str) -> int:
     digest = hashlib.blake2b(f"{seed}\n{name}\nspans".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
-
-
-_EPSILON = 0.25
-_SPACED = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 def words(text: str) -> list[str]:
@@ -290,12 +274,8 @@ class Statistics:
         self.frequency.update(other.frequency)
 
     def save(self, path: str | os.PathLike[str]) -> None:
+        record = {**vars(self), "frequency": dict(sorted(self.frequency.items()))}
         with open(path, "w", encoding="utf-8") as file:
-            record = {
-                "documents": self.documents,
-                "words": self.words,
-                "frequency": dict(sorted(self.frequency.items())),
-            }
             json.dump(record, file, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -315,7 +295,13 @@ class Statistics:
 
 
 class Bm25Salience:
-    """Scores spans of documents of a corpus."""
+    """The span is a query, scored against its document with corpus statistics.
+
+    Okapi BM25 as the released code takes it from rank_bm25: a word in more than half of the
+    documents gets a quarter of the mean inverse document frequency instead of a negative one; a
+    span's repeated words count each time. Lengths are in words, where the released code divides a
+    length in characters by a mean length in words.
+    """
 
     def __init__(self, statistics: Statistics, k1: float = 1.2, b: float = 0.75):
         if k1 < 0 or not 0 <= b <= 1:
@@ -329,10 +315,11 @@ class Bm25Salience:
     def __call__(
         self, documents: Sequence[str], spans: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        return [
-            np.array([self._score(gains, span) for span in of], np.float64)
-            for gains, of in zip(map(self._gains, documents), spans, strict=True)
-        ]
+        scores = []
+        for gains, of in zip(map(self._gains, documents), spans, strict=True):
+            each = [sum(gains.get(word, 0.0) for word in words(span)) for span in of]
+            scores.append(np.array(each, np.float64))
+        return scores
 
     def _gains(self, document: str) -> dict[str, float]:
         """The contribution of each word to the score of a span."""
@@ -345,32 +332,17 @@ class Bm25Salience:
             for word, count in counts.items()
         }
 
-    @staticmethod
-    def _score(gains: Mapping[str, float], span: str) -> float:
-        return sum(gains.get(word, 0.0) for word in words(span))
 
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EncoderSalience:
-    """span · document."""
+    """span · document, by a dual encoder."""
 
     encoder: Encoder
 
     def __call__(
         self, documents: Sequence[str], spans: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        return self.compare(*self.vectors(documents, spans))
-
-    def vectors(
-        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Vectors of the documents, and of the spans of each."""
         whole = self.encoder.encode(documents, "passage")
         flat = self.encoder.encode([span for of in spans for span in of], "query")
-        return whole, np.split(flat, np.cumsum([len(of) for of in spans])[:-1])
-
-    def compare(
-        self, documents: Sequence[np.ndarray] | np.ndarray, spans: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """span · document of vectors."""
-        return [part @ vector for part, vector in zip(spans, documents, strict=True)]
+        parts = np.split(flat, np.cumsum([len(of) for of in spans])[:-1])
+        return [part @ vector for part, vector in zip(parts, whole, strict=True)]
