@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from qac_jax.data.judged import generated_from
 from qac_jax.errors import UserError
@@ -121,50 +121,27 @@ def _place(name: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
 
 
-class Used(NamedTuple):
-    """A text that trains a model or expands an index, and the passage it was made of."""
-
-    text: str
-    passage: str
-    where: str
-
-
-def of_contexts(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[Used]:
-    """The texts of an artefact of contexts."""
+def texts_of(kind: str, records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The texts of contexts, negatives or groups that train a model or expand an index, and the
+    passage that each was made of. A query of people belongs to none: they may ask about any."""
     for record in records:
-        for context in record["contexts"]:
-            yield Used(context["text"], record["_id"], where)
-
-
-def of_negatives(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[Used]:
-    """The queries of an artefact of negatives or of a teacher's candidates.
-
-    A query of people belongs to no passage: they may ask about any.
-    """
-    for record in records:
-        yield Used(record.get("query", ""), generated_from(record["_id"]), where)
-
-
-def of_groups(records: Iterable[Mapping[str, Any]], where: str) -> Iterator[Used]:
-    """The queries of an artefact of groups."""
-    for record in records:
-        for name, text in zip(record["query_ids"], record["queries"], strict=True):
-            yield Used(text, generated_from(name), where)
-
-
-def of_queries(texts: Mapping[str, str], where: str) -> Iterator[Used]:
-    """Training questions by their ids."""
-    for name, text in texts.items():
-        yield Used(text, generated_from(name), where)
+        if kind == "contexts":
+            for context in record["contexts"]:
+                yield context["text"], record["_id"]
+        elif kind == "groups":
+            for name, text in zip(record["query_ids"], record["queries"], strict=True):
+                yield text, generated_from(name)
+        else:
+            yield record.get("query", ""), generated_from(record["_id"])
 
 
 def check_leaks(
-    used: Iterable[Used], asked: Mapping[str, str], aside: Iterable[str]
+    used: Iterable[tuple[str, str, str]], asked: Mapping[str, str], aside: Iterable[str]
 ) -> dict[str, int]:
     """Raises UserError for a leak; otherwise says how much was compared.
 
-    asked: the texts of validation and test questions by their ids. aside: the passages that they
-    were generated from.
+    used: (text, the passage it was made of, where it is used). asked: the texts of validation and
+    test questions by their ids. aside: the passages that they were generated from.
     """
     questions = {plain(text): name for name, text in asked.items()}
     kept_aside = frozenset(aside)

@@ -25,7 +25,6 @@ from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION, Splitting
 
 if TYPE_CHECKING:
     from qac_jax.queries.questions import JudgedQueries
-    from qac_jax.queries.splitting import Used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -514,17 +513,14 @@ class Leaks(Stage):
     def summary(self, artifact: Artifact) -> str:
         return f"no leak in {artifact.count:,} texts"
 
-    def _used(self, inputs: Inputs) -> Iterator[Used]:
+    def _used(self, inputs: Inputs) -> Iterator[tuple[str, str, str]]:
+        from qac_jax.data.judged import generated_from
         from qac_jax.formats.queries import read_queries
         from qac_jax.formats.records import Records
         from qac_jax.queries import splitting
 
-        reads = {
-            "contexts": splitting.of_contexts,
-            "negatives": splitting.of_negatives,
-            "groups": splitting.of_groups,
-        }
-        train = inputs.artifact("questions").file("train_queries.jsonl")
-        yield from splitting.of_queries({q.id: q.text for q in read_queries(train)}, "training")
+        for query in read_queries(inputs.artifact("questions").file("train_queries.jsonl")):
+            yield query.text, generated_from(query.id), "training"
         for artifact in inputs["training"]:
-            yield from reads[artifact.kind](Records(artifact), artifact.path.name)
+            for text, passage in splitting.texts_of(artifact.kind, Records(artifact)):
+                yield text, passage, artifact.path.name
