@@ -1,4 +1,4 @@
-"""`qac evaluate --pairs`, `--sheet` and `--votes`: figures, a blind sheet, agreement."""
+"""`qac analyse`: how related contexts are, a blind sheet, agreement of judges."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def evaluate(out: Path, *arguments: str) -> int:
-    return cli.main(["evaluate", *arguments, "--out", str(out)])
+    return cli.main(["analyse", *arguments, "--out", str(out)])
 
 
 def test_queries_lead_back_to_their_passages(folder, tmp_path, capsys):
@@ -114,7 +114,7 @@ def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
                 row["vote"] = "yes" if judge == 0 or (query and judge == 1) else "0"
                 writer.writerow(row)
     filled = ",".join(str(tmp_path / f"judge{judge}.csv") for judge in range(3))
-    counted = ["--votes", filled, "--key", str(tmp_path / "out" / "key.csv")]
+    counted = ["--sheets", filled, "--key", str(tmp_path / "out" / "key.csv")]
     assert evaluate(tmp_path / "votes", *counted) == 0
     record = json.loads((tmp_path / "votes" / "metrics.json").read_text())
     rates = {name: mean["highly related"] for name, mean in record["mean"].items()}
