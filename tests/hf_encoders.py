@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, name_maps, weights
+from qac_jax.hub import backbones, huggingface, weights
 from qac_jax.hub.backbones import Options
 from qac_jax.models import backbone
 from qac_jax.models.backbone import BackboneConfig
@@ -150,7 +150,7 @@ def check_gradients(case: Case, path: Path, **more: Any) -> None:
     np.testing.assert_allclose(value, expected_loss.item(), rtol=1e-5)
     ours = backbones.loop_params(gradients)
     config = module.config
-    written = name_maps.write(config.table(config.hf_base), ours)
+    written = weights.tensors_of(config.table(config.hf_base), ours)
     prefixes = {"encoder": config.hf_base, "model": ""}
     copies = {n.format(**prefixes): of.format(**prefixes) for n, of in config.hf_tied.items()}
     assert {copies.get(name, name) for name in theirs} == written.keys()

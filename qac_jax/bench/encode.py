@@ -19,7 +19,7 @@ from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hardware import PRECISIONS_MEAN
-from qac_jax.hub import shipped
+from qac_jax.hub import names
 from qac_jax.inference.settings import PRECISIONS
 
 
@@ -231,7 +231,7 @@ def model_folder(folder: str) -> Path:
     """The folder of an encoder, or of MiniLM where it is installed."""
     if folder:
         return Path(folder)
-    return Path(shipped.minilm())
+    return Path(names.minilm())
 
 
 def _matmul_rate(width: int) -> float:

@@ -1,4 +1,4 @@
-"""One Hugging Face model folder (config.json and weights) to a module and its parameters.
+"""One Hugging Face model folder (config.json and weights): an encoder, a T5, a cross-encoder.
 
 Which parts a model has is read from its weights, its shape from config.json. Every tensor must
 find its place and every parameter its tensor, except for those that are allowed by name.
@@ -20,9 +20,10 @@ import numpy as np
 from flax import traverse_util
 
 from qac_jax import progress
-from qac_jax.errors import UserError
-from qac_jax.hub import hf_config, name_maps, shared_encoder, weights
-from qac_jax.models.backbone import PARTS, Architecture, BackboneConfig, Table
+from qac_jax.errors import UserError, nearest
+from qac_jax.hub import shared_encoder, weights
+from qac_jax.models.backbone import PARTS, Architecture, BackboneConfig, Table, model_types, reading
+from qac_jax.models.encoders import CrossEncoder
 from qac_jax.models.layers import Runtime
 
 
@@ -94,8 +95,8 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
 
     Its configuration is that of config.json, with the optional parts whose tensors are there.
     """
-    raw = hf_config.read_json(folder / "config.json")
-    cls = hf_config.architecture(raw, folder, base)
+    raw = weights.read_json(folder / "config.json")
+    cls = architecture_of(raw, folder, base)
     tensors = _usual_names(weights.read_folder(folder))
     encoder = _encoder_prefix(folder, cls, tensors, options.prefix)
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
@@ -118,6 +119,31 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
         tensors, {p: beginnings[p] for p in has if has[p] or wanted[p] is False}, has
     )
     return Files(raw, _described(cls, raw, folder, has), tensors, encoder, model)
+
+
+def architecture_of(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type[Kind]:
+    """The architecture of a folder among those that are a `base`; others are refused by name."""
+    kind = raw.get("model_type")
+    config = reading(raw, base)
+    if config is not None:
+        return config
+    if kind is None:
+        raise UserError(f"{folder / 'config.json'} has no model_type, so the model is not known")
+    known = model_types(base)
+    if kind in model_types(Architecture):
+        raise UserError(
+            f"{folder} holds a {kind!r} model; expected an encoder ({', '.join(known)}), which is "
+            "what makes vectors and scores here"
+        )
+    raise UserError(
+        f"{folder} holds a {kind!r} model, which is not supported; {nearest(str(kind), known)}"
+    )
+
+
+def written_by(raw: Mapping[str, Any]) -> str:
+    """The class that wrote the folder, as far as it says."""
+    names = raw.get("architectures") or [""]
+    return str(names[0])
 
 
 def _described(
@@ -234,7 +260,7 @@ def fit(
     extra = {n for n in tensors.keys() - expected if not _matches(n, _BUFFERS)}
     _account(source, "hold", extra, (*options.allow_unused, *_HEADS, *ignored), "allow_unused")
     present = {path: slot for path, slot in table.items() if slot.name not in missing}
-    params = traverse_util.flatten_dict(name_maps.read(present, tensors), sep="/")
+    params = traverse_util.flatten_dict(weights.parameters(present, tensors), sep="/")
     # Shapes and new parameters come from the loop form, which tables speak of.
     plain = module.clone(runtime=Runtime())
     shapes = traverse_util.flatten_dict(new_parameters(plain, abstract=True), sep="/")
@@ -253,13 +279,13 @@ def fit(
 
 def variables(params: Any, module: nn.Module) -> dict[str, Any]:
     """{"params": …} on the device, in the form (loop or scan) that the module wants."""
-    tree = name_maps.scanned(params) if module.runtime.scan else params
+    tree = weights.scanned(params) if module.runtime.scan else params
     return {"params": jax.tree.map(jnp.asarray, tree)}
 
 
 def loop_params(variables: Mapping[str, Any]) -> Any:
     """The parameters of variables on the host, layers as a loop, without names of axes."""
-    return name_maps.looped(_unbox(variables["params"]))
+    return weights.looped(_unbox(variables["params"]))
 
 
 def _unbox(tree: Any) -> Any:
@@ -300,3 +326,44 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def _roots(odd: set[str]) -> list[str]:
     """The first two parts of names, once each: enough to tell what they belong to."""
     return sorted({".".join(name.split(".")[:2]) for name in odd})
+
+
+# Cross-encoders as transformers' sequence classifiers.
+
+_CLASS = "ForSequenceClassification"
+# In config.json: it was trained on queries behind a first ranking's score.
+_READS_SCORES = "qac_reads_scores"
+
+
+def is_cross_encoder(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json is a sequence classifier's."""
+    return written_by(raw).endswith(_CLASS)
+
+
+def load_cross_encoder(folder: Path, options: Options) -> Loaded:
+    """The cross-encoder of a folder."""
+    options = dataclasses.replace(options, pooler=True, mlm_head=False)
+    files = read_encoder(folder, options)
+    config = files.config
+    table = config.classifier_table(files.encoder, files.model)
+    bias = files.tensors.get(table["classifier/bias"].name)
+    labels = len(files.raw.get("id2label") or "01") if bias is None else len(bias)
+    rate = files.raw.get(config.hf_classifier_dropout)
+    scores = bool(files.raw.get(_READS_SCORES))
+    module = CrossEncoder(config, options.runtime, labels, rate, scores)
+    ignored = config.hf_ignored
+    return module, fit(folder, module, table, files.tensors, options, ignored)
+
+
+def save_cross_encoder(folder: Path, module: CrossEncoder, params: Mapping[str, Any]) -> None:
+    """Writes a cross-encoder (in loop form), without a tokenizer."""
+    config = module.config
+    raw = config.to_hf(module.labels)
+    rate = module.classifier_dropout
+    if rate is not None or config.hf_classifier_dropout not in raw:
+        raw[config.hf_classifier_dropout] = rate
+    if module.reads_scores:
+        raw[_READS_SCORES] = True
+    table = config.classifier_table(encoder=config.hf_base)
+    weights.write_file(folder / weights.SAFETENSORS, weights.tensors_of(table, params))
+    weights.write_json(folder / "config.json", raw)

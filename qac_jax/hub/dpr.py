@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, hf_config, name_maps, weights
+from qac_jax.hub import backbones, weights
 from qac_jax.models.backbone import PARTS, dense, under
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
 
@@ -33,7 +33,7 @@ def is_side(raw: Mapping[str, Any]) -> bool:
 def is_pair(folder: Path) -> bool:
     """Whether this holds both sides of a DPR."""
     files = [folder / side / "config.json" for side in SIDES]
-    return all(file.is_file() and is_side(hf_config.read_json(file)) for file in files)
+    return all(file.is_file() and is_side(weights.read_json(file)) for file in files)
 
 
 def load_side(folder: Path, options: backbones.Options) -> backbones.Loaded:
@@ -85,11 +85,11 @@ def save_side(folder: Path, config: DualEncoderConfig, tower: Mapping[str, Any],
         kernel = tower["projection"]["kernel"]
         # DPR's projection always has a bias.
         params["projection"] = {"bias": np.zeros_like(kernel[0]), **tower["projection"]}
-    weights.write_file(folder / weights.SAFETENSORS, name_maps.write(table, params))
+    weights.write_file(folder / weights.SAFETENSORS, weights.tensors_of(table, params))
     raw = {
         **backbone.to_hf(),
         "architectures": [cls],
         "model_type": MODEL_TYPE,
         "projection_dim": config.projection or 0,
     }
-    hf_config.write_json(folder / "config.json", raw)
+    weights.write_json(folder / "config.json", raw)

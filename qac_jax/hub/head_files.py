@@ -13,7 +13,7 @@ from typing import Any
 import flax.linen as nn
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, name_maps, weights
+from qac_jax.hub import backbones, weights
 from qac_jax.models.backbone import BackboneConfig, Slot, Table, norm, under
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 
@@ -56,7 +56,7 @@ def save(path: Path, heads: Mapping[str, backbones.Loaded]) -> None:
         if name not in (BIDIRECTIONAL, CAUSAL):
             raise UserError(f"there is no head {name!r}; expected {BIDIRECTIONAL} or {CAUSAL}")
         table = _table(name, module, "")
-        tensors |= name_maps.write(table, backbones.loop_params(variables))
+        tensors |= weights.tensors_of(table, backbones.loop_params(variables))
     weights.write_file(path, tensors)
 
 

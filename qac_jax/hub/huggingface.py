@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import flax.linen as nn
 import jax
@@ -22,12 +23,8 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import (
     backbones,
-    cross_encoder,
     dpr,
     head_files,
-    hf_config,
-    hub_cache,
-    name_maps,
     names,
     parameters,
     sentence_transformers,
@@ -44,6 +41,7 @@ from qac_jax.models.layers import Runtime
 from qac_jax.text.tokenizers import lowercases
 
 
+Texts = TypeVar("Texts")
 Place = str | os.PathLike[str]
 
 DEFAULT = Options()
@@ -71,9 +69,9 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     if dpr.is_pair(folder):
         query, passage = (dpr.load_side(folder / side, options) for side in SIDES)
         return sentence_transformers.pair(query, passage)
-    raw = hf_config.read_json(folder / "config.json")
-    if cross_encoder.is_folder(raw):
-        return cross_encoder.load(folder, options)
+    raw = weights.read_json(folder / "config.json")
+    if backbones.is_cross_encoder(raw):
+        return backbones.load_cross_encoder(folder, options)
     return (dpr.load_side if dpr.is_side(raw) else backbones.load)(folder, options)
 
 
@@ -122,6 +120,22 @@ def as_dual_encoder(
         normalize=module.config.normalize if normalize is None else normalize,
     )
     return DualEncoder(config, module.runtime), variables
+
+
+def texts_read_by(place: str | os.PathLike[str], texts: Texts) -> Texts:
+    """Settings of texts with title, query_prompt and passage_prompt of a retriever; of a bare
+    encoder as they are."""
+    module, _ = load(place)
+    if not isinstance(module, DualEncoder):
+        return texts
+    config = module.config
+    if config.title == "segments":
+        raise UserError(
+            f"{place} reads titles with token types of their own; tokenize without --like, and "
+            "train with title_types=True"
+        )
+    read = {name: getattr(config, name) for name in ("title", "query_prompt", "passage_prompt")}
+    return dataclasses.replace(texts, **read)  # type: ignore[type-var]
 
 
 def load_heads(
@@ -205,7 +219,7 @@ def save(
                 sentence_transformers.save_router(path, config)
         else:
             if isinstance(module, CrossEncoder):
-                cross_encoder.save(path, module, params)
+                backbones.save_cross_encoder(path, module, params)
             else:
                 _save_backbone(path, module, params, encoder)
             _copy(sources, path)
@@ -218,13 +232,13 @@ def _save_backbone(path: Path, module: nn.Module, params: Mapping, encoder: str 
     config = backbone.of_module(module)
     if config is None:
         raise UserError(f"a {type(module).__name__} has no Hugging Face form")
-    tensors, raw = name_maps.write(backbones.saved_table(config), params), config.to_hf()
+    tensors, raw = weights.tensors_of(backbones.saved_table(config), params), config.to_hf()
     if encoder:
         tensors, said = shared_encoder.without(tensors, encoder)
         raw |= said
     weights.write_file(path / weights.SAFETENSORS, tensors)
     for name, content in {"config.json": raw, **config.hf_files()}.items():
-        hf_config.write_json(path / name, content)
+        weights.write_json(path / name, content)
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
@@ -238,7 +252,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 def _copy(files: list[Path] | None, folder: Path) -> None:
     for file in files or ():
-        hub_cache.refuse_foreign_link(file)
+        names.refuse_foreign_link(file)
         shutil.copyfile(file, folder / file.name)
 
 

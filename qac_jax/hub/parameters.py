@@ -24,7 +24,7 @@ from etils import epath
 
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest
-from qac_jax.hub import name_maps
+from qac_jax.hub import weights
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Architecture
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
@@ -56,7 +56,7 @@ def load_whole(artifact: Artifact, runtime: Runtime | None = None) -> Nested:
 
 def save(folder: epath.PathLike, params: Any) -> str:
     """Writes a tree of host arrays, layers as a loop; returns the identity of the arrays."""
-    params = name_maps.looped(params)
+    params = weights.looped(params)
     with _checkpointer() as checkpointer:
         checkpointer.save(os.path.abspath(os.fspath(folder)), params, force=True)
     return identity(params)
@@ -71,7 +71,7 @@ def restored(folder: epath.PathLike, runtime: Runtime) -> Nested:
         tree = checkpointer.metadata(folder).item_metadata.tree
         to_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         params = checkpointer.restore(folder, restore_args=to_numpy)
-    return name_maps.scanned(params) if runtime.scan else params
+    return weights.scanned(params) if runtime.scan else params
 
 
 def _checkpointer() -> Any:

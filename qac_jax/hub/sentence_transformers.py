@@ -1,6 +1,6 @@
 """Dual encoders as sentence-transformers folders, read and written.
 
-Such a folder is a model folder with a list of modules beside it (sentence_modules.py). A dual
+Such a folder is a model folder with a list of modules beside it (py). A dual
 encoder with two towers is two such folders, `query` and `passage`, in one, whose own list is a
 router between them.
 """
@@ -11,20 +11,207 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qac_jax import progress
 from qac_jax.errors import UserError, shown
-from qac_jax.hub import backbones, hf_config, name_maps, sentence_modules, weights
-from qac_jax.hub.sentence_modules import DENSE, MODULES, NORMALIZE, POOLING, TRANSFORMER, Part
+from qac_jax.hub import backbones, weights
 from qac_jax.models.backbone import Table, dense, under
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
 from qac_jax.text import tokenizers
 
 
+MODULES = "modules.json"
+TRANSFORMER, POOLING, DENSE, NORMALIZE = "Transformer", "Pooling", "Dense", "Normalize"
+# The order that a tower computes; the last two may be absent.
+_ORDER = (TRANSFORMER, POOLING, DENSE, NORMALIZE)
+_ROUTERS = {"Router": "router_config.json", "Asym": "config.json"}
+# What routes are called; the first name is what we write.
+ROUTES = {"query": ("query",), "passage": ("document", "passage", "doc", "corpus")}
+
+# Pooling -> the switch that folders had before `pooling_mode`, which all versions read.
+_SWITCHES = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+_ACTIVATIONS = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "silu": "torch.nn.modules.activation.SiLU",
+}
+_VECTOR = "sentence_embedding"
+
+
+class Part(NamedTuple):
+    """One module: its kind, and its folder inside of the model's."""
+
+    kind: str
+    place: str
+
+
+def listed(folder: Path) -> list[Part]:
+    """The modules of a folder."""
+    file = folder / MODULES
+    try:
+        entries = json.loads(file.read_text("utf-8"))
+        parts = [Part(_kind(entry["type"]), str(entry["path"])) for entry in entries]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(f"{file} is not a list of modules") from None
+    return [_inside(file, part) for part in parts]
+
+
+def _inside(file: Path, part: Part) -> Part:
+    """The module, if its place is inside of the model's folder."""
+    place = Path(part.place)
+    if place.is_absolute() or ".." in place.parts:
+        raise UserError(f"{file} names {part.place!r}, which lies outside of the folder")
+    return part
+
+
+def _kind(name: object) -> str:
+    return str(name).rsplit(".", 1)[-1]
+
+
+def routed(parts: Sequence[Part]) -> bool:
+    """Whether one of the modules is a router."""
+    return any(part.kind in _ROUTERS for part in parts)
+
+
+def of_side(folder: Path, parts: Sequence[Part], side: str) -> list[Part]:
+    """The modules that texts of one side go through."""
+    found: list[Part] = []
+    for part in parts:
+        found += _route(folder, part, side) if part.kind in _ROUTERS else [part]
+    return found
+
+
+def _route(folder: Path, router: Part, side: str) -> list[Part]:
+    place = folder / router.place
+    file = place / _ROUTERS[router.kind]
+    if not file.is_file():  # a Router that was an Asym once
+        file = place / _ROUTERS["Asym"]
+    raw = weights.read_json(file)
+    try:
+        kinds = {str(name): _kind(kind) for name, kind in raw["types"].items()}
+        routes = {str(name): [str(n) for n in names] for name, names in raw["structure"].items()}
+        route = next((name for name in ROUTES[side] if name in routes), None)
+        if route is not None:
+            parts = [Part(kinds[n], str(Path(router.place, n))) for n in routes[route]]
+            return [_inside(file, part) for part in parts]
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{file} does not describe the modules of a router") from None
+    raise UserError(
+        f"{file} has the routes {', '.join(routes)}; expected 'query' and one of "
+        + ", ".join(map(repr, ROUTES["passage"]))
+    )
+
+
+def router(sides: dict[str, list[Part]]) -> dict[str, Any]:
+    """router_config.json of the modules of both sides."""
+    parts = {part.place: part.kind for each in sides.values() for part in each}
+    return {
+        "types": {place: class_name(kind) for place, kind in parts.items()},
+        "structure": {ROUTES[s][0]: [part.place for part in sides[s]] for s in SIDES},
+        "parameters": {"default_route": ROUTES["passage"][0], "allow_empty_key": True},
+    }
+
+
+ROUTER = Part("Router", "")
+ROUTER_FILE = _ROUTERS[ROUTER.kind]
+
+
+def class_name(kind: str) -> str:
+    """How modules.json calls a kind of module, in all versions."""
+    return f"sentence_transformers.models.{kind}"
+
+
+def tower(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:
+    """The folder of each kind of module; anything but the order of a tower is refused."""
+    kinds = [part.kind for part in parts]
+    usual = [kind for kind in _ORDER if kind in kinds]
+    if kinds != usual or not {TRANSFORMER, POOLING} <= set(kinds):
+        raise UserError(
+            f"{folder / MODULES} lists the modules {', '.join(kinds)}; supported are Transformer, "
+            "Pooling, Dense (or none), Normalize (or none), in this order"
+        )
+    return {part.kind: folder / part.place for part in parts}
+
+
+def pooling_of(place: Path) -> dict[str, Any]:
+    """Fields of a dual encoder that a Pooling says."""
+    file = place / "config.json"
+    raw = weights.read_json(file)
+    modes = raw.get("pooling_mode")  # since sentence-transformers 5.5; switches before
+    if modes is None:
+        modes = [mode for mode, switch in _SWITCHES.items() if raw.get(switch)] or "mean"
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) > 1:
+        raise UserError(
+            f"{file} pools by {' and '.join(map(str, modes))} together, which is not supported; "
+            "expected cls or another one alone"
+        )
+    if modes[0] not in _SWITCHES:
+        raise UserError(f"{file} pools by {modes[0]}; expected one of {', '.join(_SWITCHES)}")
+    return {"pooling": modes[0], "include_prompt": raw.get("include_prompt") is not False}
+
+
+def pooling_file(config: DualEncoderConfig) -> dict[str, Any]:
+    """config.json of a dual encoder's Pooling."""
+    switches = {switch: mode == config.pooling for mode, switch in _SWITCHES.items()}
+    described = {"word_embedding_dimension": config.backbone.hidden_size, **switches}
+    return described | ({} if config.include_prompt else {"include_prompt": False})
+
+
+def dense_of(place: Path) -> dict[str, Any]:
+    """Fields of a dual encoder that a Dense says."""
+    file = place / "config.json"
+    raw = weights.read_json(file)
+    names = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
+    function = raw.get("activation_function", _ACTIVATIONS["tanh"])  # their default
+    if function not in names:
+        raise UserError(f"{file} has the activation {function}; expected {', '.join(names)}")
+    if raw.get("use_residual") or not _of_vectors(raw):
+        raise UserError(
+            f"{file} is not a plain linear projection of the vector; only that is supported"
+        )
+    return {
+        "projection": int(raw["out_features"]),
+        "projection_bias": bool(raw.get("bias", True)),
+        "projection_activation": names[function],
+    }
+
+
+def dense_file(config: DualEncoderConfig) -> dict[str, Any]:
+    """config.json of a dual encoder's Dense."""
+    return {
+        "in_features": config.backbone.hidden_size,
+        "out_features": config.projection,
+        "bias": config.projection_bias,
+        "activation_function": _ACTIVATIONS[config.projection_activation],
+    }
+
+
+def check_normalize(place: Path) -> None:
+    """Refuses a Normalize of anything but the vector."""
+    file = place / "config.json"  # there since sentence-transformers 5.5
+    if file.is_file() and not _of_vectors(weights.read_json(file)):
+        raise UserError(f"{file} does not normalise the vector; only that is supported")
+
+
+def _of_vectors(raw: dict[str, Any]) -> bool:
+    ends = (raw.get("module_input_name"), raw.get("module_output_name"))
+    return all(name in (None, _VECTOR) for name in ends)
+
+
 SETTINGS = "config_sentence_transformers.json"
 LENGTHS = "sentence_bert_config.json"
-_PROMPTS = sentence_modules.ROUTES  # prompts have the names of routes
+_PROMPTS = ROUTES  # prompts have the names of routes
 _NO_LIMIT = 10**6  # Hugging Face writes 10^30 where there is none
 # What only we read of the settings: how texts were read in training.
 _READING = ("title", "query_length", "passage_length")
@@ -46,7 +233,7 @@ def transformer_folder(folder: Path, side: str = "passage") -> Path:
     """Where the encoder of one side lies, with its tokenizer and its limit in tokens."""
     if not (folder / MODULES).is_file():
         return folder / side if is_pair(folder) else folder
-    parts = sentence_modules.of_side(folder, sentence_modules.listed(folder), side)
+    parts = of_side(folder, listed(folder), side)
     return next((folder / part.place for part in parts if part.kind == TRANSFORMER), folder)
 
 
@@ -56,7 +243,7 @@ def max_length(folder: Path) -> int | None:
     # sentence-transformers 5.5 and later leave it to the tokenizer's settings.
     for name, key in ((LENGTHS, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / name).is_file():
-            limit = hf_config.read_json(folder / name).get(key)
+            limit = weights.read_json(folder / name).get(key)
             if limit is not None and (not isinstance(limit, int | float) or not limit >= 0):
                 raise UserError(f"{folder / name}: {key} = {shown(limit)} is not a length")
             if limit and limit < _NO_LIMIT:
@@ -68,10 +255,10 @@ def load(folder: Path, options: backbones.Options) -> backbones.Loaded:
     """The folder's dual encoder: one tower for both sides, or two."""
     if not (folder / MODULES).is_file():
         return pair(*(load(folder / side, options) for side in SIDES))
-    parts = sentence_modules.listed(folder)
-    if not sentence_modules.routed(parts):
+    parts = listed(folder)
+    if not routed(parts):
         return _load_tower(folder, parts, options)
-    routes = [sentence_modules.of_side(folder, parts, side) for side in SIDES]
+    routes = [of_side(folder, parts, side) for side in SIDES]
     if routes[0] == routes[1]:
         return _load_tower(folder, routes[0], options)
     if both := [part.place for part in routes[0] if part in routes[1] and part.kind != NORMALIZE]:
@@ -116,14 +303,14 @@ def _load_tower(
     folder: Path, parts: Sequence[Part], options: backbones.Options
 ) -> backbones.Loaded:
     """A dual encoder with one tower, which these modules of the folder compute."""
-    places = sentence_modules.tower(folder, parts)
+    places = tower(folder, parts)
     files = backbones.read_encoder(places[TRANSFORMER], options)
-    fields = sentence_modules.pooling_of(places[POOLING]) | _described(folder)
+    fields = pooling_of(places[POOLING]) | _described(folder)
     tensors = files.tensors
     if place := places.get(NORMALIZE):
-        sentence_modules.check_normalize(place)
+        check_normalize(place)
     if place := places.get(DENSE):
-        fields |= sentence_modules.dense_of(place)
+        fields |= dense_of(place)
         tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
     config = DualEncoderConfig(
         files.config,
@@ -188,7 +375,7 @@ def _tower(config: DualEncoderConfig, backbone: Table) -> Table:
 
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / SETTINGS
-    return hf_config.read_json(file) if file.is_file() else {}
+    return weights.read_json(file) if file.is_file() else {}
 
 
 def save_tied(
@@ -203,25 +390,25 @@ def save_tied(
     lowercase: texts are made lower case before the tokenizer gets them.
     """
     table = backbones.saved_table(config.backbone)
-    tensors = name_maps.write(_tower(config, table), tower)
+    tensors = weights.tensors_of(_tower(config, table), tower)
     dense = {n.removeprefix(_DENSE): t for n, t in tensors.items() if n.startswith(_DENSE)}
     own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
     weights.write_file(folder / weights.SAFETENSORS, own)
-    hf_config.write_json(folder / "config.json", config.backbone.to_hf())
+    weights.write_json(folder / "config.json", config.backbone.to_hf())
     contents = {
-        POOLING: sentence_modules.pooling_file(config),
-        DENSE: sentence_modules.dense_file(config),
+        POOLING: pooling_file(config),
+        DENSE: dense_file(config),
     }
     parts = _parts(config)
     for part in parts[1:]:
         (folder / part.place).mkdir()
         if part.kind in contents:
-            hf_config.write_json(folder / part.place / "config.json", contents[part.kind])
+            weights.write_json(folder / part.place / "config.json", contents[part.kind])
         if part.kind == DENSE:
             weights.write_file(folder / part.place / weights.SAFETENSORS, dense)
     _write_modules(folder, parts)
     limit = max_length or config.backbone.max_length
-    hf_config.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": lowercase})
+    weights.write_json(folder / LENGTHS, {"max_seq_length": limit, "do_lower_case": lowercase})
     _write_settings(folder, config)
 
 
@@ -231,8 +418,8 @@ def save_router(folder: Path, config: DualEncoderConfig) -> None:
         side: [Part(part.kind, f"{side}/{part.place}".rstrip("/")) for part in _parts(config)]
         for side in SIDES
     }
-    _write_modules(folder, [sentence_modules.ROUTER])
-    hf_config.write_json(folder / sentence_modules.ROUTER_FILE, sentence_modules.router(parts))
+    _write_modules(folder, [ROUTER])
+    weights.write_json(folder / ROUTER_FILE, router(parts))
     _write_settings(folder, config)
 
 
@@ -249,7 +436,7 @@ def _write_modules(folder: Path, parts: Sequence[Part]) -> None:
             "idx": index,
             "name": str(index),
             "path": part.place,
-            "type": sentence_modules.class_name(part.kind),
+            "type": class_name(part.kind),
         }
         for index, part in enumerate(parts)
     ]
@@ -272,4 +459,4 @@ def _write_settings(folder: Path, config: DualEncoderConfig) -> None:
     reading = {name: getattr(config, name) for name in _READING}
     if any(value != getattr(plain, name) for name, value in reading.items()):
         settings[_OWN] = reading
-    hf_config.write_json(folder / SETTINGS, settings)
+    weights.write_json(folder / SETTINGS, settings)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.hub import names, shipped, weights
+from qac_jax.hub import names, weights
 
 
 KEY = "encoder_from"
@@ -31,10 +31,10 @@ def tensors(raw: Mapping[str, Any], folder: Path, wanted: Iterable[str]) -> weig
     if said is None:
         return {}
     name = said.get("name") if isinstance(said, Mapping) else None
-    if not isinstance(name, str) or not name.startswith(shipped.SCHEME):
+    if not isinstance(name, str) or not name.startswith(names.SHIPPED):
         raise UserError(
             f"{folder / 'config.json'}: {KEY} = {str(said)[:100]} is not an encoder that ships; "
-            f"expected a name such as {shipped.SCHEME}minilm"
+            f"expected a name such as {names.SHIPPED}minilm"
         )
     taken = _read(name, wanted)
     if _digest(taken) != said.get("sha256"):
@@ -49,8 +49,8 @@ def without(
     stored: Mapping[str, np.ndarray], name: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(tensors to store without those of this encoder, what config.json says of them)."""
-    if not name.startswith(shipped.SCHEME):
-        raise UserError(f"{name!r} does not ship; expected a name such as {shipped.SCHEME}minilm")
+    if not name.startswith(names.SHIPPED):
+        raise UserError(f"{name!r} does not ship; expected a name such as {names.SHIPPED}minilm")
     own = {key: value for key, value in stored.items() if key.startswith(PREFIX)}
     theirs = _read(name, own)
     for key, value in own.items():

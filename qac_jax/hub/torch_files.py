@@ -1,8 +1,8 @@
 """PyTorch `.bin` / `.pt` weight files, read without running what is pickled in them.
 
 Such a file is a zip archive: a pickle that describes tensors, and one raw member a storage.
-A pickle can call anything, so the unpickler here admits a fixed list of names, and stands
-plain descriptions of our own in for what those names would build.
+A pickle can call anything, so the unpickler here knows a few names only, and what they make are
+plain descriptions of our own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import math
 import os
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -53,67 +54,40 @@ class _Tensor:
 
 
 class _Refused(Exception):
-    """A pickle names something outside of the list."""
+    """A pickle asks for something that is not a tensor."""
 
 
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
-    return _Tensor(storage, offset, shape, strides)
+class _Names(dict):
+    """A pickle's dictionary; tuples of tuples are no keys, as to hash them takes 2^depth steps."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(key, str | int | float | bytes):
+            raise _Refused(f"a dictionary whose key is a {type(key).__name__}")
+        super().__setitem__(key, value)
+
+    def __setstate__(self, state: Any) -> None:
+        """Leaves out attributes beside the tensors, such as a state dict's _metadata."""
 
 
-def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
-    return tensor
+class _Unpickler(pickle.Unpickler):
+    """Knows the names that tensors are written with, and no others.
 
-
-def _ordered(*pairs: Any) -> dict[Any, Any]:
-    if pairs:
-        raise _Refused("an OrderedDict made of pairs")
-    return {}
-
-
-def _size(numbers: Any) -> tuple[Any, ...]:
-    return tuple(numbers)
-
-
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): _ordered,
-    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-    ("torch", "Size"): _size,
-    # Names rather than dtypes: a pickle can change the state of an object that it gets hold of.
-    **{("torch", name): name for name in _STORAGES},
-}
-# What PyTorch writes. Left out are those that look classes up in other ways or write huge numbers.
-_OPCODES = (
-    "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG1 "
-    "FLOAT BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING SHORT_BINSTRING BINBYTES "
-    "SHORT_BINBYTES EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
-    "EMPTY_DICT DICT SETITEM SETITEMS GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL "
-    "STACK_GLOBAL REDUCE BUILD BINPERSID"
-).split()
-# Bytes of a description: one of a thousand tensors has about 100 kB.
-_LONGEST = 16 << 20
-# Tensors may share storages, but not without end: bytes of all for each byte of the file.
-_SHARED = 16
-
-
-_Base: Any = pickle._Unpickler  # the one in Python, whose steps can be replaced
-
-
-class _Unpickler(_Base):
-    """Knows the opcodes of `_OPCODES`, the names of `_ADMITTED`, and no others.
-
-    Its work is bounded by the length of the pickle: nothing that is made is called, compared or
-    hashed but strings and numbers (tuples of tuples would take 2^depth steps to hash).
+    They stand for methods, whose attributes no pickle can set, and for texts.
     """
 
-    dispatch: dict[int, Any] = {}
-
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ADMITTED[module, name]
-        except KeyError:
-            raise _Refused(f"{module}.{name}"[:200]) from None
+        if module == "torch" and name in _STORAGES:
+            return name
+        known = {
+            "collections.OrderedDict": self._ordered,
+            "torch.Size": self._same,
+            "torch._utils._rebuild_tensor": self._tensor,
+            "torch._utils._rebuild_tensor_v2": self._tensor,
+            "torch._utils._rebuild_parameter": self._same,
+        }
+        if f"{module}.{name}" not in known:
+            raise _Refused(f"{module}.{name}"[:200])
+        return known[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> _Storage:
         kind, name, member, _, length = pid
@@ -124,62 +98,45 @@ class _Unpickler(_Base):
             raise _Refused("a storage without a name")
         return _Storage(str(member), _STORAGES[name], int(length))
 
-    def load_reduce(self) -> None:
-        arguments = self.stack.pop()
-        function = self.stack[-1]
-        if not any(function is admitted for admitted in _ADMITTED.values()):
-            raise _Refused(f"a call of a {type(function).__name__}")
-        self.stack[-1] = function(*arguments)
+    def _ordered(self) -> _Names:
+        return _Names()
 
-    def load_build(self) -> None:
-        self.stack.pop()  # attributes beside the tensors, such as a state dict's _metadata
+    def _same(self, value: Any, *_: Any) -> Any:
+        return value
 
-    def load_setitem(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._set(self.stack[-1], [key, value])
-
-    def load_setitems(self) -> None:
-        items = self.pop_mark()
-        self._set(self.stack[-1], items)
-
-    def load_dict(self) -> None:
-        items = self.pop_mark()
-        self.append({})
-        self._set(self.stack[-1], items)
-
-    def _set(self, target: Any, items: list[Any]) -> None:
-        if type(target) is not dict:
-            raise _Refused(f"items of a {type(target).__name__}")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str | int | float | bytes):
-                raise _Refused(f"a dictionary whose key is a {type(key).__name__}")
-            target[key] = value
-
-    def load_append(self) -> None:
-        value = self.stack.pop()
-        self._extend([value])
-
-    def load_appends(self) -> None:
-        self._extend(self.pop_mark())
-
-    def _extend(self, values: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise _Refused(f"items of a {type(self.stack[-1]).__name__}")
-        self.stack[-1].extend(values)
+    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+        return _Tensor(storage, offset, shape, strides)
 
 
-_OWN = {
-    "REDUCE": _Unpickler.load_reduce,
-    "BUILD": _Unpickler.load_build,
-    "SETITEM": _Unpickler.load_setitem,
-    "SETITEMS": _Unpickler.load_setitems,
-    "DICT": _Unpickler.load_dict,
-    "APPEND": _Unpickler.load_append,
-    "APPENDS": _Unpickler.load_appends,
-}
-for _name in _OPCODES:
-    _code = getattr(pickle, _name)[0]
-    _Unpickler.dispatch[_code] = _OWN.get(_name) or _Base.dispatch[_code]
+# What PyTorch writes. Others look classes up in other ways or write huge numbers.
+_OPCODES = frozenset(
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE "
+    "SHORT_BINUNICODE BINBYTES SHORT_BINBYTES EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 "
+    "TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE "
+    "GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID".split()
+)
+_NEW_NAMES = b"ccollections\nOrderedDict\n)R"
+# Bytes of a description: one of a thousand tensors has about 100 kB.
+_LONGEST = 4 << 20
+# Tensors may share storages, but not without end: bytes of all for each byte of the file.
+_SHARED = 16
+
+
+def _unpickled(description: bytes) -> Any:
+    """What a pickle describes; its opcodes are looked at before anything is done."""
+    operations = list(pickletools.genops(description))
+    ends = [place for _, _, place in operations[1:]] + [len(description)]
+    parts = []
+    for (opcode, argument, begin), end in zip(operations, ends, strict=True):
+        if opcode.name not in _OPCODES:
+            raise _Refused(f"the operation {opcode.name}")
+        if opcode.name == "LONG_BINPUT" and int(argument or 0) > len(description):
+            raise _Refused("a place in memory that it does not need")
+        if opcode.name == "EMPTY_DICT":
+            parts.append(_NEW_NAMES)
+        elif opcode.name != "FRAME":  # its length would be another one
+            parts.append(description[begin:end])
+    return _Unpickler(io.BytesIO(b"".join(parts))).load()
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -210,7 +167,7 @@ def _read_archive(archive: zipfile.ZipFile, path: str) -> dict[str, np.ndarray]:
             f"{_LONGEST >> 20} MB, which torch.save does not write; convert it to model.safetensors"
         )
     try:
-        content = _Unpickler(io.BytesIO(description)).load()
+        content = _unpickled(description)
     except _Refused as refused:
         raise UserError(
             f"{path} is refused: its pickle asks for {refused}, which is not a tensor, and running "

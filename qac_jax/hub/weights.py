@@ -1,7 +1,9 @@
-"""Files of named tensors: safetensors (one file or shards) and PyTorch `.bin`, read and written.
+"""The files of a model folder: JSON, and named tensors in safetensors or PyTorch's `.bin`.
 
-Everything comes back as numpy; half-precision floats come back as float32, because that is what
-parameters are here.
+Tensors come back as numpy; half-precision floats come back as float32, because that is what
+parameters are here. One table of names (models/backbone.py) makes parameters of tensors and tensors
+of parameters, so that a round trip gives back the same bytes. Tables speak of layers as a loop;
+`scanned` and `looped` turn trees of parameters into and out of the stacked form.
 """
 
 from __future__ import annotations
@@ -11,20 +13,43 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
+from flax import traverse_util
 
 from qac_jax.errors import UserError
 from qac_jax.hub import torch_files
+from qac_jax.models.backbone import Table
 
 
 SAFETENSORS = "model.safetensors"
 PYTORCH = "pytorch_model.bin"
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 Tensors = dict[str, np.ndarray]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or one sentence about why there is none."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no {path.name} in {path.parent}; expected a model folder"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object")
+    return content
+
+
+def write_json(path: Path, content: Any) -> None:
+    """JSON as Hugging Face writes it."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def read_file(path: str | os.PathLike[str]) -> Tensors:
@@ -118,3 +143,80 @@ def write_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) 
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)  # the library lets nobody else read what it writes
+
+
+_PARTS = 3
+
+
+def parameters(table: Table, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The parameters of a table, as a tree; every tensor must be there."""
+    flat = {}
+    for path, slot in table.items():
+        tensor = tensors[slot.name]
+        if slot.part is not None:
+            if tensor.shape[-1] % _PARTS:
+                raise UserError(f"{slot.name} of shape {tensor.shape} cannot be cut in {_PARTS}")
+            tensor = np.split(tensor, _PARTS, axis=-1)[slot.part]
+        flat[path] = np.ascontiguousarray(tensor.T if slot.transposed else tensor)
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def tensors_of(table: Table, params: Mapping[str, Any]) -> Tensors:
+    """The tensors of a table, from a parameter tree that holds exactly its paths."""
+    flat = traverse_util.flatten_dict(params, sep="/")
+    if flat.keys() != table.keys():
+        odd = sorted(flat.keys() ^ table.keys())
+        raise UserError(
+            f"the parameters do not fit the module: {odd[0]} is "
+            + ("not one of its parameters" if odd[0] in flat else "missing")
+        )
+    parts: dict[str, list[np.ndarray]] = {}
+    for path, slot in sorted(table.items(), key=lambda item: item[1].part or 0):
+        tensor = np.asarray(flat[path])
+        parts.setdefault(slot.name, []).append(tensor.T if slot.transposed else tensor)
+    return {
+        name: np.ascontiguousarray(p[0] if len(p) == 1 else np.concatenate(p, axis=-1))
+        for name, p in parts.items()
+    }
+
+
+def looped(params: Any) -> Any:
+    """The tree with every stack of layers as {"0": layer, "1": layer, …}, on the host."""
+    return _map_stacks(params, _unstack)
+
+
+def scanned(params: Any) -> Any:
+    """The tree with every stack of layers as one layer with a leading axis, on the host."""
+    return _map_stacks(params, _stack)
+
+
+def _map_stacks(tree: Any, change: Any) -> Any:
+    if not isinstance(tree, Mapping):
+        return np.asarray(tree)
+    return {
+        name: change(branch) if _is_stack(name, branch) else _map_stacks(branch, change)
+        for name, branch in tree.items()
+    }
+
+
+def _is_stack(name: str, branch: Any) -> bool:
+    """Whether this is a stack of equal layers, and no module that has one beside other parts."""
+    return name == "layers" and not any(n == "layers" or n.startswith("stack_") for n in branch)
+
+
+def _unstack(layers: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(layers).items()}
+    if "0" in layers:
+        return traverse_util.unflatten_dict(flat)
+    count = len(next(iter(flat.values())))
+    return {
+        str(i): traverse_util.unflatten_dict({path: leaf[i] for path, leaf in flat.items()})
+        for i in range(count)
+    }
+
+
+def _stack(layers: Mapping[str, Any]) -> dict[str, Any]:
+    ordered = [traverse_util.flatten_dict(layers[str(i)]) for i in range(len(layers))]
+    return traverse_util.unflatten_dict(
+        {path: np.stack([np.asarray(layer[path]) for layer in ordered]) for path in ordered[0]}
+    )

@@ -20,7 +20,7 @@ import numpy as np
 
 from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
 from qac_jax.errors import UserError, nearest
-from qac_jax.hub import hf_config, huggingface, names, sentence_transformers
+from qac_jax.hub import huggingface, names, sentence_transformers, weights
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Runner, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
@@ -287,4 +287,4 @@ def _cosine(folder: Path) -> bool | None:
     file = folder / sentence_transformers.SETTINGS
     if not file.is_file():
         return None
-    return True if hf_config.read_json(file).get("similarity_fn_name") == "cosine" else None
+    return True if weights.read_json(file).get("similarity_fn_name") == "cosine" else None

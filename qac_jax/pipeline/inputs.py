@@ -35,7 +35,7 @@ from qac_jax import artifacts, fields, hashing
 from qac_jax.artifacts import Artifact, stores
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES
-from qac_jax.hub import hub_cache, names, shipped
+from qac_jax.hub import names
 
 
 # The text that names an input.
@@ -232,8 +232,8 @@ def _resolved(part: str, label: str, kinds: Sequence[str]) -> str:
         return os.fspath(stores.fetched(part))
     want = next((kind for kind in (MODEL, TOKENIZER) if kind in kinds), "")
     try:
-        if part.startswith(shipped.SCHEME):
-            return shipped.folder(part.removeprefix(shipped.SCHEME))
+        if part.startswith(names.SHIPPED):
+            return names.shipped_folder(part.removeprefix(names.SHIPPED))
         if want and not part.startswith((STAGE, DATA)) and "://" not in part:
             return names.located(part, want)
     except UserError as error:
@@ -293,7 +293,7 @@ def identity(text: str) -> str:
     """
     if not text:
         return ""
-    if hub_cache.origin(Path(text)) is not None:
+    if names.origin(Path(text)) is not None:
         return f"{names.HUB}{names.pinned(text)}"
     if not os.path.exists(text):
         if "," in text:

@@ -14,7 +14,7 @@ from typing import Any
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.hub import hub_cache, names, shipped
+from qac_jax.hub import names
 from qac_jax.pipeline import inputs
 from qac_jax.pipeline.inputs import DATA, FILE, MODEL, STAGE, TOKENIZER
 from qac_jax.text import tokenizers
@@ -60,8 +60,8 @@ def local_models(stage: Any, data_dir: str = "") -> dict[str, str]:
         if MODEL not in kinds or part.startswith(STAGE) or part.startswith(DATA) and not data_dir:
             continue
         place = inputs.place(part, field, {}, data_dir)
-        if place.startswith(shipped.SCHEME):
-            place = shipped.folder(place.removeprefix(shipped.SCHEME))
+        if place.startswith(names.SHIPPED):
+            place = names.shipped_folder(place.removeprefix(names.SHIPPED))
         if os.path.isdir(place):
             found[field] = place
     return found
@@ -86,9 +86,9 @@ def _parts(stage: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
 
 def _lacks(text: str, kinds: Sequence[str]) -> str:
     """Why an input cannot be used, "" where nothing speaks against it."""
-    if text.startswith(shipped.SCHEME):
+    if text.startswith(names.SHIPPED):
         try:
-            shipped.folder(text.removeprefix(shipped.SCHEME))
+            names.shipped_folder(text.removeprefix(names.SHIPPED))
         except UserError as error:
             return f"cannot be had: {error}"
         return ""
@@ -99,7 +99,7 @@ def _lacks(text: str, kinds: Sequence[str]) -> str:
     if {MODEL, TOKENIZER} & set(kinds) and (name := names.parsed(text)) is not None:
         folder = text.partition("/")[0]
         local = os.path.isdir(folder) and not text.startswith(names.HUB)
-        return "does not exist" if local and hub_cache.snapshot(*name) is None else ""
+        return "does not exist" if local and names.snapshot(*name) is None else ""
     if FILE in kinds:
         scheme = text.partition(":")[0]
         if inputs.is_named(text):

@@ -20,7 +20,7 @@ import qac_jax
 from qac_jax import artifacts, progress
 from qac_jax.evaluation import metrics
 from qac_jax.evaluation.results import Result
-from qac_jax.hub import hub_cache, names
+from qac_jax.hub import names
 from qac_jax.report import tables
 from qac_jax.report.tables import number
 from qac_jax.text.tokenizers import Tokenizer
@@ -227,7 +227,7 @@ def _name_at_hub(text: str) -> str:
     """The name of a folder or name that is not an artefact of ours."""
     if _MINILM[0] in text or text == "shipped:minilm":
         return _MINILM[1]
-    if (snapshot := hub_cache.origin(Path(text))) is not None:
+    if (snapshot := names.origin(Path(text))) is not None:
         return snapshot[0]
     if not os.path.isdir(text):
         name = names.parsed(text)

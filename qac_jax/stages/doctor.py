@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
 from qac_jax import extras
-from qac_jax.hub import hub_cache, offline
+from qac_jax.hub import names
 
 
 _APART = "from qac_jax.stages import doctor; doctor.check_apart()"
@@ -56,7 +56,7 @@ def run(as_json: bool) -> int:
                 for check, (state, message) in results.items()
             },
             "broken": broken,
-            "cache": str(hub_cache.folder()),
+            "cache": str(names.cache_folder()),
             "names": [one._asdict() for one in known if not one.lacks],
             "unusable": [one._asdict() for one in known if one.lacks],
             "extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()},
@@ -82,19 +82,19 @@ def _shown_extras(brought: Mapping[str, Sequence[extras.Brought]]) -> Iterator[s
         yield f"{state:<7} {name:<20} {', '.join(words)}"
 
 
-def _shown(known: Sequence[offline.Local]) -> Iterator[str]:
+def _shown(known: Sequence[names.Local]) -> Iterator[str]:
     """The names that resolve without a network, and what others lack."""
-    yield f"\nnames that need no network (models of the Hub: {hub_cache.folder()}):"
+    yield f"\nnames that need no network (models of the Hub: {names.cache_folder()}):"
     for one in sorted(known, key=lambda one: bool(one.lacks)):
         state = "no" if one.lacks else "ok"
         yield f"{state:<7} {one.name:<40} {one.what}" + (f": {one.lacks}" if one.lacks else "")
 
 
-def _known() -> list[offline.Local]:
+def _known() -> list[names.Local]:
     try:
-        return offline.all_names()
+        return names.known_names()
     except OSError as error:  # a cache that only others may read
-        return [offline.Local("names", "not listed", "", f"{type(error).__name__}: {error}")]
+        return [names.Local("names", "not listed", "", f"{type(error).__name__}: {error}")]
 
 
 def check_apart() -> None:

@@ -138,11 +138,11 @@ class Tokenize(Stage):
 
     def _building(self, inputs: Inputs | None = None) -> Building:
         """What determines what is stored; title=auto becomes the kind's default."""
-        from qac_jax.hub import reading
+        from qac_jax.hub import huggingface
 
         texts = self.texts
         if inputs is not None and "like" in inputs:
-            texts = reading.texts_read_by(inputs.text("like"), texts)
+            texts = huggingface.texts_read_by(inputs.text("like"), texts)
         if texts.title == "auto":
             texts = dataclasses.replace(texts, title=KINDS[self.task].title)
         return Building(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.hub import backbones, name_maps
+from qac_jax.hub import backbones, weights
 from qac_jax.models import heads
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
@@ -119,7 +119,7 @@ def test_mixed_precision_rounds_products_alone(logits: np.ndarray) -> None:
 @pytest.mark.parametrize("copies", [1, 2])
 def test_one_token_at_a_time(logits: np.ndarray, scan: bool, copies: int) -> None:
     model, tree = module(scan=scan), params()
-    variables = {"params": name_maps.scanned(tree) if scan else tree}
+    variables = {"params": weights.scanned(tree) if scan else tree}
     memory = model.apply(variables, IDS, LENGTHS, method="encode")
     cache = model.apply(variables, memory, LENGTHS, 4, copies, method="init_cache")
     for t in range(4):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import toy_pretraining as toy
 
-from qac_jax.hub import name_maps
+from qac_jax.hub import weights
 from qac_jax.models.bert import Bert
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Config
@@ -58,7 +58,7 @@ def test_a_scan_in_bfloat16_is_the_loop(name: str) -> None:
             return jax.value_and_grad(loss)(params)
 
         loss, gradient = differentiate(params)
-        return float(loss), name_maps.looped(gradient)
+        return float(loss), weights.looped(gradient)
 
     (loss, gradient), (expected, wanted) = run(scanned), run(looped)
     assert loss == pytest.approx(expected, rel=4e-3)  # a bfloat16 has eight bits

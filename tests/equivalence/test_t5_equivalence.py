@@ -12,7 +12,7 @@ import last_bit
 import numpy as np
 import pytest
 
-from qac_jax.hub import backbones, name_maps
+from qac_jax.hub import backbones, weights
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Config
 
@@ -70,7 +70,7 @@ def model(name: str, runtime: Runtime = X64, dropout: float = 0.0) -> tuple[T5, 
     shapes = backbones.new_parameters(T5(module.config), abstract=True)
     rng = np.random.default_rng(1)
     params = jax.tree.map(lambda x: rng.normal(0.1, 0.3, x.shape), shapes)
-    tree = name_maps.scanned(params) if runtime.scan else params
+    tree = weights.scanned(params) if runtime.scan else params
     return module, {"params": jax.tree.map(jnp.asarray, tree)}
 
 
@@ -91,7 +91,7 @@ def loss_and_gradient(name: str, runtime: Runtime, dropout: float) -> tuple[Any,
         return (jax.nn.log_softmax(logits) ** 2).mean()
 
     value, gradient = jax.value_and_grad(loss)(variables)
-    return value, name_maps.looped(gradient["params"])
+    return value, weights.looped(gradient["params"])
 
 
 @functools.cache
@@ -254,4 +254,4 @@ def test_initial_parameters_are_hugging_faces() -> None:
 def test_loop_and_scan_start_the_same() -> None:
     loop = backbones.new_parameters(T5(CONFIGS["v10"]))
     scan = backbones.new_parameters(T5(CONFIGS["v10"], Runtime(scan=True)))
-    jax.tree.map(np.testing.assert_array_equal, name_maps.looped(scan), name_maps.looped(loop))
+    jax.tree.map(np.testing.assert_array_equal, weights.looped(scan), weights.looped(loop))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.hub import huggingface, name_maps
+from qac_jax.hub import huggingface, weights
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.objectives import cotmae
@@ -75,7 +75,7 @@ class Case:
 
         # Operation by operation: variants differ in little, and share what is compiled.
         found, gradients = jax.device_get(jax.value_and_grad(loss, has_aux=True)(variables))
-        gradients = name_maps.looped(gradients["params"])
+        gradients = weights.looped(gradients["params"])
         trees = {file: gradients.pop(ours) for ours, file in names.items()}
         return found, {**trees, "backbone": gradients}
 

@@ -18,7 +18,7 @@ from toy_pretraining import VOCABULARY
 from toy_tokenizers import TEXTS
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, name_maps, weights
+from qac_jax.hub import backbones, huggingface, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Encoder, T5EncoderConfig
@@ -88,7 +88,7 @@ def test_gradients(tmp_path: Path) -> None:
         return (module.apply(given, case.texts(), hf.LENGTHS).last * weight).sum()
 
     ours = backbones.loop_params(jax.jit(jax.grad(total))(given))
-    written = name_maps.write(module.config.table(), ours)
+    written = weights.tensors_of(module.config.table(), ours)
     assert written.keys() == theirs.keys()
     for name, expected in theirs.items():
         golden.assert_gradient(written[name], expected, "float32", what=name)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from toy_decoding import greedy
 
-from qac_jax.hub import huggingface, name_maps
+from qac_jax.hub import huggingface, weights
 from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, shift_right
 from qac_jax.models.t5_layers import relative_buckets
@@ -60,8 +60,8 @@ def loss_and_gradient(case: Path, precision: str) -> tuple[jax.Array, dict]:
         module, variables = model(case, precision)
         loss = functools.partial(mean_loss, module, arrays=arrays)
         value, gradient = jax.jit(jax.value_and_grad(loss))(variables)
-    looped = name_maps.looped(gradient["params"])
-    return value, name_maps.write(module.config.table(), looped)
+    looped = weights.looped(gradient["params"])
+    return value, weights.tensors_of(module.config.table(), looped)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, hf_config, huggingface, parameters
+from qac_jax.hub import backbones, huggingface, parameters
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Architecture, BackboneConfig
 from qac_jax.models.bert import Bert, BertConfig
@@ -45,7 +45,7 @@ def test_every_architecture_is_whole() -> None:
         assert backbone.of_module(module) == config
         raw = json.loads(json.dumps(config.to_hf()))
         assert raw["model_type"] in cls.model_types
-        assert hf_config.architecture(raw, Path("x"), Architecture) is cls
+        assert backbones.architecture_of(raw, Path("x"), Architecture) is cls
         small = dataclasses.replace(config, num_layers=1)  # type: ignore[call-arg]
         params = backbones.new_parameters(small.build(Runtime()), abstract=True)
         paths = {path for path, _ in _flat(params)}

@@ -25,7 +25,7 @@ from qac_jax.errors import DataError, Interrupted, UserError
 from qac_jax.formats import files
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.lines import json_object
-from qac_jax.hub import hub_cache, torch_files
+from qac_jax.hub import names, torch_files
 from qac_jax.pipeline import signals
 from qac_jax.report import tables
 from qac_jax.text import sentences, tokenizers
@@ -372,17 +372,17 @@ def test_a_linked_file_is_not_copied_into_a_result(tmp_path):
     model.mkdir()
     (model / "vocab.txt").symlink_to(secret)
     with pytest.raises(UserError, match="is a link to .*secret, outside of the model's folder"):
-        hub_cache.refuse_foreign_link(model / "vocab.txt")
+        names.refuse_foreign_link(model / "vocab.txt")
     (model / "real.txt").write_text("words")
     (model / "tokenizer.json").symlink_to("real.txt")
-    hub_cache.refuse_foreign_link(model / "tokenizer.json")
+    names.refuse_foreign_link(model / "tokenizer.json")
     snapshot = tmp_path / "models--a--b" / "snapshots" / ("0" * 40)
     blob = tmp_path / "models--a--b" / "blobs" / "1"
     for folder in (snapshot, blob.parent):
         folder.mkdir(parents=True)
     blob.write_text("words")
     (snapshot / "vocab.txt").symlink_to(blob)
-    hub_cache.refuse_foreign_link(snapshot / "vocab.txt")
+    names.refuse_foreign_link(snapshot / "vocab.txt")
 
 
 def test_the_cache_is_its_owners(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from tokenizers.models import WordPiece
 
 from qac_jax import endings
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, names, sentence_modules, sentence_transformers, weights
+from qac_jax.hub import backbones, names, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
 from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import text_of
@@ -96,7 +96,7 @@ def test_an_index_of_shards_that_is_none(text, tmp_path: Path):
 def test_modules_within_modules_without_end(tmp_path: Path):
     (tmp_path / "modules.json").write_text("[" * 100_000)
     with pytest.raises(UserError, match="modules.json is not a list of modules"):
-        sentence_modules.listed(tmp_path)
+        sentence_transformers.listed(tmp_path)
     assert names.read_json(tmp_path / "modules.json") == {}
 
 

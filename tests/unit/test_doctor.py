@@ -14,7 +14,7 @@ import toy_hub
 
 from qac_jax import extras
 from qac_jax.errors import UserError
-from qac_jax.hub import offline
+from qac_jax.hub import names
 from qac_jax.hub.names import HubName
 from qac_jax.stages import doctor
 from qac_jax.stages.doctor import Check
@@ -62,7 +62,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_names_that_need_no_network(cache: Path) -> None:
-    known = {one.name: one for one in offline.all_names()}
+    known = {one.name: one for one in names.known_names()}
     usable = {name: one.what for name, one in known.items() if not one.lacks}
     assert usable == {
         **{name: one.what for name, one in known.items() if name.startswith("shipped:")},

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, name_maps, names, weights
+from qac_jax.hub import backbones, huggingface, names, weights
 from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
@@ -42,7 +42,7 @@ def random_params(module: nn.Module, seed: int = 0):
 
 
 def bert_tensors(config: BertConfig, encoder: str, model: str = "") -> weights.Tensors:
-    return name_maps.write(config.table(encoder, model), random_params(Bert(config)))
+    return weights.tensors_of(config.table(encoder, model), random_params(Bert(config)))
 
 
 def folder_of(path: Path, tensors: weights.Tensors, config: BertConfig = CONFIG, **raw) -> Path:

@@ -17,7 +17,7 @@ import toy_hub
 
 from qac_jax import Retriever, artifacts, cli, verbs
 from qac_jax.errors import UserError
-from qac_jax.hub import hub_cache, huggingface, names, shipped
+from qac_jax.hub import huggingface, names
 from qac_jax.inference.reranker import Reranker
 from qac_jax.pipeline import inputs
 from qac_jax.pipeline.inputs import MODEL, TOKENIZER
@@ -71,7 +71,7 @@ def test_revisions(hub: Hub) -> None:
         assert names.folder(text) == hub.snapshot(hub.new), text
     for text in ("tiny/encoder@v1.0", "tiny/encoder@pr/7", f"hf:tiny/encoder@{hub.old}"):
         assert names.folder(text) == hub.snapshot(hub.old), text
-    assert hub_cache.revisions("tiny/encoder") == {
+    assert names.revisions("tiny/encoder") == {
         "main": hub.new,
         "pr/7": hub.old,
         "v1.0": hub.old,
@@ -120,9 +120,9 @@ def test_what_is_missing_is_one_sentence(hub: Hub, text: str, sentence: str) -> 
 
 
 def test_what_ships(hub: Hub) -> None:
-    for name in shipped.names():
+    for name in names.shipped_names():
         assert os.path.exists(names.folder(f"shipped:{name}")), name
-    assert {"qgen", "tqgen", "wordpiece-16k", "demo/questions.jsonl"} <= set(shipped.names())
+    assert {"qgen", "tqgen", "wordpiece-16k", "demo/questions.jsonl"} <= set(names.shipped_names())
 
 
 def test_a_retriever_by_its_name(hub: Hub) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, shared_encoder, shipped
+from qac_jax.hub import backbones, huggingface, names, shared_encoder
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.decoding.slots import decode
@@ -63,9 +63,9 @@ def ships(encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """An encoder that ships as shipped:reader."""
     folder = tmp_path / "reader"
     huggingface.save(folder, Bert(CONFIG.encoder), {"params": encoder})
-    known = shipped.folder
+    known = names.shipped_folder
     monkeypatch.setattr(
-        shipped, "folder", lambda name: str(folder) if name == "reader" else known(name)
+        names, "shipped_folder", lambda name: str(folder) if name == "reader" else known(name)
     )
     return folder
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.hub import shipped
+from qac_jax.hub import names
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.queries import generation
@@ -53,21 +53,21 @@ def own_and_others(said: dict[str, list[str]]) -> tuple[float, float]:
 
 
 def test_all_that_ships_fits_its_budget() -> None:
-    files = [f for f in Path(shipped.ASSETS).rglob("*") if f.is_file()]
+    files = [f for f in Path(names.ASSETS).rglob("*") if f.is_file()]
     assert sum(f.stat().st_size for f in files) <= 32 * 2**20
     assert not [f for f in files if f.suffix in (".pkl", ".bin", ".pt", ".npz")]
 
 
 @pytest.mark.parametrize("name", ["qgen", "tqgen"])
 def test_the_card_names_data_licence_command_and_scores(name: str) -> None:
-    card = (Path(shipped.folder(name)) / "README.md").read_text()
+    card = (Path(names.shipped_folder(name)) / "README.md").read_text()
     for words_of_it in ("license:", "## Data", "| recipe | qac run", "perplexity", "## Licence"):
         assert words_of_it in card
 
 
 def test_qgen_asks_about_the_text() -> None:
     settings = Decoding(samples=SAMPLES, max_tokens=32, top_k=25, top_p=0.8)
-    generator = Generator.load(shipped.folder("qgen"), settings)
+    generator = Generator.load(names.shipped_folder("qgen"), settings)
     said = generator.generate([Request(n, t, before="text2query: ") for n, t in TEXTS.items()])
     asked = {n: [s.text for s in texts] for n, texts in zip(TEXTS, said, strict=True)}
     own, others = own_and_others(asked)
@@ -77,7 +77,7 @@ def test_qgen_asks_about_the_text() -> None:
 
 @pytest.mark.slow
 def test_qgen_knows_what_can_be_asked_of_every_text() -> None:
-    generator = Generator.load(shipped.folder("qgen"), Decoding(max_tokens=32), max_input=192)
+    generator = Generator.load(names.shipped_folder("qgen"), Decoding(max_tokens=32), max_input=192)
     made = generation.Generation(
         cast(Any, None),
         generation.Selection(),
@@ -97,7 +97,7 @@ def test_qgen_knows_what_can_be_asked_of_every_text() -> None:
 
 def test_tqgen_says_words_of_the_text() -> None:
     settings = Decoding(samples=1, max_tokens=64, method="greedy", no_repeat_ngram=2)
-    generator = Generator.load(shipped.folder("tqgen"), settings)
+    generator = Generator.load(names.shipped_folder("tqgen"), settings)
     requests = {
         (kind, name): Request(name, text, after=prompt.after, max_tokens=prompt.max_tokens)
         for kind, prompt in PROMPTS.items()
@@ -115,4 +115,4 @@ def test_tqgen_says_words_of_the_text() -> None:
 
 def test_what_does_not_ship_is_told() -> None:
     with pytest.raises(UserError, match="'t5-huge' does not come with this version"):
-        shipped.folder("t5-huge")
+        names.shipped_folder("t5-huge")
