@@ -26,7 +26,7 @@ _SPEED = ("step_ms", "examples_per_second", "tokens_per_second", "skipped")
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class Listing:
     """A header and rows of cells; `**best**` and ` ^marks` in cells are shown as such."""
 
     header: Sequence[str]
@@ -57,13 +57,13 @@ def html(content: Content) -> str:
         title=content.title,
         style=Markup((_ASSETS / "page.css").read_text(encoding="utf-8")),
         conclusion=content.conclusion,
-        questions=Table(verdict.HEADER, verdict.rows(questions)),
+        questions=Listing(verdict.HEADER, verdict.rows(questions)),
         evaluations=[
             {
                 "name": e.name,
                 "table": metrics(e),
                 "legend": legend(e),
-                "comparisons": Table(tables.COMPARED, tables.compared(e.comparisons)),
+                "comparisons": Listing(tables.COMPARED, tables.compared(e.comparisons)),
                 "compared": e.compared,
                 "measure": e.measures[0] if e.measures else "",
                 "cases": {"Won": e.wins, "Lost": e.losses} if e.wins or e.losses else {},
@@ -146,17 +146,17 @@ def _times(content: Content) -> Plot | None:
     return plots.bars(rows, "time of each stage")
 
 
-def _stages(content: Content) -> Table:
+def _stages(content: Content) -> Listing:
     rows = []
     for name, a in content.stages.items():
         seconds, memory = a.info.get("seconds"), a.info.get("peak_resident_bytes")
         time = ABSENT if seconds is None else human_seconds(seconds)
         used = human(memory, "B") if memory else ABSENT
         rows.append([name, a.stage, f"{a.count:,}", time, used, a.identity[:12]])
-    return Table(("stage", "verb", "items", "time", "peak memory", "identity"), rows)
+    return Listing(("stage", "verb", "items", "time", "peak memory", "identity"), rows)
 
 
-def metrics(evaluation: Evaluation) -> Table:
+def metrics(evaluation: Evaluation) -> Listing:
     """A line a system: its letter, name, and metrics with the letters of those that it beats.
 
     A line a collection: its name and metrics, which are not compared with other collections'.
@@ -164,7 +164,7 @@ def metrics(evaluation: Evaluation) -> Table:
     results, measures = evaluation.results, evaluation.measures
     if evaluation.of_collections:
         plain = [[r.name, *(number(r.mean.get(measure)) for measure in measures)] for r in results]
-        return Table(["collection", *measures], plain)
+        return Listing(["collection", *measures], plain)
     marks = {measure: evaluation.better_than(measure) for measure in measures}
     best = {m: max((r.mean.get(m, -1.0) for r in results), default=0.0) for m in measures}
     rows = []
@@ -177,7 +177,7 @@ def metrics(evaluation: Evaluation) -> Table:
                 text = f"**{text}**"
             row.append(text + (f" ^{m}" if (m := marks[measure][result.name]) else ""))
         rows.append(row)
-    return Table(["", "system", *measures], rows)
+    return Listing(["", "system", *measures], rows)
 
 
 def legend(evaluation: Evaluation) -> str:
