@@ -48,20 +48,13 @@ class Relate(Stage):
         kinds=("parameters", MODEL),
         default="",
     )
-    at_most: int = option(1000, "at most N passages of --pairs, drawn at random")
-    sheet: str = option("", "CSV file to write a blind annotation sheet to")
-    sheet_items: int = option(200, "items per kind of context on the sheet")
+    at_most: int = option(1000, "at most N passages of --pairs, drawn at random", at_least=1)
+    sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
+    sheet_items: int = option(200, "items per kind of context on the sheet", at_least=1)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
-        return {"passages, at most": self.at_most, "sheet": self.sheet or None}
-
-    def check(self) -> None:
-        super().check()
-        if self.at_most < 1 or self.sheet_items < 1:
-            raise UserError(
-                f"at_most={self.at_most} and sheet_items={self.sheet_items}; expected 1 or more"
-            )
+        return {"passages, at most": self.at_most, "sheet": self.sheet}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.evaluation import relatedness, results, significance
@@ -122,9 +115,9 @@ class Relate(Stage):
         for name, content in ((SHEET, sheet), (KEY, key)):
             with out.open(name) as file:
                 file.write(content.getvalue())
-        with open(self.sheet, "w", newline="", encoding="utf-8") as file:
-            file.write(sheet.getvalue())
-        progress.say(f"{len(items)} items to judge: {self.sheet}; what they are: {out.path / KEY}")
+        progress.say(
+            f"{len(items)} items to judge: {out.path / SHEET}; what they are: {KEY} beside"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +157,7 @@ class Votes(Stage):
         return f"{table}\n\njudges {facts['judges']}, Fleiss' kappa {facts['kappa']:.3f}"
 
 
-FIGURES, PLOT, TABLE = "similarities.json", "similarities.svg", "similarities.md"
+FIGURES, FIGURE_4, TABLE = "similarities.json", "similarities.svg", "similarities.md"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,7 +236,7 @@ class Similarities(Stage):
         with out.open(FIGURES) as json_file:
             json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
         drawn = plots.similarity(similarities)
-        with out.open(PLOT) as svg_file:
+        with out.open(FIGURE_4) as svg_file:
             svg_file.write(drawn.file() if drawn else "")
         with out.open(TABLE) as table_file:
             table_file.write(tables.similarities(similarities) + "\n")

@@ -205,7 +205,6 @@ def _count(variables: Mapping[str, Any]) -> int:
 
 
 FILE = "index.faiss"
-CARD = "README.md"
 _CARD = """\
 # {rows:,} vectors for FAISS
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.mining import Question, RunLabels
 
 
-# Queries per file (an interruption loses at most one file) and per search.
-_TOGETHER, _SEARCHED = 8192, 512
+# Queries per file (an interruption loses at most one file) of mine and of label, and per search.
+_MINED, _LABELLED, _SEARCHED = 8192, 1024, 512
 _FILES = "negatives"
 # System -> the input with its index.
 _INPUTS = {"mined": "index", "bm25": "bm25"}
@@ -114,10 +114,8 @@ class Mine(Stage):
 
         questions, passages = self.questions(inputs)
         searchers = self._searchers(inputs)
-        miner, pieces = (
-            Miner(passages, searchers, self.mining, self.seed),
-            cut(len(questions), _TOGETHER),
-        )
+        miner = Miner(passages, searchers, self.mining, self.seed)
+        pieces = cut(len(questions), _MINED)
         shards = [
             ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, questions[start:stop])
             for number, (start, stop) in enumerate(pieces)
@@ -260,11 +258,6 @@ class Group(Stage):
         return {"passages": {"count": inputs.artifact("passages").count}}
 
 
-# Queries per file: an interruption loses at most one file.
-_TOGETHER = 1024
-_FILES = "negatives"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label(Stage):
     """Labels a retriever's candidates as positives and negatives by a cross-encoder's scores.
@@ -364,7 +357,7 @@ class Label(Stage):
         asked, removed = mining.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
-        work, pieces = self._labels(inputs, run), cut(len(asked), _TOGETHER)
+        work, pieces = self._labels(inputs, run), cut(len(asked), _LABELLED)
         shards = [
             ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, asked[start:stop])
             for number, (start, stop) in enumerate(pieces)

@@ -125,8 +125,8 @@ def _hosts_are_one(
 ) -> None:
     monkeypatch.setattr(search, "TOGETHER", 2)
     monkeypatch.setattr(search, "_PAIRS", 10)
-    monkeypatch.setattr(label_stage, "_TOGETHER", 2)
-    monkeypatch.setattr(mine_stage, "_TOGETHER", 2)
+    monkeypatch.setattr(label_stage, "_LABELLED", 2)
+    monkeypatch.setattr(mine_stage, "_MINED", 2)
     toy_hosts.be_impatient(monkeypatch, patience=60)
     stage_of = verb(road)
     whole = execute(stage_of(), tmp_path / "whole")

@@ -117,7 +117,7 @@ def test_an_interrupted_reranking_goes_on(road: Road, monkeypatch) -> None:
 
 def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
     whole = road.label("whole")
-    monkeypatch.setattr(label_stage, "_TOGETHER", 4)
+    monkeypatch.setattr(label_stage, "_LABELLED", 4)
     records, calls = mining.RunLabels.records, []
 
     def counted(self, queries, facts, advance):

@@ -1,4 +1,4 @@
-"""`qac analyse`: how related contexts are, a blind sheet, agreement of judges."""
+"""`qac analyse`: figures of contexts, a blind sheet, agreement of its judges."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def evaluate(out: Path, *arguments: str) -> int:
+def analyse(out: Path, *arguments: str) -> int:
     return cli.main(["analyse", *arguments, "--out", str(out)])
 
 
 def test_queries_lead_back_to_their_passages(folder, tmp_path, capsys):
     inputs = ["--pairs", str(folder / "contexts"), "--passages", str(folder / "passages")]
-    assert evaluate(tmp_path / "out", *inputs) == 0
+    assert analyse(tmp_path / "out", *inputs) == 0
     printed = capsys.readouterr().out
     found, facts = read(artifacts.load(tmp_path / "out"))
     means = {result.name: result.mean for result in found}
@@ -87,17 +87,17 @@ def test_documents_of_one_passage_have_queries_alone(folder, tmp_path):
     ) as out:
         write_records(out, passages, "passages")
     inputs = ["--pairs", str(folder / "contexts"), "--passages", str(tmp_path / "single")]
-    assert evaluate(tmp_path / "out", *inputs) == 0
+    assert analyse(tmp_path / "out", *inputs) == 0
     (result,), facts = read(artifacts.load(tmp_path / "out"))
     assert (result.name, result.queries) == (relatedness.QUERY, DOCUMENTS * EACH)
     assert result.mean["bm25 mrr"] == 1.0 and not facts["comparisons"]
 
 
 def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
-    sheet = tmp_path / "sheet.csv"
+    sheet = tmp_path / "out" / "sheet.csv"
     arguments = ["--pairs", str(folder / "contexts"), "--passages", str(folder / "passages")]
-    asked = [*arguments, "--sheet", str(sheet), "--sheet_items", "6"]
-    assert evaluate(tmp_path / "out", *asked) == 0
+    asked = [*arguments, "--sheet", "--sheet_items", "6"]
+    assert analyse(tmp_path / "out", *asked) == 0
     rows = table(sheet)
     assert len(rows) == 18 and set(rows[0]) == set(relatedness.SHEET)
     assert not any(sort in sheet.read_text() for sort in (relatedness.QUERY + '"', "nearby"))
@@ -115,7 +115,7 @@ def test_a_sheet_is_blind_and_votes_are_counted(folder, tmp_path, capsys):
                 writer.writerow(row)
     filled = ",".join(str(tmp_path / f"judge{judge}.csv") for judge in range(3))
     counted = ["--sheets", filled, "--key", str(tmp_path / "out" / "key.csv")]
-    assert evaluate(tmp_path / "votes", *counted) == 0
+    assert analyse(tmp_path / "votes", *counted) == 0
     record = json.loads((tmp_path / "votes" / "metrics.json").read_text())
     rates = {name: mean["highly related"] for name, mean in record["mean"].items()}
     assert rates == {relatedness.QUERY: 1.0, relatedness.RANDOM: 0.0, relatedness.NEARBY: 0.0}
