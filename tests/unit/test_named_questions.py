@@ -21,6 +21,8 @@ from qac_jax.stages.questions import Judge
 
 
 SHIPPED = Path(qac_jax.__file__).parent / "assets" / "demo" / "questions.jsonl"
+
+
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "nltk", "stdlib")
 
 

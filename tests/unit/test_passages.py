@@ -1,17 +1,174 @@
-"""Cutting: nothing is lost or doubled, nothing is too long, nothing depends on the neighbours."""
+"""Text into sentences, spans and passages: nothing is lost, nothing is too long."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+import random
 
+import nltk
 import pytest
 import tokenizers as hf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from qac_jax.errors import UserError
 from qac_jax.formats.documents import Document, Passage, Section
-from qac_jax.text import sentences, tokenizers
+from qac_jax.text import sentences, spans, tokenizers
 from qac_jax.text.passages import Cutter, Cutting
+
+
+# Grouping sentences: limits, order, and what happens to short rests.
+
+
+counts_of = st.lists(st.integers(0, 40), max_size=40)
+
+
+seeds = st.integers(0, 2**32)
+
+
+def targets(limit: int, seed: int):
+    return spans.target_lengths(limit, 0.5, random.Random(seed))
+
+
+@given(counts_of, st.integers(2, 60), seeds)
+def test_every_sentence_goes_into_one_span_in_order(counts, limit, seed):
+    filled = [i for i, count in enumerate(counts) if count]
+    for rule in (spans.spans_within, spans.spans_overshooting):
+        found = rule(counts, targets(limit, seed))
+        assert list(itertools.chain(*found)) == filled
+        assert all(found)
+
+
+@given(counts_of, st.integers(2, 60), seeds)
+def test_within_is_over_the_limit_only_for_one_long_sentence(counts, limit, seed):
+    for span in spans.spans_within(counts, targets(limit, seed)):
+        assert sum(counts[s] for s in span) <= limit or len(span) == 1
+
+
+@given(counts_of, st.integers(2, 60))
+def test_overshooting_passes_the_limit_with_its_last_sentence_only(counts, limit):
+    found = spans.spans_overshooting(counts, itertools.repeat(limit))
+    for span in found[:-1]:
+        lengths = [counts[s] for s in span]
+        assert sum(lengths) > limit >= sum(lengths[:-1])
+
+
+@given(st.lists(st.integers(1, 30), max_size=30), st.integers(2, 40), st.integers(1, 40), seeds)
+def test_joining_keeps_order_and_limit(counts, limit, least, seed):
+    least = min(least, limit)
+    before = spans.spans_within(counts, targets(limit, seed))
+    after = spans.joined(before, counts, least, limit)
+    assert list(itertools.chain(*after)) == list(range(len(counts)))
+
+    def sizes(groups):
+        return [sum(counts[s] for s in group) for group in groups]
+
+    too_long = max([limit, *counts])
+    assert all(size <= too_long for size in sizes(after))
+    small_before = sum(size < least for size in sizes(before))
+    assert sum(size < least for size in sizes(after)) <= small_before
+
+
+@given(counts_of, st.integers(2, 60), seeds)
+def test_contexts_stay_in_the_document(counts, limit, seed):
+    found = spans.spans_overshooting(counts, targets(limit, seed))
+    rng = random.Random(seed)
+    n = len(found)
+    for i, span in enumerate(found):
+        other, near = spans.random_sampled(n, i, rng), spans.nearby(n, i, rng)
+        if n > 1:
+            assert other != i and 0 <= other < n
+            assert abs(near - i) == 1 and 0 <= near < n
+        else:
+            assert other == near == i
+        shared = spans.overlap(found, i, counts, limit, rng)
+        assert shared == sorted(shared)
+        assert set(shared) & set(span)
+
+
+# Sentence places: Punkt, paragraphs, doctests; the shipped parameters and learned ones.
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return sentences.load("shipped")
+
+
+def test_abbreviations_do_not_end_sentences(shipped):
+    text = "Dr. Smith came at 5 p.m. from the U.S. embassy, e.g. by car. He left. Why? Mr. X knows."
+    assert shipped.split(text) == [
+        "Dr. Smith came at 5 p.m. from the U.S. embassy, e.g. by car.",
+        "He left.",
+        "Why?",
+        "Mr. X knows.",
+    ]
+
+
+def test_paragraphs_end_sentences_and_doctests_go_by_statement(shipped):
+    text = "A title\n\nSome text\nover two lines.\n \n>>> f(1)\n2\n>>> for x in y:\n...     g(x)\n3"
+    assert shipped.split(text) == [
+        "A title",
+        "Some text\nover two lines.",
+        ">>> f(1)\n2",
+        ">>> for x in y:\n...     g(x)\n3",
+    ]
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200))
+def test_every_visible_character_is_in_one_sentence(shipped, text):
+    assert "".join("".join(shipped.split(text)).split()) == "".join(text.split())
+    places = sentences.lines(text)
+    assert "".join("".join(text[a:b] for a, b in places).split()) == "".join(text.split())
+
+
+def test_auto_takes_punkt_tab_where_it_is(monkeypatch, tmp_path):
+    folder = tmp_path / "tokenizers" / "punkt_tab" / "english"
+    folder.mkdir(parents=True)
+    (folder / "abbrev_types.txt").write_text("zorp")
+    for name in ("collocations.tab", "ortho_context.tab", "sent_starters.txt"):
+        (folder / name).write_text("")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    sentences._named.cache_clear()
+    found = sentences.load("auto")
+    assert found.name == "NLTK's punkt_tab"
+    assert found.split("A zorp. A second. A third.") == ["A zorp. A second.", "A third."]
+
+    monkeypatch.setattr(nltk.data, "path", [])
+    sentences._named.cache_clear()
+    assert sentences.load("auto").name == "the shipped Punkt parameters"
+    with pytest.raises(UserError, match="punkt_tab is not installed; run"):
+        sentences.load("punkt_tab")
+    sentences._named.cache_clear()
+
+
+def test_learned_parameters_split_the_text_they_come_from(tmp_path):
+    names = ["".join(pair) for pair in itertools.product(("alb", "ber", "cor"), ("ane", "oldo"))]
+    text = "\n\n".join(
+        f"The old zorp. engine of {one} came slowly through the fields to {other}. "
+        f"Then {one} saw many of the people of {other} again at the mill near the sea."
+        for one, other in itertools.permutations(names, 2)
+    )
+    stored = sentences.learn([text])
+    assert "zorp" in stored["abbrev_types"]
+    assert not set(names) & set(stored["abbrev_types"])
+    assert stored == sentences.learn([text])
+    path = tmp_path / "sentences.json"
+    path.write_text(json.dumps(stored))
+    assert len(sentences.load(str(path)).split(text)) == 60
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="neither auto, punkt_tab, shipped nor a file"):
+        sentences.load("nltk")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"format": "x"}')
+    with pytest.raises(UserError, match="holds no sentence parameters"):
+        sentences.load(str(broken))
+
+
+# Cutting: nothing is lost or doubled, nothing is too long, nothing depends on the neighbours.
 
 
 words = st.sampled_from(
@@ -19,6 +176,8 @@ words = st.sampled_from(
      "\n", "\n\n", ">>> f(x)", "\u200b", "naïve", "東京", "한국어", "pneumonoultramicroscopic" * 3,
      "a.b/c-d_e" * 20, "\t", "é" * 130, "…"]
 )  # fmt: skip
+
+
 texts = st.one_of(st.lists(words, max_size=120).map(" ".join), st.text(max_size=300))
 
 
@@ -150,9 +309,3 @@ def test_passages_that_come_as_such_stay_whole_unless_told(wordpiece, splitter):
     cutting = Cutting(cut="sentences", max_tokens=16, short_span_probability=0)
     pieces = list(Cutter(cutting, wordpiece, splitter).records(document))
     assert [r["_id"] for r in pieces] == [f"d#{i}" for i in range(5)]
-
-
-def test_without_cutting_sections_are_passages():
-    document = Document(id="d", sections=(Section("", "a b"), Section("H", " "), Section("", "c")))
-    records = list(Cutter(Cutting(cut="none")).records(document))
-    assert [(r["_id"], r["text"]) for r in records] == [("d#0", "a b"), ("d#1", "c")]

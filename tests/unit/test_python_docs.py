@@ -1,9 +1,8 @@
-"""Docstrings of packages as documents: a made-up package, then real ones."""
+"""Docstrings of packages as documents: their text, public names, a made-up package, real ones."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import sys
 
 import pytest
@@ -11,7 +10,246 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.python import docstrings
+from qac_jax.formats.python.python_names import Definition, Names
+from qac_jax.formats.python.python_source import parse
 from qac_jax.formats.readers import python_docs
+
+
+# Docstrings of the usual styles as plain text.
+
+
+NUMPY = """Stack arrays in sequence
+vertically (row wise).
+
+Rebuilds arrays divided by `vsplit`. See :func:`~numpy.stack` and
+``hstack``, or :ref:`the guide <guide>`; *never* ``a ** b``.
+
+.. versionadded:: 1.5
+
+Parameters
+----------
+tup : sequence of ndarrays
+    The arrays must have the same shape
+    along all but the first axis.
+dtype : str or dtype
+
+Returns
+-------
+stacked : ndarray
+    The array formed by stacking the given arrays, will be at least 2-D. It is a copy in all cases.
+
+See Also
+--------
+concatenate : Join a sequence of arrays
+    along an existing axis.
+hstack, dstack
+numpy.vsplit : Split.
+
+Notes
+-----
+The kernel is
+
+.. math::
+    y = x
+
+and nothing else happens here; it takes as long as it takes to copy all of the arrays given to it.
+
+Examples
+--------
+>>> np.vstack((a,b))
+array([[1, 2, 3],
+       [4, 5, 6]])
+
+Then a remark on what was
+seen, which has enough words to be one of the longer parts of this rather long docstring.
+"""
+
+
+def test_numpy_style():
+    parsed = docstrings.parse(NUMPY)
+    assert parsed.summary == "Stack arrays in sequence vertically (row wise)."
+    assert parsed.see_also == ("concatenate", "hstack", "dstack", "numpy.vsplit")
+    intro, interface, notes, examples = parsed.sections
+    assert intro == (
+        "Stack arrays in sequence vertically (row wise).\n\n"
+        "Rebuilds arrays divided by vsplit. See numpy.stack and hstack, or the guide; "
+        "never a ** b."
+    )
+    assert interface.startswith(
+        "Parameters:\ntup : sequence of ndarrays\n"
+        "The arrays must have the same shape along all but the first axis.\ndtype : str or dtype"
+    )
+    assert "\n\nReturns:\nstacked : ndarray\nThe array formed" in interface
+    assert notes.startswith("Notes:\nThe kernel is\n\ny = x\n\nand nothing")
+    assert examples.startswith(
+        "Examples:\n>>> np.vstack((a,b))\narray([[1, 2, 3],\n       [4, 5, 6]])\n\nThen a remark on"
+        " what was seen"
+    )
+
+
+def test_google_style_stays_together_when_short():
+    text = (
+        "Returns `x` scaled.\n\nArgs:\n  x: an array of any shape,\n    of floats.\n  scale: a"
+        " factor.\n\nReturns:\n  The product."
+    )
+    parsed = docstrings.parse(text)
+    assert parsed.summary == "Returns x scaled."
+    assert parsed.sections == (
+        "Returns x scaled.\n\nArgs:\nx: an array of any shape, of floats.\nscale: a factor.\n\n"
+        "Returns:\nThe product.",
+    )
+
+
+def test_seealso_directives_and_google_lists_are_anchors():
+    text = (
+        "Does it.\n\n.. seealso::\n  The functions :func:`optax.adam`,\n  :class:`optax.Sgd`.\n\n"
+        "More.\n\nSee also:\n  - :func:`jax.numpy.stack`: along a new axis\n  - hstack: flat"
+    )
+    parsed = docstrings.parse(text)
+    assert parsed.see_also == ("optax.adam", "optax.Sgd", "jax.numpy.stack", "hstack")
+    assert parsed.sections == ("Does it.\n\nMore.",)
+
+
+def test_signatures_of_compiled_functions_are_no_summary():
+    assert docstrings.parse("array(object,\n  dtype=None)\n--\n\nCreate an array.").sections == (
+        "Create an array.",
+    )
+    parsed = docstrings.parse("f(x[, y]) -> value\n\nReturn the value.")
+    assert parsed.summary == "Return the value."
+    assert parsed.sections[0].startswith("f(x[, y]) -> value")
+
+
+def test_code_tables_and_lists_keep_their_lines():
+    text = (
+        "Use it so::\n\n    for x in y:\n        f(x)\n\nThen\n\n- one point\n  that goes on\n"
+        "- another\n\n=====  =====\nname   value\n=====  =====\na      1\n=====  =====\n\n"
+        ":param x: the *input*,\n    in full\n:returns: nothing\n"
+    )
+    (section,) = docstrings.parse(text).sections
+    assert section == (
+        "Use it so:\n\nfor x in y:\n    f(x)\n\nThen\n\n- one point that goes on\n- another\n\n"
+        "=====  =====\nname   value\n=====  =====\na      1\n=====  =====\n\n"
+        "x: the input, in full\nreturns: nothing"
+    )
+
+
+# Public names, found in source alone: every way a package shows what its private modules hold.
+
+
+def names_of(sources: dict[str, str], packages: tuple[str, ...] = ("p",)) -> dict[str, list[str]]:
+    """Definition as "module:name" -> its public names."""
+    modules = {name: parse(text.encode(), name, name in packages) for name, text in sources.items()}
+    public = Names(modules).public_names()
+    return {f"{module}:{name}": found for (module, name), found in public.items()}
+
+
+def test_reexports_from_a_private_module():
+    found = names_of(
+        {
+            "p": "from ._a import one, two as second\nfrom ._a import three as three",
+            "p._a": "def one(): pass\ndef two(): pass\ndef three(): pass\ndef four(): pass",
+        }
+    )
+    assert found == {"p._a:one": ["p.one"], "p._a:two": ["p.second"], "p._a:three": ["p.three"]}
+
+
+def test_star_imports_follow_all():
+    found = names_of(
+        {
+            "p": "from ._a import *\nfrom ._b import *",
+            "p._a": "__all__ = ['shown']\ndef shown(): pass\ndef unlisted(): pass",
+            "p._b": "def seen(): pass\ndef _hidden(): pass",
+        }
+    )
+    assert found == {"p._a:shown": ["p.shown"], "p._b:seen": ["p.seen"]}
+
+
+def test_all_in_its_many_forms():
+    sources = {
+        "p": "from . import _a, _b\nfrom ._a import *\nfrom ._b import *\n"
+        "__all__ = ['x'] + _a.__all__\n__all__ += _b.__all__\n__all__.extend(['y'])\n"
+        "def x(): pass\ndef y(): pass\ndef z(): pass",
+        "p._a": "__all__ = list({'one'} | {'two'})\ndef one(): pass\ndef two(): pass",
+        "p._b": "__all__ = [n for n in dir() if not n.startswith('_')]\ndef three(): pass",
+    }
+    shown = {name for found in names_of(sources).values() for name in found}
+    assert shown == {"p.x", "p.y", "p.one", "p.two", "p.three"}
+
+
+def test_a_package_that_lists_a_name_is_its_home():
+    found = names_of(
+        {
+            "p": "from p.sub import *",
+            "p.sub": "from .impl import Thing\ndef helper(): pass",
+            "p.sub.impl": "class Thing: pass",
+        },
+        ("p", "p.sub"),
+    )
+    assert found["p.sub:helper"] == ["p.sub.helper", "p.helper"]
+    assert found["p.sub.impl:Thing"] == ["p.sub.Thing", "p.Thing", "p.sub.impl.Thing"]
+
+
+def test_assigned_aliases_and_modules_under_other_names():
+    found = names_of(
+        {
+            "p": "from . import _impl as impl\nrun = impl.start\nstop = run",
+            "p._impl": "def start(): pass",
+        }
+    )
+    assert found["p._impl:start"] == ["p.run", "p.stop"]
+
+
+def test_the_only_instance_of_a_class_lends_it_its_name():
+    found = names_of(
+        {
+            "p": "from ._d import *",
+            "p._d": "class norm_gen: pass\nnorm = norm_gen()\n"
+            "class Pair: pass\none = Pair()\ntwo = Pair()\n"
+            "class Random:\n    def shuffle(self): pass\n_inst = Random()\nshuffle = _inst.shuffle",
+        }
+    )
+    assert found["p._d:norm_gen"] == ["p.norm", "p.norm_gen"]
+    assert found["p._d:Pair"] == ["p.Pair"]
+    assert found["p._d:Random.shuffle"] == ["p.shuffle"]
+
+
+def test_a_module_shown_under_another_name():
+    found = names_of(
+        {
+            "osx": "__all__ = ['path']\nif True:\n    import posixx as path\n"
+            "else:\n    import ntx as path",
+            "posixx": "__all__ = ['join']\ndef join(): pass",
+            "ntx": "__all__ = ['join']\ndef join(): pass",
+        },
+        (),
+    )
+    assert found["posixx:join"] == ["osx.path.join", "posixx.join"]
+    assert found["ntx:join"] == ["ntx.join"]
+
+
+def test_circular_imports_end_and_what_is_compiled_is_told():
+    init = b"from ._a import x\nfrom ._c import fast\n__all__ = ['x', 'fast', 'N']\nN = 1"
+    again = b"from p import x"
+    names = Names({"p": parse(init, "p", True), "p._a": parse(again, "p._a", False)})
+    assert names.resolve("p", "x") is None
+    assert names.undocumented() == ["p.fast", "p.x"]
+    assert names.resolve("p", "N") == Definition("p", "N")
+
+
+def test_definitions_in_branches_and_overloads():
+    module = parse(
+        b"try:\n    import x\nexcept ImportError:\n    def f():\n        'The documented one.'\n"
+        b"if True:\n    class C:\n        if True:\n            def m(self): 'Method.'\n"
+        b"def f(): pass\n",
+        "m",
+        False,
+    )
+    assert module.members["f"].doc == "The documented one."
+    assert module.members["C"].methods["m"].doc == "Method."
+
+
+# Docstrings of packages as documents: a made-up package, then real ones.
 
 
 INIT = '''"""A package for the tests of reading docstrings.
@@ -21,6 +259,8 @@ from ._impl import fast, grind, Mill
 from ._impl import grind as mill_it
 __all__ = ["grind", "mill_it", "Mill", "fast"]
 '''
+
+
 IMPL = '''
 def grind(grain):
     """Grind grain between the stones of a mill.
@@ -55,6 +295,8 @@ class Mill:
         sieve
         """
 '''
+
+
 ADDED = '''
 from somewhere import add_newdoc
 add_newdoc("toymill._impl", "fast", """
@@ -185,12 +427,3 @@ def test_mistakes_are_one_sentence():
         documents.shards("python_docs", "scipy.stats")
     with pytest.raises(UserError, match="held_out='no'"):
         documents.shards("python_docs", "scipy", options={"held_out": "no"})
-
-
-def test_versions_enter_the_key():
-    found = python_docs.versions("optax,stdlib")
-    assert found["optax"] == importlib.metadata.version("optax")
-    assert found["stdlib"].startswith("python 3.")
-    # Imported and installed under different names.
-    found = python_docs.versions("pytrec_eval")
-    assert found["pytrec_eval"].startswith("pytrec_eval-terrier ")

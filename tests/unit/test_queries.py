@@ -12,6 +12,7 @@ import pytest
 
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents, judgements, training
+from qac_jax.formats import lines as formats_lines
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.identities import IdSet
@@ -26,6 +27,9 @@ from qac_jax.formats.training import (
 )
 
 
+# Queries, judgements, negatives and training lines of all formats.
+
+
 def _write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -37,9 +41,6 @@ def _lines(path: Path, *rows: Any) -> Path:
 
 def _told(path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(q.id, q.text, q.answers) for q in read_queries(path)]
-
-
-# Queries
 
 
 def test_beir_queries(tmp_path):
@@ -191,14 +192,6 @@ def test_a_score_is_told_as_a_share_of_the_best_other_passages() -> None:
         shares([9.0, -2.0])
 
 
-def test_an_unknown_query_format_names_the_nearest(tmp_path):
-    with pytest.raises(UserError, match="did you mean 'orcas'"):
-        list(read_queries(_write(tmp_path / "x", "x"), "orca"))
-
-
-# Judgements
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -210,11 +203,6 @@ def test_an_unknown_query_format_names_the_nearest(tmp_path):
 def test_judgements_of_three_and_four_columns(tmp_path, text):
     path = _write(tmp_path / "qrels.tsv", text)
     assert judgements.by_query(read_judgements(path)) == {"1": {"a": 1, "b": 2}, "2": {"a": 0}}
-
-
-def test_judgements_of_two_columns(tmp_path):
-    path = _write(tmp_path / "qrels.tsv", "1\ta\n2\tb\n")
-    assert list(read_judgements(path)) == [Judgement("1", "a", 1), Judgement("2", "b", 1)]
 
 
 @pytest.mark.parametrize(
@@ -239,17 +227,6 @@ def test_bad_judgements_name_file_and_line(tmp_path, line, said, kind):
     bad = BadLines(1)
     assert len(list(read_judgements(path, bad=bad, **known))) == 1
     assert [(item.line, said in item.message) for item in bad.items] == [(2, True)]
-
-
-def test_splits_of_a_beir_folder(tmp_path):
-    (tmp_path / "qrels").mkdir()
-    path = _write(tmp_path / "qrels" / "test.tsv", "1\ta\t1\n")
-    assert judgements.judgements_file(tmp_path, "test") == str(path)
-    with pytest.raises(UserError, match="no qrels/dev.tsv; splits there: test"):
-        judgements.judgements_file(tmp_path, "dev")
-
-
-# Negatives
 
 
 def test_triples_are_grouped_shuffled_and_cut(tmp_path):
@@ -322,9 +299,6 @@ def test_hard_negatives_with_a_table_of_scores(tmp_path):
         Scores(_write(table, "1\ta\tx\n"))
 
 
-# Training lines
-
-
 def test_tevatron_training_lines(tmp_path):
     row = {
         "query_id": 3,
@@ -357,3 +331,86 @@ def test_rocketqa_training_lines(tmp_path):
     assert [i.line for i in bad.items] == [3, 4]
     with pytest.raises(UserError, match="did you mean 'rocketqa'"):
         list(read_training_lines(tmp_path / "cross.tsv", "rocketq"))
+
+
+# DPR's training files: a JSON array of gigabytes, read object by object.
+
+
+def passage(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "title": f"Title {number}",
+        "text": f" text of {number} ",
+        "score": 1000,
+        "title_score": 1,
+        "passage_id": str(number),
+        **more,
+    }
+
+
+# As biencoder-nq-train.json has them; the second question has no positive passage.
+RECORDS: list[dict[str, Any]] = [
+    {
+        "dataset": "nq_train_psgs_w100",
+        "question": "who is [it]?",
+        "answers": ["A, B"],
+        "positive_ctxs": [passage(1), passage(2)],
+        "negative_ctxs": [passage(3)],
+        "hard_negative_ctxs": [passage(4)],
+    },
+    {
+        "dataset": "nq_train_psgs_w100",
+        "question": "where?",
+        "answers": ["x"],
+        "positive_ctxs": [],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": [passage(5)],
+    },
+    {
+        "dataset": "nq_train_psgs_w100",
+        "question": "when \u00e9?",
+        "answers": ["1"],
+        "positive_ctxs": [passage(6)],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": [],
+    },
+]
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 1 << 20])
+@pytest.mark.parametrize("indent", [4, None])
+def test_the_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
+) -> None:
+    monkeypatch.setattr(formats_lines, "_CHUNK", chunk)
+    path = tmp_path / "biencoder-nq-train.json"
+    path.write_text(json.dumps(RECORDS, indent=indent, ensure_ascii=False))
+    first, second, third = read_training_lines(path, "dpr")
+    assert (first.query_id, first.query) == ("0", "who is [it]?")
+    assert [p.id for p in first.positives] == ["1", "2"]
+    assert [(p.id, p.title, p.text) for p in first.negatives] == [("4", "Title 4", "text of 4")]
+    assert not second.positives and third.query == "when \u00e9?"
+    bad = BadLines()
+    questions = list(read_queries(path, bad=bad))
+    assert [(q.id, q.text, q.answers) for q in questions] == [
+        ("0", "who is [it]?", ("A, B",)),
+        ("2", "when \u00e9?", ("1",)),
+    ]
+    assert bad.left_out == {"questions without a positive passage": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"question": "a"}', "not a JSON array"),
+        ('[{"question": "a"}', "has no end"),
+        ('[{"question": a}]', "invalid JSON"),
+        ("[1]", "a JSON int, not an object"),
+        ('[{"question": 1.5, "positive_ctxs": []}]', "'question' is a float"),
+        ('[{"question": "a", "positive_ctxs": 3}]', "not a list of passages"),
+    ],
+)
+def test_damage(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        list(read_training_lines(path, "dpr"))

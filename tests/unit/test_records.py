@@ -1,8 +1,8 @@
-"""Text records: what was written is read, in order and at random, in any number of shards."""
+"""Records of artefacts, runs, and ids in eight bytes."""
 
 from __future__ import annotations
 
-import pickle
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats import records
-from qac_jax.formats.records import Records, encode, write_lines, write_offsets, write_records
+from qac_jax.formats import identities, records, runs
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.identities import IdIndex, IdSet, id_hashes, repeated
+from qac_jax.formats.records import Records, write_lines, write_offsets, write_records
+from qac_jax.formats.runs import Ranking, RunFile, open_run, ranked, read_run, run_files, write_run
+
+
+# Text records: what was written is read, in order and at random, in any number of shards.
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
 RECORD = st.fixed_dictionaries({"_id": TEXT, "text": TEXT, "position": st.integers()})
 
 
@@ -52,24 +60,6 @@ def test_random_access_equals_what_was_written(tmp_path_factory, content, shards
             found[index]
 
 
-def test_shards_are_even_and_contiguous(tmp_path):
-    content = _some(10)
-    found = _written(tmp_path / "a", content, shards=3)
-    names = sorted(p.name for p in (tmp_path / "a").glob("*.jsonl"))
-    assert names == [f"passages-0000{i}-of-00003.jsonl" for i in range(3)]
-    sizes = [len((tmp_path / "a" / n).read_text().split("\n")) - 1 for n in names]
-    assert sum(sizes) == 10 and max(sizes) - min(sizes) <= 1
-    assert [found[i] for i in (9, 0, 4)] == [content[i] for i in (9, 0, 4)]
-
-
-def test_a_stream_without_length_needs_a_total(tmp_path):
-    with pytest.raises(ValueError, match="total="), artifacts.create(tmp_path, kind="k") as writer:
-        write_records(writer, iter(_some(3)), shards=2)
-    with artifacts.create(tmp_path / "b", kind="k") as writer:
-        write_records(writer, iter(_some(3)), shards=2, total=3)
-    assert list(Records(artifacts.load(tmp_path / "b"))) == _some(3)
-
-
 def test_workers_write_the_same_bytes(tmp_path):
     """Files written by other processes and published by the parent make the same artefact."""
     whole = _written(tmp_path / "a", _some(7), shards=2)
@@ -85,26 +75,9 @@ def test_workers_write_the_same_bytes(tmp_path):
     assert list(Records(two)) == list(whole)
 
 
-def test_can_be_sent_to_other_processes(tmp_path):
-    found = _written(tmp_path / "a", _some(20), shards=2)
-    found[3]
-    again = pickle.loads(pickle.dumps(found))
-    assert list(again) == list(found) and again[3] == found[3]
-
-
 def test_positions_by_id(tmp_path):
     found = _written(tmp_path / "a", [{"_id": str(i)} for i in range(50)], shards=3)
     assert found.positions(["7", "no", "49", "0"]) == [7, None, 49, 0]
-
-
-def test_ids_where_they_do_not_come_first(tmp_path):
-    found = _written(tmp_path / "a", [{"text": "x", "_id": "a"}, {"text": "y", "_id": "b"}])
-    assert list(found.ids()) == ["a", "b"]
-
-
-def test_numbers_json_does_not_know_are_refused():
-    with pytest.raises(ValueError):
-        encode({"_id": "a", "score": float("nan")})
 
 
 def test_damage_names_file_and_line(tmp_path):
@@ -130,8 +103,207 @@ def test_offsets_of_other_shards_are_refused(tmp_path):
         Records(artifact)
 
 
-def test_an_artefact_of_other_files_is_refused(tmp_path):
-    with artifacts.create(tmp_path / "a", kind="vectors") as writer, writer.open("x.npy") as file:
-        file.write("x")
-    with pytest.raises(UserError, match="text records"):
-        Records(artifacts.load(tmp_path / "a"))
+# Run files, the one order, fusion.
+
+
+def _write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_ties_go_by_id_downwards_as_text():
+    assert ranked(["10", "9", "a", "é", "B"], [1, 1, 1, 1, 2]).ids == ("B", "é", "a", "9", "10")
+
+
+def test_scores_are_equal_when_single_precision_says_so():
+    close = ranked(["a", "b"], [1.0 + 1e-12, 1.0])
+    assert close.ids == ("b", "a"), "a tie in single precision goes by id"
+    assert ranked(["a", "b"], [1e300, 1e200]).ids == ("b", "a")
+
+
+def test_a_run_reads_back_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"d{i}" for i in range(50)]
+    run = {f"q{i}": ranked(names, rng.normal(size=50).round(1) / 3) for i in range(5)}
+    write_run(tmp_path / "run.trec", run, tag="mine")
+    again = read_run(tmp_path / "run.trec")
+    assert list(again) == list(run)
+    for query in run:
+        assert again[query].ids == run[query].ids
+        assert (again[query].scores == run[query].scores).all()
+    first = (tmp_path / "run.trec").read_text().split("\n")[0].split(" ")
+    assert first[:2] == ["q0", "Q0"] and first[3] == "1" and first[5] == "mine"
+    assert read_run(tmp_path / "run.trec", depth=3)["q0"].ids == run["q0"].ids[:3]
+
+
+def test_ids_with_blanks_need_tabs(tmp_path):
+    run = {"a question": ranked(["Aachen, city", "x"], [2, 1])}
+    write_run(tmp_path / "run.trec", run)
+    assert read_run(tmp_path / "run.trec")["a question"].ids == ("Aachen, city", "x")
+    for wrong in ("a\tb", "a\nb", "", "a\u2028b"):
+        with pytest.raises(UserError, match="no run file can hold"):
+            write_run(tmp_path / "other.trec", {"q": ranked([wrong], [1])})
+        assert not (tmp_path / "other.trec").exists()
+
+
+def test_writing_is_all_or_nothing(tmp_path):
+    path = tmp_path / "run.trec"
+    write_run(path, {"q": ranked(["a"], [1])})
+    broken = {"q": Ranking(("a", "b"), np.ones(1, np.float32))}
+    with pytest.raises(ValueError):
+        write_run(path, broken)
+    assert read_run(path)["q"].ids == ("a",)
+
+
+def test_three_and_four_columns_and_packed_files(tmp_path):
+    marco = _write(tmp_path / "marco.tsv", "7\t30\t2", "7\t20\t1", "", "8\t1\t1")
+    assert read_run(marco)["7"].ids == ("20", "30")
+    pair = _write(tmp_path / "pair.tsv", "7\t30\t1\t0.5", "7\t20\t2\t0.7")
+    assert read_run(pair)["7"].ids == ("20", "30"), "the score decides, not the rank"
+    with gzip.open(tmp_path / "run.trec.gz", "wt") as file:
+        file.write("\ufeffq Q0 a 1 2.5 tag\r\nq Q0 b 2 1e1 tag\r\n")
+    packed = read_run(tmp_path / "run.trec.gz")
+    assert packed["q"].ids == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["q Q0 a 1 2 t", "q Q0 b 2 1 t", "q Q0 a 3 0 t"], r":3: passage 'a' was ranked"),
+        (["q Q0 a 1 2 t", "r Q0 b 1 2 t", "q Q0 a 2 2 t"], r":3: passage 'a' .* query 'q'"),
+        (["q Q0 a 1 2 t", "q Q0 b 2"], r":2: 4 columns, but 6 on the lines before"),
+        (["q Q0 a 1 2"], r":1: 5 columns; expected 6"),
+        (["q Q0 a 1 two t"], r":1: the score 'two' is not a number"),
+        (["", "q Q0 a 1 nan t"], r":2: the score nan is not a finite number"),
+        (["q Q0 a 1 -inf t"], r":1: the score -inf is not a finite"),
+        (["q a first"], r":1: the rank 'first' is not a number"),
+        ([], r"run\.trec: no line in it"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, lines, said):
+    with pytest.raises(DataError, match=said):
+        read_run(_write(tmp_path / "run.trec", *lines))
+
+
+def test_a_stream_has_the_order_of_a_whole_run(tmp_path):
+    """Scores decide, ties go by id downwards; ranks that say otherwise are not followed."""
+    first = _write(tmp_path / "a.trec", "q Q0 a 1 1 t", "q Q0 b 2 1 t", "q Q0 c 3 2 t")
+    second = _write(tmp_path / "b.trec", "r Q0 x 2 5 t", "r Q0 y 1 4 t")
+    streamed = dict(runs.stream_run([first, second], BadLines()))
+    assert streamed["q"].ids == ("c", "b", "a") and streamed["r"].ids == ("x", "y")
+    whole = read_run(first) | read_run(second)
+    for query in whole:
+        assert streamed[query].ids == whole[query].ids
+        assert (streamed[query].scores == whole[query].scores).all()
+
+
+def test_a_stream_leaves_out_and_lists_bad_lines(tmp_path):
+    lines = ["q Q0 a 1 3 t", "q Q0 b first 2 t", "q Q0 a 3 1 t", "q Q0 c 4", "q Q0 d 4 nan t"]
+    path = _write(tmp_path / "run.trec", *lines, "r Q0 x 1 1 t", "q Q0 e 9 0 t", "s Q0 y 1 1 t")
+    bad = BadLines(5)
+    assert [(q, r.ids) for q, r in runs.stream_run([path], bad)] == [
+        ("q", ("a",)),
+        ("r", ("x",)),
+        ("s", ("y",)),
+    ]
+    assert [(item.line, item.message.split(";")[0]) for item in bad.items] == [
+        (2, "the rank 'first' is not a number"),
+        (3, "passage 'a' was ranked for query 'q' before"),
+        (4, "4 columns, but 6 on the lines before"),
+        (5, "the score nan is not a finite number"),
+        (7, "query 'q' was there before"),
+    ]
+    with pytest.raises(DataError, match=r":2: the rank 'first' is not a number"):
+        list(runs.stream_run([path], BadLines()))
+
+
+def test_names_of_runs(tmp_path):
+    for folder in ("bm25", "dense"):
+        (tmp_path / folder).mkdir()
+        _write(tmp_path / folder / "run.trec", "q Q0 a 1 1 t")
+    _write(tmp_path / "third.trec", "q Q0 a 1 1 t")
+    source = f"{tmp_path}/bm25/run.trec, {tmp_path}/dense,{tmp_path}/third.trec"
+    assert list(run_files(source)) == ["bm25", "dense", "third"]
+    _write(tmp_path / "dense" / "third.trec", "q Q0 a 1 1 t")
+    both = run_files(f"{tmp_path}/third.trec,{tmp_path}/dense/third.trec")
+    assert list(both) == [f"{tmp_path.name}/third", "dense/third"]
+    with pytest.raises(UserError, match="expected one run"):
+        run_files(tmp_path / "dense")
+    with pytest.raises(UserError, match="does not exist"):
+        run_files(tmp_path / "nothing.trec")
+    with pytest.raises(UserError, match="named twice"):
+        run_files(f"{tmp_path}/third.trec,{tmp_path}/third.trec")
+
+
+def test_a_run_on_the_disk_is_the_run(tmp_path):
+    rng = np.random.default_rng(1)
+    names = [f"d{i}" for i in range(9)]
+    run = {
+        f"q {i}": ranked(rng.permutation(names).tolist(), rng.normal(size=9).round(1))
+        for i in range(5)
+    }
+    write_run(tmp_path / "run.trec", run)
+    path = tmp_path / "run.trec"
+    path.write_bytes(b"\xef\xbb\xbf\r\n" + path.read_bytes() + b"\n")
+    for depth in (None, 4):
+        whole, opened = read_run(path, depth), open_run(path, depth)
+        assert isinstance(opened, RunFile) and list(opened) == list(whole) and len(opened) == 5
+        for query in reversed(list(whole)):
+            assert query in opened and opened[query].ids == whole[query].ids
+            assert (opened[query].scores == whole[query].scores).all()
+    assert "q 5" not in opened and "q" not in opened
+
+
+def test_what_cannot_stay_on_the_disk_is_read(tmp_path):
+    mixed = _write(tmp_path / "mixed", "q Q0 a 1 3 t", "r Q0 b 1 1 t", "q Q0 c 2 4 t")
+    with gzip.open(tmp_path / "run.gz", "wt") as file:
+        file.write("q Q0 c 1 4 t\n")
+    for path in (mixed, tmp_path / "run.gz"):
+        assert open_run(path, 1)["q"].ids == ("c",)
+    again = _write(tmp_path / "again", "q Q0 a 1 2 t", "q Q0 a 3 0 t")
+    with pytest.raises(DataError, match=r":2: passage 'a' was ranked"):
+        open_run(again)
+    with pytest.raises(DataError, match="no line in it"):
+        open_run(_write(tmp_path / "empty"))
+
+
+# Ids in eight bytes behave as a set and as an index of the ids themselves.
+
+
+IDS = st.lists(st.text(max_size=3))
+
+
+class _SmallSet(IdSet):
+    """Merges its newest ids every few, so that tests see it happen."""
+
+    _NEW = 3
+
+
+@given(IDS, IDS)
+def test_a_set_of_ids_is_a_set(first, more):
+    known, wanted = _SmallSet(first), set(first)
+    for name in more:
+        assert known.add(name) == (name not in wanted)
+        wanted.add(name)
+        assert name in known and len(known) == len(wanted)
+    for name in ("absent", "absent too"):
+        assert (name in known) == (name in wanted)
+
+
+@given(IDS)
+def test_repeats_are_all_but_the_first(ids):
+    again = [i for i, name in enumerate(ids) if name in ids[:i]]
+    assert repeated(id_hashes(ids)).tolist() == again
+
+
+@given(IDS)
+def test_an_index_gives_every_place(ids):
+    index = IdIndex(ids)
+    for name in {*ids, "absent"}:
+        assert index.candidates(name) == [i for i, other in enumerate(ids) if other == name]
+
+
+def test_hashes_are_the_same_everywhere():
+    """They are stored by one process and compared by another."""
+    assert identities.id_hash("passage 1") == 0x3AF6747B398B4190
+    assert id_hashes([]).dtype == np.uint64

@@ -99,22 +99,6 @@ def test_counts_are_lengths_and_parts_add_up(shipped, texts):
     assert shipped.count([" ".join(texts)]) == [sum(counts)]
 
 
-def test_counting_forgets_rather_than_grows(monkeypatch):
-    measured = []
-
-    def measure(words):
-        measured.append(list(words))
-        return [len(word) for word in words]
-
-    monkeypatch.setattr(tokenizers, "_MOST_WORDS", 3)
-    lengths = tokenizers.WordLengths(measure)
-    assert lengths.count(["a bb", "bb " + "c" * 50]) == [3, 52]
-    assert lengths.count(["bb " + "c" * 50]) == [52]
-    assert measured == [["a", "bb", "c" * 50], ["c" * 50]]
-    assert lengths.count(["d e f"]) == [3] and lengths.count(["a"]) == [1]
-    assert measured[2:] == [["d", "e", "f"], ["a"]]
-
-
 def test_continuation_of_both_kinds(shipped, t5):
     ids = shipped.encode("unstackable zzzzqqqx")
     pieces = [shipped.token(i) for i in ids]
@@ -157,6 +141,8 @@ def test_a_bare_sentencepiece_model(tmp_path):
 
 
 CORPUS_OF_MILLS = ["the tide mill ground barley\nnear the sea", "the miller's mills"] * 20
+
+
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -228,17 +214,8 @@ def test_a_vocabulary_that_does_not_mark_words():
     assert not tokenizers.Tokenizer(words, {"unk": "[UNK]"}, "words").continuation.any()
 
 
-def test_mistakes_are_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="neither a folder nor one that is shipped"):
-        tokenizers.load("bert-base-uncased")
-    with pytest.raises(UserError, match="holds no tokenizer"):
-        tokenizers.load(str(tmp_path))
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="cannot be read"):
-        tokenizers.load(str(tmp_path))
-
-
 CORPUS = ["the tide mill ground barley", "the miller's mills were milling", "tidal barley, barley!"]
+
 
 LEARN = """
 import sys

@@ -78,19 +78,6 @@ def test_hugging_face(monkeypatch):
         assert _whole("hf", "org/name:config", count, split="test") == whole
 
 
-def test_records_of_a_named_data_set_can_be_bad(monkeypatch):
-    _huggingface(monkeypatch, [{"id": 1, "text": "a"}, {"id": " ", "text": "b"}])
-    with pytest.raises(DataError, match="the id is missing or empty") as error:
-        list(documents.read("hf", "org/name"))
-    assert (error.value.file, error.value.line) == ("org/name", 2)
-
-
-def test_what_cannot_be_loaded_is_one_sentence(monkeypatch):
-    _huggingface(monkeypatch, [])
-    with pytest.raises(UserError, match="'no/such' cannot be loaded .ConnectionError: no network"):
-        list(documents.read("hf", "no/such"))
-
-
 def test_ir_datasets(monkeypatch):
     Text = namedtuple("Text", "doc_id text")
     Page = namedtuple("Page", "doc_id url title body")

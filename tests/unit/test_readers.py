@@ -1,0 +1,797 @@
+"""Readers of documents: shards make the whole, bad input names its line, dirt is counted."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats import documents, files
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Document, Passage, Section, ShardIds, repeated_documents
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records
+from qac_jax.formats.registry import DOCUMENTS, QUERIES, sample
+from qac_jax.pipeline import stage
+from qac_jax.pipeline.sharding import Workers
+from qac_jax.retrieval import corpus
+from qac_jax.retrieval.corpus import read_passages
+from qac_jax.stages.prepare import Prepare
+from qac_jax.text.passages import Cutting
+
+
+# Formats of lines: any number of shards is the whole, packed or not; bad input names its line.
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda raw: raw,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda raw: (
+        zstandard.compress(raw[: len(raw) // 2]) + zstandard.compress(raw[len(raw) // 2 :])
+    ),
+}
+
+
+def _tables(count: int) -> dict[str, tuple[str, list[str]]]:
+    """format -> (file name, lines): the same small corpus in every line format."""
+    texts = [f"Text {i} of tést " + "long " * (i * 7 % 23) for i in range(count)]
+    rows = range(count)
+    return {
+        "msmarco_docs": ("docs.tsv", [f"D{i}\thttp://x/{i}\tTitle {i}\t{texts[i]}" for i in rows]),
+        "msmarco_passages": ("collection.tsv", [f"{i}\t{texts[i]}" for i in rows]),
+        "tsv": ("pairs.tsv", [f"{i}\t{texts[i]}" for i in rows]),
+        "jsonl": ("pile.jsonl", [json.dumps({"text": texts[i]}) for i in rows]),
+        "tevatron": (
+            "corpus.jsonl",
+            [json.dumps({"docid": str(i), "title": "", "text": texts[i]}) for i in rows],
+        ),
+        "beir": ("corpus.jsonl", [json.dumps({"_id": str(i), "text": texts[i]}) for i in rows]),
+        "mrqa": ("mrqa.jsonl", [json.dumps({"context": texts[i], "qas": []}) for i in rows]),
+        "dpr": (
+            "psgs.tsv",
+            ["id\ttext\ttitle", *(f"{i}\t{texts[i]}\tArticle {i // 3}" for i in rows)],
+        ),
+    }
+
+
+def _write(folder: Path, format: str, count: int, packing: str = "", end: str = "\n") -> Path:
+    name, lines = _tables(count)[format]
+    path = folder / (name + packing)
+    path.write_bytes(PACK[packing]((end.join(lines) + end).encode()))
+    return path
+
+
+def _from_shards(format: str, path: Path, count: int) -> list[Document]:
+    parts = documents.shards(format, path, count)
+    assert len(parts) <= count
+    return [d for part in parts for d in documents.read_shard(pickle.loads(pickle.dumps(part)))]
+
+
+@pytest.mark.parametrize("format", sorted(_tables(0)))
+def test_any_number_of_shards_is_the_whole(tmp_path, format):
+    path = _write(tmp_path, format, 40)
+    whole = list(documents.read(format, path))
+    assert len(whole) == (14 if format == "dpr" else 40)
+    for count in (1, 2, 3, 7, 40, 100):
+        assert _from_shards(format, path, count) == whole
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\t\r\n"), max_size=12)),
+    cuts=st.integers(1, 12),
+    end=st.sampled_from(["\n", "\r\n"]),
+    last=st.booleans(),
+)
+def test_line_ranges_lose_and_repeat_nothing(tmp_path_factory, lines, cuts, end, last):
+    """Lines of any content, cut at any byte: each comes once, in order, with its true number.
+
+    NUL characters are read as blanks.
+    """
+    path = str(tmp_path_factory.mktemp("lines") / "a.txt")
+    raw = (end.join(lines) + (end if last and lines else "")).encode()
+    Path(path).write_bytes(raw)
+    bad = BadLines()
+    found = [
+        line
+        for pieces in files.share_out([path], cuts)
+        for piece in pieces
+        for line in files.text_lines(piece, bad)
+    ]
+    texts = raw.decode().replace("\0", " ").split("\n")
+    wanted = [(i + 1, t) for i, t in enumerate(texts) if t.strip("\r ")]
+    numbers = [line.place.resolve()[1] for line in found]
+    assert [(n, f.text) for n, f in zip(numbers, found, strict=True)] == [
+        (n, t.removesuffix("\r")) for n, t in wanted
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.integers(1, 9), st.booleans())
+def test_pieces_tile_all_files(tmp_path_factory, sizes, count, cut):
+    folder = tmp_path_factory.mktemp("files")
+    paths = []
+    for number, size in enumerate(sizes):
+        path = folder / f"{number}"
+        path.write_bytes(b"x" * size)
+        paths.append(str(path))
+    shards = files.share_out(paths, count, cut=cut)
+    assert len(shards) <= count and all(shards)
+    covered: dict[str, int] = {path: 0 for path in paths}
+    for piece in (piece for shard in shards for piece in shard):
+        assert piece.start == covered[piece.file]
+        covered[piece.file] = (
+            sizes[int(Path(piece.file).name)] if piece.stop is None else piece.stop
+        )
+    assert list(covered.values()) == sizes
+
+
+@pytest.mark.parametrize("packing", sorted(PACK))
+def test_packed_files_read_the_same(tmp_path, packing):
+    plain = _write(tmp_path, "msmarco_passages", 300)
+    (tmp_path / "packed").mkdir()
+    packed = _write(tmp_path / "packed", "msmarco_passages", 300, packing)
+    assert list(documents.read("msmarco_passages", packed)) == list(
+        documents.read("msmarco_passages", plain)
+    )
+    assert len(documents.shards("msmarco_passages", packed, 5)) == (1 if packing else 5)
+
+
+@pytest.mark.parametrize("packing", [".gz", ".bz2", ".zst"])
+def test_damaged_packing_is_told(tmp_path, packing):
+    path = _write(tmp_path, "msmarco_passages", 3000, packing)
+    raw = bytearray(path.read_bytes())
+    if packing == ".gz":
+        path.write_bytes(raw[: len(raw) // 2])
+    else:
+        raw[len(raw) // 3 : len(raw) // 3 + 40] = bytes(40)
+        path.write_bytes(raw)
+    with pytest.raises(DataError, match="damaged") as error:
+        list(documents.read("msmarco_passages", path, skip_bad=10**6))
+    assert error.value.file == str(path)
+
+
+def test_windows_line_ends_and_byte_order_mark(tmp_path):
+    path = tmp_path / "collection.tsv"
+    path.write_bytes("\ufeff0\tone\r\n\r\n1\ttwo\r\n".encode())
+    found = list(documents.read("msmarco_passages", path))
+    assert [(d.id, d.text) for d in found] == [("0", "one"), ("1", "two")]
+
+
+def test_folders_patterns_and_lists_of_files(tmp_path):
+    for number in range(3):
+        (tmp_path / f"part{number}.tsv").write_text(f"{number}\ttext {number}\n")
+    (tmp_path / "readme.md").write_text("not this")
+    for path in (tmp_path, f"{tmp_path}/part*.tsv", ",".join(map(str, tmp_path.glob("*.tsv")))):
+        assert {d.id for d in documents.read("msmarco_passages", path)} == {"0", "1", "2"}
+    for path in (tmp_path / "nowhere", f"{tmp_path}/none*.tsv"):
+        with pytest.raises(UserError, match="does not exist"):
+            list(documents.read("msmarco_passages", path))
+    with pytest.raises(UserError, match=r"holds no \*\.jsonl"):
+        list(documents.read("jsonl", tmp_path))
+
+
+# format, file name, good line, bad line, what is said
+BAD: list[tuple[str, bytes, bytes, str]] = [
+    ("msmarco_docs", b"D1\tu\tTitle\tBody", b"D2\tu\tTitle", "3 columns; expected 4"),
+    ("msmarco_docs", b"D1\tu\tTitle\tBody", b"\tu\tTitle\tBody", "id is missing"),
+    ("msmarco_docs", b"D1\tu\tTitle\tBody", b"D2\tu\tcaf\xe9\tBody", "not UTF-8: byte 0xe9"),
+    ("msmarco_passages", b"1\ttext", b"no tab", "1 columns; expected 2"),
+    ("msmarco_passages", b"1\ttext", b"1\tagain", "was there before"),
+    ("msmarco_passages", b"1\ttext", b"\t\t\t", "4 columns"),
+    ("dpr", b"1\ttext\ttitle", b"2\ttext", "2 columns; expected 3"),
+    ("dpr", b"1\ttext\ttitle", b'2\t"open\ttitle', "wrongly quoted"),
+    ("dpr", b"1\ttext\ttitle", b"1\ttext\tother", "was there before"),
+    ("jsonl", b'{"text": "a"}', b'{"text": "a"', "invalid JSON"),
+    ("jsonl", b'{"text": "a"}', b'["text"]', "a JSON list; expected an object"),
+    ("jsonl", b'{"text": "a"}', b'{"texts": "a"}', "no text: expected the key"),
+    ("jsonl", b'{"text": "a"}', b'{"text": ["a"]}', "'text' is a list; expected text"),
+    ("jsonl", b'{"text": "a"}', b'{"text": "\\ud83d"}', "half a surrogate pair"),
+    ("jsonl", b'{"id": 1, "text": "a"}', b'{"id": "1", "text": "b"}', "was there before"),
+    ("jsonl", b'{"text": "a"}', b'{"text": "a\xff"}', "not UTF-8: byte 0xff at column 12"),
+    ("beir", b'{"_id": "1", "text": "a"}', b'{"text": "b"}', "no id: expected the key '_id'"),
+    ("beir", b'{"_id": "1", "text": "a"}', b'{"_id": "2"}', "no text"),
+    (
+        "beir",
+        b'{"_id": "1", "text": "a"}',
+        b'{"_id": "2", "passages": []}',
+        "not a list of objects",
+    ),
+    (
+        "beir",
+        b'{"_id": "d", "passages": [{"_id": "1", "text": "a"}]}',
+        b'{"_id": "e", "passages": [{"_id": "1", "text": "b"}]}',
+        "was there before",
+    ),
+    ("tevatron", b'{"docid": "1", "text": "a"}', b'{"docid": "2", "text": [5]}', "token ids"),
+    ("mrqa", b'{"context": "a"}', b'{"contexts": "a"}', "no context"),
+]
+
+
+@pytest.mark.parametrize("format, good, wrong, said", BAD, ids=lambda v: str(v)[:30])
+def test_bad_input_names_file_and_line(tmp_path, format, good, wrong, said):
+    path = tmp_path / ("file.jsonl" if good.startswith(b"{") else "file.tsv")
+    path.write_bytes(b"\n".join([good, b"", wrong]) + b"\n")
+    with pytest.raises(DataError) as error:
+        list(documents.read(format, path))
+    assert said in error.value.message
+    assert (error.value.file, error.value.line) == (str(path), 3)
+    assert "--skip_bad" in str(error.value) and "\n" not in str(error.value)
+
+    bad = BadLines(1)
+    assert len(list(documents.read(format, path, bad=bad))) == 1
+    assert [(item.file, item.line) for item in bad.items] == [(str(path), 3)]
+    assert said in bad.items[0].message and "skipped 1 bad record" in bad.summary()
+    assert bad.listing().startswith(f"{path}\t3\t")
+
+
+def test_ids_that_repeat_between_shards_are_found_and_told(tmp_path):
+    """What `read` finds in one process, the global step finds over many."""
+    path = tmp_path / "corpus.jsonl"
+    ids = ["a", "b", "c", "a", "d", "e", "b", "a", "f"]
+    rows: list[dict[str, Any]] = [{"_id": i, "text": f"text {n}"} for n, i in enumerate(ids)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    alone = BadLines(3)
+    kept = list(documents.read("beir", path, bad=alone))
+
+    parts = documents.shards("beir", path, 4)
+    collected = []
+    for part in parts:
+        known = ShardIds()
+        for document in documents.read_shard(part):
+            known.add(document)
+        collected.append(known.arrays())
+    drop = repeated_documents(collected)
+    together = BadLines(3)
+    again = [
+        document
+        for number, part in enumerate(parts)
+        for document in documents.read_shard(part, together, drop.get(number))
+    ]
+    assert again == kept and len(kept) == 6
+    assert together.items == alone.items and [i.line for i in alone.items] == [4, 7, 8]
+
+
+def test_unknown_formats_and_options_name_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'msmarco_docs'"):
+        list(documents.read("msmarco_doc", "x"))
+    with pytest.raises(UserError, match="no option 'release'; did you mean 'released'"):
+        list(documents.read("msmarco_docs", "x", release=True))
+    with pytest.raises(UserError, match="expected true or false"):
+        list(documents.read("msmarco_docs", "x", released="maybe"))
+
+
+# What each format says, on tiny files written here.
+
+
+def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _read(format: str, path: Path, **options: Any) -> list[Document]:
+    return list(documents.read(format, path, **options))
+
+
+def test_msmarco_documents(tmp_path):
+    path = tmp_path / "msmarco-docs.tsv"
+    path.write_text("D1\thttp://a b\tA title\tThe body.  Two  spaces.\n")
+    (document,) = _read("msmarco_docs", path)
+    assert document == Document(
+        "D1",
+        "A title",
+        (Section("", "The body.  Two  spaces."),),
+        source="msmarco",
+        meta={"url": "http://a b"},
+    )
+
+
+def test_msmarco_documents_as_the_released_awk_reads_them(tmp_path):
+    """Fields from the third on, divided by blanks and tabs only, joined by one space."""
+    path = tmp_path / "msmarco-docs.tsv"
+    path.write_text("D1\thttp://a\tA  title\t The\u00a0body.\n")
+    (document,) = _read("msmarco_docs", path, released=True)
+    assert (document.id, document.title) == ("D1", "")
+    assert document.text == "A title The\u00a0body."
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rocketqa_titles_are_joined_by_id(tmp_path, count):
+    texts = {str(i): f"text {i}" for i in range(20)}
+    titles = {str(i): f"title {i}" for i in range(19, -1, -2)}
+    (tmp_path / "para.txt").write_text("".join(f"{i}\t{t}\n" for i, t in texts.items()))
+    (tmp_path / "para.title.txt").write_text("".join(f"{i}\t{t}\n" for i, t in titles.items()))
+    found = [
+        document
+        for shard in documents.shards("msmarco_passages", tmp_path, count)
+        for document in documents.read_shard(shard)
+    ]
+    assert [d.passages[0] for d in found] == [
+        Passage(i, titles.get(i, ""), t) for i, t in texts.items()
+    ]
+
+
+def test_tables_with_named_columns(tmp_path):
+    path = tmp_path / "marco.tp.1k"
+    path.write_text("A title\tfirst\n-\tsecond\n")
+    found = _read("tsv", path, columns="title,text")
+    assert [(d.id, d.title, d.text) for d in found] == [
+        ("marco.tp.1k@0", "A title", "first"),
+        ("marco.tp.1k@14", "", "second"),
+    ]
+    (tmp_path / "more.tsv").write_text("x\thttp://u\ttext\t5\n")
+    (document,) = _read("tsv", tmp_path / "more.tsv", columns="_,url,text,id")
+    assert (document.id, document.meta) == ("5", {"url": "http://u"})
+    with pytest.raises(UserError, match="did you mean 'title'"):
+        _read("tsv", path, columns="titel,text")
+    with pytest.raises(UserError, match="one of them must be called text"):
+        _read("tsv", path, columns="id,title")
+
+
+CORPUS: list[dict[str, Any]] = [
+    {"_id": "a", "title": "T", "text": "one", "metadata": {"url": "u"}},
+    {"_id": "b", "title": "", "text": "two"},
+    {"_id": "c", "title": "Only a title", "text": ""},
+]
+
+
+def test_beir_corpus(tmp_path):
+    _jsonl(tmp_path / "corpus.jsonl", CORPUS)
+    found = _read("beir", tmp_path)
+    assert [d.passages for d in found] == [
+        (Passage("a", "T", "one"),),
+        (Passage("b", "", "two"),),
+        (Passage("c", "Only a title", ""),),
+    ]
+    assert found[0].meta == {"url": "u"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_beir_documents_and_the_passages_they_do_not_name(tmp_path, count):
+    _jsonl(tmp_path / "corpus.jsonl", CORPUS)
+    rows: list[dict[str, Any]] = [
+        {
+            "_id": "d0",
+            "title": "Doc",
+            "source": "s",
+            "passages": [{"_id": "b", "text": "two"}, {"_id": "a", "text": "one", "title": "T"}],
+        }
+    ]
+    _jsonl(tmp_path / "documents.jsonl", rows)
+    found = [
+        document
+        for shard in documents.shards("beir", tmp_path, count)
+        for document in documents.read_shard(shard)
+    ]
+    assert [(d.id, d.passages) for d in found] == [
+        ("d0", (Passage("b", "Doc", "two"), Passage("a", "T", "one"))),
+        ("c", (Passage("c", "Only a title", ""),)),
+    ]
+    assert found[0].source == "s"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 11, 50])
+def test_dpr_articles_stay_whole_in_every_shard(tmp_path, count):
+    """Quoting as Python's csv writes it; articles are runs of one title."""
+    path = tmp_path / "psgs_w100.tsv"
+    rows = [("1", 'He said "no".', 'A "B"'), ("2", "Tab\there", 'A "B"')]
+    rows += [(str(i), f"text {i} " * (i % 7 + 1), f"Article {i // 4}") for i in range(3, 40)]
+    rows += [("40", "untitled", ""), ("41", "untitled too", "")]
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerows([("id", "text", "title"), *rows])
+    found = [
+        document
+        for shard in documents.shards("dpr", path, count)
+        for document in documents.read_shard(shard)
+    ]
+    passages = [p for d in found for p in d.passages]
+    assert [(p.id, p.text, p.title) for p in passages] == [
+        (i, t.replace("\t", " "), title) for i, t, title in rows
+    ]
+    titles = [d.title for d in found]
+    assert titles == ['A "B"', *(f"Article {i}" for i in range(10)), "", ""]
+    assert [d.id for d in found][:3] == ["1", "3", "4"]
+
+
+def test_tevatron_training_lines_give_each_passage_once(tmp_path):
+    def passage(i: int) -> dict[str, str]:
+        return {"docid": str(i), "title": f"T{i}", "text": f"text {i}"}
+
+    rows: list[dict[str, Any]] = [
+        {
+            "query_id": str(q),
+            "query": "what",
+            "positive_passages": [passage(q)],
+            "negative_passages": [passage(q + 1), passage(q + 2)],
+        }
+        for q in range(30)
+    ]
+    path = _jsonl(tmp_path / "train.jsonl", rows)
+    assert [d.id for d in _read("tevatron", path)] == [str(i) for i in range(32)]
+    assert len(documents.shards("tevatron", path, 8)) == 1
+
+
+def test_plain_json_lines(tmp_path):
+    rows: list[dict[str, Any]] = [
+        {"text": "pile text", "meta": {"pile_set_name": "Pile-CC"}},
+        {"id": 5, "contents": "anserini", "title": " T ", "extra": [1]},
+        {"docid": "x", "sections": [{"heading": "H", "text": "a"}, {"text": "b"}]},
+    ]
+    path = _jsonl(tmp_path / "a.jsonl", rows)
+    first, second, third = _read("jsonl", path)
+    assert (first.id, first.source, first.text, first.meta) == (
+        "a.jsonl@0",
+        "Pile-CC",
+        "pile text",
+        {},
+    )
+    assert (second.id, second.title, second.text, second.meta) == (
+        "5",
+        "T",
+        "anserini",
+        {"extra": [1]},
+    )
+    assert (third.id, third.sections) == ("x", (Section("H", "a"), Section("", "b")))
+
+
+def test_json_lines_with_keys_of_their_own(tmp_path):
+    path = _jsonl(tmp_path / "a.jsonl", [{"key": "k", "name": "N", "story": "s", "text": "no"}])
+    (document,) = _read("jsonl", path, id="key", title="name", text="story")
+    assert (document.id, document.title, document.text) == ("k", "N", "s")
+    with pytest.raises(DataError, match="no id: expected the key 'nr', found 'key', 'name'"):
+        _read("jsonl", path, id="nr")
+
+
+def test_mrqa_contexts(tmp_path):
+    context = "[DOC] [TLE] A title [PAR] First. [PAR] Second. [DOC] [TLE] B [SEP] Third."
+    rows: list[dict[str, Any]] = [
+        {"header": {"dataset": "X"}},
+        {"context": "Plain."},
+        {"context": context},
+    ]
+    plain, marked = _read("mrqa", _jsonl(tmp_path / "a.jsonl", rows))
+    assert plain.sections == (Section("", "Plain."),)
+    assert marked.title == "A title"
+    assert marked.sections == (
+        Section("A title", "First."),
+        Section("A title", "Second."),
+        Section("B", "Third."),
+    )
+
+
+def test_text_folders(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "a_story.txt").write_text("One\nline.\n \n\nTwo\tlines.\r\n")
+    (tmp_path / "b.md").write_text("Text")
+    (tmp_path / "c.bin").write_bytes(b"\xff")
+    found = _read("text", tmp_path)
+    assert [(d.id, d.title, d.text) for d in found] == [
+        ("b.md", "b", "Text"),
+        ("below/a_story.txt", "a story", "One line.\nTwo lines."),
+    ]
+    assert len(documents.shards("text", tmp_path, 2)) == 2
+
+
+def test_bad_text_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\ncaf\xe9\n")
+    with pytest.raises(DataError, match="not UTF-8: byte 0xe9") as error:
+        _read("text", tmp_path)
+    assert (error.value.file, error.value.line) == (str(tmp_path / "a.txt"), 3)
+    (tmp_path / "b.txt").write_text("\n")
+    bad = BadLines(2)
+    assert list(documents.read("text", tmp_path, bad=bad)) == []
+    assert len(bad) == 1 and bad.left_out == {"documents without text": 1}
+    with pytest.raises(UserError, match="holds no .html or"):
+        _read("html", tmp_path)
+
+
+def test_html(tmp_path):
+    page = """<!doctype html><html><head><title>A &amp; B</title><style>p {}</style>
+    <body><nav><a href="/">home</a></nav><p>First <b>bold words</b>
+    and a <a href="/x">link <i>here</i></a>.<p>Second.<script>var x = "<p>";</script>
+    <h2>Head</h2><ul><li>One<li>Two</ul></body></html>"""
+    (tmp_path / "a.html").write_text(page)
+    (document,) = _read("html", tmp_path)
+    assert (document.id, document.title) == ("a.html", "A & B")
+    assert document.sections == (
+        Section("", "First bold words and a link here.\nSecond."),
+        Section("Head", "One\nTwo"),
+    )
+    assert document.meta == {"anchors": [["/x", "link here"]], "phrases": ["bold words", "here"]}
+
+
+# Tiny dirty copies of the real sets: what each reader does with dirt (docs/bad-data.md).
+
+
+class Dirty(NamedTuple):
+    """The lines of a file, the passages it gives, and what is counted; two lines are damaged:
+    one is not UTF-8, one has an id that was there before with another text."""
+
+    format: str
+    file: str
+    lines: list[bytes]
+    passages: dict[str, tuple[str, str]]
+    left_out: Mapping[str, int]
+    kept: Mapping[str, int]
+    damaged: int = 2
+
+
+def line(**record: Any) -> bytes:
+    return json.dumps(record).encode()
+
+
+SETS = {
+    "MS MARCO documents": Dirty(
+        "msmarco_docs",
+        "msmarco-docs.tsv",
+        [
+            b"D1\thttp://a\tTitle\tA body.",
+            b"D2\thttp://b\tOnly a title\t",
+            b"D3\thttp://c\t\tNo title.",
+            b"D4\thttp://d\tT\tA\0NUL.",
+            b"D5\thttp://e\tT\tcaf\xe9",
+            b"D1\thttp://a\tTitle\tA body.",
+            b"D1\thttp://a\tTitle\tAnother body.",
+        ],
+        {"D1": ("Title", "A body."), "D3": ("", "No title."), "D4": ("T", "A NUL.")},
+        {"documents without text": 1, "repeated documents": 1},
+        {"lines with NUL characters, read as blanks": 1},
+    ),
+    "MS MARCO passages": Dirty(
+        "msmarco_passages",
+        "collection.tsv",
+        [
+            b"0\tA passage.",
+            b"1\t",
+            b"2\tA\0NUL.",
+            b"3\tcaf\xe9",
+            b"0\tA passage.",
+            b"0\tAnother passage.",
+        ],
+        {"0": ("", "A passage."), "1": ("", ""), "2": ("", "A NUL.")},
+        {"repeated documents": 1},
+        {"passages without text": 1, "lines with NUL characters, read as blanks": 1},
+    ),
+    "Natural Questions": Dirty(
+        "dpr",
+        "psgs_w100.tsv",
+        [
+            b"id\ttext\ttitle",
+            b'1\t"A ""quoted"" text."\tOne',
+            b"2\t\tTwo",
+            b"3\tNo title.\t",
+            b"4\t\t",
+            b"5\tcaf\xe9\tFive",
+            b'1\t"A ""quoted"" text."\tOne',
+            b"6\tSix.\tSix",
+            b"1\tAnother text.\tOne",
+        ],
+        {
+            "1": ("One", 'A "quoted" text.'),
+            "2": ("Two", ""),
+            "3": ("", "No title."),
+            "4": ("", ""),
+            "6": ("Six", "Six."),
+        },
+        {"repeated documents": 1},
+        {"passages without text": 1},
+    ),
+    "BEIR": Dirty(
+        "beir",
+        "corpus.jsonl",
+        [
+            line(_id="a", title="T", text="A text.", metadata={}),
+            line(_id="b", title="Only a title", text=""),
+            line(_id="c", title="", text=""),
+            line(_id="d", title=None, text=None),
+            line(_id="e", text="No title, and a\0NUL."),
+            b'{"_id": "f", "text": "caf\xe9"}',
+            line(_id="a", title="T", text="A text.", metadata={}),
+            line(_id="a", title="T", text="Another text."),
+        ],
+        {
+            "a": ("T", "A text."),
+            "b": ("Only a title", ""),
+            "c": ("", ""),
+            "d": ("", ""),
+            "e": ("", "No title, and a NUL."),
+        },
+        {"repeated documents": 1},
+        {"passages without text": 2, "lines with NUL characters, read as blanks": 1},
+    ),
+    "The Pile": Dirty(
+        "jsonl",
+        "00.jsonl",
+        [
+            line(text="A text.", meta={"pile_set_name": "Pile-CC"}),
+            line(text=" \n", meta={"pile_set_name": "Pile-CC"}),
+            line(text=None, meta={}),
+            line(text="A\0NUL, and \\u0000 spelled out.", meta={}),
+            b'{"text": "caf\xe9"}',
+            b'{"text": "half a pair \\ud83d"}',
+        ],
+        {"": ("", "A text."), "+": ("", "A NUL, and \\u0000 spelled out.")},
+        {"documents without text": 2},
+        {"lines with NUL characters, read as blanks": 1},
+    ),
+}
+
+
+@pytest.fixture(params=SETS)
+def dirty(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Dirty, Path]:
+    found = SETS[request.param]
+    (tmp_path / found.file).write_bytes(b"\n".join(found.lines) + b"\n")
+    return found, tmp_path / found.file
+
+
+def test_documents(dirty: tuple[Dirty, Path]) -> None:
+    expected, path = dirty
+    bad = BadLines(expected.damaged)
+    found = list(documents.read(expected.format, path, bad=bad))
+    texts = {
+        name: (title, text)
+        for document in found
+        for name, title, text in (
+            [(p.id, p.title, p.text) for p in document.passages]
+            or [(document.id, document.title, document.text)]
+        )
+    }
+    if expected.format == "jsonl":  # without ids
+        assert list(texts.values()) == list(expected.passages.values())
+    else:
+        assert texts == expected.passages
+    assert bad.left_out == expected.left_out and bad.kept == expected.kept
+    assert len(bad) == expected.damaged
+
+
+def test_prepare_does_the_same(dirty: tuple[Dirty, Path], tmp_path: Path) -> None:
+    """In several shards, whose repeats are found at the end."""
+    expected, path = dirty
+    made = stage.execute(
+        Prepare(
+            documents=str(path),
+            format=expected.format,
+            shards=3,
+            skip_bad=expected.damaged,
+            cutting=Cutting(cut="none"),
+            pool=Workers(workers=1),
+        ),
+        tmp_path / "out",
+    )
+    assert [p["text"] for p in Records(made)] == [text for _, text in expected.passages.values()]
+    assert made.info.get("left_out", {}) == expected.left_out
+    assert made.info.get("kept", {}) == expected.kept
+    assert made.info["skipped"] == expected.damaged
+    listed = (tmp_path / "out" / "skipped.tsv").read_text().splitlines()
+    assert len(listed) == expected.damaged
+
+
+def test_what_reads_a_corpus_without_prepare_does_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """bm25 and embed: counted on the screen."""
+    beir = SETS["BEIR"]
+    clean = [row for row in beir.lines if b"\xe9" not in row and b"Another" not in row]
+    (tmp_path / "corpus.jsonl").write_bytes(b"\n".join(clean) + b"\n")
+    found = {r["_id"]: (r["title"], r["text"]) for r in read_passages(str(tmp_path), "beir")}
+    assert found == beir.passages
+    said = capsys.readouterr().err
+    assert "left out 1 repeated documents" in said and "kept 2 passages without text" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "kept"),
+    [
+        ("queries.tsv", [b"1\tone", b"2\t ", b"1\tone", b"3\ta\0b"], {"1": "one", "3": "a b"}),
+        (
+            "queries.jsonl",
+            [line(_id="1", text="one"), line(_id="2", text=""), line(_id="1", text="one")],
+            {"1": "one"},
+        ),
+        ("orcas.tsv", [b"1\tone\tD1\tu", b"1\tone\tD2\tu", b"2\t\tD3\tu"], {"1": "one"}),
+        ("nq.qa.csv", [b"one\t['a']", b" \t['b']"], {"0": "one"}),
+    ],
+)
+def test_queries(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    lines: list[bytes],
+    kept: dict[str, str],
+) -> None:
+    path = tmp_path / file
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert {query.id: query.text for query in read_queries(path)} == kept
+    assert "left out 1 queries without text" in capsys.readouterr().err
+    path.write_bytes(b"\n".join([*lines, b"\xe9"]) + b"\n")
+    with pytest.raises(DataError, match="not UTF-8"):
+        list(read_queries(path))
+
+
+# One registry of formats: found by their files, loaded when used, recognised by a file's head.
+
+
+def test_a_file_in_the_folder_is_a_format(tmp_path, monkeypatch):
+    from qac_jax.formats import readers
+
+    (tmp_path / "toy_pipes.py").write_text(
+        "from qac_jax.formats.documents import Document, Section\n"
+        "from qac_jax.formats.lines import line_format\n"
+        "def parse(line, options):\n"
+        "    name, text = line.text.split(options['mark'])\n"
+        "    return Document(name, sections=(Section('', text),), place=line.place)\n"
+        "FORMAT = line_format(parse, ('.pipes',), options={'mark': '|'})\n"
+        "DOCUMENT_FORMATS = {'toy_pipes': FORMAT}\n"
+    )
+    (tmp_path / "corpus.pipes").write_text("a|one two\nb|three\n")
+    with pytest.raises(UserError, match="unknown format 'toy_pipes'"):
+        list(documents.read("toy_pipes", tmp_path))
+    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path)])
+    monkeypatch.delattr(DOCUMENTS, "_formats")
+    assert "toy_pipes" in DOCUMENTS.names()
+    found = documents.read("toy_pipes", tmp_path)
+    assert [(d.id, d.text) for d in found] == [("a", "one two"), ("b", "three")]
+    with pytest.raises(UserError, match="no option 'marks'; did you mean 'mark'"):
+        list(documents.read("toy_pipes", tmp_path, marks=";"))
+
+
+def _lines(path: Path, *lines: str) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "expected"),
+    [
+        ("c.jsonl", '{"_id": "1", "text": "x"}', "beir"),
+        ("c.jsonl", '{"text": "x", "damaged', "beir"),
+        ("c.jsonl", '{"docid": "1", "text": "x"}', "tevatron"),
+        ("c.jsonl", '{"_id": "1", "tokens": [1, 2]}', "tokens"),
+        ("c.jsonl", '{"text_id": "1", "text": [1, 2]}', "tokens"),
+        ("c.tsv", "id\ttext\ttitle", "dpr"),
+        ("c.tsv", "1\tsome text", "msmarco_passages"),
+        ("c.tsv", "some text", "msmarco_passages"),
+        ("c.tsv", '{"_id": "1"}', "beir"),
+    ],
+)
+def test_documents_are_recognised(tmp_path, name, line, expected):
+    assert corpus.detect(_lines(tmp_path / name, line)) == expected
+
+
+def test_a_folder_of_beir_is_recognised(tmp_path):
+    _lines(tmp_path / "corpus.jsonl", json.dumps({"docid": "1", "text": "x"}))
+    assert corpus.detect(str(tmp_path)) == "beir"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('[{"question": "x"}]', "entityquestions"),
+        ('{"header": {"dataset": "x"}}', "mrqa"),
+        ('{"context": "c", "qas": [{"question": "x"}]}', "mrqa"),
+        ('{"question": "x", "answer": []}', "dpr_jsonl"),
+        ('{"_id": "1",\t"text": "x"}', "jsonl"),
+        ("<top>", "trec"),
+        ("who\t['x']", "dpr"),
+        ("who\t\"['x']\"", "dpr"),
+        ("1\twho", "tsv"),
+        ("1\twho\tD1\thttp://x", "orcas"),
+        ("who", "lines"),
+        ("a\tb\tc", None),
+    ],
+)
+def test_queries_are_recognised(tmp_path, line, expected):
+    assert QUERIES.detect(sample(_lines(tmp_path / "queries", line))) == expected
