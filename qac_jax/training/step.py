@@ -432,8 +432,7 @@ def chunks_kept(engine: Engine, batch: Any, room: Room, memory: float) -> int:
         return 0
     count = size // chunk
     whole = dataclasses.replace(engine.objective.fitted(room=room), chunk=0)
-    with meshes.use(engine.mesh, engine.rules):
-        of_chunk = activation_bytes(whole, batch) / count
+    of_chunk = activation_bytes(whole, batch) / count
     # Parameters, gradients and two moments.
     state = 4 * _FLOAT * count_parameters(engine.abstract.params) * engine.mesh.shape["data"]
     left = int((memory * engine.mesh.size - state) / of_chunk)

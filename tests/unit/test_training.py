@@ -1,0 +1,708 @@
+"""Training: state, loss scaling, meshes, optimisers, probes, trackers, and what is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import toy
+import toy_examples
+import toy_half
+from etils import epath
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import PartitionSpec
+
+from qac_jax import cli, hardware, progress
+from qac_jax.errors import UserError
+from qac_jax.hardware import Device
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.models.t5 import T5, T5Config
+from qac_jax.models.transformer import stack_layers, unstack_layers
+from qac_jax.objectives.mlm import Mlm
+from qac_jax.objectives.objective import Context
+from qac_jax.training import mesh as meshes
+from qac_jax.training import metrics, optimizers, step, train
+from qac_jax.training.checkpoints import Best, Checkpoints, averaged, plain
+from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, freeze, is_stacked
+from qac_jax.training.options import Monitoring
+from qac_jax.training.step import LARGEST, LEAST, LOSS_SCALE, Engine, Scaling, overflows
+
+
+DEFAULT = meshes.rules_named("default")
+TINY = BertConfig(
+    vocab_size=32, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16
+)
+
+
+def engine(
+    objective: Any, *, data: int = 1, frozen: tuple[str, ...] = (), tx: Any = None, **options: Any
+) -> Engine:
+    mesh = meshes.make_mesh((data, 1, 1), jax.devices()[:data])
+    tx = tx or optax.adam(1e-2)
+    if frozen:
+        tx = freeze(tx, frozen, train.abstract_params(objective))
+    return Engine(objective, tx, mesh, DEFAULT, frozen=frozen, **options)
+
+
+# The state.
+
+
+def test_the_objective_state_advances_once_a_step_and_the_mean_follows() -> None:
+    run = engine(toy.ToyContrastive(chunk=4, stateful=True), ema=0.75)
+    state, program = run.create(), run.compile_step(toy.batch(16))
+    for _ in range(2):
+        before, ema = jax.device_get((state.params, state.ema))
+        state, found = program(state, meshes.place(toy.batch(16), run.mesh))
+    assert int(state.variables["queue"]["seen"]) == 32 and int(state.step) == 2
+    assert set(found) == {"loss", "top1", "grad_norm"}
+    for name, mean in jax.device_get(state.ema).items():
+        expected = 0.75 * ema[name] + 0.25 * np.asarray(state.params[name])
+        np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-7)
+        assert np.abs(mean - before[name]).max() > 0
+    objective = toy.ToyContrastive(stateful=True, splittable=True)
+    with pytest.raises(TypeError, match="must not be splittable"):
+        engine(objective, microbatch=8).compile_step(toy.batch(16))
+
+
+def test_given_parameters_take_the_place_of_new_ones() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class WithMomentum(toy.ToyContrastive):
+        def init(self, key: jax.Array) -> Any:
+            variables = super().init(key)
+            return {**variables, **self.initial_state(variables["params"])}
+
+        def initial_state(self, params: Any) -> Any:
+            return {"momentum": jax.tree.map(jnp.copy, params)}
+
+    run = engine(WithMomentum())
+    state, fresh = run.create({"table": np.full((32, 16), 0.5, np.float32)}), run.create()
+    np.testing.assert_array_equal(state.params["table"], 0.5)
+    np.testing.assert_array_equal(state.params["up"], fresh.params["up"])
+    np.testing.assert_array_equal(state.variables["momentum"]["table"], 0.5)
+
+
+def test_what_a_run_starts_from_decides_its_shape() -> None:
+    objective = Mlm(Bert(BertConfig()))
+    for module, given in (
+        (Bert(TINY), {"x": 1}),
+        (DualEncoder(DualEncoderConfig(TINY)), {"encoder": {"backbone": {"x": 1}}}),
+    ):
+        loaded, params = objective.start_from(module, given)
+        assert loaded.model.config == TINY and params == {"x": 1}
+    with pytest.raises(UserError, match="Mlm trains a Bert, .* those of a T5"):
+        objective.start_from(T5(T5Config()), {})
+    with pytest.raises(UserError, match="those of a DualEncoder"):  # which of the two towers?
+        untied = DualEncoder(DualEncoderConfig(TINY, tied=False))
+        objective.start_from(untied, {"encoder": {"backbone": {}}})
+
+
+def test_parameters_are_matched_by_name_and_shape() -> None:
+    target = {"a": {"b": np.zeros(3), "c": np.zeros(2)}}
+    kept, unused, fresh = train.matching({"a": {"b": np.ones(3)}, "z": np.ones(1)}, target)
+    assert list(kept["a"]) == ["b"] and unused == ["z"] and fresh == ["a/c"]
+    with pytest.raises(UserError, match=r"a/b to start from has the shape \(4,\), .* \(3,\)"):
+        train.matching({"a": {"b": np.ones(4)}}, target)
+    with pytest.raises(UserError, match="no parameter to start from belongs to the model"):
+        train.matching({"q": np.ones(4)}, target)
+
+
+def test_what_a_run_tells_its_objective() -> None:
+    assert train.precision_here("auto") == "float32"  # on CPUs
+    with pytest.raises(UserError, match="precision='half' is not one of"):
+        train.precision_here("half")
+    bound = Mlm(Bert(TINY)).bind(Context(precision="bfloat16", chunk=4))
+    assert bound.model.runtime.dtype == "bfloat16" and bound.chunk == 0
+    assert toy.ToyContrastive().bind(Context(chunk=4)).chunk == 4  # which does not split
+    objective = Mlm(Bert(dataclasses.replace(TINY, pooler=True)))
+    params = engine(objective).create().params
+    module, kept = train.exported(objective, params)
+    assert isinstance(module, Bert) and not module.config.pooler and not module.config.mlm_head
+    assert set(params) - set(kept) == {"mlm_head"}
+
+
+def test_memory_decides_how_many_chunks_are_kept_and_what_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, run = toy.batch(64), engine(toy.ToyContrastive(chunk=16))
+    of_chunk = step.activation_bytes(toy.ToyContrastive(), batch) / 4
+    state = 16 * step.count_parameters(run.abstract.params)
+    kept = [
+        step.chunks_kept(run, batch, (), state + chunks * of_chunk)
+        for chunks in (0, 0.5, 1.1, 3.1, 3.9, 4.1, 99)
+    ]
+    assert kept == [0, 0, 0, 2, 2, 4, 4]
+    assert step.chunks_kept(engine(toy.ToyMlm()), batch, (), 1e9) == 0  # computed at once
+    monkeypatch.setattr(hardware, "find", lambda kind: Device("Toy", 1e12, 1e4))
+    with pytest.raises(UserError, match="GiB of memory on each of 1 .* smaller --microbatch"):
+        step.compiled(run, batch)
+
+
+# float16: the loss is scaled.
+
+
+def test_the_scale_doubles_after_good_steps_and_halves_at_once() -> None:
+    rule = Scaling(8.0, period=2)
+    scale, seen = rule.start(), []
+    for finite in (True, True, True, False, True, False, False, False, False, False):
+        scale = rule.after(scale, jnp.asarray(finite))
+        seen.append((float(scale["value"]), int(scale["good"])))
+    assert seen[:6] == [(8, 1), (16, 0), (16, 1), (8, 0), (8, 1), (4, 0)]
+    assert seen[-1] == (LEAST, 0)
+    full = {"value": jnp.float32(LARGEST), "good": jnp.int32(1)}
+    assert float(rule.after(full, jnp.asarray(True))["value"]) == LARGEST
+    nan, infinite = float("nan"), float("inf")
+    cases = [(1.0, infinite, 4.0), (1.0, nan, LEAST), (nan, nan, 4.0), (1.0, 1.0, 4.0)]
+    assert [bool(overflows(*case)) for case in cases] == [True, False, False, False]
+    # Checkpoints of other precisions have no scale.
+    assert set(plain(engine(toy.ToyMlm()).abstract)) == {
+        "step",
+        "variables",
+        "opt_state",
+        "skipped",
+    }
+    assert "scale" in plain(engine(toy_half.Mlm()).abstract)
+
+
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [
+        (toy_half.Mlm(), {"ema": 0.5}),
+        pytest.param(
+            toy_half.Mlm(),
+            {"data": 2, "microbatch": 8, "frozen": ("up",), "max_skips": 1},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            toy_half.Contrastive(chunk=4, stateful=True), {"data": 2}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["whole", "accumulated", "chunked"],
+)
+def test_a_step_that_overflows_changes_nothing_but_the_scale(objective: Any, options: Any) -> None:
+    run = engine(objective, scaling=Scaling(2.0**24, period=3), **options)
+    state, program = run.create(), run.compile_step(toy.batch(16))
+    scales, moved = [], 0
+    for number in range(1, 16):
+        before = jax.device_get(state)
+        state, found = program(state, meshes.place(toy.batch(16), run.mesh))
+        after = jax.device_get(state)
+        scales.append(float(found[LOSS_SCALE]))
+        assert int(after.step) == number and np.isfinite(found["loss"])
+        if np.isfinite(found["grad_norm"]):
+            moved += 1
+            assert np.any(after.params["table"] != before.params["table"])
+            continue
+        for part in ("variables", "opt_state", "ema", "skipped"):
+            jax.tree.map(np.testing.assert_array_equal, getattr(after, part), getattr(before, part))
+        assert after.scale["value"] == before.scale["value"] / 2 and after.scale["good"] == 0
+    assert scales[0] == 2.0**24 and scales[1] == 2.0**23 and moved >= 5
+    assert any(b == 2 * a for a, b in zip(scales, scales[1:], strict=False))  # grown again
+    assert int(state.skipped) == 0
+    if "frozen" in options:
+        np.testing.assert_array_equal(state.params["up"], run.create().params["up"])
+    if objective.splittable is False:
+        assert int(state.variables["queue"]["seen"]) == 16 * moved
+
+
+def test_a_loss_that_is_not_finite_counts_as_skipped() -> None:
+    run = engine(dataclasses.replace(toy_half.Mlm(), explode_at=2), scaling=Scaling(1024.0))
+    state, program = run.create(), run.compile_step(toy.batch(16))
+    before = jax.device_get(state.params)
+    state, _ = program(state, meshes.place(toy.batch(16), run.mesh))
+    assert int(state.skipped) == 1 and float(state.scale["value"]) == 512.0
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), before)
+
+
+# Meshes.
+
+
+def boxed(names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+    value: Any = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return {"params": {"w": nn.LogicallyPartitioned(value, names)}}
+
+
+def test_sizes_of_a_mesh() -> None:
+    assert meshes.mesh_sizes((-1, 2, 1), 8) == (4, 2, 1)
+    for shape, message in (
+        ((3, 1, 1), "mesh=3x1x1 does not fit 8 device"),
+        ((-1, -1, 1), "at most one of them -1"),
+        ((8, 1), "give three sizes"),
+    ):
+        with pytest.raises(UserError, match=message):
+            meshes.mesh_sizes(shape, 8)
+
+
+def test_rules_cut_parameters_and_say_what_does_not_fit() -> None:
+    mesh = meshes.make_mesh((2, 2, 2))
+
+    def spec(names: tuple[str, ...], shape: tuple[int, ...], mesh: Any = mesh) -> Any:
+        return meshes.shardings(boxed(names, shape), mesh, DEFAULT)["params"]["w"].spec
+
+    assert spec(("vocab", "embed"), (32, 16)) == PartitionSpec("tensor", "fsdp")
+    # 31 is not divisible by anything.
+    alone = meshes.make_mesh((8, 1, 1))
+    assert spec(("vocab", "embed"), (31, 17), alone) == PartitionSpec(None, None)
+    refused: list[tuple[tuple[str, ...], tuple[int, ...], str]] = [
+        (("vocab", "embed"), (31, 16), "w: its logical axis 'vocab' of 31 .*'tensor' of 2; pad it"),
+        (("heads", "mlp"), (16, 16), "'heads' and 'mlp' are both cut over .*'tensor'"),
+        (("embedd",), (16,), "'embedd'.*did you mean 'embed'"),
+    ]
+    for names, shape, message in refused:
+        with pytest.raises(UserError, match=message):
+            spec(names, shape)
+    with pytest.raises(UserError, match="did you mean 'tensor'"):
+        meshes.rules_named("tensors")
+    known = {"vocab", "embed", "heads", "mlp", "positions", "types", "layers", "labels"}
+    for rules in meshes.RULES.values():
+        assert known | {"batch", "length"} == {logical for logical, _ in rules}
+
+
+def test_state_is_born_sharded_and_the_optimiser_mirrors_parameters() -> None:
+    run = Engine(toy.ToyMlm(), optax.adamw(1e-3), meshes.make_mesh((2, 2, 2)), DEFAULT, ema=0.9)
+    state, table = run.create(), PartitionSpec("tensor", "fsdp")
+    moments = state.opt_state[0]
+    for leaf in (state.params, moments.mu, moments.nu, state.ema):
+        assert leaf["table"].sharding.spec == table
+    assert state.params["table"].addressable_shards[0].data.shape == (16, 8)
+    assert moments.count.sharding.spec == PartitionSpec()
+    assert meshes.my_part(run.mesh) == (0, 1)
+    placed = meshes.place(toy.batch(16), run.mesh)
+    assert placed["tokens"].addressable_shards[0].data.shape == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "message"),
+    [
+        ({}, 12, "batch_size=12 is not divisible by the 8 devices"),
+        ({"microbatch": 12}, 32, "microbatch=12 does not divide batch_size=32"),
+        ({"microbatch": 4}, 16, "microbatch=4 is not divisible by the 8 devices"),
+    ],
+)
+def test_batches_that_do_not_fit(options: dict[str, Any], size: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        engine(toy.ToyMlm(), data=8, **options).check(size)
+
+
+@pytest.mark.parametrize(
+    ("shape", "devices", "batch", "microbatch", "fills", "used"),
+    [
+        ((-1, 1, 1), 8, 64, 0, False, 8),
+        ((-1, 1, 1), 8, 75, 0, False, 5),  # BEIR's script for MS MARCO
+        ((-1, 1, 1), 8, 75, 15, False, 5),
+        ((-1, 1, 1), 8, 24, 3, False, 3),
+        ((-1, 2, 2), 8, 6, 0, False, 4),
+        ((-1, 2, 1), 8, 75, 0, False, 8),  # parameters over two devices: refused by check_batch
+        ((-1, 1, 1), 8, 75, 0, True, 8),
+        ((-1, 1, 1), 8, 75, 15, True, 5),
+        ((-1, 1, 1), 8, 7, 0, True, 7),
+    ],
+)
+def test_any_batch_has_its_devices(
+    shape: Any, devices: int, batch: int, microbatch: int, fills: bool, used: int
+) -> None:
+    assert meshes.shared_by(shape, devices, batch, microbatch, fills) == used
+
+
+def test_copies_of_the_first_rows_fill_a_batch_up(capsys: pytest.CaptureFixture[str]) -> None:
+    mesh = meshes.mesh_for((-1, 1, 1), 13, fills=True)
+    placed = meshes.place({"x": np.arange(13)}, mesh)["x"]
+    assert mesh.size == 8 and placed.tolist() == [*range(13), 0, 1, 2]
+    with pytest.raises(UserError, match="batch_size=5 is not divisible by the 8 devices"):
+        meshes.check_batch(5, mesh, fills=True)
+    assert meshes.largest_batch(mesh, 13, fills=True) == 13
+    assert meshes.mesh_for((-1, 1, 1), 75).size == 5
+    assert "shared by 5 of 8 devices" in capsys.readouterr().err
+
+
+# Optimisers.
+
+
+def loop_tree(seed: int) -> dict[str, Any]:
+    """Named as the models name theirs: three numbered layers, a head, an embedding."""
+    keys = iter(jax.random.split(jax.random.key(seed), 20))
+
+    def normal(*shape: int) -> jax.Array:
+        return jax.random.normal(next(keys), shape)
+
+    def layer() -> dict[str, Any]:
+        return {
+            "query": {"kernel": normal(4, 3), "bias": normal(3)},
+            "norm": {"scale": normal(3)},
+        }
+
+    return {
+        "embeddings": {"word": {"embedding": normal(5, 4)}},
+        "layers": {str(i): layer() for i in range(3)},
+        "mlm_head": {"bias": normal(5)},
+    }
+
+
+def stacked(tree: dict[str, Any]) -> dict[str, Any]:
+    return {**tree, "layers": stack_layers(tree["layers"])}
+
+
+def moved(optimizer: Optimizer, params: Any, *grads: Any) -> Any:
+    tx = optimizer.build(100, params)
+    state = tx.init(params)
+    update = jax.jit(tx.update)
+    for gradient in grads:
+        updates, state = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-6), one, other)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_stacked_layers_move_as_numbered_ones(name: str) -> None:
+    optimizer = Optimizer(name, 0.1, schedule_name="constant", weight_decay=0.1, clip_norm=1.0)
+    params, grads = loop_tree(0), [loop_tree(1), loop_tree(2)]
+    expected = moved(optimizer, params, *grads)
+    found = moved(optimizer, stacked(params), *map(stacked, grads))
+    assert_equal({**found, "layers": unstack_layers(found["layers"])}, expected)
+
+
+def test_biases_and_norms_are_not_decayed() -> None:
+    params = loop_tree(0)
+    optimizer = Optimizer("adamw", 0.5, weight_decay=0.1, schedule_name="constant")
+    found = dict(_flat(moved(optimizer, params, jax.tree.map(jnp.zeros_like, params))))
+    for name, before in _flat(params):
+        factor = 1.0 if name.endswith(("bias", "scale")) else 0.95
+        np.testing.assert_allclose(found[name], before * factor, rtol=1e-6, err_msg=name)
+
+
+def _flat(tree: Any) -> list[tuple[str, Any]]:
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+@pytest.mark.parametrize("form", ["numbered", "stacked"])
+def test_frozen_parameters_stay_and_do_not_count_in_the_clipping(form: str) -> None:
+    params, gradient = loop_tree(0), loop_tree(1)
+    if form == "stacked":
+        params, gradient = stacked(params), stacked(gradient)
+    # eps: so that the size of the gradient matters.
+    settings: Any = {"eps": 1.0, "clip_norm": 0.5, "schedule_name": "constant"}
+    frozen = Optimizer("adamw", 0.1, frozen=("^embeddings", "layers/[01]/"), **settings)
+    found = moved(frozen, params, gradient)
+    layers = found["layers"] if form == "numbered" else unstack_layers(found["layers"])
+    before, change = loop_tree(0), loop_tree(1)
+    assert_equal(found["embeddings"], before["embeddings"])
+    assert_equal([layers["0"], layers["1"]], [before["layers"]["0"], before["layers"]["1"]])
+    part, part_gradient = (
+        {"2": tree["layers"]["2"], "mlm_head": tree["mlm_head"]} for tree in (before, change)
+    )
+    expected = moved(Optimizer("adamw", 0.1, **settings), part, part_gradient)
+    assert_equal({"2": layers["2"], "mlm_head": found["mlm_head"]}, expected)
+
+
+def test_lamb_moves_each_parameter_by_its_own_norm() -> None:
+    params = {"a": {"kernel": jnp.full((2, 2), 3.0)}, "b": {"kernel": jnp.zeros((2,))}}
+    grads = {"a": {"kernel": jnp.ones((2, 2))}, "b": {"kernel": jnp.ones((2,))}}
+    optimizer = Optimizer("lamb", 0.1, weight_decay=0.0, clip_norm=0.0, schedule_name="constant")
+    found = moved(optimizer, params, grads)
+    np.testing.assert_allclose(found["a"]["kernel"], 3.0 - 0.1 * 3.0, rtol=1e-5)
+    np.testing.assert_allclose(found["b"]["kernel"], -0.1, rtol=1e-5)
+    for adapted, by in ((False, 0.1), (True, 0.3)):  # of what is not decayed, only when asked
+        optimizer = Optimizer("lamb", 0.1, adapt_excluded=adapted, schedule_name="constant")
+        found = moved(optimizer, {"bias": jnp.full((4,), 3.0)}, {"bias": jnp.ones((4,))})
+        np.testing.assert_allclose(found["bias"], 3.0 - by, rtol=1e-5)
+
+
+def test_clipping_scales_the_whole_gradient() -> None:
+    grads = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([4.0])}
+    for epsilon in (0.0, 1.0):
+        clip = optimizers.clip_by_global_norm(2.0, epsilon)
+        found, _ = clip.update(grads, clip.init(grads))
+        np.testing.assert_allclose(found["b"], 4.0 * 2.0 / (5.0 + epsilon), rtol=1e-6)
+        for factor in (0.1, 0.0):
+            small = jax.tree.map(lambda g, factor=factor: g * factor, grads)
+            assert_equal(clip.update(small, clip.init(grads))[0], small)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "adam"}, "did you mean 'adamw'"),
+        ({"b2": 1.0}, "b2 = 1.0; expected"),
+        ({"frozen": "layers"}, "expected a list"),
+        ({"frozen": ("(",)}, "not a regular expression"),
+        ({"frozen": ("embeddings", "layers/7")}, "'layers/7' matches no parameter"),
+        ({"frozen": ("",)}, "nothing would be trained"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Optimizer(**settings).build(10, loop_tree(0))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("layers/mlp/kernel", True),
+        ("layers/0/mlp/kernel", False),
+        ("layers/layers/mlp/kernel", True),
+        ("layers/layers/0/mlp/kernel", False),
+        ("layers/stack_bias/embedding", False),
+    ],
+)
+def test_parts_beside_a_stack_are_no_layers(path: str, expected: bool) -> None:
+    keys = tuple(jax.tree_util.DictKey(name) for name in path.split("/"))
+    assert is_stacked(keys) == expected
+
+
+def rates(name: str, total: int, warmup: int, **options: float) -> np.ndarray:
+    rate = optimizers.schedule(name, 2.0, total, warmup, **options)
+    return np.asarray(jax.vmap(rate)(jnp.arange(total + 3)))
+
+
+def test_learning_rates_by_hand() -> None:
+    linear = [0, 1, 2, 1.5, 1, 0.5, 0, 0, 0]
+    np.testing.assert_allclose(rates("linear", 6, 2), linear, atol=1e-7)
+    np.testing.assert_allclose(rates("linear", 4, 0, floor=0.5)[:6], [2, 1.75, 1.5, 1.25, 1, 1])
+    found = rates("cosine", 10, 2)[[0, 1, 2, 6, 10, 12]]
+    np.testing.assert_allclose(found, [0, 1, 2, 1, 0, 0], atol=1e-7)
+    np.testing.assert_allclose(rates("constant", 4, 2), [0, 1, 2, 2, 2, 2, 2])
+    jump = rates("paddle_jump", 20, 4) / 2  # never reaches its peak
+    np.testing.assert_allclose(jump[:6], [0, 0.25, 0.5, 0.75, 0.8, 0.75], rtol=1e-6)
+    assert jump.max() < 1 and jump[20] == 0
+    assert all(rates(name, 5, 0)[0] == 2.0 for name in optimizers.SCHEDULES)
+    # A ratio is rounded as each reference rounds it.
+    assert optimizers.warmup_steps("linear", 25, 0.1, 0) == 3
+    assert optimizers.warmup_steps("paddle_jump", 25, 0.1, 0) == 2
+    assert optimizers.warmup_steps("linear", 25, 0.1, 7) == 7
+    rate = Optimizer(learning_rate=2.0, warmup_ratio=0.3).schedule(6)
+    np.testing.assert_allclose([rate(t) for t in range(7)], linear[:7], atol=1e-7)
+    with pytest.raises(UserError, match="warm-up of 9 steps is longer than the 4 steps"):
+        optimizers.schedule("linear", 1.0, 4, 9)
+
+
+# What is measured, and where it goes.
+
+
+def test_ranks_and_the_best_step() -> None:
+    """Of the same passage twice one counts; equal scores count against a query."""
+    ids = np.array([[1, 2], [3, 4], [1, 2], [5, 6]])
+    passages = np.eye(4)[[0, 1, 0, 2]]
+    queries = np.array([[3, 2, 1, 0], [3, 2, 1, 0], [1, 1, 0, 0], [9, 8, 7, 0]])
+    assert metrics.ranks(queries, passages, ids).tolist() == [1, 2, 2, 3]
+    assert metrics.ranks(np.zeros((4, 4)), passages, ids).tolist() == [3, 3, 3, 3]
+    best = Best("probe/mrr")
+    assert not best.improves(1, {"validation/loss": 0.5})
+    assert best.improves(2, {"probe/mrr": 0.5}) and not best.improves(3, {"probe/mrr": 0.4})
+    assert not Best("loss").improves(2, {"probe/mrr": 0.5})
+    with pytest.raises(UserError, match="not measured in the probe"):
+        Best("probe/mrl").improves(1, {"probe/mrr": 0.5})
+
+
+def test_probes_need_questions_and_change_no_key() -> None:
+    for chosen in (Monitoring(probe_every=10), Monitoring(best="probe/mrr")):
+        with pytest.raises(UserError, match="needs questions to ask; give --probe"):
+            chosen.check_probe("")
+    assert Monitoring(probe_every=5).decisive() == {}
+    assert Monitoring(probe_every=5, best="probe/mrr").decisive() == {"probe": "5 300 cls"}
+
+    def examples(task: str, tokenizer: str) -> Any:
+        return SimpleNamespace(path="held", info={"task": task, "tokenizer": tokenizer})
+
+    nothing: Any = (Monitoring(), {}, None)
+    with pytest.raises(UserError, match="task 'mlm'; --probe expects questions"):
+        train.probe_loader(examples("mlm", "a"), examples("mlm", "a"), *nothing)
+    with pytest.raises(UserError, match="different vocabularies"):
+        train.probe_loader(examples("triples", "b"), examples("mlm", "a"), *nothing)
+
+
+def test_a_window_to_profile_lies_within_the_run(tmp_path: Path) -> None:
+    metrics.Profile("", epath.Path(tmp_path), 5)
+    for text in ("5", "15:10", "3:3", "a:b", "3:6"):
+        with pytest.raises(UserError, match=f"profile='{text}' is not a window .* at most 5"):
+            metrics.Profile(text, epath.Path(tmp_path), 5)
+
+
+def events(folder: Path) -> list[tuple[int, str, float]]:
+    """All scalars of a run's files, and (step, "start", 0) where a session begins."""
+    pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    found = []
+    for path in sorted(folder.iterdir()):
+        rest = path.read_bytes()
+        while rest:
+            (size,) = struct.unpack("<Q", rest[:8])
+            event, rest = pb2.Event.FromString(rest[12 : 12 + size]), rest[16 + size :]
+            if event.session_log.status == event.session_log.START:
+                found.append((event.step, "start", 0.0))
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+    return found
+
+
+def test_figures_go_to_tensorboard_and_a_run_that_continues_hides_what_it_does_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert metrics.trackers(Monitoring(), "run", tmp_path) == []
+    for step_, monitoring in ((5, Monitoring(tensorboard=True)), (3, Monitoring())):
+        mirrors = metrics.trackers(monitoring, "run", tmp_path)
+        with progress.Metrics(tmp_path / "metrics.jsonl", mirrors=mirrors) as file:
+            file.log(step_, {"loss": 2.5, "validation/mrr": 0.25})
+        monkeypatch.setenv(metrics.TENSORBOARD_DIR, str(tmp_path / metrics.TENSORBOARD))
+    first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
+    assert json.loads(first) == {"step": 5, "loss": 2.5, "validation/mrr": 0.25}
+    assert sorted(events(tmp_path / metrics.TENSORBOARD / "run")) == sorted(
+        (step_, *pair)
+        for step_ in (3, 5)
+        for pair in (("start", 0.0), ("loss", 2.5), ("validation/mrr", 0.25))
+    )
+
+
+def test_weights_and_biases_get_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class Run:
+        def log(self, figures: dict[str, float], step: int) -> None:
+            seen.append((step, figures))
+
+        def finish(self) -> None:
+            seen.append("finished")
+
+    def init(**settings: Any) -> Run:
+        if settings["project"] == "closed":
+            raise RuntimeError("api_key not configured\n(no-tty)")
+        seen.append(settings["name"])
+        return Run()
+
+    library = types.ModuleType("wandb")
+    library.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    (mirror,) = metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
+    mirror.log(3, {"loss": 1.0})
+    mirror.close()
+    assert seen == ["retriever", (3, {"loss": 1.0}), "finished"]
+    with pytest.raises(UserError, match="not configured .no-tty.*run `wandb login`"):
+        metrics.trackers(Monitoring(wandb="closed"), "retriever", tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="pip install wandb, or leave"):
+        metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
+    (tmp_path / metrics.TENSORBOARD).write_text("")
+    with pytest.raises(UserError, match="cannot be written to .*; give a folder"):
+        metrics.trackers(Monitoring(tensorboard=True), "retriever", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Log, metrics, TensorBoard, report and trace; the best step is the result."""
+    words = toy_examples.tokenized(tmp_path, "mlm")
+    asked = toy_examples.tokenized(tmp_path, "triples", random_negatives=0)
+    out = tmp_path / "run" / "model"
+    gin = Path(__file__).parents[1] / "toy_mlm.gin"
+    command = ["pretrain", "--gin_file", gin, "--gin.bert.BertConfig.vocab_size=128"]
+    command += ["--examples", words.path, "--probe", asked.path, "--probe_every", 1]
+    command += ["--best", "probe/mrr", "--probe_questions", 16, "--tensorboard"]
+    command += ["--profile", "0:1", "--steps", 2, "--log_every", 1, "--out", out]
+    assert cli.main([str(word) for word in command]) == 0
+    said = capsys.readouterr().err
+    assert "step 1: probe/mrr" in said and f"the trace is in {out / 'profile'}" in said
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    measured = [row["probe/mrr"] for row in rows if "probe/mrr" in row]
+    assert len(measured) == 2 and all(0 < value <= 1 for value in measured)
+    (file,) = (out / "tensorboard" / "model").iterdir()
+    assert b"probe/mrr" in file.read_bytes()
+    assert list((out / "profile").rglob("*.xplane.pb"))
+    assert cli.main(["report", "--folder", str(out.parent), "--out", str(tmp_path / "page")]) == 0
+    assert "probe/mrr by step" in (tmp_path / "page" / "report.html").read_text()
+
+
+# What is kept.
+
+
+FILES = {"meta/metadata": "{}", "state/_METADATA": "{}", "state/d/0": "numbers"}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("text", [None, "", '{"cut'])
+def test_a_checkpoint_that_lost_its_bytes_is_left_out(
+    name: str, text: str | None, tmp_path: Path
+) -> None:
+    """After a loss of power the training refused to continue until it was removed."""
+    for number in ("2", "4"):
+        for place, content in FILES.items():
+            (tmp_path / number / place).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / number / place).write_text(content)
+    file = tmp_path / "4" / name
+    file.unlink() if text is None else file.write_text(text)
+    checkpoints = object.__new__(Checkpoints)  # Orbax itself needs whole ones
+    checkpoints.folder = epath.Path(tmp_path)
+    checkpoints._remove_halves()
+    # Of the numbers themselves Orbax knows what they should be.
+    kept = {"2", "4"} if name == "state/d/0" and text != "" else {"2"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_weights_are_averaged() -> None:
+    start, trained = {"w": np.zeros(2, np.float32)}, {"w": np.full(2, 4, np.float32)}
+    mean = averaged([start, trained], (0.75, 0.25))["w"]
+    assert mean.dtype == np.float32 and mean.tolist() == [1.0, 1.0]
+    with pytest.raises(UserError, match="different parameters"):
+        averaged([start, {"w": np.zeros(3)}], (1, 1))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's cache folder, and JAX as one finds it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = {
+        name: getattr(jax.config, name)
+        for name in ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    }
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    yield tmp_path
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_programs_are_kept_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
+    def programs() -> set[Path]:
+        return {path for path in home.rglob("jit_product-*-cache") if path.is_file()}
+
+    def product(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ x) + x
+
+    jax.jit(product)(jnp.ones((3, 3))).block_until_ready()
+    assert not programs()
+    hardware.keep_programs()
+    first = jax.jit(product)(jnp.ones((9, 9)))
+    kept = programs()
+    assert [path.parent.name for path in kept] == [hardware.machine("cpu")]
+    jax.clear_caches()
+    again = jax.jit(product)(jnp.ones((9, 9)))
+    assert programs() == kept  # read, not made anew
+    assert (first == again).all()
+
+
+def test_programs_have_a_folder_for_every_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for cores in (1, 2, 64):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=cores: set(range(n)))
+        found.add(hardware.machine("cpu"))
+    assert len(found) == 3 and hardware.machine("gpu") == "gpu"
