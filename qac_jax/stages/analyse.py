@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qac_jax.evaluation.relatedness import Item
 
 
-PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
+RANKS_PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class Relate(Stage):
         shares = relatedness.rank_groups(pairs, ranks)
         label = "rank of the passage in BM25's results for its context"
         drawn = plots.columns(shares, label, "share of pairs")
-        with out.open(PLOT) as file:
+        with out.open(RANKS_PLOT) as file:
             file.write(drawn.file() if drawn else "")
         facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
         results.store(out, sorts, facts)
@@ -104,7 +104,7 @@ class Relate(Stage):
         parts = [tables.figures({r.name: r.mean for r in sorts}, "context")]
         if facts["comparisons"]:
             parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
-        parts.append(f"plot: {artifact.file(PLOT)}")
+        parts.append(f"plot: {artifact.file(RANKS_PLOT)}")
         return "\n\n".join(parts)
 
     def _write_sheet(self, items: list[Item], out: Writer) -> None:
