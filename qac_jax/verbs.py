@@ -219,7 +219,7 @@ BENCHMARKS: dict[str, Verb] = {
         ("all", "everything:All", "every benchmark with a peer, in one table"),
         ("encode", "encode:Encode", "passages to vectors, beside sentence-transformers"),
         ("generate", "generate:Generate", "new tokens a second of a T5, beside transformers"),
-        ("pretrain", "pretrain:Pretrain", "steps of CoT-MAE and coCondenser, beside PyTorch"),
+        ("pretrain", "train:Pretrain", "steps of CoT-MAE and coCondenser, beside PyTorch"),
         ("search", "search:Search", "ScaNN, exact search and BM25, beside FAISS and bm25s"),
         ("serve", "serve:Serve", "a server under load, with batches and without"),
         ("train", "train:Train", "steps of masked language modelling, beside PyTorch"),

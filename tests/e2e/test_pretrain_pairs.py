@@ -11,7 +11,7 @@ import pytest
 import toy_mlm
 
 from qac_jax import artifacts, cli
-from qac_jax.bench.pretrain import Pretrain
+from qac_jax.bench.train import Pretrain, Shape
 from qac_jax.data import shards
 from qac_jax.data.kind import Stored
 from qac_jax.hub import parameters
@@ -99,8 +99,9 @@ def test_the_benchmark_measures_all_sorts_of_contexts(objective):
     if with_peer:
         pytest.importorskip("transformers")
         pytest.importorskip("torch")
-    bench = Pretrain(objective=objective, peer=with_peer, layers=1, hidden=32, vocabulary=64,
-                     pairs=4, passage=16, context=8, repetitions=1)  # fmt: skip
+    shape = Shape(layers=1, hidden=32, vocabulary=64)
+    bench = Pretrain(objective=objective, peer=with_peer, shape=shape, pairs=4, passage=16,
+                     context=8, repetitions=1)  # fmt: skip
     figures = bench.run()
     found = figures[objective]
     for sort in ("passage_query", "passage_passage", "passage_query_padded"):
