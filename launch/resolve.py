@@ -36,7 +36,7 @@ HEADER = """\
 # ourselves, so that PyTorch is not here.
 """
 DEV_HEADER = """\
-# What the extra `dev` (with beam, pdf, seqio, serve) adds to constraints.txt: what the tests use.
+# What the extra `dev` (with pdf, seqio, serve) adds to constraints.txt: what the tests use.
 """
 BENCH_HEADER = """\
 # What the extra `ci` adds to constraints.txt: the peers that benchmarks compare with, mkdocs,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from qac_jax import xla_flags
+from qac_jax import hardware
 
 
 if TYPE_CHECKING:
     from qac_jax.retriever import Retriever
 
 # Before anything of JAX starts: every module of the package comes after this line.
-xla_flags.set_for_this_process()
+hardware.set_for_this_process()
 
 __version__ = "0.1.0"
 __all__ = ["Retriever", "__version__"]

@@ -10,9 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from qac_jax import __version__, endings, flags, processes, recipes
-from qac_jax.errors import UserError, nearest
-from qac_jax.pipeline import signals
+from qac_jax import __version__, flags, processes, recipes
+from qac_jax.errors import UserError, exit_code, nearest, plain
 from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS, Verb
 
 
@@ -24,9 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] != ["bench"]:
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
     processes.run_by(arguments)
-    with signals.interruptible():
-        serves = arguments[:1] == ["serve"]
-        return endings.run(lambda: _dispatch(arguments), own_process=argv is None, serves=serves)
+    with processes.interruptible():
+        return exit_code(lambda: _dispatch(arguments), own_process=argv is None)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -142,7 +140,7 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
             )
         )
     elif text := stage.summary(artifact):
-        print(text)
+        print(plain(text))
     return 0
 
 

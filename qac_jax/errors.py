@@ -1,16 +1,37 @@
-"""Errors a user can act on: one sentence, no traceback (DESIGN.md, "Errors")."""
+"""Errors a user can act on: one sentence and an exit code, no traceback (DESIGN.md, "Errors").
+
+A full disk, a signal, missing rights or memory may show anywhere, also inside of libraries that
+raise errors of their own: `exit_code` recognises them, in one place for all commands.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
+import multiprocessing
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 
 
-# Names that a sentence lists, and characters of a value in it.
-_MOST, _LONG = 30, 200
+# Names that a sentence lists, characters of a value in it, and of the whole sentence.
+_MOST, _LONG, _LONGEST = 30, 200, 1000
+# C0 and C1 controls, DEL, and halves of surrogate pairs, which cannot be printed at all.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # Where an object lies, as Python shows functions and what has no text of its own.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+# Of libraries (ArrayRecord, safetensors, Orbax, ScaNN) whose errors have no number, and of numpy,
+# when a file cannot grow.
+_FULL_SAYS = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|StorageFull|os error (28|27|122)"
+    r"|\d+ requested and \d+ written"
+)
+_STORES = ("gs://", "s3://")
 
 
 class UserError(Exception):
@@ -60,3 +81,99 @@ def shown(value: object) -> str:
     """A value as a sentence may show it: short, the same in every process."""
     text = _ADDRESS.sub("", repr(value))
     return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
+
+
+def plain(text: str) -> str:
+    """The text with control characters (but tab and newline) as escapes: on a terminal they would
+    move, colour, rename or hide things."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def exit_code(work: Callable[[], int], *, own_process: bool = False) -> int:
+    """Does the work of a command; errors that its user can act on become a sentence on stderr.
+
+    `own_process`: nothing else runs in this process, so that it ends at once after a signal.
+    """
+    try:
+        return work()
+    except UserError as error:
+        return _say(str(error), error.exit_code)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        why = f"{stop}" or "interrupted"
+        code = stop.exit_code if isinstance(stop, Interrupted) else 130
+        _say(f"{why}; what is finished is kept, and the same command continues", code)
+        if own_process and "jax" in sys.modules:
+            _leave(code)
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        sentence = _circumstance(error)
+        if sentence is None:
+            raise
+        return _say(sentence, 2)
+
+
+def _leave(code: int) -> None:
+    """Ends the process while computations run that nobody waits for any more.
+
+    The interpreter would take down what JAX's threads are using, and die of it.
+    """
+    for child in multiprocessing.active_children():
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _circumstance(error: Exception) -> str | None:
+    """What is wrong around the program, as a sentence; None: with the program."""
+    causes = list(_chain(error))
+    if any(
+        isinstance(e, OSError) and e.errno in _FULL or _FULL_SAYS.search(str(e)[:10_000])
+        for e in causes
+    ):
+        where = next((e.filename for e in causes if isinstance(e, OSError) and e.filename), "")
+        return (
+            f"the disk is full while writing {where or 'the output folder'}; free space and run "
+            "the command again"
+        )
+    if isinstance(error, MemoryError):
+        return (
+            f"there is not enough memory ({str(error) or 'for the next object'}); use a smaller "
+            "batch, shorter texts or fewer workers"
+        )
+    theirs = type(error).__module__.startswith(("tensorflow", "etils", "fsspec"))
+    if theirs and any(store in str(error)[:10_000] for store in _STORES):
+        why = str(error).strip().split("\n")[0]
+        return f"a store cannot be read or written ({why}); check its address and your rights"
+    if not isinstance(error, OSError):
+        return None
+    where = error.filename or "the output folder"
+    if error.errno in _NO_ACCESS:
+        return f"no permission for {where} ({error.strerror}); choose another folder"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"too many files are open ({where}); raise the limit with `ulimit -n 4096`"
+    if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
+        return f"{where} cannot be used ({error.strerror}); choose another path"
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    left: BaseException | None = error
+    while left is not None and left not in seen:
+        seen.append(left)
+        yield left
+        left = left.__cause__ or left.__context__
+
+
+def _say(sentence: str, code: int) -> int:
+    line = plain(" ".join(sentence.split()))
+    if len(line) > _LONGEST:
+        half = _LONGEST // 2
+        line = f"{line[:half]} … {line[-half:]}"
+    print(f"qac: {line}", file=sys.stderr)
+    return code

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from qac_jax import fields
-from qac_jax.artifacts import durable, verifying
+from qac_jax.artifacts import disk, reading
 from qac_jax.errors import UserError
 
 
@@ -132,10 +132,10 @@ def add_safety(parser: Any) -> None:
     for flag, variable, text in (
         (
             "--no_verify",
-            verifying.VARIABLE,
+            reading.VERIFY,
             "do not compare inputs with their hashes at first use",
         ),
-        ("--no_fsync", durable.VARIABLE, "do not wait for the disk: a power cut may lose results"),
+        ("--no_fsync", disk.VARIABLE, "do not wait for the disk: a power cut may lose results"),
     ):
         parser.add_argument(flag, action=_Without, dest=flag[2:], const=variable, help=text)
 

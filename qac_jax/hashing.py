@@ -1,4 +1,4 @@
-"""Hashes of files; those of large ones are cached between runs."""
+"""Hashes of files, remembered in the user's cache by inode, size and time of change."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 
 
-# Smaller files are hashed each time.
+# Smaller files are hashed each time, unless they are of an artefact.
 _SMALL = 1 << 24
+_BLOCK = 1 << 20
 
 
 def user_cache() -> Path:
@@ -29,40 +32,62 @@ def make_private(folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
 
 
+def hash_file(path: epath.PathLike) -> str:
+    """The sha256 of a file's bytes, read now."""
+    digest = hashlib.sha256()
+    with epath.Path(path).open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def sha256_once(path: str) -> str:
-    """The sha256 of a file; that of a large one is cached by path, size and modification time."""
-    try:
-        stat = os.stat(path)
-    except FileNotFoundError:  # not a local file
-        return hashlib.sha256(epath.Path(path).read_bytes()).hexdigest()
-    signature = f"{os.path.realpath(path)}\t{stat.st_size}\t{stat.st_mtime_ns}"
-    large = stat.st_size >= _SMALL
-    known = _remembered(signature) if large else None
-    if known is None:
-        with open(path, "rb") as file:
-            known = hashlib.file_digest(file, "sha256").hexdigest()
-        if large:
-            _remember(signature, known)
-    return known
+    """The same; that of a large local file is remembered."""
+    if not os.path.exists(path) or os.stat(path).st_size < _SMALL:
+        return hash_file(path)
+    folder, name = os.path.split(os.path.realpath(path))
+    return hashes(folder, [name])[name]
 
 
-def _file() -> Path:
-    return user_cache() / "source_hashes.jsonl"
+def hashes(folder: epath.PathLike, names: Iterable[str]) -> dict[str, str]:
+    """The hashes of a folder's files: every version of a file is read once on a machine."""
+    known, news = _known(folder), {}
+    found = {}
+    for name in names:
+        *signature, sha256 = known.get(name) or ("",)
+        if signature != _signature(folder, name):
+            news[name] = sha256 = hash_file(os.path.join(folder, name))
+        found[name] = sha256
+    if news:
+        remember(folder, news)
+    return found
 
 
-def _remembered(signature: str) -> str | None:
-    sha256 = None
+def remember(folder: epath.PathLike, taken: Mapping[str, str]) -> None:
+    """Notes hashes of a folder's files, such as those taken while they were written."""
+    notes = {name: [*_signature(folder, name), sha256] for name, sha256 in taken.items()}
+    there = {n: note for n, note in _known(folder).items() if os.path.exists(f"{folder}/{n}")}
     with contextlib.suppress(OSError):
-        for line in _file().read_text().splitlines():
-            with contextlib.suppress(ValueError, KeyError):
-                record = json.loads(line)
-                if record["file"] == signature:
-                    sha256 = record["sha256"]
-    return sha256
+        file = _notes(folder)
+        make_private(os.fspath(file.parent))
+        part = file.with_name(f"{file.name}.{os.getpid()}")
+        part.write_text(json.dumps({**there, **notes}))
+        part.replace(file)
 
 
-def _remember(signature: str, sha256: str) -> None:
-    with contextlib.suppress(OSError):
-        make_private(os.fspath(_file().parent))
-        with _file().open("a") as file:
-            file.write(json.dumps({"file": signature, "sha256": sha256}) + "\n")
+def _signature(folder: epath.PathLike, name: str) -> list[int]:
+    status = os.stat(os.path.join(folder, name))
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def _notes(folder: epath.PathLike) -> Path:
+    place = os.path.realpath(folder).encode("utf-8", "surrogateescape")
+    return user_cache() / "hashes" / f"{hashlib.sha256(place).hexdigest()}.json"
+
+
+def _known(folder: epath.PathLike) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        known = json.loads(_notes(folder).read_text())
+        if isinstance(known, dict):
+            return {n: note for n, note in known.items() if isinstance(note, list)}
+    return {}

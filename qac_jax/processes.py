@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 
-from qac_jax.errors import UserError
+from qac_jax.errors import Interrupted, UserError
 
 
 # The arguments of `qac`, if it runs: messages quote the command that continues the run.
@@ -27,6 +30,40 @@ def run_by(arguments: Sequence[str]) -> None:
 def command() -> str:
     """The command that continues what this process does: the same one again."""
     return shlex.join(["qac", *_command]) if _command else "the same call again"
+
+
+_depth = 0
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the block with `Interrupted`, so that files are closed in
+    order; a second one has its default effect, which ends the process."""
+    global _depth
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _depth == 0:
+        received.clear()
+    elif received:  # a library has swallowed what was raised in it
+        raise Interrupted(received[-1])
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, _: object) -> None:
+        received.append(number)
+        for each in handlers:
+            signal.signal(each, signal.SIG_DFL)
+        raise Interrupted(number)
+
+    for number in handlers if _depth == 0 else ():
+        signal.signal(number, stop)
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        for number in handlers if _depth == 0 else ():
+            signal.signal(number, handlers[number])
 
 
 def cores() -> int:

@@ -9,7 +9,6 @@ import contextlib
 import contextvars
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -19,13 +18,12 @@ from typing import IO, Any, Protocol, Self
 
 from etils import epath
 
+from qac_jax.errors import plain
+
 
 _BAR_WIDTH = 24
 _TERMINAL_SECONDS = 0.2
 _LOG_SECONDS = 60.0
-
-# C0 and C1 controls, DEL, and halves of surrogate pairs, which cannot be printed at all.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _silent = contextvars.ContextVar("silent", default=False)
 
@@ -44,12 +42,6 @@ def say(text: str) -> None:
     """Prints one line for the user."""
     if not _silent.get():
         print(plain(text), file=sys.stderr, flush=True)
-
-
-def plain(text: str) -> str:
-    """The text with control characters (but tab and newline) as escapes: on a terminal they would
-    move, colour, rename or hide things."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def resident_bytes() -> int:

@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 
-from qac_jax.pipeline import dividing, following, stage
+from qac_jax.pipeline import hosts, stage
 from qac_jax.pipeline.stage import Stage
 
 
-def be_impatient(monkeypatch: pytest.MonkeyPatch, patience: float = 0.6) -> None:
-    """Heartbeats and polls in quick succession."""
-    monkeypatch.setattr(following, "BEAT", 0.02)
-    monkeypatch.setattr(following, "PATIENCE", patience)
-    monkeypatch.setattr(following, "_POLL", 0.02)
-    monkeypatch.setattr(dividing, "_POLL", 0.02)
+def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks in quick succession."""
+    monkeypatch.setattr(hosts, "_POLL", 0.02)
 
 
 def execute(stage_of: Callable[[int], Stage], out: Path, numbers: Iterable[int]) -> list[Any]:
@@ -39,6 +36,6 @@ def execute(stage_of: Callable[[int], Stage], out: Path, numbers: Iterable[int])
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(60)
         assert not thread.is_alive()
     return ends

@@ -1,13 +1,11 @@
 """Artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts")."""
 
-from qac_jax.artifacts.durable import link
-from qac_jax.artifacts.locking import locked
+from qac_jax.artifacts.disk import LOCK, link, locked
 from qac_jax.artifacts.reading import (
     CLAIM,
     COMMIT,
     FORMAT,
     JOURNAL,
-    LOCK,
     PART,
     SCRATCH,
     Artifact,
@@ -16,7 +14,7 @@ from qac_jax.artifacts.reading import (
     peek,
     place,
 )
-from qac_jax.artifacts.writing import Writer, create, remove, rewrite, tidy
+from qac_jax.artifacts.writing import Writer, create, refuse_link, remove, rewrite, tidy
 
 
 __all__ = [
@@ -36,6 +34,7 @@ __all__ = [
     "locked",
     "peek",
     "place",
+    "refuse_link",
     "remove",
     "rewrite",
     "tidy",

@@ -2,13 +2,14 @@
 
 A folder becomes an artefact when `artifact.json` appears in it, and that file is written last.
 Until then it carries `.unfinished.json` (who is writing it, under which key) and `.journal.jsonl`
-(one line for every file or folder that is complete), so that a killed run can be resumed:
-files in the journal are kept, all others are deleted. A folder that is being cleared says so in
-`.unfinished.json` before the first file goes, so that it is ours to the end. Nothing is deleted
-through a link: a folder with links that are not ours is refused.
+(one line for every file or folder that is complete, or that a library has begun to write), so that
+a killed run can be resumed: complete files are kept, the others of the run are deleted.
 
-Files are on the disk (fsync) before the journal names them, and the folders before the commit;
-QAC_FSYNC=0 (`--no_fsync`) leaves this out, for scratch disks.
+Only what a record or a journal names is ever deleted. A folder that holds anything else, or a link,
+is refused. One that is being emptied lists its files in `.unfinished.json` before the first of them
+goes, so that it is ours to the end.
+
+Files are on the disk (fsync) before anything relies on them, and the folders before the commit.
 
 Identity is a hash of the content alone: kind, schema and the files' hashes. Settings, times and
 logs (`volatile` files) are recorded but do not enter it.
@@ -22,27 +23,26 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import IO, Any
 
 from etils import epath
 
 import qac_jax
-from qac_jax import processes
-from qac_jax.artifacts import durable, verifying
-from qac_jax.artifacts.locking import locked
+from qac_jax import hashing, processes
+from qac_jax.artifacts import disk
+from qac_jax.artifacts.disk import LOCK
 from qac_jax.artifacts.reading import (
     BLOCK,
     CLAIM,
     COMMIT,
     FORMAT,
     JOURNAL,
-    LOCK,
     PART,
     SCRATCH,
     Json,
-    hash_file,
     identity_of,
     is_entry,
     peek,
@@ -51,15 +51,14 @@ from qac_jax.artifacts.reading import (
 from qac_jax.errors import DataError, UserError
 
 
-# In the claim of a folder that is being emptied.
-CLEARING = "clearing"
+# In a claim: the files of a folder that is being emptied; when the run began; why it failed.
+CLEARING, RUN, FAILED = "clearing", "run", "failed"
 # Names that a run may leave before it has claimed a folder, or after.
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
+# Where `temporary` lets a library write, and where Orbax writes before it renames.
+_WRITING, _ORBAX = ".writing-", ".orbax-checkpoint-tmp"
 # Of these the end of the command speaks.
 _SAID_ELSEWHERE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-# Times that a folder is removed in which other processes may still write.
-_ATTEMPTS = 100
-_NOBODY: Json = {"format": FORMAT, "kind": "", "key": ""}
 
 
 @contextlib.contextmanager
@@ -92,21 +91,25 @@ def create(
         "seed": seed,
         "code": qac_jax.__version__,
     }
+    refuse_link(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder to write to")
     try:
-        durable.make_folder(path)
+        disk.make_folder(path)
     except OSError as error:
         if error.errno in _SAID_ELSEWHERE:
             raise
         raise UserError(f"{path} cannot be made ({error}); choose another --out") from error
-    with locked(path):
-        _make_room(path, record, replace)
-        writer = Writer(path, record)
+    with disk.locked(path):
+        run = time.time_ns()
+        _make_room(path, {**record, RUN: run}, replace)
+        writer = Writer(path, record, run)
         try:
             yield writer
-        except DataError:
-            _claim(path, {**record, "bad_data": True})
+        except BaseException as error:
+            claim = {**record, RUN: run, FAILED: f"{type(error).__name__}: {error}"}
+            with contextlib.suppress(OSError):
+                _claim(path, {**claim, "bad_data": isinstance(error, DataError)})
             raise
         writer.commit()
 
@@ -114,8 +117,9 @@ def create(
 class Writer:
     """An artefact while it is being written."""
 
-    def __init__(self, path: epath.Path, record: Json):
+    def __init__(self, path: epath.Path, record: Json, run: int = 0):
         self.path = self._home = path  # where it reads, and where it writes
+        self.run = run  # when it began
         self.count = 0
         self.info: Json = {}
         self._record = record
@@ -133,7 +137,7 @@ class Writer:
         """A writer of files that are needed until the artefact is complete."""
         folder = self.scratch(name)
         mend(folder)
-        return Writer(folder, {})
+        return Writer(folder, {}, self.run)
 
     @property
     def done(self) -> frozenset[str]:
@@ -158,16 +162,16 @@ class Writer:
         facts: Mapping[str, Any] | None = None,
         volatile: bool = False,
     ) -> None:
-        """Publishes the complete `part(name)` under its name and notes it in the journal."""
+        """Notes the complete `part(name)` in the journal and publishes it under its name."""
         part = self.part(name)
-        durable.file(part)
-        entry: Json = {"size": part.stat().length, "sha256": sha256 or hash_file(part)}
+        disk.file(part)
+        entry: Json = {"size": part.stat().length, "sha256": sha256 or hashing.hash_file(part)}
         if facts:
             entry["facts"] = dict(facts)
         if volatile:
             entry["volatile"] = True
-        part.replace(self._home / name)
         self._note({name: entry})
+        part.replace(self._home / name)
 
     @contextlib.contextmanager
     def open(
@@ -177,11 +181,9 @@ class Writer:
 
         `mode` is "w" (UTF-8 text) or "wb". `facts` may be filled until the block ends.
         """
-        if mode not in ("w", "wb"):
-            raise ValueError(f"mode {mode!r}: a part is written once, with 'w' or 'wb'")
         with self.part(name).open("wb") as raw:
-            hashing = _HashingFile(raw)
-            buffer = io.BufferedWriter(hashing, BLOCK)
+            hashed = _HashingFile(raw)
+            buffer = io.BufferedWriter(hashed, BLOCK)
             if mode == "wb":
                 yield buffer
             else:
@@ -190,7 +192,7 @@ class Writer:
                 text.flush()
                 text.detach()
             buffer.flush()
-        self.keep(name, sha256=hashing.digest.hexdigest(), facts=facts)
+        self.keep(name, sha256=hashed.digest.hexdigest(), facts=facts)
 
     @contextlib.contextmanager
     def temporary(
@@ -199,13 +201,24 @@ class Writer:
         """A path for a library that writes a file itself; published as `name` afterwards."""
         part = self.part(name)
         # Some libraries append an extension they miss (numpy.save): give them the right one.
-        path = part.parent / (".writing-" + (self.path / name).name)
+        path = part.parent / (_WRITING + (self.path / name).name)
         yield path
         path.replace(part)
         self.keep(name, facts=facts)
 
+    def begin(self, name: str) -> epath.Path:
+        """An empty place under its final name for a library that writes files or a folder there;
+        `adopt` takes it when it is complete."""
+        self._write_journal([{"begun": name}])
+        target = self.path / name
+        if target.is_dir():
+            target.rmtree()
+        else:
+            target.unlink(missing_ok=True)
+        return target
+
     def adopt(self, name: str, *, identity: str | None = None, volatile: bool = False) -> None:
-        """Takes a file or folder that stands under its name already.
+        """Takes the file or folder that a library has written to `begin(name)`.
 
         A folder is one unit: after an interruption all of its files are `done`, or none is.
         `identity` replaces the hash of its bytes where these are not reproducible (Orbax);
@@ -217,12 +230,10 @@ class Writer:
         # An interrupted run may have noted files of other names (Orbax names them at random).
         for noted in [n for n in self._files if n == name or n.startswith(f"{name}/")]:
             del self._files[noted]
-        files = sorted(_walk(target)) if target.is_dir() else [target]
         entries: dict[str, Json] = {}
-        for file in files:
-            durable.file(file)
-            # A size that may still change under a log's writer would make the folder look damaged.
-            entry: Json = {"size": file.stat().length, "sha256": hash_file(file)}
+        for file in sorted(_walk(target)) if target.is_dir() else [target]:
+            disk.file(file)
+            entry: Json = {"size": file.stat().length, "sha256": hashing.hash_file(file)}
             if volatile:
                 entry["volatile"] = True
             entries[str(file.relative_to(self.path))] = entry
@@ -238,10 +249,9 @@ class Writer:
 
     def take(self, folder: epath.Path, name: str, entry: Json) -> None:
         """Moves a finished file of another process here, with what its journal says of it."""
-        part = self.part(name)
-        (folder / name).replace(part)
-        part.replace(self.path / name)
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         self._note({name: entry})
+        (folder / name).replace(self.path / name)
 
     def commit(self) -> None:
         """Writes `artifact.json`: from now on the folder is an artefact."""
@@ -260,17 +270,21 @@ class Writer:
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         _remove_parts(self.path, files)
-        durable.folders(self.path, files)
+        disk.folders(self.path, files)
         record = sealed(json.loads(json.dumps(record, default=_plain)))
         _write_atomically(self.path / COMMIT, json.dumps(record, indent=1))
-        verifying.remember(self.path, files, self._written & files.keys())
+        taken = self._written & files.keys()
+        hashing.remember(self.path, {name: files[name]["sha256"] for name in taken})
         tidy(self.path)
 
     def _note(self, entries: Mapping[str, Json]) -> None:
         self._files.update(entries)
         self._written.update(entries)
+        self._write_journal([{"name": name, **entry} for name, entry in entries.items()])
+
+    def _write_journal(self, unit: Sequence[Json]) -> None:
         with (self._home / JOURNAL).open("a") as file:
-            file.write(_line([{"name": name, **entry} for name, entry in entries.items()]))
+            file.write(_line(unit))
 
 
 def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
@@ -283,14 +297,7 @@ def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
 def tidy(path: epath.PathLike) -> None:
     """Removes temporary files, which an interrupted commit leaves behind."""
     path = epath.Path(path)
-    for _ in range(_ATTEMPTS):
-        if not (path / SCRATCH).exists():
-            break
-        try:
-            (path / SCRATCH).rmtree()
-        except OSError as error:  # another process writes its last file there, or removes it too
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                raise
+    shutil.rmtree(path / SCRATCH, ignore_errors=True)  # another process may still read there
     for name in (CLAIM, JOURNAL):
         (path / name).unlink(missing_ok=True)
 
@@ -303,17 +310,29 @@ def remove(path: epath.PathLike) -> None:
 
         stores.remove(path)
         path = stores.local(path)
-    if path.exists() and peek(path) is None and any(p.name not in _TRACES for p in path.iterdir()):
+    refuse_link(path)
+    if not path.exists():
+        return
+    record = peek(path)
+    if record is None and any(p.name not in _TRACES for p in path.iterdir()):
         raise UserError(f"{path} is not a folder of ours, so it is not removed; remove it yourself")
-    if path.exists():
-        # A removal that is cut short leaves no artefact behind, but a folder that is ours.
-        _refuse_links(path)
-        _claim(path, {**(peek(path) or _NOBODY), CLEARING: True})
-        _clear(path, keep=())
-        path.rmtree()
+    # A removal that is cut short leaves no artefact behind, but a folder that is ours.
+    names = _ours(path)
+    _claim(path, {"format": FORMAT, "kind": "", "key": "", **(record or {}), CLEARING: names})
+    _clear(path, names)
+    path.rmtree()
 
 
-def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
+def refuse_link(path: epath.PathLike) -> None:
+    """Raises where the path is a link: what it leads to is not ours to change or to remove."""
+    if "://" not in os.fspath(path) and os.path.islink(path):
+        raise UserError(
+            f"{path} is a link to {os.readlink(path)}, which no run has made; remove the link, or "
+            "choose another --out"
+        )
+
+
+def _make_room(path: epath.Path, claim: Json, replace: bool) -> None:
     """Empties the folder, except for the finished files of the same unfinished run."""
     existing = peek(path)
     contents = [p for p in path.iterdir() if p.name not in _TRACES]
@@ -322,25 +341,26 @@ def _make_room(path: epath.Path, record: Json, replace: bool) -> None:
             f"{path} is not empty and not a folder of ours (it holds {contents[0].name}); "
             f"choose another --out or empty it"
         )
-    _refuse_links(path)
+    names = _ours(path)
     if existing is not None:
-        same = existing["key"] == record["key"] and existing["kind"] == record["kind"]
-        if same and not existing["finished"] and not existing.get(CLEARING):
-            _clear(path, keep=mend(path))
-            _claim(path, record)
+        same = existing["key"] == claim["key"] and existing["kind"] == claim["kind"]
+        clearing = existing.get(CLEARING) is not None
+        if same and not existing["finished"] and not clearing:
+            _clear(path, names, keep=mend(path))
+            _claim(path, claim)
             return
         # A run that failed before it wrote anything leaves nothing to keep, nor does one that
         # stopped at bad data: these were mended, or are read in another way.
-        going = same and existing.get(CLEARING)
+        going = same and clearing
         if not (replace or going or not contents or existing.get("bad_data")):
             state = "a finished" if existing["finished"] else "an unfinished"
             raise UserError(
                 f"{path} holds {state} {existing['kind']} made with other settings; choose "
                 f"another --out, or pass --overwrite to replace it"
             )
-        _claim(path, {**record, CLEARING: True})
-    _clear(path, keep=())
-    _claim(path, record)
+        _claim(path, {**claim, CLEARING: names})
+    _clear(path, names)
+    _claim(path, claim)
 
 
 def _claim(path: epath.Path, record: Json) -> None:
@@ -353,30 +373,87 @@ def mend(path: epath.Path) -> tuple[str, ...]:
     """Files of an interrupted run that are complete; the journal is rewritten to match."""
 
     def whole(entry: Json) -> bool:
-        file = path / entry["name"]
-        return file.exists() and file.stat().length == entry["size"]
+        if "begun" in entry:
+            return True
+        file, part = path / entry["name"], path / (entry["name"] + PART)
+        return file.exists() and not part.exists() and file.stat().length == entry["size"]
 
-    units = [unit for unit in _read_journal(path / JOURNAL) if all(map(whole, unit))]
+    units = [unit for unit in _read_journal(path) if all(map(whole, unit))]
     _write_atomically(path / JOURNAL, "".join(map(_line, units)))
-    return (JOURNAL, *(entry["name"] for unit in units for entry in unit))
+    return (JOURNAL, *journal(path))
 
 
-def _clear(path: epath.Path, keep: Sequence[str]) -> None:
-    """Removes all files but `keep`, the claim, and folders that stages own (with a leading dot)."""
-    (path / COMMIT).unlink(missing_ok=True)
-    kept = {LOCK, CLAIM, *keep}
-    for child in list(path.iterdir()):
-        if _is_link(child) or not child.is_dir():
-            if child.name not in kept:
-                child.unlink()
-        elif not keep:
-            child.rmtree()
-        elif child.name.startswith("."):
-            continue  # a stage's own resumable state, such as checkpoints
+def _ours(path: epath.Path) -> list[str]:
+    """The files that runs have written into the folder; raises where it holds anything else.
+
+    A link in place of a temporary file, which nobody keeps, is removed itself.
+    """
+    names: set[str] = set()
+    found = []
+    for folder, below, files in os.walk(path):
+        inside = os.path.relpath(folder, path)
+        prefix = "" if inside == "." else f"{inside}/"
+        if not prefix or {CLAIM, COMMIT} & set(files):  # an artefact, or one inside of another
+            record = peek(folder) or {}
+            known = [COMMIT, *_named(_journal_entries(folder))]
+            for named in (record.get("files"), record.get(CLEARING)):
+                known += named if isinstance(named, dict | list) else ()
+            names.update(f"{prefix}{name}" for name in known)
+        for name in (*below, *files):
+            place = os.path.join(folder, name)
+            if os.path.islink(place) and name.endswith(PART):
+                os.unlink(place)
+                continue
+            refuse_link(place)
+            if name in files and not prefix.startswith(f"{SCRATCH}/"):
+                if not _is_named(f"{prefix}{name}", names):
+                    raise UserError(
+                        f"{place} was not written by a run, so it is not removed; move it "
+                        "elsewhere, or choose another --out"
+                    )
+                found.append(f"{prefix}{name}")
+    return found
+
+
+def _named(entries: Sequence[Json]) -> list[str]:
+    """The files of a journal, and the folders that were begun and are not complete: all that lies
+    in these is of the run."""
+    begun: set[str] = set()
+    for entry in entries:
+        if "begun" in entry:
+            begun.add(entry["begun"])
         else:
-            for file in list(_walk(child)):
-                if str(file.relative_to(path)) not in kept:
-                    file.unlink()
+            begun = {name for name in begun if not f"{entry['name']}/".startswith(f"{name}/")}
+    return [*begun, *(entry["name"] for entry in entries if "name" in entry)]
+
+
+def _is_named(name: str, names: Collection[str]) -> bool:
+    """Whether a file is one that runs have named, or a temporary one."""
+    parts = name.split("/")
+    if parts[-1] in _TRACES or parts[-1].startswith(_WRITING):
+        return True
+    if any(part.endswith(PART) or _ORBAX in part for part in parts):
+        return True
+    return any("/".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+
+
+def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -> None:
+    """Removes these files but what is kept, and folders that are empty then.
+
+    The claim and the lock stay. Where anything is kept, so are temporary files in the scratch
+    folder, such as checkpoints."""
+    (path / COMMIT).unlink(missing_ok=True)
+    if not keep:
+        shutil.rmtree(path / SCRATCH, ignore_errors=True)
+    kept = {LOCK, CLAIM, *keep}
+    for name in names:
+        if name not in kept:
+            (path / name).unlink(missing_ok=True)
+    for folder, _, _ in os.walk(path, topdown=False):
+        inside = os.path.relpath(folder, path)
+        if inside.split(os.sep)[0] not in (".", SCRATCH):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
 
 def _remove_parts(path: epath.Path, files: Mapping[str, Json]) -> None:
@@ -390,29 +467,6 @@ def _remove_parts(path: epath.Path, files: Mapping[str, Json]) -> None:
             folder.rmtree()
 
 
-def _refuse_links(path: epath.Path) -> None:
-    """A link leads elsewhere, to files that are not ours to change or to remove.
-
-    In place of a temporary file, which nobody keeps, it is removed itself.
-    """
-    if "://" in os.fspath(path):
-        return
-    for folder, below, names in os.walk(path):
-        for name in (*below, *names):
-            place = os.path.join(folder, name)
-            if os.path.islink(place) and name.endswith(PART):
-                os.unlink(place)
-            elif os.path.islink(place):
-                raise UserError(
-                    f"{place} is a link to {os.readlink(place)}, which no run has made; remove "
-                    "the link, or choose another --out"
-                )
-
-
-def _is_link(path: epath.Path) -> bool:
-    return "://" not in os.fspath(path) and os.path.islink(path)
-
-
 def _line(unit: Sequence[Json]) -> str:
     """A line of the journal: the files that became complete together."""
     return json.dumps(unit, default=_plain) + "\n"
@@ -420,15 +474,20 @@ def _line(unit: Sequence[Json]) -> str:
 
 def journal(path: epath.Path) -> dict[str, Json]:
     """The files that are complete in an unfinished folder: name -> what is recorded of them."""
-    units = _read_journal(path / JOURNAL)
-    return {entry.pop("name"): entry for unit in units for entry in unit}
+    return {e.pop("name"): e for e in _journal_entries(path) if "name" in e}
 
 
-def _read_journal(path: epath.Path) -> list[list[Json]]:
-    if not path.exists():
+def _journal_entries(path: epath.PathLike) -> list[Json]:
+    return [entry for unit in _read_journal(path) for entry in unit]
+
+
+def _read_journal(path: epath.PathLike) -> list[list[Json]]:
+    try:
+        text = (epath.Path(path) / JOURNAL).read_bytes().decode(errors="replace")
+    except FileNotFoundError:
         return []
     units = []
-    for line in path.read_bytes().decode(errors="replace").splitlines():
+    for line in text.splitlines():
         try:
             unit = json.loads(line)
         except (ValueError, RecursionError):
@@ -440,26 +499,26 @@ def _read_journal(path: epath.Path) -> list[list[Json]]:
 
 
 def _is_noted(entry: Any) -> bool:
-    return isinstance(entry, dict) and is_entry(entry.get("name"), entry)
+    if not isinstance(entry, dict):
+        return False
+    return isinstance(entry.get("begun"), str) or is_entry(entry.get("name"), entry)
 
 
 def _walk(path: epath.Path) -> Iterator[epath.Path]:
-    for child in path.iterdir():
-        if child.is_dir() and not _is_link(child):
-            yield from _walk(child)
-        else:
-            yield child
+    for folder, _, files in os.walk(path):
+        for name in files:
+            yield epath.Path(folder) / name
 
 
 def _write_atomically(path: epath.Path, text: str) -> None:
     part = path.parent / (path.name + PART)
-    if _is_link(part):
+    if os.path.islink(part):
         part.unlink()
     with part.open("wb") as file:
         file.write(text.encode())
-    durable.file(part)
+    disk.file(part)
     part.replace(path)
-    durable.folder(path.parent)
+    disk.folder(path.parent)
 
 
 def _plain(value: Any) -> Any:

@@ -109,10 +109,8 @@ def flat(record: Mapping[str, Any], schema: Mapping[str, str]) -> dict[str, np.n
     return arrays
 
 
-def describe(
-    folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence[int]
-) -> tuple[str, ...]:
-    """Writes TFDS's description beside the finished shards; returns the names of its files."""
+def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence[int]) -> None:
+    """Writes TFDS's description (FILES) beside the finished shards."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import naming
 
@@ -135,7 +133,6 @@ def describe(
         check_data=False,
         description="Tokenised examples",
     )
-    return FILES
 
 
 Ids = Sequence[int]

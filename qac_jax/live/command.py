@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import stores
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, plain
 
 
 if TYPE_CHECKING:
@@ -192,9 +192,9 @@ def answer(options: argparse.Namespace) -> int:
     if options.json:
         records = [dataclasses.asdict(hit) for hit in hits]
         records = [{k: v for k, v in r.items() if k != "scores" or v} for r in records]
-        print(json.dumps(records, ensure_ascii=False))
+        print(plain(json.dumps(records, ensure_ascii=False)))
     else:
-        print(search.shown(question, hits))
+        print(plain(search.shown(question, hits)))
     if isinstance(index, convert.LiveSearch):
         if options.where and not hits and (why := index.why_nothing_fits()):
             progress.say(f"search: {why}")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.artifacts import durable
+from qac_jax.artifacts import disk
 from qac_jax.errors import UserError
 from qac_jax.formats import identities
 from qac_jax.formats.records import encode
@@ -166,7 +166,7 @@ class LiveIndex:
         if place.exists() and any(path.name != artifacts.LOCK for path in place.iterdir()):
             raise UserError(f"{place} exists and is not empty; choose another folder")
         settings.analyzer()  # refuses an unknown language
-        durable.make_folder(place)
+        disk.make_folder(place)
         known = settings.encoder
         if os.path.isdir(known["path"]):  # both folders may be moved together
             relative = os.path.relpath(known["path"], os.path.abspath(place))

@@ -23,7 +23,7 @@ import numpy as np
 
 import qac_jax
 from qac_jax import artifacts, fields
-from qac_jax.artifacts import Artifact, arrays, durable
+from qac_jax.artifacts import Artifact, arrays, disk
 from qac_jax.live.segment import LARGE, Postings, Rows, Segment
 from qac_jax.retrieval.bm25 import Analyzer, Scoring
 from qac_jax.retrieval.fusion import Fusion
@@ -101,7 +101,7 @@ def commit(
     for entry in manifest.segments:
         if entry.tombstones:
             contents[entry.tombstones] = fields.digest(np.load(folder / entry.tombstones).tolist())
-    durable.folder(folder)  # the names of segments and of their deletions, before what names them
+    disk.folder(folder)  # the names of segments and of their deletions, before what names them
     artifacts.rewrite(
         folder,
         {
@@ -134,7 +134,7 @@ def tombstones_name(name: str, number: int) -> str:
 
 def write_tombstones(path: Path, alive: np.ndarray) -> None:
     arrays.save(path, np.flatnonzero(~alive).astype(np.int32))
-    durable.file(path)
+    disk.file(path)
 
 
 def alive(folder: Path, entry: Listed) -> np.ndarray:

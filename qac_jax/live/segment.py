@@ -177,7 +177,7 @@ def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
         if rows.count >= large:
             preset = Scann.preset(rows.count)
             target = np.load(os.fspath(out.path / shard_name(0, 1)), mmap_mode="r")
-            Scann.build(np.asarray(target), preset, out.path / _SCANN)
+            Scann.build(np.asarray(target), preset, out.begin(_SCANN))
             out.adopt(_SCANN)
             out.info["preset"] = dataclasses.asdict(preset)
     (folder / artifacts.LOCK).unlink(missing_ok=True)

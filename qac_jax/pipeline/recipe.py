@@ -127,6 +127,8 @@ def run(
     for name in filter(None, (start, only)):
         if name not in stages:
             raise UserError(f"the recipe has no stage {name!r}; {nearest(name, stages)}")
+    for place_of in (root, *(root / name for name in recipe.published)):
+        artifacts.refuse_link(place_of)
     _refuse_foreign(root, stages)
     forced = _with_dependants(stages, start) if start else set()
     todo = {only} if only else forced or set(stages)

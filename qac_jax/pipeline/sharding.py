@@ -1,23 +1,27 @@
 """Work in shards: each is one file, written once and kept if the run is interrupted.
 
-`sharded` makes them in this process, one after the other; `pooled` in worker processes or on a
-Beam runner. Both skip the shards that an interrupted run has finished and return the facts of every
-shard, in order. In a stage that several processes divide among them, each writes some of the shards
-and returns when all are complete (`dividing.py`); those whose writer does not `joins` the artefact
-end there. A stage keeps its other temporary files in `Writer.scratch(name)`.
+`sharded` makes them in this process, one after the other; `pooled` in worker processes. Both skip
+the shards that an interrupted run has finished and return the facts of every shard, in order. In a
+stage that several hosts share, each writes some of the shards and returns when all are complete
+(`hosts.py`). A stage keeps its other temporary files in `Writer.scratch(name)`.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from qac_jax.artifacts import Writer
+from qac_jax.errors import DataError, UserError
 from qac_jax.fields import option
-from qac_jax.pipeline import dividing, engine
+from qac_jax.pipeline import hosts
+from qac_jax.processes import cores
 from qac_jax.progress import Bar
 
 
@@ -30,18 +34,6 @@ class Workers:
     """Worker processes that share a corpus."""
 
     workers: int = option(0, "worker processes (0: one per core)", affects_result=False)
-    runner: str = option(
-        "local",
-        "who does the work",
-        shown=("local", "an Apache Beam runner such as DirectRunner"),
-        affects_result=False,
-    )
-    runner_options: str = option("", "flags of the Beam runner", affects_result=False)
-
-    def check_installed(self) -> None:
-        """Raises where what the runner needs is missing."""
-        if self.runner != engine.LOCAL:
-            engine.check_installed(self.runner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,20 +64,8 @@ def sharded(
     `ahead` prepares a shard, such as its tokens, in a thread during the work on the previous one.
     `work` may advance the bar itself; the rest of its shard was then done by an earlier run.
     """
-    for place, left in enumerate(dividing.team().turns(out, shards)):
-        if place == 0:
-            bar.skip(_items(shards) - _items(left))
-        _work_off(out, left, work, bar, ahead)
-    return [out.facts(shard.name) for shard in shards]
-
-
-def _work_off(
-    out: Writer,
-    left: Sequence[ShardFile],
-    work: Callable[[ShardFile, Any], Mapping[str, Any] | None],
-    bar: Bar,
-    ahead: Callable[[ShardFile], Any],
-) -> None:
+    left = hosts.team().own(out, shards, lambda shard: True)
+    bar.skip(_items(shards) - _items(left))
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
         upcoming = [reader.submit(ahead, shard) for shard in left[:1]]
         for place, shard in enumerate(left):
@@ -96,10 +76,8 @@ def _work_off(
             counted = bar.count - before
             (bar.skip if counted else bar.advance)(shard.items - counted)
             out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-
-
-def _items(shards: Sequence[ShardFile]) -> int:
-    return sum(shard.items for shard in shards)
+    hosts.team().wait(out, shards)
+    return [out.facts(shard.name) for shard in shards]
 
 
 def pooled(
@@ -117,24 +95,79 @@ def pooled(
     `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
     `records`: the unit of a shard's fact "records", shown by the bar.
     """
-    team, total = dividing.team(), 0
-    for place, left in enumerate(team.turns(out, shards, is_done)):
-        if place == 0:
-            skipped = [shard for shard in shards if shard not in left]
-            bar.skip(_items(skipped))
-            known = [shard for shard in skipped if shard.name in out.done]
-            total = sum(out.facts(shard.name)["records"] for shard in known) if records else 0
-        answers = engine.run(
-            function,
-            [shard.job for shard in left],
-            workers=workers.workers,
-            runner=workers.runner,
-            runner_options=workers.runner_options,
-            scratch=os.path.abspath(out.scratch(f"workers-{team.number}")),
-        )
-        for shard, answer in zip(left, answers, strict=True):
-            facts = dict(answer)
-            out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-            total += facts.get("records", 0)
-            bar.advance(shard.items, **({records: total} if records else {}))
+    left = hosts.team().own(out, shards, is_done)
+    skipped = [shard for shard in shards if shard not in left]
+    bar.skip(_items(skipped))
+    known = [shard for shard in skipped if shard.name in out.done]
+    total = sum(out.facts(shard.name)["records"] for shard in known) if records else 0
+    answers = run(function, [shard.job for shard in left], workers.workers)
+    for shard, answer in zip(left, answers, strict=True):
+        facts = dict(answer)
+        out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
+        total += facts.get("records", 0)
+        bar.advance(shard.items, **({records: total} if records else {}))
+    hosts.team().wait(out, shards)
     return [out.facts(shard.name) for shard in shards]
+
+
+def _items(shards: Sequence[ShardFile]) -> int:
+    return sum(shard.items for shard in shards)
+
+
+def run(function: Callable[[Any], Any], jobs: Sequence[Any], workers: int = 0) -> Iterator[Any]:
+    """Calls the function for every job, in worker processes (0: one per core), and yields the
+    results in the order of the jobs.
+
+    A job names the file that it writes, so the bytes do not depend on which worker runs it.
+    """
+    count = min(workers or cores(), len(jobs))
+    if count <= 1:
+        yield from map(function, jobs)
+        return
+    # Spawned, not forked: a fork would deadlock the threads of JAX and the tokenizers.
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    pool = concurrent.futures.ProcessPoolExecutor(
+        count, mp_context=context, initializer=_be_a_worker
+    )
+    futures = [pool.submit(_Guarded(function), job) for job in jobs]
+    try:
+        for future in futures:
+            kind, value = future.result()
+            if kind == "data":
+                raise DataError(**value)
+            if kind == "error":
+                raise UserError(value)
+            yield value
+    except BrokenProcessPool:
+        raise UserError(
+            f"a worker process was killed, most likely for lack of memory; use fewer than "
+            f"{count} workers (--workers), or more shards, which are smaller"
+        ) from None
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _be_a_worker() -> None:
+    # The parent decides when to stop; one process is one core.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+class _Guarded:
+    """Returns a UserError as text, because not every exception can be pickled."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self.function = function
+
+    def __call__(self, job: Any) -> tuple[str, Any]:
+        try:
+            return "result", self.function(job)
+        except DataError as error:
+            return "data", {"message": error.message, "file": error.file, "line": error.line}
+        except UserError as error:
+            return "error", str(error)

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Self
 from etils import epath
 
 from qac_jax import artifacts, fields, processes, progress
-from qac_jax.artifacts import Artifact, Writer, hosts, stores
+from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
-from qac_jax.pipeline import dividing, following, inputs
+from qac_jax.pipeline import hosts, inputs
 from qac_jax.pipeline.inputs import (
     FILE,
     MODEL,
@@ -34,9 +34,7 @@ from qac_jax.pipeline.inputs import (
     one_of,
     together,
 )
-from qac_jax.pipeline.sharding import Workers
-from qac_jax.pipeline.signals import interruptible
-from qac_jax.processes import Place
+from qac_jax.processes import Place, interruptible
 
 
 __all__ = [
@@ -90,9 +88,6 @@ class Stage:
                 raise UserError(f"{self.VERB} needs --{name} ({field.metadata['help']}); give it")
         for group in self.GROUPS:
             group.check(self)
-        for name, cls in fields.parts(type(self)).items():
-            if issubclass(cls, Workers):
-                getattr(self, name).check_installed()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         """Reads `inputs` (artefacts opened, others as paths) and fills `out`."""
@@ -165,10 +160,22 @@ def execute(
     """
     verb = verb or stage.verb
     if stores.is_store(out):
-        return _execute_in_store(stage, out, replace, documentation, verb)
+        if stage.place().count != 1:
+            raise UserError(
+                f"several processes write into one folder, and {out} is in an object store; give a "
+                "folder that all of them have mounted (gcsfuse, mountpoint-s3, Filestore, NFS)"
+            )
+        with stores.uploaded(out) as folder:
+            artifact = execute(
+                stage, folder, replace=replace, documentation=documentation, verb=verb
+            )
+        progress.say(f"{verb}: uploaded to {out}")
+        return artifact
     fields.check(stage)
     stage.check()
     stage = inputs.resolved(stage)
+    artifacts.refuse_link(out)
+    inputs.refuse_overlap(stage, out)
     opened = inputs.opened(stage)
     identities = inputs.identities(opened)
     key = key_of(stage, identities)
@@ -184,11 +191,11 @@ def execute(
             if not replace:
                 raise
             progress.say(f"{verb}: made again, since {damage}")
-    place = dividing.placed(stage.place()) if stage.DIVIDED else stage.place()
+    place = hosts.placed(stage.place()) if stage.DIVIDED else stage.place()
     if place.number:
         return _follow(stage, opened, out, key, place)
     began = time.monotonic()
-    with interruptible(), following.announced(out, place, key) as beats:
+    with interruptible():
         with artifacts.create(
             out,
             kind=stage.KIND,
@@ -200,12 +207,7 @@ def execute(
             seed=stage.seed,
             replace=replace,
         ) as writer:
-            if stage.DIVIDED:
-                hosts.gather(writer)
-                with dividing.joined(out, place, beats) as team:
-                    team.begin()
-                    stage.run(opened, writer)
-            else:
+            with hosts.joined(writer, place if stage.DIVIDED else Place()):
                 stage.run(opened, writer)
             writer.info["seconds"] = round(time.monotonic() - began, 3)
             writer.info["peak_resident_bytes"] = _peak_bytes()
@@ -219,40 +221,17 @@ def execute(
     return artifact
 
 
-def _execute_in_store(
-    stage: Stage, out: epath.PathLike, replace: bool, documentation: str, verb: str
-) -> Artifact:
-    """The same into an object store: in a local copy, which is copied there as it grows."""
-    if stage.place().count != 1:
-        raise UserError(
-            f"several processes write into one folder, and {out} is in an object store; give a "
-            "folder that all of them have mounted (gcsfuse, mountpoint-s3, Filestore, NFS)"
-        )
-    with stores.mirrored(out) as folder:
-        artifact = execute(stage, folder, replace=replace, documentation=documentation, verb=verb)
-    progress.say(f"{verb}: copied to {out}")
-    return artifact
-
-
 def _follow(stage: Stage, opened: Inputs, out: epath.PathLike, key: str, place: Place) -> Artifact:
     """Does its part of a stage that several processes share, and opens the artefact."""
-    with interruptible():
+
+    def work(own: Writer) -> None:
         if stage.DIVIDED:
-            try:
-                with dividing.follower(out, place, key) as own:
-                    stage.run(opened, own)
-            except dividing.Finished:
-                pass
-            except OSError:  # process 0 removes the folder of one that it did not wait for
-                if following.finished(out) is None:
-                    raise
+            stage.run(opened, own)
         elif stage.SHARED:
             stage.run(opened, Writer(epath.Path(out), {}))
-        record = following.wait(out)
-        with contextlib.suppress(OSError):  # a shard that process 0 did not wait for
-            artifacts.tidy(out)
-    if record["key"] != key:
-        raise UserError(f"{out} holds an artefact made with other settings; choose another --out")
+
+    with interruptible():
+        hosts.follow(out, key, place, work)
     return artifacts.load(out)
 
 

@@ -152,8 +152,7 @@ def build_part(
         # Handed over without a name here: ScaNN has its own copy, ours is freed.
         engine.build(_floats(vectors, start, stop), preset, unfinished)
         os.rename(unfinished, built)
-    shutil.rmtree(out.path / name, ignore_errors=True)
-    shutil.copytree(built, out.path / name, copy_function=artifacts.link)
+    shutil.copytree(built, out.begin(name), copy_function=artifacts.link)
     # Threads make k-means differ in the last bits, so the identity is that of the inputs.
     decisive: list[Any] = [identity, dataclasses.asdict(preset), engine.version()]
     if rows != (0, len(vectors)):
@@ -187,9 +186,9 @@ def windows_of(vectors: Artifact) -> list[str]:
 
 def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
     """A finished artefact as a folder of another one."""
-    shutil.rmtree(out.path / name, ignore_errors=True)
+    folder = out.begin(name)
     for file in (*artifact.files, artifacts.COMMIT):
-        target = out.path / name / file
+        target = folder / file
         target.parent.mkdir(parents=True, exist_ok=True)
         artifacts.link(artifact.path / file, target)
     out.adopt(name, identity=artifact.identity)

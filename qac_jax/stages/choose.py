@@ -98,8 +98,7 @@ class Choose(Stage):
         model = names.folder(models[found.place])
         if self.indexes:
             index.link_whole(inputs["indexes"][found.place], INDEX, out)
-        shutil.rmtree(out.path / CHOSEN, ignore_errors=True)
-        shutil.copytree(model, out.path / CHOSEN)
+        shutil.copytree(model, out.begin(CHOSEN))
         out.adopt(CHOSEN)
         with out.open(CHOICE) as file:
             json.dump(dataclasses.asdict(found), file, indent=1)
@@ -157,13 +156,12 @@ class Average(Stage):
         loaded = [huggingface.as_dual_encoder(huggingface.load(place), place) for place in places]
         weights = (1.0 - self.share, self.share) if self.start else (1.0,)
         params = averaged([variables["params"] for _, variables in loaded], weights)
-        folder = out.path / parameters.EXPORTED
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = out.begin(parameters.EXPORTED)
         out.adopt(parameters.EXPORTED, identity=parameters.save(folder, params))
         with out.open(parameters.MODULE) as file:
             module = _reading(loaded[0][0], places[0])
             json.dump(parameters.describe_module(module), file, indent=1)
-        tokenizer_of(places[0]).save(str(out.path / parameters.TOKENIZER))
+        tokenizer_of(places[0]).save(str(out.begin(parameters.TOKENIZER)))
         out.adopt(parameters.TOKENIZER)
         out.count = sum(leaf.size for leaf in jax.tree.leaves(params))
 

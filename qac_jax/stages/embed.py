@@ -14,8 +14,8 @@ from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
-from qac_jax.pipeline import costs, dividing
-from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
 from qac_jax.processes import Place
@@ -96,7 +96,7 @@ class Embed(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax import artifacts
 
-        dividing.once("texts", lambda: self._texts(inputs, out))
+        hosts.once("texts", lambda: self._texts(inputs, out))
         texts = artifacts.load(self._texts_folder(inputs, out), "passages")
         encoder = self.load(inputs.path("encoder"))
         rows = self.shard_rows if not self.window else max(self.shard_rows // _WINDOWS, 1)

@@ -104,10 +104,7 @@ class Export(Stage):
         differences = loading_back.differences(work, module, variables, tokenizer, self.peers)
         loading_back.check(differences, self.dtype)
         for path in sorted(work.iterdir()):
-            target = out.path / path.name
-            if target.is_dir():
-                target.rmtree()
-            os.replace(path, os.fspath(target))
+            os.replace(path, os.fspath(out.begin(path.name)))
             out.adopt(path.name)
         work.rmdir()
         with out.open(CARD) as file:

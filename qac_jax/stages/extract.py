@@ -12,8 +12,8 @@ from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, LikelihoodOptions
-from qac_jax.pipeline import costs, dividing, sharding
-from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline import costs, hosts, sharding
+from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
@@ -206,6 +206,7 @@ class Extract(Stage):
                 pooled(counts, shards, extraction.count_words, self.pool, bar)
 
         def join() -> None:
+            out.begin(_STATISTICS)
             if self.statistics:
                 shutil.copyfile(inputs.artifact("statistics").file(_STATISTICS), target)
             else:
@@ -215,7 +216,7 @@ class Extract(Stage):
                 total.save(target)
             out.adopt(_STATISTICS)
 
-        dividing.once("statistics", join)
+        hosts.once("statistics", join)
         return target
 
     def _write(

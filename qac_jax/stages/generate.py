@@ -11,8 +11,8 @@ from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.pipeline import costs, dividing
-from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import (
     FILE,
@@ -202,7 +202,7 @@ class Generate(Stage):
                 )
             made = generation.Import(passages, selection, out.scratch("imports"), size)
             given = inputs.text("imported"), self.origin or "imported", self.skip_bad
-            dividing.once("imports", lambda: made.fill(*given))
+            hosts.once("imports", lambda: made.fill(*given))
             return made
         from qac_jax.inference.generator import Generator
 

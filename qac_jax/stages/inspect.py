@@ -10,7 +10,7 @@ from typing import Any
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, plain
 
 
 # Kind -> reader of its items, imported only when needed.
@@ -48,7 +48,7 @@ def show(path: str, items: int, as_json: bool, verify: bool, task: str, spans: b
             "verified": verify,
             "items": first,
         }
-        print(json.dumps(record, indent=1, ensure_ascii=False))
+        print(plain(json.dumps(record, indent=1, ensure_ascii=False)))
         return 0
     size = sum(entry["size"] for entry in artifact.files.values())
     print(f"{artifact.path}: {artifact.kind} (schema {artifact.schema})")
@@ -102,5 +102,5 @@ def _ranked(item: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = " ".join(text.split())
+    text = plain(" ".join(text.split()))
     return text if len(text) <= _LONG else text[: _LONG - 1] + "…"

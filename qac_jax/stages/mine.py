@@ -11,7 +11,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import (
     FILE,

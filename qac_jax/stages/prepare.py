@@ -185,6 +185,7 @@ class Prepare(Stage):
             tokenizer = os.path.abspath(out.path / "tokenizer")
             if "tokenizer/tokenizer.json" not in out.done:
                 progress.say(f"prepare: learning {self.train_vocab:,} pieces")
+                out.begin("tokenizer")
                 tokenizers.learn_wordpiece(texts, self.train_vocab).save(tokenizer)
                 out.adopt("tokenizer")
         if self.train_splitter:

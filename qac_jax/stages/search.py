@@ -13,8 +13,8 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline import costs, dividing
-from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
 from qac_jax.processes import Place
@@ -176,7 +176,7 @@ class Search(Stage):
             if RUN not in work.done:
                 searched = out.inner("search")
                 pieces = self._search(inputs, searched)
-                dividing.once("candidates", lambda: _join(work, searched, pieces))
+                hosts.once("candidates", lambda: _join(work, searched, pieces))
             run = os.fspath(work.path / RUN)
         return Reranking.read(
             run,

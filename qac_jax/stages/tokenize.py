@@ -117,9 +117,11 @@ class Tokenize(Stage):
                 f"task {self.task} got no examples out of its inputs ({bad.summary()}); check them"
             )
         out.count = sum(counts)
-        described = shards.describe(out.path, schema, counts)
-        tokenizer.save(os.fspath(out.path / "tokenizer"))
-        for name in (*described, "tokenizer"):
+        for name in shards.FILES:
+            out.begin(name)
+        shards.describe(out.path, schema, counts)
+        tokenizer.save(os.fspath(out.begin("tokenizer")))
+        for name in (*shards.FILES, "tokenizer"):
             out.adopt(name)
         out.info.update(
             task=self.task,

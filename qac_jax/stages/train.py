@@ -15,7 +15,7 @@ from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline import inputs as pipeline_inputs
-from qac_jax.pipeline.settings import Hosts
+from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.stage import (
     Inputs,
     Ref,

@@ -408,13 +408,12 @@ def write_result(
     if count_parameters(kept) != count_parameters(params):
         folders[parameters.WHOLE] = params
     for name, tree in folders.items():
-        shutil.rmtree(out.path / name, ignore_errors=True)
-        out.adopt(name, identity=parameters.save(out.path / name, tree))
+        out.adopt(name, identity=parameters.save(out.begin(name), tree))
     with out.open(parameters.MODULE) as file:
         json.dump(parameters.describe_module(module), file, indent=1)
-    shutil.copytree(tokenizer, out.path / parameters.TOKENIZER, dirs_exist_ok=True)
+    shutil.copytree(tokenizer, out.begin(parameters.TOKENIZER))
     out.adopt(parameters.TOKENIZER)
-    shutil.copyfile(work / "metrics.jsonl", out.path / "metrics.jsonl")
+    shutil.copyfile(work / "metrics.jsonl", out.begin("metrics.jsonl"))
     out.adopt("metrics.jsonl", volatile=True)
     out.count = count_parameters(kept)
     kept_folders = [CHECKPOINTS] if checkpoints else []
@@ -422,7 +421,6 @@ def write_result(
     if metrics.PROFILE in kept_folders:
         announce(metrics.how_to_open(out.path / metrics.PROFILE))
     for name in kept_folders:
-        shutil.rmtree(out.path / name, ignore_errors=True)
         # Linked: a run that is killed here still has them to go on from.
-        shutil.copytree(work / name, out.path / name, copy_function=artifacts.link)
+        shutil.copytree(work / name, out.begin(name), copy_function=artifacts.link)
         out.adopt(name, volatile=True)

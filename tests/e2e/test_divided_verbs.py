@@ -127,7 +127,7 @@ def _hosts_are_one(
     monkeypatch.setattr(search, "_PAIRS", 10)
     monkeypatch.setattr(label_stage, "_LABELLED", 2)
     monkeypatch.setattr(mine_stage, "_MINED", 2)
-    toy_hosts.be_impatient(monkeypatch, patience=60)
+    toy_hosts.be_impatient(monkeypatch)
     stage_of = verb(road)
     whole = execute(stage_of(), tmp_path / "whole")
     ends = toy_hosts.execute(

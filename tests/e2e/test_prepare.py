@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -90,23 +86,6 @@ def test_shards_change_no_passage(whole, corpus, tmp_path):
     one = prepare(tmp_path / "A", "--input", corpus, "--max_tokens", 48, "--workers", 1)
     assert records(one) == records(whole)
     assert len(one.matching("passages-")) == 1
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("apache_beam") is None, reason="Apache Beam is not installed"
-)
-def test_beam_writes_the_same_bytes(whole, corpus, tmp_path):
-    # In a process of its own: Beam's warnings and threads are not ours to judge.
-    command = [
-        sys.executable, "-m", "qac_jax.cli", "prepare", "--out", "A", "--input", str(corpus),
-        "--max_tokens", "48", "--shards", "3", "--runner", "DirectRunner",
-    ]  # fmt: skip
-    env = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    made = artifacts.load(tmp_path / "A", "passages")
-    assert made.identity == whole.identity
-    made.verify()
 
 
 def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkeypatch):

@@ -40,10 +40,12 @@ def test_a_folder_of_a_recipe_names_an_artefact_in_it(tmp_path: Path) -> None:
 def test_a_folder_of_other_files_names_the_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.md").write_text("A lamp.")
-    said = complaint(capsys, "prepare", "--documents", tmp_path, "--out", tmp_path / "out")
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "a.md").write_text("A lamp.")
+    documents = ("--documents", tmp_path / "documents")
+    said = complaint(capsys, "prepare", *documents, "--out", tmp_path / "out")
     assert "check the path, or read files of other kinds by --format folder" in said
-    said = complaint(capsys, "prepare", "--format", "zzz", "--documents", tmp_path, "--out", "o")
+    said = complaint(capsys, "prepare", "--format", "zzz", *documents, "--out", "o")
     assert said.count("wikipedia") == 1
 
 

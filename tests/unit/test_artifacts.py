@@ -1,92 +1,105 @@
-"""Artefacts are whole or refused; identity is the content's; one writer a folder."""
+"""Artefacts: whole or refused, whenever a run is killed; identity is the content's; nothing that a
+run has not written is ever removed."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import toy_live
+from toy_kills import Killed, at_operation, operations
 
-from qac_jax import artifacts
+from qac_jax import artifacts, hashing
+from qac_jax.artifacts import arrays, disk, reading
 from qac_jax.errors import UserError
+from qac_jax.live.index import LiveIndex
 
 
-def write(out: Path, words=("a", "b"), key="k", **options) -> artifacts.Artifact:
-    with artifacts.create(out, kind="words", key=key, stage="test", **options) as writer:
-        for i, word in enumerate(words):
-            with writer.open(f"words-{i}.txt") as file:
-                file.write(word)
-        writer.count = len(words)
-        writer.info["longest"] = max(map(len, words))
+def write(out: Path, key: str = "k", *, replace: bool = False, **options) -> artifacts.Artifact:
+    """A run with everything that a stage may do: files, an adopted folder, scratch, a log."""
+    with artifacts.create(out, kind="words", key=key, replace=replace, **options) as writer:
+        for i, word in enumerate(("a", "b")):
+            if f"words-{i}.txt" not in writer.done:
+                with writer.open(f"words-{i}.txt") as file:
+                    file.write(word + key)
+        if "tokenizer/a.json" not in writer.done:
+            folder = writer.begin("tokenizer")
+            folder.mkdir()
+            for name in ("a.json", "b.json"):
+                (folder / name).write_text(name)
+            writer.adopt("tokenizer")
+        state = writer.scratch("training") / "checkpoints"
+        state.mkdir(parents=True, exist_ok=True)
+        (state / "meta").write_text("1")
+        writer.count = 2
     return artifacts.load(out)
 
 
-def interrupted(out: Path, words=("a", "b"), key="k", after=1) -> None:
-    """A run that dies after `after` files, in the middle of the next."""
-    with pytest.raises(RuntimeError, match="killed"):
-        with artifacts.create(out, kind="words", key=key, stage="test") as writer:
-            for i, word in enumerate(words):
-                with writer.open(f"words-{i}.txt") as file:
-                    if i == after:
-                        file.write("hal")
-                        raise RuntimeError("killed")
-                    file.write(word)
+def killed(out: Path, stop: str = "tokenizer") -> None:
+    """A run that is killed at its first operation on a path with `stop` in it."""
+    with pytest.raises(Killed):
+        at_operation(0, out, lambda: write(out), stop=stop)
+
+
+def names(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+# What a finished folder is.
 
 
 def test_a_finished_folder_tells_what_it_is(tmp_path):
     artifact = write(tmp_path / "a")
     again = artifacts.load(tmp_path / "a", kind="words")
-    assert (again.kind, again.count, again.info) == ("words", 2, {"longest": 1})
-    assert again.identity == artifact.identity
-    assert again.file("words-1.txt").read_text() == "b"
-    assert not (tmp_path / "a" / artifacts.CLAIM).exists()
+    assert (again.kind, again.count, again.identity) == ("words", 2, artifact.identity)
+    assert again.file("words-1.txt").read_text() == "bk"
+    assert names(tmp_path / "a") == {*artifact.files, "artifact.json", ".lock"}
     again.verify()
+    with pytest.raises(UserError, match="has no vectors.npy"):
+        again.file("vectors.npy")
 
 
 def test_identity_is_the_content_and_nothing_else(tmp_path):
-    one = write(tmp_path / "1", key="x", fields={"a": 1}, seed=1)
-    two = write(tmp_path / "2", key="y", fields={"a": 2}, seed=2)
-    other = write(tmp_path / "3", words=("a", "c"))
-    assert one.identity == two.identity != other.identity
-
-
-def test_volatile_files_and_given_identities_stay_out_of_the_bytes(tmp_path):
+    one = write(tmp_path / "1", fields={"a": 1}, seed=1)
+    two = write(tmp_path / "2", fields={"a": 2}, seed=2)
+    assert one.identity == two.identity != write(tmp_path / "3", "other").identity
     identities = set()
-    for name, noise in (("1", "x"), ("2", "y")):
-        with artifacts.create(tmp_path / name, kind="k") as writer:
-            (tmp_path / name / "log.txt").write_text(noise)
+    for noise in ("x", "y"):
+        with artifacts.create(tmp_path / noise, kind="k") as writer:
+            writer.begin("log.txt").write_text(noise)
             writer.adopt("log.txt", volatile=True)
-            (tmp_path / name / "params").mkdir()
-            (tmp_path / name / "params" / "chunk").write_text(noise)
+            writer.begin("params").mkdir()
+            (tmp_path / noise / "params" / "chunk").write_text(noise)
             writer.adopt("params", identity="same arrays")
-        identities.add(artifacts.load(tmp_path / name).identity)
+        identities.add(artifacts.load(tmp_path / noise).identity)
     assert len(identities) == 1
 
 
-@pytest.mark.parametrize(
-    ("damage", "sentence"),
-    [
-        (lambda p: (p / "words-0.txt").unlink(), "is damaged: words-0.txt is missing"),
-        (lambda p: (p / "words-0.txt").write_text("abc"), "is damaged: words-0.txt is 3 bytes"),
-        (lambda p: (p / "artifact.json").write_text("{"), "artifact.json cannot be read"),
-        (lambda p: (p / "artifact.json").write_text("[]"), "artifact.json cannot be read"),
-        (lambda p: (p / "artifact.json").unlink(), "is not a folder of ours"),
-    ],
-)
-def test_damage_is_refused(tmp_path, damage, sentence):
-    write(tmp_path / "a")
-    damage(tmp_path / "a")
-    with pytest.raises(UserError, match=sentence):
-        artifacts.load(tmp_path / "a")
+def test_facts_and_files_of_libraries(tmp_path):
+    with pytest.raises(RuntimeError):
+        with artifacts.create(tmp_path / "a", kind="words") as writer:
+            facts: dict[str, int] = {}
+            with writer.open("x", "wb", facts=facts) as file:
+                file.write(b"12")
+                facts["lines"] = 7
+            with writer.temporary("sub/v.npy") as path:
+                assert path.suffix == ".npy"
+                path.write_bytes(b"123")
+            raise RuntimeError
+    with artifacts.create(tmp_path / "a", kind="words") as writer:
+        assert writer.facts("x") == {"lines": 7} and writer.done == {"x", "sub/v.npy"}
 
 
-def test_a_flipped_byte_is_found_by_verify(tmp_path):
-    artifact = write(tmp_path / "a")
-    (tmp_path / "a" / "words-0.txt").write_text("z")
-    with pytest.raises(UserError, match=r"words-0.txt is damaged"):
-        artifact.verify()
+# What is missing, of another kind or damaged is refused in a sentence.
 
 
 def test_missing_and_foreign_kinds_are_refused(tmp_path):
@@ -95,89 +108,304 @@ def test_missing_and_foreign_kinds_are_refused(tmp_path):
         artifacts.load(tmp_path / "a", kind=("passages", "contexts"))
     with pytest.raises(UserError, match="does not exist"):
         artifacts.load(tmp_path / "b")
-    with pytest.raises(UserError, match="has no vectors.npy"):
-        artifacts.load(tmp_path / "a").file("vectors.npy")
-
-
-def test_an_interrupted_run_is_no_artefact_and_is_taken_up_again(tmp_path):
-    interrupted(tmp_path / "a")
+    killed(tmp_path / "c")
     with pytest.raises(UserError, match="is unfinished .words, begun by .* re-run that command"):
+        artifacts.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda p: (p / "words-0.txt").unlink(), "is damaged: words-0.txt is missing"),
+        (lambda p: (p / "words-0.txt").write_text("abc"), "is damaged: words-0.txt is 3 bytes"),
+        (lambda p: (p / "words-0.txt").write_text("zz"), "damaged: its bytes are not those"),
+        (lambda p: (p / "artifact.json").unlink(), "is not a folder of ours"),
+    ],
+)
+def test_damage_is_refused(tmp_path, damage, sentence, monkeypatch):
+    artifact = write(tmp_path / "a")
+    damage(tmp_path / "a")
+    with pytest.raises(UserError, match=sentence):
+        artifacts.load(tmp_path / "a")
+    if "its bytes" in sentence:
+        with pytest.raises(UserError, match=sentence):
+            artifact.verify()
+        monkeypatch.setenv(reading.VERIFY, "0")
+        assert artifacts.load(tmp_path / "a").count == 2, "--no_verify"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("count", 3),
+        ("info", []),
+        ("files", {"../up": {"size": 1, "sha256": ""}}),
+        ("files", {"a": 3}),
+        ("files", {"a\0b": {"size": 1, "sha256": ""}}),
+        ("kind", None),
+        ("seed", "x"),
+        ("extra", 1),
+    ],
+)
+def test_a_damaged_record_is_refused_in_a_sentence(name, value, tmp_path):
+    """Also where the record bears no hash of itself."""
+    write(tmp_path / "a")
+    commit = tmp_path / "a" / artifacts.COMMIT
+    record = json.loads(commit.read_text())
+    for seal in (True, False):
+        changed = {**record, name: value}
+        if not seal and name != "count":
+            changed.pop("record_sha256")
+        commit.write_text(json.dumps(changed))
+        with pytest.raises(UserError, match="cannot be read"):
+            artifacts.load(tmp_path / "a")
+        with pytest.raises(UserError):
+            write(tmp_path / "a", "other")
+
+
+NOISE = ["[" * 200_000, "\0" * 9, "3", "{", '{"format": "qac_jax"}']
+
+
+@pytest.mark.parametrize("text", NOISE, ids=range(len(NOISE)))
+def test_noise_for_a_record_or_journal(text, tmp_path):
+    write(tmp_path / "a")
+    (tmp_path / "a" / artifacts.COMMIT).write_text(text)
+    with pytest.raises(UserError, match="cannot be read"):
+        artifacts.load(tmp_path / "a")
+    assert artifacts.peek(tmp_path / "a") is None
+    killed(tmp_path / "b", stop="words-0.txt")
+    (tmp_path / "b" / artifacts.JOURNAL).write_text(text + "\n")
+    assert write(tmp_path / "b").count == 2
+
+
+def test_bytes_are_compared_once(tmp_path, monkeypatch):
+    """The cost: one reading of what comes from elsewhere, none of what was written here."""
+    read = []
+
+    def counted(path):
+        read.append(Path(path).name)
+        return real(path)
+
+    real = hashing.hash_file
+    monkeypatch.setattr(hashing, "hash_file", counted)
+    write(tmp_path / "a")
+    read.clear()
+    artifacts.load(tmp_path / "a")
+    assert read == []
+    os.utime(tmp_path / "a" / "words-1.txt", (1, 1))  # as a copy would have
+    for _ in range(2):
+        artifacts.load(tmp_path / "a")
+    assert read == ["words-1.txt"]
+
+
+# Whatever moment a run is killed at: nothing lost, nothing half, nothing refused.
+
+
+def again(out: Path) -> artifacts.Artifact:
+    """The same command once more, as `stage.execute` does it."""
+    record = artifacts.peek(out)
+    if record is not None and record["finished"]:
+        artifacts.tidy(out)
+        return artifacts.load(out)
+    return write(out)
+
+
+def test_killed_at_every_operation_nothing_is_lost_or_refused(tmp_path):
+    whole = write(tmp_path / "whole")
+    for at in range(1, operations(lambda: write(tmp_path / "count"), tmp_path / "count") + 1):
+        out = tmp_path / f"at-{at}"
+        with pytest.raises(Killed):
+            at_operation(at, out, partial(write, out))
+        assert again(out).identity == whole.identity, f"killed at operation {at}"
+        assert names(out) == names(tmp_path / "whole"), f"killed at operation {at}"
+
+
+def test_killed_while_another_artefact_is_replaced(tmp_path):
+    whole = write(tmp_path / "whole", "new")
+
+    def replace(out: Path) -> None:
+        write(out, "new", replace=True)
+
+    write(tmp_path / "count", "old")
+    count = operations(lambda: replace(tmp_path / "count"), tmp_path / "count")
+    for at in range(1, count + 1):
+        out = tmp_path / f"at-{at}"
+        write(out, "old")
+        with pytest.raises(Killed):
+            at_operation(at, out, partial(replace, out))
+        record = artifacts.peek(out)
+        assert record is not None, f"after operation {at} the folder is nobody's"
+        if record["finished"]:
+            artifacts.load(out)  # whole, be it the old or the new one
+        replace(out)
+        assert artifacts.load(out).identity == whole.identity
+        assert names(out) == names(tmp_path / "whole"), f"killed at operation {at}"
+
+
+def test_killed_while_a_folder_is_removed(tmp_path):
+    """As `qac run --from` does."""
+    write(tmp_path / "count")
+    count = operations(lambda: artifacts.remove(tmp_path / "count"), tmp_path / "count")
+    for at in range(1, count + 1):
+        out = tmp_path / f"at-{at}"
+        write(out)
+        with pytest.raises(Killed):
+            at_operation(at, out, partial(artifacts.remove, out))
+        artifacts.remove(out)
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("lost", ["a.json", "b.json", "journal"])
+def test_a_folder_is_adopted_whole_or_not_at_all(lost, tmp_path):
+    killed(tmp_path / "a", stop="training")
+    journal = tmp_path / "a" / artifacts.JOURNAL
+    if lost == "journal":
+        journal.write_text(journal.read_text()[:-20])
+    else:
+        (tmp_path / "a" / "tokenizer" / lost).unlink()
+    with pytest.raises(RuntimeError), artifacts.create(tmp_path / "a", kind="words", key="k") as w:
+        assert w.done == {"words-0.txt", "words-1.txt"}
+        raise RuntimeError
+    assert write(tmp_path / "a").identity == write(tmp_path / "b").identity
+
+
+@pytest.mark.parametrize("trace", [".unfinished.json.part", ".journal.jsonl.part", ".lock"])
+def test_killed_in_the_first_milliseconds(trace, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / trace).write_text("{")
+    assert write(tmp_path / "a").count == 2
+
+
+def test_what_a_killed_run_left_half_is_removed(tmp_path):
+    with artifacts.create(tmp_path / "a", kind="words") as writer:
+        left = tmp_path / "a" / "..model.17.part"
+        left.mkdir()
+        (left / "model.safetensors").write_text("gigabytes")
+        with writer.open("x") as file:
+            file.write("x")
+    assert names(tmp_path / "a") == {"x", "artifact.json", ".lock"}
+
+
+def test_a_full_disk_leaves_nothing_whole_and_it_goes_on_afterwards(tmp_path):
+    with pytest.raises(OSError):
+        with artifacts.create(tmp_path / "a", kind="words", key="k") as writer:
+            with writer.open("one.txt") as file:
+                file.write("1")
+            with writer.open("two.txt") as file:
+                raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(UserError, match="unfinished"):
         artifacts.load(tmp_path / "a")
     with artifacts.create(tmp_path / "a", kind="words", key="k") as writer:
-        assert writer.done == {"words-0.txt"}
-        assert not list((tmp_path / "a").glob("*.part"))
-        with writer.open("words-1.txt") as file:
-            file.write("b")
-        writer.count = 2
-    assert artifacts.load(tmp_path / "a").identity == write(tmp_path / "b").identity
+        assert writer.done == {"one.txt"}
 
 
-def test_a_file_that_is_not_in_the_journal_is_not_trusted(tmp_path):
-    interrupted(tmp_path / "a")
-    (tmp_path / "a" / "words-1.txt").write_text("who wrote this")
-    (tmp_path / "a" / "words-0.txt").write_text("longer than noted")
-    with artifacts.create(tmp_path / "a", kind="words", key="k") as writer:
-        assert writer.done == frozenset()
-        assert not list((tmp_path / "a").glob("words-*"))
-
-
-def test_a_folder_is_adopted_whole_or_not_at_all(tmp_path):
-    def killed(lost: str = "") -> frozenset[str]:
-        """What is done after a run that adopted a folder and was killed."""
-        with pytest.raises(RuntimeError):
-            with artifacts.create(tmp_path / "a", kind="words", replace=True) as writer:
-                folder = writer.path / "tokenizer"
-                folder.mkdir(exist_ok=True)
-                for name in ("a.json", "b.json"):
-                    (folder / name).write_text(name)
-                writer.adopt("tokenizer")
-                raise RuntimeError
-        journal = tmp_path / "a" / artifacts.JOURNAL
-        if lost == "journal":
-            journal.write_text(journal.read_text()[:-20])
-        elif lost:
-            (tmp_path / "a" / "tokenizer" / lost).unlink()
-        with artifacts.create(tmp_path / "a", kind="words") as writer:
-            return writer.done
-
-    assert killed() == {"tokenizer/a.json", "tokenizer/b.json"}
-    assert killed("b.json") == killed("a.json") == killed("journal") == frozenset()
-
-
-def test_facts_survive_an_interruption(tmp_path):
-    with pytest.raises(RuntimeError):
-        with artifacts.create(tmp_path / "a", kind="words") as writer:
-            facts: dict[str, int] = {}
-            with writer.open("x", "wb", facts=facts) as file:
-                file.write(b"12")
-                facts["lines"] = 7
-            raise RuntimeError
-    with artifacts.create(tmp_path / "a", kind="words") as writer:
-        assert writer.facts("x") == {"lines": 7}
+# What a run has not written is neither overwritten nor removed.
 
 
 def test_other_settings_and_foreign_folders_are_not_overwritten(tmp_path):
     write(tmp_path / "a")
     with pytest.raises(UserError, match="holds a finished words made with other settings"):
-        write(tmp_path / "a", key="other")
-    assert write(tmp_path / "a", words=("q",), key="other", replace=True).count == 1
-    interrupted(tmp_path / "b")
+        write(tmp_path / "a", "other")
+    assert write(tmp_path / "a", "other", replace=True).file("words-0.txt").read_text() == "aother"
+    killed(tmp_path / "b")
     with pytest.raises(UserError, match="holds an unfinished words made with other settings"):
-        write(tmp_path / "b", key="other")
+        write(tmp_path / "b", "other")
     with pytest.raises(RuntimeError):
         with artifacts.create(tmp_path / "d", kind="words", key="refused"):
             raise RuntimeError
-    assert write(tmp_path / "d", key="other").count == 2, "nothing was written there"
+    assert write(tmp_path / "d", "other").count == 2, "nothing was written there"
     (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "thesis.tex").write_text("precious")
+    (tmp_path / "c" / "thesis.tex").write_text("years")
     for replace in (False, True):
         with pytest.raises(UserError, match="not empty and not a folder of ours .it holds thesis"):
             write(tmp_path / "c", replace=replace)
     with pytest.raises(UserError, match="not a folder of ours"):
         artifacts.remove(tmp_path / "c")
-    assert (tmp_path / "c" / "thesis.tex").read_text() == "precious"
     with pytest.raises(UserError, match="is a file"):
         write(tmp_path / "c" / "thesis.tex")
+    assert (tmp_path / "c" / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("note", ["notes.txt", "tokenizer/notes.txt", "sub/notes.txt"])
+@pytest.mark.parametrize("state", ["unfinished", "clearing", "finished"])
+def test_notes_in_a_folder_of_ours_survive(note, state, tmp_path):
+    out = tmp_path / "a"
+    if state == "unfinished":
+        killed(out, stop="training")
+    else:
+        write(out)
+    (out / note).parent.mkdir(exist_ok=True)
+    if state == "clearing":
+        with pytest.raises(Killed):
+            at_operation(0, out, lambda: write(out, "new", replace=True), stop="words-1.txt")
+    (out / note).write_text("thoughts")
+    with pytest.raises(UserError, match="notes.txt was not written by a run.* move it elsewhere"):
+        write(out, "new", replace=True)
+    with pytest.raises(UserError, match="notes.txt was not written by a run"):
+        artifacts.remove(out)
+    assert (out / note).read_text() == "thoughts"
+    (out / note).unlink()
+    assert write(out, "new", replace=True).count == 2
+
+
+@pytest.fixture
+def thesis(tmp_path: Path) -> Path:
+    file = tmp_path / "elsewhere" / "thesis.tex"
+    file.parent.mkdir()
+    file.write_text("years")
+    return file
+
+
+@pytest.mark.parametrize("state", ["unfinished", "finished", "deep", "itself", "lock"])
+def test_nothing_is_written_or_removed_through_a_link(state, thesis, tmp_path):
+    out = link = tmp_path / "a"
+    if state == "finished":
+        write(out)
+    elif state != "itself":
+        killed(out)
+    if state == "lock":
+        (out / ".lock").unlink()
+        link, target = out / ".lock", thesis
+    else:
+        where = out / "tokenizer" if state == "deep" else out
+        link, target = (out if state == "itself" else where / "link"), thesis.parent
+        link.parent.mkdir(exist_ok=True)
+    link.symlink_to(target)
+    for key in ("k", "other"):
+        with pytest.raises(UserError, match="is a link to .*elsewhere.* remove the link"):
+            write(out, key, replace=True)
+    if state != "lock":
+        with pytest.raises(UserError, match="is a link to"):
+            artifacts.remove(out)
+    assert thesis.read_text() == "years"
+    link.unlink()
+    assert write(out, "other", replace=True).count == 2
+
+
+@pytest.mark.parametrize("name", [".unfinished.json", ".journal.jsonl", "artifact.json", "deep"])
+@pytest.mark.parametrize("state", ["unfinished", "finished"])
+def test_a_link_for_a_temporary_file_does_not_empty_a_file_elsewhere(name, state, thesis, tmp_path):
+    out = tmp_path / "a"
+    if state == "finished":
+        write(out, "other")
+    else:
+        killed(out)
+    if name == "deep":
+        name = ".scratch/training/words-0.txt"
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+    link = out / (name + artifacts.PART)
+    link.symlink_to(thesis)
+    assert write(out, replace=True).count == 2
+    assert not os.path.lexists(link) and thesis.read_text() == "years"
+
+
+def test_a_link_in_a_living_index_is_removed_itself(thesis, tmp_path):
+    toy_live.live(tmp_path / "live", toy_live.records(3))
+    (tmp_path / "live" / "segment-000099").symlink_to(thesis.parent)
+    (tmp_path / "live" / ("artifact.json" + artifacts.PART)).symlink_to(thesis)
+    live = LiveIndex(tmp_path / "live", encoder=toy_live.stub())
+    live.add(toy_live.records(2, 3))
+    assert len(live) == 5 and thesis.read_text() == "years"
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path):
@@ -201,11 +429,90 @@ def test_two_processes_cannot_write_one_folder(tmp_path):
     assert artifacts.load(tmp_path / "a").count == 0
 
 
-def test_temporary_gives_libraries_a_path_with_the_right_ending(tmp_path):
-    with artifacts.create(tmp_path / "a", kind="k") as writer:
-        with writer.temporary("sub/v.npy") as path:
-            assert path.suffix == ".npy"
-            path.write_bytes(b"123")
-    assert artifacts.load(tmp_path / "a").file("sub/v.npy").read_bytes() == b"123"
-    record = json.loads((tmp_path / "a" / "artifact.json").read_text())
-    assert list(record["files"]) == ["sub/v.npy"]
+# What is on the disk outlives a loss of power and is not cut off by a full disk.
+
+
+def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, monkeypatch):
+    log: list[tuple[str, str]] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        log.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        real_sync(descriptor)
+
+    def replace(source: str, target: str) -> None:
+        log.append(("move", str(target)))
+        real_replace(source, target)
+
+    monkeypatch.setenv(disk.VARIABLE, "1")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    out = tmp_path / "new" / "a"
+    write(out)
+    committed = log.index(("move", str(out / artifacts.COMMIT)))
+    before = {path for what, path in log[:committed] if what == "sync"}
+    wanted = {"words-0.txt.part", "words-1.txt.part", "artifact.json.part"}
+    wanted |= {"tokenizer", "tokenizer/a.json", "tokenizer/b.json", ""}
+    assert {str(out / name).rstrip("/") for name in wanted} <= before
+    assert {str(tmp_path), str(tmp_path / "new")} <= before, "the names of new folders"
+    assert ("sync", str(out)) in log[committed:]
+    log.clear()
+    monkeypatch.setenv(disk.VARIABLE, "0")
+    write(tmp_path / "b")
+    assert not [entry for entry in log if entry[0] == "sync"], "--no_fsync"
+
+
+def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, monkeypatch):
+    """The names of segments and of their deletions reach it before the record that names them."""
+    live = toy_live.live(tmp_path / "live", toy_live.records(4))
+    log: list[str] = []
+    real = os.replace
+    monkeypatch.setenv(disk.VARIABLE, "1")
+    monkeypatch.setattr(os, "fsync", lambda d: log.append(os.readlink(f"/proc/self/fd/{d}")))
+
+    def replace(source: str, target: str) -> None:
+        log.append(f"to {target}")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    live.delete(["d1"])
+    committed = log.index(f"to {tmp_path / 'live' / artifacts.COMMIT}")
+    deletions = [n for n, path in enumerate(log) if ".deleted-" in path]
+    assert deletions and str(tmp_path / "live") in log[deletions[-1] : committed]
+    assert str(tmp_path / "live") in log[committed:]
+
+
+ARRAYS: list[np.ndarray] = [
+    np.arange(516, dtype=np.float32),
+    np.ones((3, 5), np.int64).T,
+    np.zeros((0, 4), "<f2"),
+]
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """Files of at most 2,191 bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2191, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_arrays_are_numpy_s_bytes_or_an_error(limited: None, tmp_path: Path) -> None:
+    """`numpy.save` ends well on a full disk, with a file that is a byte short."""
+    for array in ARRAYS[1:]:
+        arrays.save(tmp_path / "ours.npy", array)
+        np.save(tmp_path / "theirs.npy", array)
+        assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()
+    with pytest.raises(OSError):
+        arrays.save(tmp_path / "a.npy", ARRAYS[0])
+
+
+def test_nothing_writes_past_them() -> None:
+    """Only benchmarks use numpy's own function."""
+    package = Path(arrays.__file__).parents[1]
+    for file in sorted(package.rglob("*.py")):
+        if "bench" not in file.parts and file.name != "arrays.py":
+            text = file.read_text()
+            for name in ("np.save(", ".tofile(", "open_memmap("):
+                assert name not in text, f"{file} uses {name}; take artifacts/arrays.py"

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
-import logging
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from toy_torch_files import pickled, tensor
 
-from qac_jax import artifacts, cli, endings, progress
-from qac_jax.errors import DataError, Interrupted, UserError
+from qac_jax import artifacts, cli
+from qac_jax.errors import DataError, UserError
 from qac_jax.formats import files
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.lines import json_object
 from qac_jax.hub import names, torch_files
-from qac_jax.pipeline import signals
 from qac_jax.report import tables
 from qac_jax.text import sentences, tokenizers
 from qac_jax.text.passages import Cutter, Cutting
-
-
-ESCAPE = "\x1b]0;owned\x07\x1b[31mred\x9b1m"
 
 
 @pytest.fixture
@@ -161,191 +152,13 @@ def test_a_limit_that_is_not_a_number(monkeypatch):
         files.longest_line()
 
 
-# Fault 9: a full disk, whoever notices it.
-
-
-class LibraryError(Exception):
-    pass
-
-
-FULL: list[BaseException] = [
-    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/x"),
-    OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
-    OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
-    LibraryError(
-        'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "" })'
-    ),
-    RuntimeError("fwrite: No space left on device; while flushing"),
-    OSError("4096 requested and 0 written"),
-    OSError("7680 requested and 992 written"),
-    LibraryError("RESOURCE_EXHAUSTED: write failed: Disk quota exceeded"),
-]
-
-
-@pytest.mark.parametrize("error", FULL, ids=range(len(FULL)))
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_full_disk_is_one_sentence(error, wrapped, capsys):
-    def work() -> int:
-        if wrapped:
-            raise ValueError("the writer of shards failed") from error
-        raise error
-
-    assert endings.run(work) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("qac: the disk is full while writing ") and said.count("\n") == 1
-
-
-def test_what_threads_of_libraries_print_of_a_full_disk(monkeypatch):
-    """Orbax logs what it raises later, and TensorStore's threads print past Python's."""
-    said, printed = io.StringIO(), []
-    monkeypatch.setattr(sys, "unraisablehook", lambda failed: printed.append(failed.exc_value))
-    handler, log = logging.StreamHandler(said), logging.getLogger("absl")
-    log.addHandler(handler)
-
-    def work() -> int:
-        for error in (FULL[0], ValueError("another")):
-            try:
-                raise error
-            except Exception:
-                log.exception("a thread raised an exception")
-        for error in (RuntimeError("Event loop is closed"), RuntimeError("a bug")):
-            sys.unraisablehook(SimpleNamespace(exc_value=error))
-        return 0
-
-    try:
-        assert endings.run(work) == 0
-    finally:
-        log.removeHandler(handler)
-    assert "another" in said.getvalue() and "No space left" not in said.getvalue()
-    assert list(map(str, printed)) == ["a bug"]
-
-
-def test_nothing_whole_on_a_full_disk_and_it_goes_on_afterwards(tmp_path):
-    with pytest.raises(OSError):
-        with artifacts.create(tmp_path / "a", kind="words", key="k") as writer:
-            with writer.open("one.txt") as file:
-                file.write("1")
-            with writer.open("two.txt") as file:
-                raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(UserError, match="unfinished"):
-        artifacts.load(tmp_path / "a")
-    with artifacts.create(tmp_path / "a", kind="words", key="k") as writer:
-        assert writer.done == {"one.txt"}
-
-
-def test_bugs_are_not_taken_for_the_users_mistakes():
-    def work() -> int:
-        raise ValueError("a bug")
-
-    with pytest.raises(ValueError, match="a bug"):
-        endings.run(work)
-
-
-# Fault 14: signals.
-
-
-def test_a_signal_that_a_library_swallows_ends_the_next_stage():
-    """Imports are full of `except Exception`, and some take everything."""
-    with pytest.raises(Interrupted), signals.interruptible():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-        except BaseException:
-            pass
-        with signals.interruptible():
-            raise AssertionError("the stage began")
-    with signals.interruptible(), signals.interruptible():
-        pass  # the next command is not concerned
-
-
-def test_an_interruption_is_no_failure_that_libraries_handle():
-    with pytest.raises(Interrupted):
-        try:
-            raise Interrupted(signal.SIGTERM)
-        except Exception:
-            pass
-
-
-def test_a_signal_at_any_time_says_how_to_go_on(capsys):
-    def work() -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
-        return 0
-
-    with signals.interruptible():
-        assert endings.run(work) == 128 + signal.SIGTERM
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "the same command continues" in said
-
-
-def test_a_signal_while_the_handling_of_signals_begins():
-    code = """
-import os, signal, threading
-from qac_jax import endings
-from qac_jax.pipeline import signals
-
-start = threading.Thread.start
-def interrupted(thread):
-    start(thread)
-    os.kill(os.getpid(), signal.SIGTERM)
-threading.Thread.start = interrupted
-with signals.interruptible():
-    os._exit(endings.run(lambda: 0, own_process=True))
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr.count("\n")) == (143, 1), ended.stderr
-    assert "the same command continues" in ended.stderr
-
-
-def test_a_library_does_not_log_that_it_was_interrupted(caplog, capsys):
-    def work() -> int:
-        try:
-            raise Interrupted(signal.SIGINT)
-        except BaseException:
-            logging.getLogger("absl").exception("Save Finalize thread (save_finalize) failed.")
-            raise
-
-    assert endings.run(work) == 130
-    assert "Finalize" not in caplog.text and "interrupted by signal 2" in capsys.readouterr().err
-
-
 # Fault 15: what others wrote is shown, not obeyed.
-
-
-def test_terminal_escapes_are_printed_as_text(capsys):
-    def work() -> int:
-        print(f"passage: {ESCAPE}\tend\udcff")
-        progress.say(f"reading {ESCAPE}")
-        raise UserError(f"{ESCAPE} is not a file")
-
-    assert endings.run(work) == 2
-    captured = capsys.readouterr()
-    for text in (captured.out, captured.err):
-        assert not set(text) & set("\x1b\x07\x9b") and "\\u001b[31mred" in text
-    assert "\\udcff" in captured.out and "\tend" in captured.out
-
-
-def test_an_error_is_not_a_page_long(capsys):
-    def work() -> int:
-        raise UserError("x" * 100_000)
-
-    assert endings.run(work) == 2
-    assert len(capsys.readouterr().err) < 1100
 
 
 def test_names_of_folders_are_no_html_in_markdown():
     table = tables.markdown(["<b>system</b>"], [["run_<img src=x onerror=alert(3)>"], ["<0.0001"]])
     assert "<b" not in table and "<img" not in table and "</b" not in table
     assert "&lt;img src=x" in table and "| <0.0001 |" in table
-
-
-@pytest.mark.parametrize("out", ["/proc/qac", "/dev/null/x", "abc://x/y", "x" * 300])
-def test_places_that_cannot_be_written_to(out, tmp_path, capsys):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "A fish."}\n')
-    verb = ["prepare", "--format", "beir", "--input", str(tmp_path), "--out", out]
-    assert cli.main(verb) == 2
-    said = capsys.readouterr().err
-    assert "choose another" in said or "is not a store that is known" in said
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "gone", "device"])
@@ -393,4 +206,4 @@ def test_the_cache_is_its_owners(tmp_path, monkeypatch):
         with writer.open("x") as file:
             file.write("x")
     assert (cache / "qac_jax").stat().st_mode & 0o777 == 0o700
-    assert Path(cache / "qac_jax" / "verified").stat().st_mode & 0o777 == 0o700
+    assert Path(cache / "qac_jax" / "hashes").stat().st_mode & 0o777 == 0o700

@@ -9,8 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from qac_jax import endings
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, exit_code
 from qac_jax.hub import backbones, names, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
 from qac_jax.text import tokenizers
@@ -127,6 +126,6 @@ def test_a_link_that_leads_nowhere_beside_a_tokenizer(tmp_path: Path):
 def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path: Path, capsys):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     (tmp_path / "tokenizer_config.json").mkdir()
-    assert endings.run(lambda: tokenizers.load(str(tmp_path)).vocab_size) == 2
+    assert exit_code(lambda: tokenizers.load(str(tmp_path)).vocab_size) == 2
     said = capsys.readouterr().err
     assert "tokenizer_config.json cannot be used (Is a directory)" in said

@@ -144,13 +144,13 @@ def test_this_installation() -> None:
 REQUIRES = {
     "qac_jax": [
         "numpy<3,>=2.4",
-        'apache-beam<3,>=2.77; extra == "beam"',
+        'fastwarc<4,>=3; extra == "warc"',
         'jax[cuda12]; extra == "cuda"',
-        'qac_jax[beam,cuda]; extra == "all"',
+        'qac_jax[warc,cuda]; extra == "all"',
     ],
     "jax": ["jaxlib", 'jax-cuda12-plugin[with-cuda]==0.10.2; extra == "cuda12"'],
 }
-VERSIONS = {"apache-beam": "2.77.0", "jax": "0.10.2"}
+VERSIONS = {"fastwarc": "3.1.0", "jax": "0.10.2"}
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Described:
         def get_all(self, name: str) -> list[str]:
             assert name == "Provides-Extra"
-            return ["cuda", "beam", "all"]
+            return ["cuda", "warc", "all"]
 
     monkeypatch.setattr(metadata, "metadata", lambda name: Described())
     monkeypatch.setattr(metadata, "requires", REQUIRES.get)
@@ -171,15 +171,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_extra_with_what_it_brings(installed: None) -> None:
-    beam = extras.Brought("apache-beam", "<3,>=2.77", "2.77.0")
+    warc = extras.Brought("fastwarc", "<4,>=3", "3.1.0")
     cuda = [
         extras.Brought("jax", "", "0.10.2"),
         extras.Brought("jax-cuda12-plugin", "==0.10.2", ""),
     ]
-    assert extras.listed() == {"all": [beam, *cuda], "beam": [beam], "cuda": cuda}
+    assert extras.listed() == {"all": [warc, *cuda], "warc": [warc], "cuda": cuda}
 
 
 def test_a_missing_module_names_its_extra() -> None:
-    assert extras.load("json", "beam", "reading").dumps({}) == "{}"
-    with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[beam\]'"):
-        extras.load("nowhere", "beam", "reading")
+    assert extras.load("json", "warc", "reading").dumps({}) == "{}"
+    with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[warc\]'"):
+        extras.load("nowhere", "warc", "reading")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 
-import pytest
-
-from qac_jax import hardware, progress
+from qac_jax import progress
 
 
 class Terminal(io.StringIO):
@@ -53,29 +51,6 @@ def test_metrics_are_lines_that_are_there_at_once(tmp_path):
     with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
         metrics.log(2, {"loss": 1})
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA A100-SXM4-80GB", "A100-80"),
-        ("NVIDIA A100-SXM4-40GB", "A100-40"),
-        ("Tesla V100-SXM2-32GB", "V100-32"),
-        ("TPU v4", "TPUv4"),
-        ("TPU v5 lite", "TPUv5e"),
-        ("TPU v5p", "TPUv5p"),
-        ("TPU v6 lite", "TPUv6e"),
-    ],
-)
-def test_devices_are_known_by_what_jax_calls_them(kind, name):
-    assert hardware.find(kind) is hardware.DEVICES[name]
-
-
-def test_an_unknown_device_has_no_peak():
-    assert hardware.peak_flops("cpu") is None
-    assert hardware.peak_flops("NVIDIA GeForce RTX 4090") is None
 
 
 def test_figures_are_readable():

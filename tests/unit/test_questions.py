@@ -386,9 +386,10 @@ def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None
 
 
 def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "river lamps"}\n')
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "queries.jsonl").write_text('{"_id": "1", "text": "river lamps"}\n')
     stage = Collect.make(
-        collection=str(tmp_path),
+        collection=str(tmp_path / "log"),
         passages=str(leaky / "passages"),
         contexts=str(leaky / "training"),
         validation_contexts=str(leaky / "validation"),

@@ -108,13 +108,6 @@ def test_stages_take_what_others_make() -> None:
         assert recipe.ordered(Recipe(stages={**stages, "many": Many.make(**given)}))
 
 
-def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = {"many": Many.make(runner="DirectRunner")}
-    monkeypatch.setattr("qac_jax.pipeline.engine.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'qac_jax\[beam\]', or leave --runner out"):
-        recipe.plan(Recipe(stages=stages))
-
-
 def test_a_verb_says_it_in_its_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run"]) == 0
     page = capsys.readouterr().out

@@ -21,7 +21,7 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.fields import change
 from qac_jax.formats import records
 from qac_jax.formats.queries import read_queries
-from qac_jax.pipeline import engine
+from qac_jax.pipeline import sharding
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.text import tokenizers
@@ -66,28 +66,28 @@ def test_an_interrupted_run_goes_on_with_the_next_shard(
         workers=1,
     )
     whole = execute(stage, tmp_path / "whole")
-    run = engine.run
+    run = sharding.run
     made: list[int] = []
 
-    def dying(function: Any, jobs: Any, **options: Any) -> Any:
-        for number, answer in enumerate(run(function, jobs, **options)):
+    def dying(function: Any, jobs: Any, workers: int) -> Any:
+        for number, answer in enumerate(run(function, jobs, workers)):
             if number == 2 and not made:
                 made.append(number)
                 raise KeyboardInterrupt
             yield answer
 
-    monkeypatch.setattr(engine, "run", dying)
+    monkeypatch.setattr(sharding, "run", dying)
     with pytest.raises(KeyboardInterrupt):
         execute(stage, tmp_path / "cut")
     with pytest.raises(UserError, match="unfinished"):
         Examples(tmp_path / "cut")
     left: list[int] = []
 
-    def counting(function: Any, jobs: Any, **options: Any) -> Any:
+    def counting(function: Any, jobs: Any, workers: int) -> Any:
         left.append(len(jobs))
-        return run(function, jobs, **options)
+        return run(function, jobs, workers)
 
-    monkeypatch.setattr(engine, "run", counting)
+    monkeypatch.setattr(sharding, "run", counting)
     assert execute(stage, tmp_path / "cut").identity == whole.identity
     assert left == [2]
     assert stored(tmp_path / "cut") == stored(tmp_path / "whole")

@@ -1,4 +1,5 @@
-"""Shards divided among processes: here threads, since they only meet in files."""
+"""Stages that several processes share, here threads, since they only meet in files; and which
+process of a run this is."""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ from typing import Any, ClassVar
 
 import pytest
 import toy_hosts
+from toy_stages import Numbers
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline import dividing, following, stage
+from qac_jax.pipeline import hosts, stage
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled, sharded
 from qac_jax.pipeline.stage import Inputs, Stage, option
-from qac_jax.processes import Place
+from qac_jax.processes import Place, place
 
 
 # Called with the process, the phase and the shard before a shard is written.
@@ -58,13 +60,12 @@ class Squares(Stage):
                 json.dump(sum(int((work.path / s.name).read_text()) for s in parts), file)
 
         if "sum.json" not in out.done:
-            dividing.once("sum", join)
+            hosts.once("sum", join)
         total = int((out.path / "sum.json").read_text())
 
         def write(shard: ShardFile, _: None) -> dict[str, Any]:
             before(self.number, "write", shard.name)
             out.part(shard.name).write_text(f"{shard.job} {total}\n")
-            before(self.number, "keep", shard.name)
             return {"value": shard.job}
 
         shards = [ShardFile(f"squares-{n}.txt", 1, n) for n in range(self.count)]
@@ -97,14 +98,6 @@ def same(out: Path, whole: Artifact) -> None:
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole.path.iterdir())
 
 
-def test_the_rate_is_that_of_what_was_done_now(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stage.execute(Squares(), tmp_path / "out")
-    shown = capsys.readouterr().err
-    assert "7/7 items (100%)" in shown and "  0/s" not in shown
-
-
 @pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_are_one(processes, whole, tmp_path, monkeypatch) -> None:
     writers = set()
@@ -115,80 +108,102 @@ def test_several_processes_are_one(processes, whole, tmp_path, monkeypatch) -> N
     same(tmp_path / "out", whole)
 
 
-def test_a_process_that_fails_is_replaced(whole, tmp_path, monkeypatch) -> None:
-    def fail(number: int, phase: str, name: str) -> None:
-        if number == 2 and phase == "write":
-            raise RuntimeError("out of order")
-
-    monkeypatch.setattr(f"{__name__}.before", fail)
-    ends = start(tmp_path / "out", range(3), 3)
-    assert sorted(type(end).__name__ for end in ends) == ["Artifact", "Artifact", "RuntimeError"]
-    same(tmp_path / "out", whole)
-
-
-@pytest.mark.parametrize("when", ["write", "keep"])
-def test_nobody_waits_for_a_slow_heir(when, whole, tmp_path, monkeypatch) -> None:
-    """Two processes may write a shard of a lost one; the later of them leaves nothing behind."""
-    slow: list[str] = []
-
-    def fail(number: int, phase: str, name: str) -> None:
-        if number == 2 and phase == "write":
-            raise RuntimeError("out of order")
-        while number == 0 and name == "squares-2.txt" and not slow:
-            time.sleep(0.01)
-        if number == 1 and phase == when and name == "squares-5.txt":
-            slow.append(name)
-            while following.finished(tmp_path / "out") is None:
-                time.sleep(0.01)
-
-    monkeypatch.setattr(f"{__name__}.before", fail)
-    ends = start(tmp_path / "out", range(3), 3)
-    assert slow
-    assert sorted(type(end).__name__ for end in ends) == ["Artifact", "Artifact", "RuntimeError"]
-    same(tmp_path / "out", whole)
-
-
-def test_a_process_that_never_begins_is_replaced(whole, tmp_path) -> None:
-    ends = start(tmp_path / "out", range(2), 3)
-    assert all(isinstance(end, Artifact) for end in ends), ends
-    same(tmp_path / "out", whole)
-
-
-def test_what_was_complete_is_kept_by_another_number_of_processes(
-    whole, tmp_path, monkeypatch
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_failure_ends_all_and_the_same_command_continues(
+    failing, whole, tmp_path, monkeypatch
 ) -> None:
+    """Also on another number of processes, which write nothing twice."""
+
     def fail(number: int, phase: str, name: str) -> None:
-        if number == 0 and name == "squares-3.txt":
-            time.sleep(0.3)  # the other process has written its own by now
-            raise KeyboardInterrupt
+        if number == failing and phase == "write" and name in ("squares-3.txt", "squares-5.txt"):
+            time.sleep(0.5)  # the others have written their own by now
+            raise RuntimeError("out of order")
 
     monkeypatch.setattr(f"{__name__}.before", fail)
     ends = start(tmp_path / "out", range(3), 3)
-    assert any(isinstance(end, UserError) for end in ends)
+    assert sorted(type(end).__name__ for end in ends) == ["RuntimeError", *["UserError"] * 2]
+    sentence = f"process {failing} of this run failed (RuntimeError: out of order)"
+    assert any(sentence in str(end) for end in ends)
     again: list[str] = []
     monkeypatch.setattr(f"{__name__}.before", lambda number, phase, name: again.append(name))
     ends = start(tmp_path / "out", range(2), 2)
     assert all(isinstance(end, Artifact) for end in ends), ends
-    assert not {"squares-1.txt", "squares-2.txt", "0.json"} & set(again)
+    assert not {"squares-1.txt", "squares-4.txt", "0.json"} & set(again)
     same(tmp_path / "out", whole)
 
 
 def test_another_command_is_refused(tmp_path) -> None:
     ends = toy_hosts.execute(
-        lambda n: Squares(number=n, processes=2, count=3 + n), tmp_path / "out", range(2)
+        lambda n: Squares(number=n, processes=2, count=3 + n), tmp_path / "out", (1, 0)
     )
+    assert all(isinstance(end, UserError) for end in ends)
     assert "with other settings than this process" in "".join(map(str, ends))
-    assert artifacts.load(tmp_path / "out").count == 3
 
 
-def test_a_pool_is_divided_too(tmp_path) -> None:
+def test_a_stage_that_is_not_shared_is_waited_for(tmp_path, monkeypatch) -> None:
+    def execute(numbers: Iterable[int], **settings: Any) -> list[Any]:
+        def of(number: int) -> Stage:
+            made = Numbers(**settings)
+            object.__setattr__(made, "place", lambda: Place("numbered", number, 2))
+            return made
+
+        return toy_hosts.execute(of, tmp_path / "out", numbers)
+
+    ends = execute((1, 0), fail_at=1)
+    assert sorted(type(end).__name__ for end in ends) == ["RuntimeError", "UserError"]
+    ends = execute((1, 0), pause=0.2)  # the failure is one of an earlier run
+    assert [type(end) for end in ends] == [Artifact, Artifact]
+
+
+def test_a_pool_is_shared_too(tmp_path, capsys) -> None:
     out = Writer(artifacts.place(tmp_path), {})
     shards = [ShardFile(str(n), 1, str(out.part(str(n)))) for n in range(3)]
     with progress.Bar("pool", total=3) as bar:
         facts = pooled(out, shards, _touch, Workers(workers=1), bar)
     assert [f["records"] for f in facts] == [1, 1, 1]
+    shown = capsys.readouterr().err
+    assert "3/3 items (100%)" in shown and "  0/s" not in shown
 
 
 def _touch(path: str) -> dict[str, Any]:
     Path(path).write_text("x")
     return {"records": 1}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, Place()),
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, Place()),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "3"}, Place("slurm", 3, 4)),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, Place()),
+        ({"QAC_TPU_WORKER": "2"}, Place("tpu", 2, 0)),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}, Place("tpu", 1, 2)),
+        (
+            {"QAC_COORDINATOR": "h:1", "QAC_PROCESSES": "2", "QAC_PROCESS": "1"},
+            Place("explicit", 1, 2, "h:1"),
+        ),
+    ],
+)
+def test_launchers(environment: dict[str, str], expected: Place) -> None:
+    assert place(environment=environment) == expected
+
+
+def test_flags_go_before_variables() -> None:
+    environment = {"QAC_COORDINATOR": "h:1", "QAC_PROCESSES": "2", "QAC_PROCESS": "1"}
+    assert place("g:2", 3, 0, environment) == Place("explicit", 0, 3, "g:2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        (("h", 2, 0), {}, "coordinator='h', processes=2, process=0 do not describe"),
+        (("h:1", 2, 2), {}, "processes=2, process=2 do not describe"),
+        (("h:1", 2, -1), {}, "QAC_PROCESS='' is not a number"),
+        (("", 0, -1), {"SLURM_NTASKS": "x", "SLURM_PROCID": "0"}, "SLURM_NTASKS='x' is not"),
+    ],
+)
+def test_incomplete_descriptions(flags, environment, message) -> None:
+    with pytest.raises(UserError, match=message):
+        coordinator, count, number = flags
+        place(coordinator, count, number, environment)

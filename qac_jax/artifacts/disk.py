@@ -1,19 +1,27 @@
-"""Files that outlive a loss of power: what is written reaches the disk before it is relied upon.
+"""Folders on disks: links, one writer a folder, and bytes that outlive a loss of power.
 
-QAC_FSYNC=0 (`--no_fsync`) leaves it out. Stores such as gs:// promise it with every write.
+What is written reaches the disk (fsync) before it is relied upon; QAC_FSYNC=0 (`--no_fsync`) leaves
+that out. Stores such as gs:// promise it with every write, and have no locks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 
 from etils import epath
 
+from qac_jax.errors import Busy, UserError
+
 
 VARIABLE = "QAC_FSYNC"
+LOCK = ".lock"
 # File systems that cannot do it, such as some network mounts for folders, say one of these.
 _IMPOSSIBLE = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES, errno.EROFS, errno.EISDIR)
 
@@ -38,8 +46,8 @@ def folder(path: os.PathLike[str]) -> None:
 
 def folders(path: os.PathLike[str], files: Iterable[str]) -> None:
     """The same for a folder and all folders in it that hold these files."""
-    below = {os.path.dirname(name) for name in files}
-    for name in sorted({"", *below, *(parent for b in below for parent in _parents(b))}):
+    below = {parent for name in files for parent in PurePosixPath(name).parents}
+    for name in sorted(below | {PurePosixPath()}):
         _sync(os.path.join(os.fspath(path), name))
 
 
@@ -53,11 +61,6 @@ def make_folder(path: epath.Path) -> None:
     # Its own name always: a run that was killed may have made it.
     for each in (path, *new):
         _sync(os.fspath(each.parent))
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _sync(path: str) -> None:
@@ -76,3 +79,37 @@ def _sync(path: str) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: epath.Path) -> Iterator[None]:
+    """Holds the folder's lock; raises Busy where another process does."""
+    if "://" in str(path):
+        yield  # object stores have no locks; their folders are guarded by the claim alone
+        return
+    file = os.fspath(path / LOCK)
+    with os.fdopen(_opened(file), "r+", errors="replace") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = lock.read(200).strip() or "another process"
+            raise Busy(
+                f"{path} is being written by {owner}; wait for it or choose another --out"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        yield
+
+
+def _opened(file: str) -> int:
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        # What it leads to would be emptied.
+        raise UserError(
+            f"{file} is a link to {os.readlink(file)}, which no run has made; remove the link, or "
+            "choose another --out"
+        ) from None

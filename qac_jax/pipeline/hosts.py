@@ -1,0 +1,277 @@
+"""Stages that several processes share, one a host: process 0 completes the artefact.
+
+Which shard belongs to which process depends on its number alone, and its bytes on its content
+alone, so the artefact is that of one process. Processes need only a folder that all of them see.
+Each of the others writes its shards into a folder of its own inside of the unfinished artefact,
+with a journal of its own, so no file has two writers; process 0 takes over what these journals
+name. If a process fails, all of them end, and the same command continues, on any number of
+processes; one that is gone without a word is waited for until its launcher ends the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from etils import epath
+
+from qac_jax import artifacts, progress
+from qac_jax import processes as launched
+from qac_jax.artifacts import Writer
+from qac_jax.artifacts.writing import CLEARING, FAILED, RUN, journal, mend
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+from qac_jax.processes import Place
+
+
+# Folders in an unfinished artefact: shards of the other processes, and steps that are done.
+_HOMES, _STEPS = f"{artifacts.SCRATCH}/hosts", f"{artifacts.SCRATCH}/steps"
+# Seconds between two looks, and between two lines that say what is waited for.
+_POLL, _SAY = 0.5, 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """Runs over several hosts, one process each."""
+
+    coordinator: str = option(
+        "",
+        "several hosts: HOST:PORT of process 0 (needed where they compute together: training)",
+        affects_result=False,
+    )
+    processes: int = option(0, "several hosts: number of processes", affects_result=False)
+    process: int = option(-1, "several hosts: index of this process", affects_result=False)
+
+    def place(self) -> Place:
+        """Which of them this process is."""
+        return launched.place(self.coordinator, self.processes, self.process)
+
+
+class Named(Protocol):
+    """A shard, by the name of its file."""
+
+    @property
+    def name(self) -> str: ...
+
+
+S = TypeVar("S", bound=Named)
+
+
+class HostWriter(Writer):
+    """The writer of a process other than process 0: it reads in the artefact, writes beside it."""
+
+    def __init__(self, path: epath.Path, number: int):
+        super().__init__(path, {})
+        self._number = number
+        self._home = path / _HOMES / f"process-{number}"
+        self._home.mkdir(parents=True, exist_ok=True)
+        mend(self._home)
+        self._files.update(journal(self._home))
+
+    @property
+    def joins(self) -> bool:
+        return False
+
+    def inner(self, name: str) -> Writer:
+        return HostWriter(self.scratch(name), self._number)
+
+    def refresh(self) -> None:
+        """Notes what the other processes have completed: where a journal names it, and it is."""
+        for folder in (self.path, *_homes(self.path)):
+            for name, entry in journal(folder).items():
+                if (folder / name).exists():
+                    self._files.setdefault(name, entry)
+
+
+class Team:
+    """This process among those that write the shards of one artefact."""
+
+    def __init__(self, place: Place, out: epath.PathLike = "", run: int = 0):
+        self.number, self.count = place.number, place.count
+        self._out, self._run = epath.Path(out), run
+
+    def once(self, step: str, work: Callable[[], Any]) -> None:
+        """Work of process 0 alone, for which the others wait: statistics of the whole corpus."""
+        if self.count == 1:
+            work()
+            return
+        mark = self._out / _STEPS / step
+        if self.number == 0:
+            work()
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        else:
+            self._wait(mark.exists, f"process 0 ({step})")
+
+    def own(self, out: Writer, shards: Sequence[S], is_done: Callable[[S], bool]) -> list[S]:
+        """The missing shards that this process writes."""
+        _join(out)
+        return [
+            shard
+            for number, shard in enumerate(shards)
+            if number % self.count == self.number
+            and not (shard.name in out.done and is_done(shard))
+        ]
+
+    def wait(self, out: Writer, shards: Sequence[S]) -> None:
+        """Returns when all shards are complete, whoever writes them."""
+
+        def complete() -> bool:
+            _join(out)
+            return all(shard.name in out.done for shard in shards)
+
+        if self.count > 1:
+            self._wait(complete, "shards of the other processes")
+
+    def _wait(self, is_over: Callable[[], bool], what: str, begun: bool = True) -> None:
+        said = time.monotonic()
+        while not is_over():
+            if begun:
+                self._refuse_failure()
+            if time.monotonic() - said > _SAY:
+                said = time.monotonic()
+                progress.say(
+                    f"waiting for {what}; if one is gone, end all processes and start them again: "
+                    "what is complete is kept"
+                )
+            time.sleep(_POLL)
+
+    def _refuse_failure(self) -> None:
+        """Raises where another process of this run has failed."""
+        if self.number:
+            claim = artifacts.peek(self._out) or {}
+            if claim.get("finished"):
+                raise Finished
+            failures = {0: claim.get(FAILED)}
+        else:
+            failures = {n: _failure(self._out, n, self._run) for n in range(1, self.count)}
+        for number, why in failures.items():
+            if why:
+                raise UserError(
+                    f"process {number} of this run failed ({why}); see what it printed, and start "
+                    "all processes again"
+                )
+
+
+class Finished(Exception):
+    """The artefact is complete: the others did not need this process."""
+
+
+_ALONE = Team(Place())
+_team: contextvars.ContextVar[Team] = contextvars.ContextVar("team", default=_ALONE)
+
+
+def team() -> Team:
+    """The processes that share the stage which runs now; one, if none does."""
+    return _team.get()
+
+
+def once(step: str, work: Callable[[], Any]) -> None:
+    """Work of process 0 alone, for which the others wait."""
+    team().once(step, work)
+
+
+@contextlib.contextmanager
+def joined(out: Writer, place: Place) -> Iterator[None]:
+    """Process 0 shares the shards of this artefact with the others, if there are any."""
+    token = _team.set(Team(place, out.path, out.run))
+    try:
+        yield
+    finally:
+        _team.reset(token)
+
+
+def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer], None]) -> None:
+    """Does the part of a process other than process 0, and waits for the finished artefact."""
+    folder, shared = epath.Path(out), Team(place, out)
+    before, run = artifacts.peek(folder), 0
+
+    def begun() -> bool:
+        """Whether process 0 has claimed the folder for what this process makes, too."""
+        nonlocal run
+        record = artifacts.peek(folder)
+        if record is None or record == before and (record["finished"] or FAILED in record):
+            return False  # of an earlier run
+        if record["key"] != key and record != before:
+            run = record.get(RUN, 0)
+            raise UserError(
+                f"process 0 writes {out} with other settings than this process; start all "
+                "processes with the same command and the same inputs"
+            )
+        run = record.get(RUN, 0)
+        return record["key"] == key and CLEARING not in record
+
+    def finished() -> bool:
+        return bool((artifacts.peek(folder) or {}).get("finished"))
+
+    token = _team.set(shared)
+    try:
+        shared._wait(begun, f"process 0, which has not begun {out}", begun=False)
+        with contextlib.suppress(Finished):
+            work(HostWriter(folder, place.number))
+            shared._wait(finished, "process 0")
+    except BaseException as error:
+        if run:
+            note = _note(folder, place.number)
+            with contextlib.suppress(OSError):
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(json.dumps([run, f"{type(error).__name__}: {error}"]))
+        raise
+    finally:
+        _team.reset(token)
+    with contextlib.suppress(OSError):  # a folder that this process may have made meanwhile
+        artifacts.tidy(folder)
+
+
+def placed(place: Place) -> Place:
+    """The place with the number of processes known, and each on its own devices."""
+    if place.launcher == "tpu":  # the hosts of a slice only start together
+        import jax
+
+        from qac_jax.training import mesh
+
+        mesh.join(place)
+        return Place(place.launcher, jax.process_index(), jax.process_count(), place.coordinator)
+    tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "1")
+    if place.launcher == "slurm" and tasks.isdigit() and int(tasks) > 1:
+        import jax
+
+        device = os.environ.get("SLURM_LOCALID", "0")
+        jax.config.update("jax_cuda_visible_devices", device)
+        jax.config.update("jax_rocm_visible_devices", device)
+    return place
+
+
+def _join(out: Writer) -> None:
+    """Process 0 takes over what others have completed, also in an interrupted run."""
+    if isinstance(out, HostWriter):
+        out.refresh()
+        return
+    for home in _homes(out.path):
+        for name, entry in journal(home).items():
+            if name not in out.done and (home / name).exists():
+                out.take(home, name, entry)
+
+
+def _homes(out: epath.Path) -> list[epath.Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted((out / _HOMES).iterdir())
+    return []
+
+
+def _note(out: epath.Path, number: int) -> epath.Path:
+    """Where a process other than process 0 says why it failed, and in which run."""
+    return out / _HOMES / f"process-{number}" / "failed.json"
+
+
+def _failure(out: epath.Path, number: int, run: int) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        of, why = json.loads(_note(out, number).read_text())
+        return why if of == run else ""
+    return ""

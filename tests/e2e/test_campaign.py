@@ -1,0 +1,181 @@
+"""A road of every kind of artefact: each is killed once and damaged once, and every kind of text
+has a bad line once. Nothing is lost, half or accepted; what is refused is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from toy_kills import operations
+
+from qac_jax import artifacts, cli
+
+
+pytestmark = pytest.mark.slow
+
+PLACES = "mill harbour library station orchard bridge tower market garden quarry".split()
+THINGS = "barley lanterns letters coal apples stones bells cloth roses slate".split()
+NAMES = "Ada Bela Cora Dina Edda Fina Gita Hana Ines Jana".split()
+
+_JUDGED = "--queries mine/queries.jsonl --qrels mine/qrels/train.tsv"
+_STEPS = "--steps 4 --batch_size 8 --microbatch 0 --save_every 2 --log_every 2"
+_TINY = "--gin_file models/bert_tiny.gin --gin.bert.BertConfig.num_layers=1"
+
+# Name -> the command, whose inputs are below ref/. The order is that of their dependencies.
+COMMANDS = {
+    "passages": "prepare --format beir --documents mine --train_vocab 200",
+    "contexts": "extract --passages ref/passages --method bm25 --keep 3",
+    "words": "tokenize --passages ref/passages --task mlm",
+    "base": f"pretrain --gin_file objectives/mlm.gin {_TINY} --examples ref/words {_STEPS}",
+    "bm25": "bm25 --passages ref/passages",
+    "negatives": "mine --bm25 ref/bm25 --negatives bm25 --passages ref/passages "
+    f"{_JUDGED} --depth 20 --keep 4",
+    "triples": f"tokenize --task triples --passages ref/passages {_JUDGED} "
+    "--negatives ref/negatives",
+    "retriever": "finetune --gin_file objectives/finetune.gin --examples ref/triples "
+    f"--init ref/base {_STEPS}",
+    "vectors": "embed --encoder ref/retriever --passages ref/passages",
+    "index": "index --vectors ref/vectors",
+    "run": "search --index ref/bm25 --queries mine/queries.jsonl",
+    "metrics": "evaluate --searched ref/run --qrels mine/qrels/test.tsv",
+    "exported": "export --model ref/retriever --license apache-2.0 --no-peers --name toy",
+}
+# Name -> a command that reads the artefact X.
+READERS = {
+    "passages": "bm25 --passages X",
+    "contexts": "tokenize --passages ref/passages --contexts X",
+    "words": "inspect X --task mlm",
+    "bm25": "search --index X --queries mine/queries.jsonl",
+    "negatives": "tokenize --task triples --passages ref/passages --queries mine/queries.jsonl "
+    "--qrels mine/qrels/train.tsv --negatives X",
+    "retriever": "embed --encoder X --passages ref/passages",
+    "vectors": "index --vectors X",
+    "index": "search --index X --queries mine/queries.jsonl",
+    "run": "evaluate --searched X --qrels mine/qrels/test.tsv",
+}
+# What has a bad line -> its file, the line, a command that reads it.
+BAD_LINES = {
+    "documents": ("corpus.jsonl", '{"_id": "x", "text": ', "prepare --format beir --documents X"),
+    "objects": ("corpus.jsonl", '["a list"]', "prepare --format jsonl --documents X/corpus.jsonl"),
+    "queries": (
+        "queries.jsonl",
+        '{"_id": "q1"',
+        "search --index ref/bm25 --queries X/queries.jsonl",
+    ),
+    "judgements": (
+        "qrels/test.tsv",
+        "q1\td1\tgood",
+        "evaluate --searched ref/run --qrels X/qrels/test.tsv",
+    ),
+    "runs": (
+        "run.trec",
+        "q1 Q0 d1 1 best x",
+        "evaluate --run X/run.trec --qrels mine/qrels/test.tsv",
+    ),
+    "gin": ("run.gin", "prepare.Prepare.documents = [", "run X/run.gin"),
+}
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """Makes every artefact; its name -> how many file operations that took."""
+    folder = tmp_path_factory.mktemp("road")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_collection(folder / "mine")
+        yield {
+            name: operations(partial(made, name, f"ref/{name}"), folder / "ref" / name)
+            for name in COMMANDS
+        }
+
+
+def made(name: str, out: str) -> None:
+    assert cli.main([*COMMANDS[name].split(), "--out", out]) == 0
+
+
+def write_collection(mine: Path) -> None:
+    """Forty passages, forty queries and their judgements in BEIR's layout."""
+    (mine / "qrels").mkdir(parents=True)
+    rng = random.Random(0)
+    documents, queries, judged = [], [], []
+    for n in range(40):
+        place, thing, name = PLACES[n % 10], THINGS[n // 4], NAMES[(n * 7) % 10]
+        text = (
+            f"{name} keeps {thing} in the {place} by the river. The {rng.choice(PLACES)} is older. "
+            f"In the year {1800 + n} the {place} burned, and {name} carried the {thing} away."
+        )
+        documents.append({"_id": f"d{n}", "title": f"The {place} of {name}", "text": text})
+        queries.append({"_id": f"q{n}", "text": f"who keeps {thing} in the {place}?"})
+        judged.append(f"q{n}\td{n}\t1")
+    for file, records in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
+        (mine / file).write_text("".join(json.dumps(record) + "\n" for record in records))
+    for split, lines in (("train", judged[:24]), ("test", judged[24:])):
+        text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+        (mine / "qrels" / f"{split}.tsv").write_text(text)
+
+
+KILLED = (
+    "import sys, toy_kills; from pathlib import Path\n"
+    "watch = toy_kills.watched(Path(sys.argv[1]), int(sys.argv[2]))\n"
+    "from qac_jax import cli; sys.exit(cli.main(sys.argv[3:]))"
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_killed_run_loses_nothing(name: str, road: dict[str, int]) -> None:
+    """SIGKILL at a file operation of a real process; then the same command again."""
+    out, whole = f"killed/{name}", artifacts.load(f"ref/{name}")
+    at = random.Random(name).randint(road[name] // 3, road[name] - 1)
+    words = [out, str(at), *COMMANDS[name].split(), "--out", out]
+    path = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], env={**os.environ, **path})
+    assert done.returncode == -signal.SIGKILL, f"operation {at} of {road[name]}"
+    if (Path(out) / artifacts.COMMIT).exists():
+        artifacts.load(out).verify()
+    made(name, out)
+    found = artifacts.load(out)
+    found.verify()
+    assert (found.identity, found.count) == (whole.identity, whole.count)
+    files = {str(p.relative_to(out)) for p in Path(out).rglob("*") if p.is_file()}
+    assert files == {*found.files, artifacts.COMMIT, artifacts.LOCK}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_refused(name: str, road: dict[str, int], capsys) -> None:
+    target = Path("damaged") / name
+    shutil.copytree(Path("ref") / name, target)
+    record = json.loads((target / artifacts.COMMIT).read_text())
+    sizes = {n: e["size"] for n, e in record["files"].items() if not e.get("volatile")}
+    file = target / max(sizes, key=lambda n: sizes[n])
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 16
+    file.write_bytes(raw)
+    words = READERS[name].replace("X", str(target)).split()
+    out = [] if words[0] == "inspect" else ["--out", f"read/{name}"]
+    assert cli.main([*words, *out]) == 2
+    assert f"{file} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_a_bad_line_is_refused_with_its_place(name: str, road: dict[str, int], capsys) -> None:
+    file, line, command = BAD_LINES[name]
+    folder = Path("bad") / name
+    shutil.copytree("mine", folder)
+    shutil.copyfile("ref/run/run.trec", folder / "run.trec")
+    with open(folder / file, "a") as stream:
+        stream.write(line + "\n")
+    number = len((folder / file).read_text().splitlines())
+    assert cli.main([*command.replace("X", str(folder)).split(), "--out", f"bad_out/{name}"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("qac: ") and file.split("/")[-1] in said
+    assert name == "gin" or f":{number}" in said
+    assert not (Path("bad_out") / name / artifacts.COMMIT).exists()

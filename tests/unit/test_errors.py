@@ -1,0 +1,183 @@
+"""How a command ends: an exit code, and one sentence for everything that its user can act on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from qac_jax import cli, progress
+from qac_jax.errors import Interrupted, UserError, exit_code
+from qac_jax.processes import interruptible
+from qac_jax.training.train import watch
+
+
+class LibraryError(Exception):
+    pass
+
+
+FULL: list[BaseException] = [
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/x"),
+    OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
+    LibraryError(
+        'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "" })'
+    ),
+    RuntimeError("fwrite: No space left on device; while flushing"),
+    OSError("7680 requested and 992 written"),
+    LibraryError("RESOURCE_EXHAUSTED: write failed: Disk quota exceeded"),
+]
+
+
+def raises(error: BaseException, cause: BaseException | None = None) -> int:
+    raise error from cause
+
+
+@pytest.mark.parametrize("error", FULL, ids=range(len(FULL)))
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_is_one_sentence(error, wrapped, capsys):
+    outer = ValueError("the writer of shards failed")
+    assert exit_code(lambda: raises(outer, error) if wrapped else raises(error)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("qac: the disk is full while writing ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (PermissionError(errno.EACCES, "denied", "out"), "no permission for out (denied); choose"),
+        (MemoryError(), "there is not enough memory (for the next object); use a smaller batch"),
+        (OSError(errno.EMFILE, "many", "x"), "too many files are open (x); raise the limit"),
+    ],
+)
+def test_circumstances_are_sentences(error, sentence, capsys):
+    assert exit_code(lambda: raises(error)) == 2
+    assert capsys.readouterr().err.startswith(f"qac: {sentence}")
+
+
+def test_bugs_are_not_taken_for_the_users_mistakes():
+    with pytest.raises(ValueError, match="a bug"):
+        exit_code(lambda: raises(ValueError("a bug")))
+
+
+def test_terminal_escapes_are_printed_as_text(capsys):
+    escape = "\x1b]0;owned\x07\x1b[31mred\x9b1m"
+    progress.say(f"reading {escape}")
+    assert exit_code(lambda: raises(UserError(f"{escape} is not a file"))) == 2
+    said = capsys.readouterr().err
+    assert not set(said) & set("\x1b\x07\x9b") and said.count("\\u001b[31mred") == 2
+
+
+def test_an_error_is_not_a_page_long(capsys):
+    assert exit_code(lambda: raises(UserError("x" * 100_000))) == 2
+    assert len(capsys.readouterr().err) < 1100
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_block(number: signal.Signals, capsys) -> None:
+    before = signal.getsignal(number)
+
+    def work() -> int:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+        return 0
+
+    with interruptible():
+        assert exit_code(work) == 128 + number
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "the same command continues" in said
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_a_library_swallows_ends_the_next_stage():
+    """Imports are full of `except Exception`, and some take everything."""
+    with pytest.raises(Interrupted), interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except BaseException:
+            pass
+        with interruptible():
+            raise AssertionError("the stage began")
+    with interruptible(), interruptible():
+        pass  # the next command is not concerned
+
+
+def test_one_after_the_last_step_lets_the_stage_end_but_not_the_next_begin() -> None:
+    with interruptible():  # of the command
+        with interruptible(), watch() as signals:  # of the stage
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.number == signal.SIGTERM
+        with pytest.raises(Interrupted) as stopped, interruptible():
+            pass
+    assert stopped.value.signal_number == signal.SIGTERM
+
+
+# Closes files for minutes after the first signal.
+SLOW = """
+import sys, time
+from qac_jax import cli
+
+def works(arguments):
+    try:
+        print("+", flush=True)
+        time.sleep(60)
+    finally:
+        print("-", flush=True)
+        time.sleep(60)
+    return 0
+
+cli._dispatch = works
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_process_at_once(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", SLOW, "prepare"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as slow:
+        assert slow.stdout is not None
+        for sign in ("+\n", "-\n"):
+            assert slow.stdout.readline() == sign
+            slow.send_signal(number)
+        assert slow.wait(20) == -number
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "qac_jax.recipes":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["qac", "--help"]
+from qac_jax.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_during_an_import_is_a_sentence() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr == "qac: interrupted before anything was begun\n"
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    words = f"{sys.executable} -m qac_jax --help | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True)
+    assert done.stdout.startswith("usage: qac") and not done.stderr
+
+
+@pytest.mark.parametrize("out", ["/proc/qac", "/dev/null/x", "abc://x/y", "x" * 300])
+def test_places_that_cannot_be_written_to(out, tmp_path, capsys):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "A fish."}\n')
+    verb = ["prepare", "--format", "beir", "--input", str(tmp_path), "--out", out]
+    assert cli.main(verb) == 2
+    said = capsys.readouterr().err
+    assert "choose another" in said or "is not a store that is known" in said
