@@ -1,0 +1,570 @@
+"""Objectives of dual encoders and cross-encoders: losses by hand, and what they start from."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from qac_jax.data.form import Form, form_of, title_and_body
+from qac_jax.errors import UserError
+from qac_jax.hub import parameters
+from qac_jax.inference.encoder import Encoder
+from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.objectives import contrastive, pair, towers
+from qac_jax.objectives.augtriever import InBatch, MoCo, local_gradients, salience
+from qac_jax.objectives.cross_encoder import Localized, Pointwise
+from qac_jax.objectives.finetune import Finetune, passage_numbers
+from qac_jax.objectives.listwise import Listwise
+from qac_jax.objectives.objective import Context
+from qac_jax.objectives.pair import Pair
+from qac_jax.text import tokenizers
+from qac_jax.training import train
+
+
+BERT = BertConfig(
+    vocab_size=48,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=24,
+    max_positions=16,
+)
+Q, P, LENGTH = 4, 3, 8
+KEY = jax.random.key(0)
+
+
+def model(**changes: Any) -> DualEncoder:
+    return DualEncoder(DualEncoderConfig(BERT, **changes), Runtime(dropout="hash"))
+
+
+def make_batch(**more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    passages = rng.integers(5, 48, (Q, P, LENGTH), dtype=np.int32)
+    batch = {
+        "query": rng.integers(5, 48, (Q, LENGTH), dtype=np.int32),
+        "query_length": rng.integers(3, LENGTH + 1, Q, dtype=np.int32),
+        "passages": passages,
+        "passages_length": rng.integers(3, LENGTH + 1, (Q, P), dtype=np.int32),
+    }
+    return {**batch, **more}
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Vectors in the place of what the model would say: all zero, until some are given."""
+    given = {"queries": np.zeros((Q, 16)), "passages": np.zeros((Q, P, 16))}
+    monkeypatch.setattr(towers, "vectors", lambda *_: (given["queries"], given["passages"]))
+    return given
+
+
+def value(objective: Finetune, batch: dict[str, Any]) -> tuple[float, Any]:
+    loss, aux = objective.loss({}, objective.prepare(batch, KEY), KEY, False)
+    return float(loss), {name: float(part) for name, part in aux.items()}
+
+
+def test_a_group_sees_itself_only(encoded: Any) -> None:
+    loss, _ = value(Finetune(model(), negatives_group=2), make_batch())
+    assert loss == pytest.approx(math.log(2 * P))
+
+
+def test_copies_of_a_positive_are_no_negatives(encoded: Any) -> None:
+    batch = make_batch()
+    for name in ("passages", "passages_length"):
+        batch[name] = batch[name].copy()
+        batch[name][3, 2] = batch[name][0, 0]  # among another query's negatives
+    loss, _ = value(Finetune(model()), batch)
+    all_but_one = (3 * math.log(Q * P) + math.log(Q * P - 1)) / 4
+    assert loss == pytest.approx(all_but_one)
+    loss, _ = value(Finetune(model(), mask_duplicates=False), batch)
+    assert loss == pytest.approx(math.log(Q * P))
+
+
+def test_numbers_tell_passages_apart() -> None:
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 30_000, (20_000, 12), dtype=np.int32)
+    lengths = rng.integers(1, 13, 20_000, dtype=np.int32)
+
+    def numbered(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return np.asarray(passage_numbers(jnp.asarray(ids), jnp.asarray(lengths)))
+
+    numbers = numbered(ids, lengths)
+    real = {tuple(row[:n]) for row, n in zip(ids, lengths, strict=True)}
+    assert len(set(numbers.tolist())) >= len(real) - 1
+    # Padding does not count, order does.
+    wider = np.pad(ids[:4], ((0, 0), (0, 3)), constant_values=7)
+    assert (numbered(wider, lengths[:4]) == numbers[:4]).all()
+    swapped = numbered(ids[:4, ::-1], np.full(4, 12))
+    assert (swapped != numbered(ids[:4], np.full(4, 12))).all()
+
+
+@pytest.mark.parametrize("name", ["margin_mse", "kl"])
+def test_a_teacher(name: str, encoded: Any) -> None:
+    rng = np.random.default_rng(2)
+    scores = rng.normal(size=(Q, P)).astype(np.float32)
+    queries = encoded["queries"] = rng.normal(size=(Q, 16))
+    passages = encoded["passages"] = rng.normal(size=(Q, P, 16))
+    batch = make_batch(scores=scores)
+    objective = Finetune(
+        model(),
+        temperature=0.5,
+        distillation=name,
+        distillation_weight=2.0,
+        contrastive_weight=0.25,
+        teacher_temperature=3.0,
+    )
+    loss, aux = value(objective, batch)
+    own = np.einsum("bd,bpd->bp", queries, passages)
+    if name == "margin_mse":
+        expected = np.mean((own[:, :1] - own[:, 1:] - scores[:, :1] + scores[:, 1:]) ** 2)
+    else:
+        teacher, student = scores / 3.0, own / 0.5
+        p = np.exp(teacher) / np.exp(teacher).sum(-1, keepdims=True)
+        q = np.exp(student) / np.exp(student).sum(-1, keepdims=True)
+        expected = np.mean(np.sum(p * np.log(p / q), -1))
+    assert aux["distillation"] == pytest.approx(expected, rel=1e-5)
+    assert loss == pytest.approx(2.0 * aux["distillation"] + 0.25 * aux["contrastive"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "sentence"),
+    [
+        ({"distillation": "mse"}, {}, "margin_mse"),
+        ({"temperature": 0.0}, {}, "more than 0"),
+        ({"contrastive_weight": 0.0}, {}, "nothing to learn"),
+        ({"distillation": "kl"}, {}, "teacher"),
+        ({"distillation": "margin_mse"}, {"scores": 1, "passages": np.ones((1, 1, 4))}, "n_passa"),
+    ],
+)
+def test_what_cannot_be_is_told(changes: Any, batch: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Finetune(model(), **changes).prepare(make_batch(**batch), KEY)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_starts_from_a_bert(tied: bool) -> None:
+    other = dataclasses.replace(BERT, num_layers=2, mlm_head=True)
+    bert = Bert(other)
+    params = nn.unbox(jax.eval_shape(bert.init, KEY, jnp.zeros((1, 2), jnp.int32)))["params"]
+    objective, given = Finetune(model(tied=tied, pooling="mean", normalize=True)).start_from(
+        bert, params
+    )
+    kept, unused, fresh = train.matching(given, train.abstract_params(objective))
+    assert not fresh and all("mlm_head" in name for name in unused)
+    assert set(kept) == ({"encoder"} if tied else {"query", "passage"})
+    config = objective.model.config
+    assert (config.backbone.num_layers, config.pooling, config.normalize) == (2, "mean", True)
+
+
+def test_what_is_exported_knows_how_it_reads() -> None:
+    reading = {"title": "separate", "query_prompt": "query: ", "passage_prompt": ""}
+    objective = Finetune(model()).bind(
+        Context(lengths={"query": 12, "passages": 16}, reading=reading)
+    )
+    module, _ = train.exported(objective, {"encoder": {}})
+    config = module.config
+    assert (config.query_length, config.passage_length) == (12, 16)
+    assert (config.title, config.query_prompt) == ("separate", "query: ")
+
+
+def test_prompts_of_the_start_and_of_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    start = Finetune(model(query_prompt="query: ", default_prompt_name="query"))
+    lengths = {"query": 8, "passages": 8}
+    same = {"query_prompt": "query: ", "passage_prompt": ""}
+    assert (
+        start.bind(Context(lengths=lengths, reading=same)).model.config.default_prompt_name
+        == "query"
+    )
+    assert not capsys.readouterr().err
+    plain = {"query_prompt": "", "passage_prompt": ""}
+    others = start.bind(Context(lengths=lengths, reading=plain)).model.config
+    assert (others.query_prompt, others.default_prompt_name) == ("", "")
+    assert "has the prompts 'query: ' and ''" in capsys.readouterr().err
+    without = Finetune(model(include_prompt=False))
+    with pytest.raises(UserError, match="leaves prompts out of its pooling"):
+        without.bind(Context(lengths=lengths, reading=same))
+
+
+TOKENIZER = tokenizers.load()
+WORDED = BertConfig(TOKENIZER.vocab_size, 16, 1, 2, 32, 64)
+TIED = DualEncoder(DualEncoderConfig(WORDED))
+UNTIED = DualEncoder(DualEncoderConfig(WORDED, tied=False))
+CROSS = CrossEncoder(dataclasses.replace(WORDED, pooler=True), labels=2)
+
+
+def params_of(module: Any, seed: int = 0) -> Any:
+    """Random parameters without compiling anything."""
+    shapes = jax.eval_shape(
+        module.init, jax.random.key(0), np.zeros((1, 2), np.int32), np.ones(1, np.int32)
+    )
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), nn.unbox(shapes)["params"]
+    )
+
+
+def complete(objective: Any, params: Any) -> set[str]:
+    """Names of the objective's parameters that a start does not give."""
+    _, _, fresh = train.matching(params, train.abstract_params(objective))
+    return set(fresh)
+
+
+@pytest.mark.parametrize("module", [Bert(WORDED), TIED, CROSS], ids=["bert", "dual", "cross"])
+@pytest.mark.parametrize("model", [TIED, UNTIED], ids=["one", "two"])
+def test_towers_start_from_anything_with_a_bert(module: Any, model: DualEncoder) -> None:
+    objective, params = Pair(model, alpha=0.2).start_from(module, params_of(module))
+    assert objective.alpha == 0.2 and objective.model.config.tied is model.config.tied
+    assert not objective.model.config.backbone.pooler
+    assert complete(objective, params) == set()
+    if not model.config.tied:
+        same = jax.tree.map(np.array_equal, params["query"], params["passage"])
+        assert all(jax.tree.leaves(same))
+
+
+def test_two_towers_do_not_start_one() -> None:
+    with pytest.raises(UserError, match="tied=False"):
+        Pair(TIED).start_from(UNTIED, params_of(UNTIED))
+    kept, params = Pair(UNTIED).start_from(UNTIED, params_of(UNTIED))
+    assert complete(kept, params) == set()
+    with pytest.raises(UserError, match="cannot start from a int"):
+        towers.initialised(TIED, 1, {})
+
+
+@pytest.mark.parametrize("cls", [Pointwise, Localized])
+def test_cross_encoders_start_from_anything_with_a_bert(cls: Any) -> None:
+    objective = cls(CrossEncoder(WORDED, labels=2))
+    output = {"classifier/kernel", "classifier/bias"}
+    pooler = {"backbone/pooler/kernel", "backbone/pooler/bias"}
+    for module, fresh in ((CROSS, set()), (Bert(WORDED), output | pooler), (TIED, output | pooler)):
+        found, params = objective.start_from(module, params_of(module))
+        assert complete(found, params) == fresh
+    one = cls(CrossEncoder(WORDED, labels=1))
+    found, params = one.start_from(CROSS, params_of(CROSS))
+    assert found.model.labels == 1 and complete(found, params) == output
+    with pytest.raises(UserError, match="cannot start from"):
+        objective.start_from(object(), {})
+
+
+def test_a_small_vocabulary_and_two_towers_are_told(capsys) -> None:
+    small = DualEncoder(DualEncoderConfig(dataclasses.replace(WORDED, vocab_size=100)))
+    with pytest.raises(UserError, match="vocab_size=100"):
+        Pair(small).bind(Context(TOKENIZER))
+    Pair(TIED).bind(Context(TOKENIZER))
+    Pair(UNTIED, alpha=0.0).bind(Context(TOKENIZER))
+    assert "tied" not in capsys.readouterr().err
+    Pair(UNTIED).bind(Context(TOKENIZER))
+    assert "tied=False" in capsys.readouterr().err
+
+
+def test_a_cross_encoder_remembers_that_it_reads_scores() -> None:
+    objective = Pointwise(CROSS)
+    reading = {"title": "space", "query_prompt": "", "passage_prompt": "", "scores": True}
+    assert objective.bind(Context(reading=reading)).model.reads_scores
+    told = objective.bind(Context(reading=reading))
+    assert parameters.build_module(parameters.describe_module(told.model), Runtime()).reads_scores
+    # One that goes on from it on pairs without scores reads none.
+    plain = {name: value for name, value in reading.items() if name != "scores"}
+    assert not told.bind(Context(reading=plain)).model.reads_scores
+
+
+def test_titles_are_read_as_in_training() -> None:
+    lengths, settings = {"query": 16, "passages": 24}, {"title_types": True}
+    reading = {"title": "separate", "query_prompt": "", "passage_prompt": ""}
+    objective = Pair(TIED).bind(Context(lengths=lengths, reading=reading, settings=settings))
+    assert objective.model.config.title == "segments"
+    plain = Pair(TIED).bind(Context(lengths=lengths, reading=reading))
+    assert plain.model.config.title == "separate"
+    params = params_of(TIED)
+    encoder = Encoder.of(objective.model, params, TOKENIZER)
+    records = [
+        {"title": "Bees", "text": "They make honey of nectar."},
+        {"title": "", "text": "Granite is a stone."},
+        {"title": "A long title of many words indeed", "text": "words " * 30},
+    ]
+    texts = [encoder.passage_text(record) for record in records]
+    found = encoder.encode(texts)
+
+    form = Form(**form_of(TOKENIZER), crop="right")
+    ids, types = np.zeros((3, 24), np.int32), np.zeros((3, 24), np.int32)
+    sizes = np.zeros(3, np.int32)
+    for row, raw in enumerate(TOKENIZER.encode_batch(texts)):
+        one, kind = title_and_body(np.array(raw, np.int32), form, 24)
+        ids[row, : len(one)], types[row, : len(one)], sizes[row] = one, kind, len(one)
+    assert sizes[2] == 24 and types.sum(1).min() > 3 and (types[:2, 1] == 0).all()
+    expected = jax.jit(TIED.apply)({"params": params}, ids, sizes, types)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    untyped = jax.jit(TIED.apply)({"params": params}, ids, sizes)
+    assert np.abs(found - untyped).max() > 1e-2
+
+
+GROUPS, QUERIES, PASSAGES, WORDS = 2, 3, 4, 6
+OF_GROUPS = BertConfig(
+    vocab_size=40,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=WORDS,
+)
+OBJECTIVE = Listwise(
+    DualEncoder(DualEncoderConfig(OF_GROUPS, pooling="mean", normalize=True), Runtime()),
+    temperature=0.1,
+    teacher_temperature=0.2,
+)
+
+
+@pytest.fixture(scope="module")
+def variables() -> Any:
+    return nn.unbox(jax.jit(OBJECTIVE.init)(KEY))
+
+
+def groups() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    batch: dict[str, Any] = {
+        "scores": rng.normal(size=(GROUPS, QUERIES, PASSAGES)).astype(np.float32)
+    }
+    batch["scores"][1, :, 3] = -np.inf  # a passage that only fills the group
+    for name, count in (("query", QUERIES), ("passages", PASSAGES)):
+        batch[name] = rng.integers(5, 40, (GROUPS, count, WORDS), dtype=np.int32)
+        batch[f"{name}_length"] = rng.integers(3, WORDS + 1, (GROUPS, count), dtype=np.int32)
+    return batch
+
+
+def test_the_loss_is_the_divergence_of_every_query(variables: Any) -> None:
+    batch = groups()
+    measure = jax.jit(lambda v, b: OBJECTIVE.loss(v, OBJECTIVE.prepare(b, KEY), KEY, train=False))
+    loss, aux = measure(variables, batch)
+
+    def vectors(name: str, side: str) -> np.ndarray:
+        ids, lengths = batch[name], batch[f"{name}_length"]
+        apply = jax.jit(functools.partial(OBJECTIVE.model.apply, side=side))
+        found = [apply(variables, ids[g], lengths[g]) for g in range(GROUPS)]
+        return np.array(found, np.float64)
+
+    queries, passages = vectors("query", "query"), vectors("passages", "passage")
+    divergences, agreed = [], []
+    for group in range(GROUPS):
+        kept = np.isfinite(batch["scores"][group, 0])
+        for query in range(QUERIES):
+            own = queries[group, query] @ passages[group][kept].T
+            teacher = batch["scores"][group, query][kept].astype(np.float64)
+            p, q = softmax(teacher / 0.2), softmax(own / 0.1)
+            divergences.append(np.sum(p * np.log(p / q)))
+            agreed.append(own.argmax() == teacher.argmax())
+    assert float(loss) == pytest.approx(np.mean(divergences), rel=1e-5)
+    assert float(aux["agreement"]) == pytest.approx(np.mean(agreed))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    x = np.exp(x - x.max())
+    return x / x.sum()
+
+
+def test_a_few_steps_learn_the_order_and_parts_of_a_batch_add_up(variables: Any) -> None:
+    batch = OBJECTIVE.prepare(groups(), KEY)
+    measure = jax.jit(
+        jax.value_and_grad(lambda v, b: OBJECTIVE.loss(v, b, KEY, train=False), has_aux=True)
+    )
+    (whole, _), gradient = measure(variables, batch)
+    parts = [
+        measure(variables, jax.tree.map(lambda x, n=n: x[n : n + 1], batch)) for n in range(GROUPS)
+    ]
+    assert float(whole) == pytest.approx(sum(float(loss) for (loss, _), _ in parts), rel=1e-5)
+    summed = jax.tree.map(jnp.add, *(grad for _, grad in parts))
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(summed), strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    optimizer = optax.adam(1e-2)
+    state = optimizer.init(variables)
+    for _ in range(30):
+        (loss, aux), gradient = measure(variables, batch)
+        updates, state = optimizer.update(gradient, state)
+        variables = optax.apply_updates(variables, updates)
+    assert float(loss) < 0.2 * float(whole) and float(aux["agreement"]) > 0.8
+
+
+SMALL = BertConfig(
+    vocab_size=64, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, max_positions=16
+)
+MODEL = DualEncoder(DualEncoderConfig(SMALL, pooling="mean"))
+BATCH, WIDTH = 8, 16
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (*shape, WIDTH))
+
+
+def pseudo_queries(seed: int = 0, spans: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+
+    def texts(*shape: int) -> tuple[np.ndarray, np.ndarray]:
+        ids = rng.integers(5, 64, shape).astype(np.int32)
+        lengths = rng.integers(3, shape[-1] + 1, shape[:-1]).astype(np.int32)
+        return ids * (np.arange(shape[-1]) < lengths[..., None]), lengths
+
+    found: dict[str, Any] = {}
+    names: dict[str, tuple[int, ...]] = {"passage": (BATCH, 12), "context": (BATCH, 8)}
+    if spans:
+        names["spans"] = (BATCH, spans, 6)
+        found["extract"] = (np.arange(BATCH) % 2).astype(np.int32)
+    for name, shape in names.items():
+        found[name], found[f"{name}_length"] = texts(*shape)
+    return found
+
+
+@pytest.fixture(scope="module")
+def moco() -> tuple[MoCo, Any]:
+    objective = MoCo(MODEL, queue_size=32, momentum=0.9)
+    return objective, nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+
+
+def test_a_zero_query_finds_its_key_among_the_queue() -> None:
+    objective = MoCo(MODEL, queue_size=24)
+    ranked = objective.rank(jnp.zeros((4, WIDTH)), normal(1, 4), normal(2, 24))
+    np.testing.assert_allclose(ranked.loss, math.log(1 + 24), rtol=1e-6)
+    both = dataclasses.replace(objective, in_batch_negatives=True)
+    ranked = both.rank(jnp.zeros((4, WIDTH)), normal(1, 4), normal(2, 24))
+    np.testing.assert_allclose(ranked.loss, math.log(4 + 24), rtol=1e-6)
+
+
+def test_the_queue_begins_as_unit_vectors_and_the_second_encoder_as_a_copy(moco: Any) -> None:
+    _, variables = moco
+    np.testing.assert_allclose(jnp.linalg.norm(variables["queue"]["keys"], axis=1), 1, rtol=1e-5)
+    assert np.std(variables["queue"]["keys"]) > 0.1 and int(variables["queue"]["pointer"]) == 0
+    jax.tree.map(np.testing.assert_array_equal, variables["params"], variables["momentum"])
+
+
+def test_first_in_first_out() -> None:
+    objective = MoCo(MODEL, queue_size=6)
+    queue = {"keys": normal(0, 6), "pointer": jnp.int32(0)}
+    rounds = [normal(n, 2) for n in range(1, 6)]
+    for keys in rounds:
+        queue = objective.queued(queue, keys)
+    assert int(queue["pointer"]) == 10 % 6
+    # Rounds 4, 5 have overwritten rounds 1, 2; the third is still there.
+    expected = jnp.concatenate([rounds[3], rounds[4], rounds[2]])
+    np.testing.assert_array_equal(queue["keys"], expected)
+    with pytest.raises(UserError, match="queue_size=6 is not a multiple of the batch of 4"):
+        objective.queued(queue, normal(9, 4))
+
+
+def test_keys_have_no_gradient_and_state_stands_still_in_validation(moco: Any) -> None:
+    objective, variables = moco
+    prepared = objective.prepare(pseudo_queries(), jax.random.key(1))
+
+    def loss(slow: Any) -> jax.Array:
+        return objective.loss({**variables, "momentum": slow}, prepared, jax.random.key(0), True)[0]
+
+    gradients = jax.jit(jax.grad(loss))(variables["momentum"])
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients))
+    _, aux = objective.loss(variables, prepared, jax.random.key(0), False)
+    assert "state" not in aux
+
+
+@pytest.mark.slow
+def test_texts_of_other_devices_learn_nothing_where_their_gradient_is_off() -> None:
+    queries, passages = normal(1, BATCH), normal(2, BATCH, 2)
+    on = InBatch(MODEL, temperature=1.0)
+    off = dataclasses.replace(on, remote_key_grad=False, device_group=4)
+    np.testing.assert_allclose(
+        on.rank(queries, passages).loss, off.rank(queries, passages).loss, rtol=1e-5
+    )
+
+    def gradients(objective: InBatch) -> Any:
+        return jax.grad(lambda q, p: objective.rank(q, p).loss.mean(), (0, 1))(queries, passages)
+
+    (query_on, passage_on), (query_off, passage_off) = gradients(on), gradients(off)
+    np.testing.assert_allclose(query_on, query_off, atol=1e-6)
+    # By hand: softmax minus one-hot, over the queries of the passage's own device only.
+    scores = queries @ passages.reshape(-1, WIDTH).T
+    pull = jax.nn.softmax(scores) - jax.nn.one_hot(2 * jnp.arange(BATCH), 2 * BATCH)
+    own = (jnp.arange(BATCH)[:, None] // 4) == (jnp.arange(2 * BATCH) // 8)
+    expected = (pull * own).T @ queries / BATCH
+    np.testing.assert_allclose(passage_off.reshape(-1, WIDTH), expected, atol=1e-6)
+    assert np.abs(passage_on - passage_off).max() > 1e-2
+    with pytest.raises(UserError, match="device_group=3 does not divide"):
+        local_gradients(queries, passages, 3)
+
+
+def test_the_best_span_becomes_the_query() -> None:
+    objective = InBatch(MODEL)
+    variables = nn.unbox(objective.init(jax.random.key(0)))
+    given = pseudo_queries(spans=5)
+    prepared = objective.prepare(given, jax.random.key(1))
+    prepared.pop("keys")
+    documents = objective.passages(variables["params"], prepared)[:, 0]
+    flat = (given["spans"].reshape(-1, 6), given["spans_length"].reshape(-1))
+    spans = MODEL.apply(variables, *flat).reshape(BATCH, 5, -1)
+    best = np.asarray(salience(spans, documents)).argmax(1)
+    ids, lengths = objective._extracted(variables["params"], prepared, documents)
+    for row in range(BATCH):
+        if row % 2:
+            expected, length = given["spans"][row, best[row]], given["spans_length"][row, best[row]]
+        else:
+            expected, length = given["context"][row], given["context_length"][row]
+        assert int(lengths[row]) == length
+        np.testing.assert_array_equal(ids[row, :length], expected[:length])
+        assert not np.any(ids[row, length:])
+    assert len(set(best.tolist())) > 1
+
+
+def test_triples_are_read_too() -> None:
+    """Fine-tuning: a positive and one negative a query."""
+    pairs = pseudo_queries()
+    group = np.stack([pairs["passage"], pairs["passage"][::-1]], 1)
+    lengths = np.stack([pairs["passage_length"], pairs["passage_length"][::-1]], 1)
+    triples = {"query": pairs["context"], "query_length": pairs["context_length"]}
+    triples |= {"passages": group, "passages_length": lengths}
+    objective = InBatch(MODEL, temperature=1.0)
+    variables = nn.unbox(objective.init(jax.random.key(0)))
+    prepared = objective.prepare(triples, jax.random.key(1))
+    loss, _ = objective.loss(variables, prepared, jax.random.key(2), False)
+    queries = MODEL.apply(variables, triples["query"], triples["query_length"])
+    texts = MODEL.apply(variables, group.reshape(-1, 12), lengths.reshape(-1))
+    expected = contrastive.in_batch(queries, texts.reshape(BATCH, 2, -1)).loss.mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_starting_from_a_bert_and_what_is_kept(moco: Any) -> None:
+    bert = Bert(SMALL)
+    params = nn.unbox(bert.init(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
+    objective, given = moco[0].start_from(bert, params)
+    state = objective.initial_state(given)
+    jax.tree.map(np.testing.assert_array_equal, state["momentum"]["encoder"]["backbone"], params)
+    assert objective.export({"params": given, **state})[1] is given
+    for change, normalized in (
+        ({}, False),
+        ({"similarity": "cosine"}, True),
+        ({"normalize_passage": True}, True),
+    ):
+        module, _ = dataclasses.replace(objective, **change).export({"params": {}})
+        assert module.config.normalize is normalized
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    for make, sentence in (
+        (lambda: Pair(TIED, alpha=1.5), "alpha = 1.5"),
+        (lambda: Pair(TIED, denominator="own_hard"), "own_hard_only"),
+        (lambda: Listwise(TIED, teacher_temperature=0.0), "teacher_temperature = 0.0"),
+        (lambda: Pointwise(CROSS, adversarial_step=-1.0), "adversarial_step = -1.0"),
+        (lambda: Localized(CrossEncoder(WORDED, labels=3)), "labels=3"),
+        (lambda: InBatch(MODEL, remote_key_grad=False), "device_group"),
+        (lambda: MoCo(MODEL, queue_size=0), "queue_size = 0"),
+        (lambda: MoCo(UNTIED), "tied"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            make()
+    zeros = jnp.zeros((2, 1, 4))
+    for denominator in ("own_hard_only", "hard_from_all_only"):
+        with pytest.raises(UserError, match="n_passages to 2"):
+            pair.passage_centric(zeros[:, 0], zeros, denominator)

@@ -1,0 +1,513 @@
+"""Contrastive losses, those of tokens, masking and span corruption, by hand."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.models import packing
+from qac_jax.models.t5 import T5, T5Config
+from qac_jax.objectives import contrastive, masking
+from qac_jax.objectives.objective import Context
+from qac_jax.objectives.seq2seq import Seq2Seq
+from qac_jax.objectives.span_corruption import SpanCorruption, SpanNoise
+from qac_jax.objectives.token_loss import token_loss
+from qac_jax.text import tokenizers
+
+
+# Compiled whole: a call by single operations compiles each of them.
+in_batch = jax.jit(
+    contrastive.in_batch, static_argnames=("temperature", "smoothing", "group", "rows")
+)
+all_pairs = jax.jit(contrastive.all_pairs, static_argnames=("temperature", "group", "rows"))
+
+
+def vectors(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def by_hand(scores: list[float], positive: int) -> float:
+    return -math.log(math.exp(scores[positive]) / sum(map(math.exp, scores)))
+
+
+def loop(q: np.ndarray, p: np.ndarray, temperature: float, extra: np.ndarray | None) -> np.ndarray:
+    """Every query against every passage, one at a time."""
+    per = p.shape[1]
+    candidates = [x for passages in p for x in passages] + list([] if extra is None else extra)
+    return np.array(
+        [
+            by_hand([float(x @ c) / temperature for c in candidates], i * per)
+            for i, x in enumerate(q)
+        ]
+    )
+
+
+@pytest.mark.parametrize("extra", [None, 5])
+def test_in_batch_equals_a_loop_over_candidates(extra: int | None) -> None:
+    with jax.enable_x64(True):
+        q, p = vectors(0, 4, 3), vectors(1, 4, 2, 3)
+        more = None if extra is None else jnp.asarray(vectors(2, extra, 3))
+        found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5, extra=more)
+        np.testing.assert_allclose(
+            found.loss, loop(q, p, 0.5, None if more is None else np.asarray(more)), rtol=1e-12
+        )
+
+
+def test_a_group_sees_itself_only() -> None:
+    with jax.enable_x64(True):
+        q, p, extra = (
+            jnp.asarray(vectors(i, *s)) for i, s in enumerate([(6, 3), (6, 2, 3), (4, 3)])
+        )
+        whole = in_batch(q, p, group=2, extra=extra).loss
+        parts = [in_batch(q[i : i + 2], p[i : i + 2], extra=extra).loss for i in (0, 2, 4)]
+        np.testing.assert_allclose(whole, jnp.concatenate(parts), rtol=1e-12)
+        pairs = all_pairs(q, p[:, 0], group=3).loss
+        parts = [all_pairs(q[i : i + 3], p[i : i + 3, 0]).loss for i in (0, 3)]
+        np.testing.assert_allclose(pairs, jnp.concatenate(parts), rtol=1e-12)
+
+
+def test_all_pairs_equals_a_loop() -> None:
+    with jax.enable_x64(True):
+        first, second = vectors(3, 3, 4), vectors(4, 3, 4)
+        found = all_pairs(jnp.asarray(first), jnp.asarray(second), temperature=2.0)
+        everyone = [(i, s, v) for s, side in enumerate((first, second)) for i, v in enumerate(side)]
+        for i, s, anchor in everyone:
+            others = [(j, t, v) for j, t, v in everyone if (j, t) != (i, s)]
+            partner = [(j, t) for j, t, _ in others].index((i, 1 - s))
+            expected = by_hand([float(anchor @ v) / 2 for _, _, v in others], partner)
+            np.testing.assert_allclose(found.loss[i, s], expected, rtol=1e-12)
+
+
+def test_another_copy_of_the_positive_is_no_negative() -> None:
+    with jax.enable_x64(True):
+        q, p = jnp.asarray(vectors(5, 3, 4)), jnp.asarray(vectors(6, 3, 2, 4))
+        names = jnp.array([[7, 1], [2, 7], [3, 9]])
+        found = in_batch(q, p, identities=names, extra=p[0]).loss
+        flat = np.concatenate([np.asarray(p).reshape(6, 4), np.asarray(p[0])])
+        scores = np.asarray(q) @ flat.T
+        seen = [[0, 1, 2, 4, 5, 6, 7], range(8), range(8)]  # passage 7 is also at column 3
+        for i, columns in enumerate(seen):
+            expected = by_hand([scores[i, c] for c in columns], list(columns).index(2 * i))
+            np.testing.assert_allclose(found[i], expected, rtol=1e-12)
+
+
+def test_label_smoothing_is_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    q, p = vectors(7, 4, 3), vectors(8, 4, 1, 3)
+    with jax.enable_x64(True):
+        found = in_batch(jnp.asarray(q), jnp.asarray(p), smoothing=0.1).loss.mean()
+    expected = torch.nn.functional.cross_entropy(
+        torch.tensor(q @ p[:, 0].T), torch.arange(4), label_smoothing=0.1
+    )
+    np.testing.assert_allclose(found, expected.item(), rtol=1e-12)
+
+
+def _in_batch(q: Any, p: Any, rows: int) -> Any:
+    names = jnp.arange(p.shape[0] * p.shape[1]).reshape(p.shape[:2]) % 7
+    return in_batch(q, p, temperature=0.3, extra=p[0], identities=names, smoothing=0.1, rows=rows)
+
+
+def _all_pairs(q: Any, p: Any, rows: int) -> Any:
+    return all_pairs(q, p[:, 0], temperature=0.3, rows=rows)
+
+
+@pytest.mark.parametrize("loss", [_in_batch, _all_pairs])
+def test_row_chunks_change_nothing(loss: Any) -> None:
+    with jax.enable_x64(True):
+        q, p = jnp.asarray(vectors(9, 8, 5)), jnp.asarray(vectors(10, 8, 2, 5))
+        ranked = loss(q, p, 0), loss(q, p, 4)
+        for direct, chunked in zip(*ranked, strict=True):
+            np.testing.assert_allclose(direct, chunked, rtol=1e-9)
+        weights = jnp.asarray(vectors(11, *ranked[0].loss.shape))
+        gradient = [
+            jax.jit(jax.grad(lambda a: jnp.sum(weights * loss(*a, rows).loss)))((q, p))  # noqa: B023
+            for rows in (0, 4)
+        ]
+        for direct, chunked in zip(*gradient, strict=True):
+            np.testing.assert_allclose(direct, chunked, rtol=1e-9, atol=1e-12)
+            assert np.abs(direct).max() > 0.01
+
+
+def test_a_group_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
+        in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
+
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(3, 4, 7)) * 3
+LABELS = RNG.integers(0, 7, (3, 4))
+WEIGHTS = RNG.random((3, 4)) * (RNG.random((3, 4)) > 0.3)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def made_for(request):
+    """The form that is usual, and the one in one pass."""
+    with packing.made_for(request.param):
+        yield
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_token_loss_is_torchs_cross_entropy(made_for, smoothing: float) -> None:
+    torch = pytest.importorskip("torch")
+    losses = torch.nn.functional.cross_entropy(
+        torch.tensor(LOGITS.reshape(-1, 7)),
+        torch.tensor(LABELS.ravel()),
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    with jax.enable_x64(True):
+        padded = jnp.pad(
+            jnp.asarray(LOGITS),
+            ((0, 0), (0, 0), (0, 3)),
+            constant_values=np.finfo(np.float64).min,
+        )
+        for logits in (jnp.asarray(LOGITS), padded):
+            found = token_loss(
+                logits, jnp.asarray(LABELS), jnp.asarray(WEIGHTS), smoothing=smoothing
+            )
+            expected = float((losses.numpy() * WEIGHTS.ravel()).sum())
+            np.testing.assert_allclose(found.loss, expected, rtol=1e-12)
+    right = (LOGITS.argmax(-1) == LABELS) * WEIGHTS
+    np.testing.assert_allclose(found.accuracy, right.sum(), rtol=1e-12)
+
+
+def test_z_loss_is_the_square_of_the_normaliser(made_for) -> None:
+    with jax.enable_x64(True):
+        arguments = jnp.asarray(LOGITS), jnp.asarray(LABELS), jnp.asarray(WEIGHTS)
+        plain, with_z = token_loss(*arguments), token_loss(*arguments, z_loss=0.01)
+        z = np.log(np.exp(LOGITS).sum(-1))
+        np.testing.assert_allclose(
+            with_z.loss - plain.loss, 0.01 * (WEIGHTS * z**2).sum(), rtol=1e-10
+        )
+        np.testing.assert_allclose(with_z.likelihood, plain.loss, rtol=1e-12)
+
+
+def test_the_gradient_of_a_token_is_softmax_minus_target(made_for) -> None:
+    with jax.enable_x64(True):
+        labels, weights = jnp.asarray(LABELS), jnp.asarray(WEIGHTS)
+        gradient = jax.grad(lambda x: token_loss(x, labels, weights).loss)(jnp.asarray(LOGITS))
+        softmax = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+        expected = (softmax - np.eye(7)[LABELS]) * WEIGHTS[..., None]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-12)
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES += ["a", "b", "c", "d", "e", "f", "##1", "##2", "##3", "##4"]
+VOCABULARY = masking.Vocabulary(np.array([piece.startswith("##") for piece in PIECES]))
+MASK_KEYS = jax.random.split(jax.random.key(0), 4096)
+
+
+def pieces(text: str) -> list[int]:
+    return [PIECES.index(piece) for piece in text.split()]
+
+
+@functools.cache
+def select(rate: float, variant: str) -> Callable[..., jax.Array]:
+    rule = masking.Masking(rate, variant)
+    return jax.jit(lambda i, n, k: rule.select(i, n, k, VOCABULARY))
+
+
+def draws(text: str, rate: float, variant: str = "condenser") -> np.ndarray:
+    """Selected tokens of [CLS] text [SEP] over many keys, bool [draws, tokens]."""
+    row = [VOCABULARY.cls, *pieces(text), VOCABULARY.sep]
+    rows = np.full((len(MASK_KEYS), 10), VOCABULARY.pad, np.int32)
+    rows[:, : len(row)] = row
+    selected = select(rate, variant)(rows, np.full(len(MASK_KEYS), len(row), np.int32), MASK_KEYS)
+    return np.asarray(selected)[:, 1 : len(row) - 1]
+
+
+def test_budgets_round_half_to_even_as_python_does() -> None:
+    assert masking.Masking(0.15).budgets(30)[[0, 1, 3, 10, 30]].tolist() == [1, 1, 1, 2, 4]
+    assert masking.Masking(0.45).budgets(10)[10] == 4
+    assert masking.Masking(0.15).budgets(10_000)[-1] == 512
+    assert masking.Masking(0.15).max_predictions(128) == 19
+
+
+def test_words_are_visited_in_random_order_and_those_that_do_not_fit_are_skipped() -> None:
+    # Sizes 1, 2, 3, 1 with budget 3: every permutation, by the sequential rule.
+    text, sizes, budget = "a b ##1 c ##1 ##2 d", (1, 2, 3, 1), 3
+    expected: dict[tuple[int, ...], float] = {}
+    for order in itertools.permutations(range(4)):
+        room, taken = budget, []
+        for word in order:
+            if sizes[word] <= room:
+                room -= sizes[word]
+                taken.append(word)
+        outcome = tuple(sorted(taken))
+        expected[outcome] = expected.get(outcome, 0) + 1 / 24
+    selected = draws(text, 0.45)
+    starts = np.array([0, 1, 3, 6])
+    seen = [tuple(np.flatnonzero(row).tolist()) for row in selected[:, starts]]
+    assert set(seen) == set(expected)
+    for outcome, share in expected.items():
+        error = 4.5 * np.sqrt(share * (1 - share) / len(MASK_KEYS))
+        assert abs(seen.count(outcome) / len(MASK_KEYS) - share) < error, outcome
+
+
+def test_the_scan_equals_the_sequential_rule() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, 6, (200, 40)).astype(np.int32)
+    budgets = rng.integers(0, 20, 200).astype(np.int32)
+    taken = np.asarray(jax.jit(jax.vmap(masking._take_what_fits))(sizes, budgets))
+    for row, budget, got in zip(sizes, budgets, taken, strict=True):
+        for size, flag in zip(row, got, strict=True):
+            assert flag == (0 < size <= budget)
+            budget -= size * flag
+
+
+def test_a_word_larger_than_the_budget_is_never_masked() -> None:
+    assert not draws("a ##1 ##2 ##3 ##4", 0.15).any()
+    beside = draws("a ##1 ##2 b", 0.5)
+    assert beside[:, 3].all() and not beside[:, :3].any()
+
+
+def test_a_row_that_starts_with_a_continuation_opens_a_word_there() -> None:
+    selected = draws("##1 ##2 a b", 0.5)
+    assert (selected[:, 0] == selected[:, 1]).all() and selected[:, 0].any()
+    assert selected.sum(1).max() == 2
+
+
+def test_unknown_pieces_are_read_as_each_variant_reads_them() -> None:
+    text = "a [UNK] ##1 b"
+    condenser = draws(text, 0.5)
+    assert not condenser[:, 1].any()
+    assert (condenser[:, 0] == condenser[:, 2]).all() and condenser[:, 0].any()
+    cotmae = draws(text, 0.5, "cotmae_qc")
+    assert (cotmae[:, 1] == cotmae[:, 2]).all() and cotmae[:, 1].any()
+
+
+def test_an_unknown_piece_uses_budget_but_is_not_predicted() -> None:
+    row = jnp.array([[VOCABULARY.cls, *pieces("[UNK]"), VOCABULARY.sep]], jnp.int32)
+    rule = masking.Masking(0.5, "cotmae_qc")
+    length = jnp.array([3], jnp.int32)
+    assert np.asarray(rule.select(row, length, MASK_KEYS[:1], VOCABULARY)).sum() == 1
+    masked = jax.jit(lambda i, n, k: rule(i, n, k, VOCABULARY))(row, length, MASK_KEYS[:1])
+    assert (masked.ids == row).all() and not masked.weights.any()
+
+
+@pytest.fixture(scope="module")
+def masked_rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    rows = rng.integers(5, len(PIECES), (64, 24)).astype(np.int32)
+    lengths = rng.integers(2, 25, 64).astype(np.int32)
+    lengths[:2] = 2, 24
+    rows[:, 0] = VOCABULARY.cls
+    rows[np.arange(64), lengths - 1] = VOCABULARY.sep
+    rows[np.arange(24) >= lengths[:, None]] = VOCABULARY.pad
+    rows[5, 4] = VOCABULARY.sep
+    return rows, lengths
+
+
+@pytest.mark.parametrize("variant", ["condenser", "cotmae_qc"])
+def test_predictions_are_listed_first_and_name_the_original_tokens(masked_rows, variant) -> None:
+    rows, lengths = masked_rows
+    rule = masking.Masking(0.3, variant)
+    mask = jax.jit(lambda i, n, k: rule(i, n, k, VOCABULARY))
+    masked = mask(rows, lengths, MASK_KEYS[: len(rows)])
+    after, positions, labels, weights = map(np.asarray, masked)
+    assert positions.shape == labels.shape == weights.shape == (64, rule.max_predictions(24))
+    for i in range(len(rows)):
+        count = int(weights[i].sum())
+        assert (weights[i] == (np.arange(len(weights[i])) < count)).all()
+        places = positions[i, :count]
+        assert (np.diff(places) > 0).all()
+        assert (labels[i, :count] == rows[i, places]).all()
+        assert not np.isin(rows[i, places], VOCABULARY.special).any()
+        untouched = np.setdiff1d(np.arange(24), places)
+        assert (after[i, untouched] == rows[i, untouched]).all()
+        tokens = int((~np.isin(rows[i, : lengths[i]], (VOCABULARY.cls, VOCABULARY.sep))).sum())
+        assert count <= rule.budgets(24)[tokens]
+    assert weights.sum() > 64
+
+
+def test_a_row_depends_on_its_key_and_on_no_other_row(masked_rows) -> None:
+    rows, lengths = masked_rows
+    mask = jax.jit(lambda i, n, k: masking.Masking(0.3)(i, n, k, VOCABULARY))
+    order = np.random.default_rng(2).permutation(64)
+    first = mask(rows, lengths, MASK_KEYS[:64])
+    moved = mask(rows[order], lengths[order], MASK_KEYS[:64][order])
+    for one, other in zip(first, moved, strict=True):
+        assert (np.asarray(one)[order] == np.asarray(other)).all()
+    second = mask(rows, lengths, MASK_KEYS[64:128])
+    differ = (np.asarray(first.ids) != np.asarray(second.ids)).any(1)
+    assert differ[lengths > 12].mean() > 0.9
+
+
+def test_the_vocabulary_of_a_tokenizer() -> None:
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.wordpiece({piece: i for i, piece in enumerate(PIECES)}),
+        {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+        "test",
+    )
+    found = masking.Vocabulary.from_tokenizer(tokenizer)
+    assert (found.continuation == VOCABULARY.continuation).all()
+    assert found.special == VOCABULARY.special and found.size == len(PIECES)
+
+
+TOP, EOS, PAD, WIDTH = 999, 1, 0, 40
+
+
+def corrupt(ids: np.ndarray, lengths: np.ndarray, noise: SpanNoise, seed: int = 0) -> list:
+    keys = jax.random.split(jax.random.key(seed), len(ids))
+    call = jax.jit(lambda i, n, k: noise(i, n, k, top=TOP, eos=EOS, pad=PAD))
+    return [np.asarray(x) for x in call(ids, lengths, keys)]
+
+
+def texts(lengths: np.ndarray) -> np.ndarray:
+    """Every token says where it stands."""
+    place = np.arange(WIDTH)
+    return np.where(place < lengths[:, None], 100 + place, PAD).astype(np.int32)
+
+
+def restored(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
+    """The text again, from whole inputs and targets with their end tokens."""
+    assert inputs[-1] == EOS and targets[-1] == EOS
+    spans: dict[int, list[int]] = {}
+    sentinel = -1
+    for token in targets[:-1].tolist():
+        if token > 900:
+            assert token == TOP - len(spans)
+            sentinel = token
+            spans[sentinel] = []
+        else:
+            spans[sentinel].append(token)
+    assert all(spans.values()), "every span has a token"
+    text: list[int] = []
+    for token in inputs[:-1].tolist():
+        text += spans.pop(token) if token > 900 else [token]
+    assert not spans
+    return text
+
+
+@pytest.mark.parametrize("noise", [SpanNoise(), SpanNoise(0.5, 2.0), SpanNoise(0.9, 1.0)], ids=str)
+def test_inputs_and_targets_restore_the_text(noise: SpanNoise) -> None:
+    lengths = np.concatenate([np.arange(2, WIDTH + 1)] * 2).astype(np.int32)
+    ids = texts(lengths)
+    inputs, inputs_length, targets, targets_length = corrupt(ids, lengths, noise)
+    tokens, spans = noise.counts(WIDTH)
+    assert (inputs.shape[1], targets.shape[1]) == noise.widths(WIDTH)
+    assert inputs_length.max() == inputs.shape[1] and targets_length.max() == targets.shape[1]
+    for i, n in enumerate(lengths):
+        assert inputs_length[i] == n - tokens[n] + spans[n] + 1
+        assert targets_length[i] == tokens[n] + spans[n] + 1
+        assert (inputs[i, inputs_length[i] :] == PAD).all()
+        assert (targets[i, targets_length[i] :] == PAD).all()
+        text = restored(inputs[i, : inputs_length[i]], targets[i, : targets_length[i]])
+        assert text == ids[i, :n].tolist()
+        assert inputs[i, 0] == ids[i, 0], "a text starts with a stretch that is kept"
+
+
+def test_counts_are_t5s() -> None:
+    tokens, spans = SpanNoise().counts(568)
+    # 512 inputs and 114 targets: T5's own figures for texts of 568 tokens.
+    assert (tokens[568], spans[568]) == (85, 28)
+    assert 568 - tokens[568] + spans[568] + 1 == 512 and tokens[568] + spans[568] + 1 == 114
+    assert tokens[:4].tolist() == [0, 0, 1, 1] and tokens[10] == 2 and tokens[30] == 4
+
+
+def test_every_way_to_cut_is_equally_likely() -> None:
+    noise, draws, n = SpanNoise(0.45, 1.5), 6000, 9
+    tokens, spans = (int(x[n]) for x in noise.counts(n))
+    assert (tokens, spans) == (4, 3)
+
+    def cuts(items: int) -> list[tuple[int, ...]]:
+        ways = itertools.product(range(1, items), repeat=spans)
+        return [way for way in ways if sum(way) == items]
+
+    expected = set()
+    for kept, lost in itertools.product(cuts(n - tokens), cuts(tokens)):
+        pieces = zip(kept, lost, strict=True)
+        expected.add(tuple(flag for k, m in pieces for flag in [False] * k + [True] * m))
+    keys = jax.random.split(jax.random.key(1), draws)
+    mask = jax.jit(lambda n, k: noise.mask(n, k, 12))(jnp.full(draws, n), keys)
+    seen = Counter(tuple(row) for row in np.asarray(mask)[:, :n].tolist())
+    assert not np.asarray(mask)[:, n:].any()
+    assert set(seen) == expected
+    share = 1 / len(expected)
+    error = 4.5 * np.sqrt(share * (1 - share) / draws)
+    assert all(abs(count / draws - share) < error for count in seen.values())
+
+
+def test_a_text_too_short_for_noise_says_nothing() -> None:
+    lengths = np.array([0, 1, 2], np.int32)
+    inputs, inputs_length, _, targets_length = corrupt(texts(lengths), lengths, SpanNoise())
+    assert inputs_length.tolist() == [1, 2, 3] and targets_length.tolist() == [0, 0, 3]
+    assert inputs[1, :2].tolist() == [100, EOS]
+
+
+def test_a_corrupted_row_does_not_depend_on_the_rest_of_the_batch() -> None:
+    lengths = np.arange(20, 28).astype(np.int32)
+    keys = jax.random.split(jax.random.key(2), 8)
+    call = jax.jit(lambda i, n, k: SpanNoise()(i, n, k, top=TOP, eos=EOS, pad=PAD))
+    order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
+    first = call(texts(lengths), lengths, keys)
+    moved = call(texts(lengths)[order], lengths[order], keys[order])
+    for one, other in zip(first, moved, strict=True):
+        assert (np.asarray(one)[order] == np.asarray(other)).all()
+
+
+def small(**settings: object) -> SpanCorruption:
+    config = T5Config(vocab_size=1000, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    return SpanCorruption(T5(config), **settings)  # type: ignore[arg-type]
+
+
+def test_the_end_token_of_a_text_is_not_corrupted() -> None:
+    lengths = np.array([20, 21], np.int32)
+    ids = texts(lengths)
+    ids[1, 20] = EOS
+    batch = {"tokens": ids, "tokens_length": lengths}
+    ready = jax.jit(small().prepare)(batch, jax.random.key(0))
+    assert ready["inputs_length"].tolist() == [20 - 3 + 1 + 1] * 2
+    assert ((ready["inputs"] == EOS).sum(1) == 1).all()
+    assert ((ready["targets"] == EOS).sum(1) == 1).all()
+    weights = np.asarray(ready["weights"])
+    np.testing.assert_allclose(weights.sum(), 1, rtol=1e-6)
+    assert ((weights > 0).sum(1) == 3 + 1 + 1).all()
+    assert (ready["targets"][:, 0] == TOP).all(), "the model's last row is the first sentinel"
+
+
+def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
+    pieces = ["[PAD]", "</s>", "[UNK]", *(f"w{i}" for i in range(850)), "<extra_id_0>"]
+
+    def tokenizer(pieces: list[str]) -> tokenizers.Tokenizer:
+        backend = tokenizers.wordpiece({piece: i for i, piece in enumerate(pieces)})
+        return tokenizers.Tokenizer(backend, {"pad": "[PAD]", "eos": "</s>"}, "test")
+
+    assert small().bind(Context(tokenizer(pieces))).top == len(pieces) - 1
+    assert small().bind(Context(tokenizer(pieces[:-1]))).top == 999
+    assert small(top=5).bind(Context(tokenizer(pieces[:-1]))).top == 5
+    with pytest.raises(UserError, match="leaves no room for 200 sentinels"):
+        small(sentinels=200).bind(Context(tokenizer(pieces[:-1])))
+    with pytest.raises(UserError, match="vocab_size=1000 of the model is too small"):
+        small().bind(Context(tokenizer([*pieces, *(f"x{i}" for i in range(200))])))
+    with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set eos_id=2 of T5Config"):
+        small().bind(Context(tokenizer(["[PAD]", "[UNK]", "</s>"])))
+
+
+def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:
+    config = T5Config(vocab_size=50, start_id=2, eos_id=3)
+    targets = np.array([[2, 9, 8, 3], [9, 8, 3, 0], [2, 7, 3, 0]], np.int32)
+    lengths = np.array([4, 3, 3], np.int32)
+    batch = {"inputs": targets, "inputs_length": lengths}
+    batch |= {"targets": targets, "targets_length": lengths}
+    ready = Seq2Seq(T5(config)).prepare(batch, jax.random.key(0))
+    assert ready["targets"].tolist() == [[9, 8, 3, 0], [9, 8, 3, 0], [7, 3, 0, 0]]
+    assert ((ready["weights"] > 0).sum(1) == np.array([3, 3, 2])).all()
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UserError, match="density = 1.5"):
+        SpanNoise(1.5)
+    batch = {"tokens": np.full((1, 40), 9, np.int32), "tokens_length": np.array([40], np.int32)}
+    with pytest.raises(UserError, match="lose up to 2 spans, but there are 1 sentinels"):
+        small(sentinels=1).prepare(batch, jax.random.key(0))
