@@ -35,6 +35,9 @@ def add_index_flags(parser: argparse.ArgumentParser) -> None:
     add("--replace", metavar="DOCS", nargs="+", default=[], help=replaced)
     deleted = "delete passages by their ids (@FILE: those in a file, one a line)"
     add("--delete", metavar="ID", nargs="+", default=[], help=deleted)
+    merged = "merge segments and leave out what was deleted; --full: large ones too"
+    add("--compact", action="store_true", help=merged)
+    add("--full", action="store_true", help=argparse.SUPPRESS)
     add("--format", metavar="NAME", default="auto", help="format of a corpus")
     encoder = "encoder of a new index, or where the encoder is if it was moved"
     add("--encoder", "--model", metavar="M", default="", help=encoder)

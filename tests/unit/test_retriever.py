@@ -318,7 +318,7 @@ def road(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
         ["embed", "--encoder", place / "encoder", "--passages", place / "passages"],
         ["index", "--vectors", place / "vectors"],
         ["bm25", "--passages", place / "passages"],
-        ["hybrid", "--index", place / "index", "--bm25", place / "bm25", "--weight", 0.2],
+        ["step", "hybrid", "--index", place / "index", "--bm25", place / "bm25", "--weight", 0.2],
     ]
     outs = ["passages", "vectors", "index", "bm25", "hybrid"]
     for command, out in zip(words, outs, strict=True):
