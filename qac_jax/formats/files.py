@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
+import zstandard
+
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, Place
@@ -120,10 +122,11 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
             elif packing == ".bz2":
                 file = cast(Any, stack.enter_context(bz2.BZ2File(file)))
             elif packing == ".zst":
-                file = cast(Any, stack.enter_context(_zstd(file)))
+                reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+                file = io.BufferedReader(cast(Any, reader), 1 << 20)
             _refuse_archives(path, cast(Any, file).peek(512))
             yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         raise _damaged(path, error) from error
     except OSError as error:
         if error.errno is not None or not packing:
@@ -274,33 +277,6 @@ def share_out(files: Sequence[str], count: int, *, cut: bool = True) -> list[tup
 def total_size(files: Sequence[str]) -> int:
     """Bytes of text, about: compressed files are counted at four times their size."""
     return sum(os.path.getsize(f) * (_UNPACKED if compression(f) else 1) for f in files)
-
-
-def _zstd(file: IO[bytes]) -> IO[bytes]:
-    import zstandard
-
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    return io.BufferedReader(_ZstdFile(reader), 1 << 20)
-
-
-class _ZstdFile(io.RawIOBase):
-    """zstandard's reader, with its errors turned into OSError as gzip and bz2 do."""
-
-    def __init__(self, reader: Any):
-        self._reader = reader
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        try:
-            data = self._reader.read(len(buffer))
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _refuse_archives(path: str, head: bytes) -> None:

@@ -32,12 +32,9 @@ _PEEK = 50
 _BROKEN, _ROWLESS = "malformed row", "table without rows"
 
 _DIVIDERS = (",", ";", "\t", "|")
-# A quoted field may hold line ends, up to so many characters; so many quotes may end it.
-_CHARACTERS, _ENDS = 1 << 18, 50
-# After so many quotes without an end a file is read as one without quoted line ends.
-_PATIENCE = 20
+# Of one record, whose quoted fields may hold line ends.
+_MOST_LINES = 200
 _LONGEST_NAME = 60
-_OPEN = "unexpected end of data"
 
 
 class Columns(NamedTuple):
@@ -206,47 +203,31 @@ def _rows(
 
 def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tuple[int, list[str]]]:
     """(line, fields) of every record."""
-    number, patience = 0, _PATIENCE
-    while number < len(lines):
-        start, line = number, lines[number]
-        number += 1
-        if not line.strip() or (set(line) <= {divider, " "}):
-            continue
-        fields, error = _fields(line, divider)
-        if fields is None and error == _OPEN and patience:
-            stop, size, ends = number, len(line), 0
-            while fields is None and stop < len(lines):
-                size += len(lines[stop]) + 1
-                stop += 1
-                if size > _CHARACTERS or ends > _ENDS:
-                    break
-                if '"' in lines[stop - 1]:
-                    ends += 1
-                    fields, error = _fields("\n".join(lines[start:stop]), divider)
-                    if error and error != _OPEN:
-                        break
-            if fields is None:
-                patience -= 1
+    start = begin = 0
+
+    def following() -> Iterator[str]:
+        for number in range(start, len(lines)):
+            if number - begin > _MOST_LINES:
+                return
+            yield f"{lines[number]}\n"
+
+    while start < len(lines):
+        begin = start
+        reader = csv.reader(following(), delimiter=divider, strict=True, skipinitialspace=True)
+        try:
+            for fields in reader:
+                if any(field.strip() for field in fields):
+                    yield begin + 1, [field.strip() for field in fields]
+                begin = start + reader.line_num
+            return
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                source.skip(_BROKEN, "a quote in it never ends", begin + 1)
             else:
-                number = stop
-        if fields is None:
-            # Quotes that mean nothing, such as inches: the line as it stands.
-            fields = [field.strip().strip('"') for field in line.split(divider)]
-            if error == _OPEN:
-                source.skip(_BROKEN, "a quote in it never ends", start + 1)
-                continue
-        yield start + 1, fields
-
-
-def _fields(text: str, divider: str) -> tuple[list[str] | None, str]:
-    """The fields of one record, or what is wrong with it."""
-    try:
-        # With line ends, which are part of quoted fields.
-        parts = text.splitlines(keepends=True) if "\n" in text else [text]
-        (fields,) = csv.reader(parts, delimiter=divider, strict=True, skipinitialspace=True)
-        return [field.strip() for field in fields], ""
-    except (csv.Error, ValueError) as error:
-        return None, str(error)
+                # Quotes that mean nothing, such as inches: the line as it stands.
+                plain = [field.strip().strip('"') for field in lines[begin].split(divider)]
+                yield begin + 1, plain
+        start = begin + 1
 
 
 def _divider(path: str, lines: Sequence[str]) -> str:
@@ -256,7 +237,7 @@ def _divider(path: str, lines: Sequence[str]) -> str:
     head = [line for line in lines[:50] if line.strip()][:20]
 
     def worth(divider: str) -> tuple[float, int]:
-        widths = [len(_fields(line, divider)[0] or ()) for line in head]
+        widths = [len(next(csv.reader([line], delimiter=divider), ())) for line in head]
         if not widths or widths[0] < 2:
             return 0.0, 0
         return sum(width == widths[0] for width in widths) / len(widths), widths[0]
