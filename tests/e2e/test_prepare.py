@@ -82,12 +82,6 @@ def test_processes_change_nothing(whole, corpus, tmp_path):
     assert not (tmp_path / "A" / ".scratch").exists()
 
 
-def test_shards_change_no_passage(whole, corpus, tmp_path):
-    one = prepare(tmp_path / "A", "--input", corpus, "--max_tokens", 48, "--workers", 1)
-    assert records(one) == records(whole)
-    assert len(one.matching("passages-")) == 1
-
-
 def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkeypatch):
     ran = []
     real = passages.prepare_shard
@@ -131,26 +125,6 @@ def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
     made = prepare(tmp_path / "C", "--input", path, "--skip_bad", 2, "--workers", 1)
     assert made.count == 2 and made.info["skipped"] == 2
     assert len((tmp_path / "C" / "skipped.tsv").read_text().splitlines()) == 2
-
-
-def test_the_advice_is_followed_into_the_same_folder(tmp_path, capsys):
-    path, flags = tmp_path / "c.jsonl", ["--out", tmp_path / "A", "--shards", 3, "--workers", 1]
-    lines = [json.dumps({"_id": f"d{i}", "text": sentence(i)}) for i in range(30)]
-    path.write_text("\n".join([*lines[:25], "{broken", *lines[25:]]) + "\n")
-    assert f"{path}:26: " in complaint(capsys, "--input", path, *flags)
-    assert "pass --skip_bad N" in complaint(capsys, "--input", path, *flags)
-    made = prepare(tmp_path / "A", "--input", path, *flags[2:], "--skip_bad", 1)
-    assert made.info["documents"] == 30 and made.info["skipped"] == 1
-
-
-def test_a_mended_file_is_read_into_the_same_folder(tmp_path, capsys):
-    path, out = tmp_path / "c.jsonl", tmp_path / "A"
-    path.write_text('{"_id": "a", "text": "The mill stopped."}\n{broken\n')
-    assert "mend the file" in complaint(capsys, "--input", path, "--out", out, "--workers", 1)
-    path.write_text('{"_id": "a", "text": "The mill stopped."}\n')
-    too_short = ["--out", out, "--input", path, "--workers", 1, "--min_tokens", 99]
-    assert "--min_tokens" in complaint(capsys, *too_short)
-    assert prepare(out, "--input", path, "--workers", 1).count == 1
 
 
 def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
@@ -200,16 +174,6 @@ def test_python_docs(tmp_path):
     assert "docstrings that stand elsewhere too" in made.info["left_out"]
 
 
-def test_a_plan_reads_nothing(tmp_path, capsys):
-    flags = ["--format", "python_docs", "--packages", "numpy", "--dry_run", "--json"]
-    assert cli.main(["prepare", "--out", str(tmp_path / "A"), *flags]) == 0
-    (stage,) = json.loads(capsys.readouterr().out)["stages"]
-    assert stage["plan"] == {
-        "max_tokens": 144, "vocabulary": "wordpiece-16k", "reads": "numpy",
-    }  # fmt: skip
-    assert not (tmp_path / "A").exists()
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -220,7 +184,6 @@ def test_a_plan_reads_nothing(tmp_path, capsys):
             ["--format", "python_docs", "--packages", "json", "--input", "."],
             "--documents is for files",
         ),
-        (["--input", ".", "--packages", "json"], "--packages is for python_docs"),
         (["--input", ".", "--max_tokens", 3], "max_tokens=3 is too small"),
         (["--input", ".", "--min_tokens", 200], "min_tokens=200 is not between"),
         (["--input", ".", "--short_span_probability", 2.0], "not a probability"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import resource
 import signal
@@ -21,7 +20,6 @@ from qac_jax.formats import files
 from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.lines import json_object
 from qac_jax.hub import names, torch_files
-from qac_jax.report import tables
 from qac_jax.text import sentences, tokenizers
 from qac_jax.text.passages import Cutter, Cutting
 
@@ -140,25 +138,7 @@ def test_a_bomb_of_one_line_takes_little_memory(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
 
 
-def test_bare_lines_are_those_of_the_file():
-    for raw in (b"", b"a", b"a\n", b"a\nb", b"\n\n", b"a\r\nb\n", b"x" * 3_000_000 + b"\ny\n"):
-        lines = [line.removesuffix(b"\n") for line in io.BytesIO(raw)]
-        assert list(files.bare_lines(io.BytesIO(raw), "p")) == lines
-
-
-def test_a_limit_that_is_not_a_number(monkeypatch):
-    monkeypatch.setenv(files.LONGEST_LINE, "64 MB")
-    with pytest.raises(UserError, match="QAC_LONGEST_LINE='64 MB' is not a number of bytes"):
-        files.longest_line()
-
-
 # Fault 15: what others wrote is shown, not obeyed.
-
-
-def test_names_of_folders_are_no_html_in_markdown():
-    table = tables.markdown(["<b>system</b>"], [["run_<img src=x onerror=alert(3)>"], ["<0.0001"]])
-    assert "<b" not in table and "<img" not in table and "</b" not in table
-    assert "&lt;img src=x" in table and "| <0.0001 |" in table
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "gone", "device"])

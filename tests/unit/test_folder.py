@@ -15,8 +15,6 @@ from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document
 from qac_jax.formats.readers.folder import asked_columns, decoded
-from qac_jax.pipeline import inputs
-from qac_jax.retrieval import corpus
 
 
 def read(folder: Path, files: dict[str, str | bytes], **options: Any):
@@ -314,22 +312,6 @@ def test_what_is_skipped_has_a_reason(tmp_path):
     }
 
 
-def test_any_folder_has_an_identity(tmp_path):
-    folder, linked = tmp_path / "in", tmp_path / "linked"
-    (linked / "deep").mkdir(parents=True)
-    folder.mkdir()
-    (folder / "a.md").write_text("a")
-    os.mkfifo(folder / "pipe")
-    for name, target in {"up": "..", "away": linked, "nothing": "nowhere", "root": "/"}.items():
-        os.symlink(target, folder / name)
-    before = inputs.identity(str(folder))
-    assert inputs.identity(str(folder)) == before
-    (folder / "a.md").write_text("b")
-    between = inputs.identity(str(folder))
-    (linked / "deep" / "b.md").write_text("b")
-    assert len({before, between, inputs.identity(str(folder))}) == 3
-
-
 def test_shards_and_odd_names_change_nothing(tmp_path):
     names = ["b/one two.md", "b/100%.md", "a.md", "c/d/e.txt"]
     whole, _, _ = read(tmp_path, dict.fromkeys(names, "Some text."))
@@ -370,15 +352,6 @@ def test_declared_and_guessed_encodings_are_read(tmp_path):
     )
     assert found["koi.html"].text == russian.strip() and "koi.html" not in notes
     assert "guess" in notes["russian.txt"]
-
-
-def test_auto_knows_folders_from_collections(tmp_path):
-    (tmp_path / "a.md").write_text("Text.")
-    assert corpus.format_of(str(tmp_path)) == "folder"
-    assert corpus.format_of(str(tmp_path / "a.md")) == "folder"
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "x"}\n')
-    assert corpus.format_of(str(tmp_path)) == "beir"
-    assert corpus.format_of(str(tmp_path / "corpus.jsonl")) == "beir"
 
 
 def test_time_grows_with_the_length_alone(tmp_path):

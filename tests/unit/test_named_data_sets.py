@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import namedtuple
 from types import SimpleNamespace
@@ -170,23 +169,6 @@ def test_a_name_says_its_format(monkeypatch, tmp_path):
     with pytest.raises(DataError, match="passage 'd9' is not in the corpus") as error:
         list(read_judgements(name, passages={"d1"}))
     assert (error.value.file, error.value.line) == ("beir/scifact/test", 2)
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--documents", "hf:a/b", "--format", "beir"], "a data set of hf, and the format is beir"),
-        (["--documents", "tfd:squad"], "tfd:squad does not exist.*did you mean tfds:?"),
-        (["--documents", "ir_dataset:x"], "did you mean ir_datasets:?"),
-        (["--documents", "hf:a/b"], "needs datasets, which is not installed; run `pip install dat"),
-        (["--documents", "ir_datasets:x"], "run `pip install ir_datasets`"),
-    ],
-)
-def test_names_that_cannot_be_read(flags, sentence, monkeypatch, tmp_path, capsys):
-    for module in ("datasets", "ir_datasets"):
-        monkeypatch.setitem(sys.modules, module, None)
-    assert cli.main(["prepare", *flags, "--out", str(tmp_path / "p")]) == 2
-    assert re.search(sentence, capsys.readouterr().err)
 
 
 def test_the_commit_of_a_data_set_is_part_of_what_is_made(monkeypatch, tmp_path):

@@ -89,21 +89,6 @@ def test_names_become_judgements(passages: Path, tmp_path: Path) -> None:
     assert json.loads(made.file("dev_queries.jsonl").read_text()) == {"_id": "q2", "text": "divide"}
 
 
-@pytest.mark.parametrize(
-    ("record", "complaint"),
-    [
-        ({"_id": "q", "text": "t"}, "KeyError"),
-        ({"_id": "q", "text": "t", "relevant": []}, "no name at all"),
-        ({"_id": "", "text": "t", "relevant": ["x"]}, "an empty id"),
-        ({"_id": "q", "text": "t", "relevant": [3]}, "an empty id, text or name"),
-    ],
-)
-def test_bad_questions(record: dict, complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=complaint) as caught:
-        judgements.read_named(questions(tmp_path, record))
-    assert caught.value.line == 1
-
-
 def test_mistakes(passages: Path, tmp_path: Path) -> None:
     record = {"_id": "q", "text": "t", "relevant": ["lib.gone"]}
     with pytest.raises(DataError, match="stands there already"):

@@ -54,20 +54,6 @@ def test_beir_queries(tmp_path):
     assert next(read_queries(tmp_path)).meta == {"split": "dev"}
 
 
-def test_tables_and_bare_lines(tmp_path):
-    assert _told(_write(tmp_path / "q.tsv", "7\t one \n8\ttwo\n")) == [
-        ("7", "one", ()),
-        ("8", "two", ()),
-    ]
-    assert _told(_write(tmp_path / "marco.q", "one query\n\nanother\n")) == [
-        ("1", "one query", ()),
-        ("3", "another", ()),
-    ]
-    path = tmp_path / "q.tsv.gz"
-    path.write_bytes(gzip.compress(b"7\tone\n"))
-    assert _told(path) == [("7", "one", ())]
-
-
 def test_dpr_questions(tmp_path):
     """Quoted as Python's csv does, with answers as Python writes lists."""
     rows = [
@@ -243,14 +229,6 @@ def test_triples_are_grouped_shuffled_and_cut(tmp_path):
     # The order of one query does not depend on what stands before it.
     _write(path, "4\tp\tn\n" + path.read_text())
     assert list(read_triples(path))[1] == first
-
-
-def test_bad_triples(tmp_path):
-    path = _write(tmp_path / "t.tsv", "5\tp\tn\n6\tp\n5\tp\tm\n7\tp\tn\n5\tp\tk\n")
-    bad = BadLines(2)
-    found = list(read_triples(path, bad=bad))
-    assert [(n.query, set(n.negatives)) for n in found] == [("5", {"n", "m"}), ("7", {"n"})]
-    assert [(i.line, i.message[:9]) for i in bad.items] == [(2, "2 columns"), (5, "query '5'")]
 
 
 HARD = {

@@ -160,27 +160,7 @@ def roberta(tmp_path):
     return tokenizers.load(str(tmp_path))
 
 
-@pytest.fixture
-def xlmr(tmp_path):
-    """A SentencePiece unigram model in XLM-R's layout."""
-    words = ["▁the", "▁mill", "▁tide", "▁", "s", "er", "'", "t", "i", "d", "e"]
-    pieces = [(p, -float(i)) for i, p in enumerate([*SPECIALS, *words])]
-    backend = hf.Tokenizer(hf.models.Unigram(pieces, 3))
-    backend.pre_tokenizer = hf.pre_tokenizers.Sequence(
-        [hf.pre_tokenizers.WhitespaceSplit(), hf.pre_tokenizers.Metaspace()]
-    )
-    backend.decoder = hf.decoders.Metaspace()
-    backend.add_special_tokens(SPECIALS)
-    backend.post_processor = hf.processors.TemplateProcessing(
-        single="<s> $A </s>",
-        pair="<s> $A </s> </s> $B </s>",
-        special_tokens=[("<s>", 0), ("</s>", 2)],
-    )
-    backend.save(str(tmp_path / "tokenizer.json"))
-    return tokenizers.load(str(tmp_path))
-
-
-@pytest.mark.parametrize("kind", ["roberta", "xlmr"])
+@pytest.mark.parametrize("kind", ["roberta"])
 def test_special_ids_and_pairs_of_roberta(kind, request):
     """<s> and </s> are [CLS] and [SEP], also where only the template says so; two between texts."""
     loaded = request.getfixturevalue(kind)
@@ -190,7 +170,7 @@ def test_special_ids_and_pairs_of_roberta(kind, request):
     assert form_of(loaded) == expected
 
 
-@pytest.mark.parametrize("kind", ["roberta", "xlmr"])
+@pytest.mark.parametrize("kind", ["roberta"])
 def test_words_of_vocabularies_that_mark_spaces(kind, request):
     loaded = request.getfixturevalue(kind)
     text = "the tide mills" if kind == "xlmr" else "the tide mills\nthe tide"
@@ -203,15 +183,6 @@ def test_words_of_vocabularies_that_mark_spaces(kind, request):
         words[-1] += "" if first else piece
     assert [word.strip("Ġ▁Ċ") for word in words] == text.split()
     assert not loaded.continuation[list(loaded.special_ids)].any()
-
-
-def test_a_vocabulary_that_does_not_mark_words():
-    backend = hf.Tokenizer(hf.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -1.0)], 0))
-    loaded = tokenizers.Tokenizer(backend, {"unk": "<unk>"}, "letters")
-    with pytest.raises(UserError, match="letters does not mark where words begin .*use a WordPie"):
-        _ = loaded.continuation
-    words = hf.Tokenizer(hf.models.WordLevel({"[UNK]": 0, "mill": 1}, unk_token="[UNK]"))
-    assert not tokenizers.Tokenizer(words, {"unk": "[UNK]"}, "words").continuation.any()
 
 
 CORPUS = ["the tide mill ground barley", "the miller's mills were milling", "tidal barley, barley!"]
