@@ -118,20 +118,6 @@ def test_answers(files, capsys):
     )
 
 
-def test_entityquestions(files):
-    passages(files / "passages")
-    (files / "eq").mkdir()
-    for relation, count in (("P1", 3), ("P2", 1)):
-        entries = [{"question": f"{relation}?", "answers": ["Mars"]}] * count
-        (files / "eq" / f"{relation}.test.json").write_text(json.dumps(entries))
-    write_run(files / "eq.trec", {q: ranked(["d1"], [1]) for q in ("P1-0", "P2-0")})
-    flags = ("--run", "{d}/eq.trec", "--queries", "{d}/eq", "--passages", "{d}/passages")
-    assert evaluate(files, *flags) == 0
-    (found,), _ = results.read(artifacts.load(files / "out"))
-    assert found.mean["hit@20"] == 0.5
-    assert found.hit_rates()["hit@20"] == pytest.approx((1 / 3 + 1) / 2)
-
-
 def test_runs_are_fused(files, capsys):
     runs = ["--run", f"{files}/good.trec,{files}/bad.trec"]
     assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0

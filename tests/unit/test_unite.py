@@ -1,19 +1,23 @@
-"""Several collections as one: ids that tell them apart, judgements that are hidden."""
+"""Collections as one, with judgements that are hidden; queries of several files, drawn by seed."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toy_retrieval
 
+from qac_jax import cli
+from qac_jax.artifacts import load
 from qac_jax.errors import UserError
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
+from qac_jax.pipeline import stage
 from qac_jax.pipeline.stage import execute
-from qac_jax.stages.questions import Unite
+from qac_jax.stages.questions import FILE_NAME, Sample, Unite
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +69,97 @@ def test_two_folders_of_one_name_are_refused(folders, tmp_path) -> None:
         execute(Unite(collections=f"{folders[0]},{again}"), tmp_path / "out")
     with pytest.raises(UserError, match="judged=1.0"):
         execute(Unite(collections=str(again), judged=1.0), tmp_path / "out")
+
+
+HEAD = "query-id\tcorpus-id\tscore\n"
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def birds(tmp_path_factory):
+    """Three documents: d0 is asked about in training, d1 in the test, d2 in both."""
+    folder = tmp_path_factory.mktemp("data") / "birds"
+    (folder / "qrels").mkdir(parents=True)
+    documents: list[dict[str, Any]] = [
+        {
+            "_id": f"d{d}",
+            "title": f"Bird {d}",
+            "passages": [{"_id": f"d{d}p{p}", "text": f"Bird {d} sings {p}."} for p in range(2)],
+        }
+        for d in range(3)
+    ]
+    passages = [{**p, "title": d["title"]} for d in documents for p in d["passages"]]
+    queries = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(40)]
+    for name, rows in (("documents", documents), ("corpus", passages), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    asked: dict[str, list[str]] = {"train": [], "test": []}
+    for n in range(10):
+        asked["train"].append(f"q{n}\td0p0\t1\n")
+        asked["train"].append(f"q{n + 10}\td2p0\t1\n")
+        asked["test"].append(f"q{n + 20}\td1p{n % 2}\t1\n")
+        asked["test"].append(f"q{n + 30}\td2p1\t1\n")
+    for split, judged in asked.items():
+        (folder / "qrels" / f"{split}.tsv").write_text(HEAD + "".join(judged))
+    return folder
+
+
+def test_unseen_documents_are_those_that_only_tests_ask_about(birds, tmp_path):
+    arguments = ["step", "unite", "--folders", str(birds), "--documents", "unseen"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "u")]) == 0
+    corpus = {record["_id"] for record in lines(tmp_path / "u" / "corpus.jsonl")}
+    assert corpus == {"birds/d1p0", "birds/d1p1"}  # d2 has training questions too
+    asked = [
+        q["_id"]
+        for part in ("judged", "unjudged")
+        for q in lines(tmp_path / "u" / f"{part}_queries.jsonl")
+    ]
+    assert load(tmp_path / "u").info["questions"]["test"] == 0
+    assert set(asked) >= {f"birds/q{n}" for n in range(20, 30)}
+    for part in ("judged", "unjudged"):
+        rows = (tmp_path / "u" / f"{part}.tsv").read_text().splitlines()[1:]
+        assert {row.split("\t")[1] for row in rows} <= corpus
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """ORCAS (a query has a line for every click) and MRQA, with two questions in common."""
+    orcas = "".join(f"{n}\tquery {n}\tD{n}{c}\thttp://\n" for n in range(40) for c in range(2))
+    (tmp_path / "orcas.tsv").write_text(orcas)
+    (tmp_path / "mrqa").mkdir()
+    asked = [{"qid": f"q{n}", "question": f"Query {n}?", "answers": ["a"]} for n in range(38, 60)]
+    records: list[Any] = [{"header": {"dataset": "SQuAD"}}, {"context": "c", "qas": asked}]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "mrqa" / "SQuAD.jsonl").write_text(lines)
+    return tmp_path / "orcas.tsv", tmp_path / "mrqa"
+
+
+def drawn(out: Path, *paths: Path, **settings: Any) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    made = stage.execute(Sample(queries=",".join(map(str, paths)), **settings), out)
+    lines = (out / FILE_NAME).read_text().splitlines()
+    return [json.loads(line) for line in lines], made.info
+
+
+def test_a_part_by_seed(files: tuple[Path, Path], tmp_path: Path) -> None:
+    found, info = drawn(tmp_path / "a", *files, count=30, seed=1)
+    texts = {record["text"].rstrip("?").lower() for record in found}
+    assert len(found) == len(texts) == 30
+    assert info["read"] == 62 and info["repeated"] == 2
+    assert info["questions"]["orcas"] + info["questions"]["mrqa"] == 30
+    assert {record["_id"].split("/")[0] for record in found} == {"orcas", "mrqa"}
+    other, _ = drawn(tmp_path / "b", *reversed(files), count=30, seed=1)
+    assert {record["text"].rstrip("?").lower() for record in other} == texts
+    third, _ = drawn(tmp_path / "c", *files, count=30, seed=2)
+    assert {record["text"].rstrip("?").lower() for record in third} != texts
+
+
+def test_all_of_them(files: tuple[Path, Path], tmp_path: Path) -> None:
+    found, _ = drawn(tmp_path / "a", *files)
+    assert len(found) == 60
+
+
+def test_names_must_differ(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="have one name"):
+        drawn(tmp_path / "a", files[0], files[0])
