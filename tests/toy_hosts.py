@@ -17,6 +17,7 @@ from qac_jax.pipeline.stage import Stage
 def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks in quick succession."""
     monkeypatch.setattr(hosts, "_POLL", 0.02)
+    monkeypatch.setattr(hosts, "_PATIENCE", 5.0)
 
 
 def execute(stage_of: Callable[[int], Stage], out: Path, numbers: Iterable[int]) -> list[Any]:

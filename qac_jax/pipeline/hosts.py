@@ -32,8 +32,9 @@ from qac_jax.processes import Place
 
 # Folders in an unfinished artefact: shards of the other processes, and steps that are done.
 _HOMES, _STEPS = f"{artifacts.SCRATCH}/hosts", f"{artifacts.SCRATCH}/steps"
-# Seconds between two looks, and between two lines that say what is waited for.
-_POLL, _SAY = 0.5, 60.0
+# Seconds between two looks, between two lines that say what is waited for, and until process 0 must
+# have begun a stage.
+_POLL, _SAY, _PATIENCE = 0.5, 60.0, 1800.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,14 +191,19 @@ def joined(out: Writer, place: Place) -> Iterator[None]:
 def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer], None]) -> None:
     """Does the part of a process other than process 0, and waits for the finished artefact."""
     folder, shared = epath.Path(out), Team(place, out)
-    before, run = artifacts.peek(folder), 0
+    before, run, began = artifacts.peek(folder), 0, time.monotonic()
 
     def begun() -> bool:
         """Whether process 0 has claimed the folder for what this process makes, too."""
         nonlocal run
         record = artifacts.peek(folder)
         if record is None or record == before and (record["finished"] or FAILED in record):
-            return False  # of an earlier run
+            if time.monotonic() - began > _PATIENCE:
+                raise UserError(
+                    f"process 0 of this run has not begun {out}; see what it printed, and start "
+                    "all processes again"
+                )
+            return False  # there is nothing, or what an earlier run has left
         if record["key"] != key and record != before:
             run = record.get(RUN, 0)
             raise UserError(
