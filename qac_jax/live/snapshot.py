@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import bisect
 import functools
-import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,36 +170,14 @@ class Words:
         rows, counts, lengths = (np.concatenate(arrays) for arrays in zip(*every, strict=True))
         if not len(rows):
             return rows.astype(np.int64), np.zeros(0, np.float32)
-        rarity = np.float32(_RARITY[self._scoring.variant](len(rows), self.count))
-        weights = self._weights(counts.astype(np.float32), lengths)
+        from bm25s import scoring  # slow to import
+
+        how = self._scoring
+        rarity = np.float32(scoring._select_idf_scorer(how.variant)(len(rows), self.count))
+        weights = scoring._select_tfc_scorer(how.variant)(
+            counts.astype(np.float32), lengths, self._mean, how.k1, how.b, None
+        )
         return rows.astype(np.int64), (rarity * weights).astype(np.float32)
-
-    def _weights(self, counts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Kamphuis et al. (ECIR 2020), table 1: the part of a word's count in a passage."""
-        k1, b, mean = self._scoring.k1, self._scoring.b, self._mean
-        if self._scoring.variant == "atire":
-            return (counts * (k1 + 1)) / (counts + k1 * (1 - b + b * lengths / mean))
-        return counts / (k1 * ((1 - b) + b * lengths / mean) + counts)
-
-
-def _lucene(having: int, count: int) -> float:
-    return math.log(1 + (count - having + 0.5) / (having + 0.5))
-
-
-def _robertson(having: int, count: int) -> float:
-    return math.log(max((count - having + 0.5) / (having + 0.5), 1))
-
-
-def _atire(having: int, count: int) -> float:
-    return math.log(count / having)
-
-
-# Kamphuis et al., table 1: the inverse document frequency of a word.
-_RARITY: dict[str, Callable[[int, int], float]] = {
-    "lucene": _lucene,
-    "robertson": _robertson,
-    "atire": _atire,
-}
 
 
 # Filters whose rows are kept.
