@@ -24,6 +24,9 @@ FILES = sorted(p for p in ROOT.rglob("*.py") if "assets" not in p.parts)
 TENSORFLOW = ("tasks", "seqio_feed")
 # A stage's own settings; what belongs together is in parts.
 MOST_FIELDS = 20
+MOST_FILES = 14
+# Rooms of like things: one objective, verb, recipe or kind of example each.
+LIKE = dict.fromkeys(("objectives", "stages", "recipes", "kinds"), 24)
 
 
 def module_of(path: Path) -> str:
@@ -49,6 +52,14 @@ def test_stages_have_few_fields_of_their_own() -> None:
     for stage in stages():
         own = [f.name for f in dataclasses.fields(stage) if fields.role(f) != "part"]
         assert len(own) <= MOST_FIELDS, f"{stage.__name__} has {len(own)} fields"
+
+
+def test_rooms_hold_few_files() -> None:
+    rooms: dict[str, int] = {}
+    for path in FILES:
+        if path.parent != ROOT and path.stem != "__init__":
+            rooms[path.parent.name] = rooms.get(path.parent.name, 0) + 1
+    assert {room: n for room, n in rooms.items() if n > LIKE.get(room, MOST_FILES)} == {}
 
 
 def imports_of(path: Path) -> Iterator[str]:
