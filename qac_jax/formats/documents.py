@@ -203,6 +203,18 @@ def accepted(document: Document, bad: BadLines) -> bool:
     return False
 
 
+def checked(make: Callable[[], Document | None], place: Place, bad: BadLines) -> Iterator[Document]:
+    """The document that `make` gives, if it gives one that is read; a BadRecord goes to `bad`."""
+    try:
+        document = make()
+        taken = document is not None and accepted(document, bad)
+    except BadRecord as error:
+        bad.add(error, place)
+        return
+    if document is not None and taken:
+        yield document
+
+
 def ids_of(document: Document) -> list[str]:
     """Documents and passages have names of their own; fixed passages are what is judged."""
     if document.passages:
@@ -244,15 +256,8 @@ def _repeated(document: Document, shard: Shard, bad: BadLines, *, same: bool) ->
     if same:
         bad.leave_out("repeated documents")
     else:
-        bad.add(f"the id of {_called(document)} was there before", _place(document, shard))
-
-
-def _called(document: Document) -> str:
-    return f"document {document.id!r}"
-
-
-def _place(document: Document, shard: Shard) -> Place:
-    return document.place or Place(shard.path)
+        place = document.place or Place(shard.path)
+        bad.add(f"the id of document {document.id!r} was there before", place)
 
 
 Ids = tuple[np.ndarray, np.ndarray, np.ndarray]

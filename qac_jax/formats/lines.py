@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import functools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from qac_jax.formats.documents import (
     Pieces,
     Shard,
     accepted,
+    checked,
     default_count,
 )
 from qac_jax.formats.files import (
@@ -74,14 +76,7 @@ def read_lines(
     """One document a line (None: the line holds none)."""
     for piece in shard.pieces:
         for line in text_lines(piece, bad):
-            try:
-                document = parse(line)
-                taken = document is not None and accepted(document, bad)
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            if document is not None and taken:
-                yield document
+            yield from checked(functools.partial(parse, line), line.place, bad)
 
 
 def columns(text: str, names: Sequence[str]) -> list[str]:

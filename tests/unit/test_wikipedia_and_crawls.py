@@ -239,7 +239,7 @@ def test_pages_of_warc_files(tmp_path):
     assert [tuple(s) for s in read["0000-4"].sections] == [("Sea", "The tide.")]
     assert read["0000-5"].sections == read["0000-2"].sections
     assert (read["0000-3"].text, read["0000-9"].text) == ("Füße", "Plain words.")
-    assert "record 9: it begins with b'no HTTP" in bad.items[0].message
+    assert "record 9 begins with b'no HTTP" in bad.items[0].message
     assert bad.left_out == {
         "records of other kinds": 2,
         "answers other than 200": 1,

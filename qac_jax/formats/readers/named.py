@@ -23,7 +23,7 @@ from qac_jax.formats.documents import (
     Pieces,
     Section,
     Shard,
-    accepted,
+    checked,
 )
 from qac_jax.formats.files import Line, Piece
 from qac_jax.formats.judgements import Judgement, JudgementFormat
@@ -47,18 +47,7 @@ def _read(shard: Shard, bad: BadLines, fetch: Callable[[int, int], Any]) -> Iter
             for number, record in enumerate(records, start=begin):
                 line = Line("", Place(piece.file, number + 1), number)
                 make = functools.partial(_keyed_document, record, keys, line)
-                yield from _accepted(make, line.place, bad)
-
-
-def _accepted(make: Callable[[], Document], place: Place, bad: BadLines) -> Iterator[Document]:
-    try:
-        document = make()
-        taken = accepted(document, bad)
-    except BadRecord as error:
-        bad.add(error, place)
-        return
-    if taken:
-        yield document
+                yield from checked(make, line.place, bad)
 
 
 def _keyed_document(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
@@ -195,7 +184,7 @@ def _read_ir(shard: Shard, bad: BadLines) -> Iterator[Document]:
         records = _loaded(_IR, shard.path, functools.partial(begun, piece))
         for number, record in enumerate(records, piece.start + 1):
             place = Place(piece.file, number)
-            yield from _accepted(functools.partial(_ir_document, record, place), place, bad)
+            yield from checked(functools.partial(_ir_document, record, place), place, bad)
 
 
 def _ir_document(record: Any, place: Place) -> Document:

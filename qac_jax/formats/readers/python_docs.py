@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, accepted
 from qac_jax.formats.files import Piece
 from qac_jax.formats.python import docstrings
@@ -73,12 +73,7 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
         for document in _Package(piece.file, bad, shard).documents():
             if document.meta["held_out"] not in wanted[shard.option("held_out")]:
                 continue
-            try:
-                taken = accepted(document, bad)
-            except BadRecord as error:
-                bad.add(error, Place(_root(piece.file)))
-                continue
-            if taken:
+            if accepted(document, bad):
                 yield document
 
 

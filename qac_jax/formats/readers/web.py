@@ -7,6 +7,7 @@ navigation go. lxml tells where elements begin and end, in a time linear in the 
 from __future__ import annotations
 
 import codecs
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from qac_jax.formats.documents import (
     Pieces,
     Section,
     Shard,
-    accepted,
+    checked,
     default_count,
 )
 from qac_jax.formats.files import expand, longest_line, open_bytes, share_out
@@ -203,14 +204,8 @@ def _share_warc(path: str, count: int | None, options: Mapping[str, str]) -> Pie
 def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
         for record in _records(piece.file, bad):
-            try:
-                document = _crawled(record, bad)
-                taken = document is not None and accepted(document, bad)
-            except BadRecord as error:
-                bad.add(f"record {record.number}: {error}", Place(piece.file))
-                continue
-            if document is not None and taken:
-                yield document
+            make = functools.partial(_crawled, record, bad)
+            yield from checked(make, Place(piece.file), bad)
 
 
 class _Record(NamedTuple):
@@ -260,7 +255,7 @@ def _crawled(record: _Record, bad: BadLines) -> Document | None:
         try:
             sections = [Section("", record.content.decode())]
         except UnicodeDecodeError as error:
-            raise BadRecord(f"not UTF-8 at byte {error.start}") from None
+            raise BadRecord(f"record {record.number}: not UTF-8 at byte {error.start}") from None
         stated = headers.get("warc-identified-content-language", "")
         about["languages"] = [part for part in stated.split(",") if part]
     else:
@@ -284,7 +279,7 @@ def _answer(record: _Record, bad: BadLines) -> tuple[str, str] | None:
     """(media type, text) of a page; None where it is left out."""
     kind, body = record.headers.get("content-type", ""), record.content
     if record.kind == "response":
-        status, kind, unpacked = _http(record.content)
+        status, kind, unpacked = _http(record)
         if status != 200:
             bad.leave_out("answers other than 200")
             return None
@@ -304,11 +299,12 @@ def _answer(record: _Record, bad: BadLines) -> tuple[str, str] | None:
     return media, decoded(body, declared)[0].replace("\r\n", "\n").replace("\0", " ")
 
 
-def _http(content: bytes) -> tuple[int, str, bytes | None]:
+def _http(record: _Record) -> tuple[int, str, bytes | None]:
     """(status, Content-Type, body) of an answer; no body where it is packed or too long."""
     from fastwarc.warc import WarcRecord
 
     # Whatever the record states of itself, what a response holds is HTTP.
+    content = record.content
     head = (
         "WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
@@ -316,16 +312,18 @@ def _http(content: bytes) -> tuple[int, str, bytes | None]:
     limit = longest_line()
     # Crawls often store bodies unpacked, and the headers as they came.
     for decode in ("all", "none"):
-        record = WarcRecord.from_bytes(head.encode() + content + b"\r\n\r\n")
+        answer = WarcRecord.from_bytes(head.encode() + content + b"\r\n\r\n")
         try:
-            record.parse_http(auto_decode=decode)
-            status = record.http_headers and record.http_headers.status_code
+            answer.parse_http(auto_decode=decode)
+            status = answer.http_headers and answer.http_headers.status_code
             if not status or not content.startswith(b"HTTP/"):
-                raise BadRecord(f"it begins with {content[:20]!r}, not with HTTP/")
-            body = record.reader.read(limit + 1)
+                raise BadRecord(
+                    f"record {record.number} begins with {content[:20]!r}, not with HTTP/"
+                )
+            body = answer.reader.read(limit + 1)
             if decode == "none":
                 codecs.getincrementaldecoder("utf-8")().decode(body[:4096])
-            kind = record.http_headers.get("Content-Type") or ""
+            kind = answer.http_headers.get("Content-Type") or ""
             return status, kind, body if len(body) <= limit else None
         except OSError:
             continue

@@ -8,6 +8,7 @@ reader of the page would read stays. Anchors and phrases are what AugTriever's D
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 import re
@@ -17,14 +18,14 @@ from typing import Any
 from xml.parsers import expat
 
 from qac_jax.errors import DataError
-from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.documents import (
     Document,
     DocumentFormat,
     Pieces,
     Section,
     Shard,
-    accepted,
+    checked,
     default_count,
 )
 from qac_jax.formats.files import expand, longest_line, open_bytes, share_out, too_long
@@ -53,20 +54,12 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             elif page.fields.get("ns", "0") != "0":
                 bad.leave_out("pages that are not articles")
             else:
-                try:
-                    document = _document(page.fields, dump.namespaces, place)
-                    taken = document is not None and accepted(document, bad)
-                except BadRecord as error:
-                    bad.add(error, place)
-                    continue
-                if document is None:
-                    bad.leave_out("articles without prose")
-                elif taken:
-                    yield document
+                make = functools.partial(_document, page.fields, dump.namespaces, place, bad)
+                yield from checked(make, place, bad)
 
 
 def _document(
-    fields: Mapping[str, str], namespaces: Mapping[str, str], place: Place
+    fields: Mapping[str, str], namespaces: Mapping[str, str], place: Place, bad: BadLines
 ) -> Document | None:
     parsed = parse(
         fields.get("text", ""),
@@ -89,6 +82,7 @@ def _document(
         place=place,
     )
     if document.id and fields.get("text", "").strip() and not document.sections:
+        bad.leave_out("articles without prose")
         return None
     return document
 
