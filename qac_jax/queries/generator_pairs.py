@@ -30,8 +30,21 @@ from qac_jax.text.sentences import Splitter
 
 Record = dict[str, Any]
 
-# The fewest words that must remain of a passage when its summary line is the question.
-_LEFT = 12
+# The fewest and most words of a target sentence, and the fewest that must remain of a text when a
+# line of it is the answer.
+_SHORTEST, _LONGEST, _LEFT = 4, 40, 12
+_PHRASE = 3  # the most words of a key phrase
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_STOPWORDS = frozenset(
+    "a about above after again against all also am an and any are as at be because been before "
+    "being below between both but by can cannot could did do does doing down during each few for "
+    "from further had has have having he her here hers him his how i if in into is it its itself "
+    "just may me might more most must my no nor not now of off on once one only or other our out "
+    "over own same shall she should so some such than that the their them then there these they "
+    "this those through to too two under until up upon us use used using very was we were what "
+    "when where which while who whom why will with would you your".split()
+)
 
 
 def questions(
@@ -104,22 +117,6 @@ def check_prompts(prompts: Mapping[str, Prompt]) -> None:
         raise UserError(f"prompts lack {', '.join(missing)}; expected {', '.join(PROMPTS)}")
 
 
-# The fewest and most words_of of a target sentence, and the fewest words_of of the remaining text.
-_SHORTEST, _LONGEST, _LEFT = 4, 40, 12
-_PHRASE = 3  # the most words_of of a key phrase
-
-_WORD = re.compile(r"\w+(?:['’-]\w+)*")
-_STOPWORDS = frozenset(
-    "a about above after again against all also am an and any are as at be because been before "
-    "being below between both but by can cannot could did do does doing down during each few for "
-    "from further had has have having he her here hers him his how i if in into is it its itself "
-    "just may me might more most must my no nor not now of off on once one only or other our out "
-    "over own same shall she should so some such than that the their them then there these they "
-    "this those through to too two under until up upon us use used using very was we were what "
-    "when where which while who whom why will with would you your".split()
-)
-
-
 class Target(NamedTuple):
     """A prompt, the input text, and the target answer."""
 
@@ -129,7 +126,7 @@ class Target(NamedTuple):
 
 
 class Frequencies:
-    """Document frequencies of words_of, for key phrases and for the similarity of sentences."""
+    """Document frequencies of words, for key phrases and for the similarity of sentences."""
 
     def __init__(self, texts: Iterable[str]):
         self.texts = 0
@@ -142,7 +139,7 @@ class Frequencies:
         return math.log((self.texts + 1) / (self._counts[word] + 0.5))
 
     def vector(self, text: str) -> dict[str, float]:
-        """tf-idf of the words_of without stop words_of."""
+        """tf-idf of the words without stop words."""
         counts = Counter(w for w in words_of(text) if w not in _STOPWORDS)
         return {word: count * self.weight(word) for word, count in counts.items()}
 
@@ -178,7 +175,7 @@ def without(text: str, part: str) -> str:
 
 
 def key_phrase(text: str, frequencies: Frequencies) -> str:
-    """The phrase without stop words_of that is frequent in this text and rare in others."""
+    """The phrase without stop words that is frequent in this text and rare in others."""
     frequency: Counter[str] = Counter()
     as_written: dict[str, str] = {}
     for run in _runs(text):
@@ -224,7 +221,7 @@ def _cosine(a: Mapping[str, float], b: Mapping[str, float]) -> float:
 
 
 def _runs(text: str) -> Iterator[list[str]]:
-    """Runs of words_of separated by single spaces, split at stop words_of."""
+    """Runs of words separated by single spaces, split at stop words."""
     run: list[str] = []
     end = -1
     for match in _WORD.finditer(text):

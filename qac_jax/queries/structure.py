@@ -106,7 +106,7 @@ BEGINNINGS = (
 
 
 def keywords(passage: Mapping[str, Any], count: int, rng: np.random.Generator) -> list[str]:
-    """At most `count` different keywords; fewer of a passage with few words."""
+    """At most `count` different queries; fewer of a passage with few words."""
     sentences = [s for s in _SENTENCE.split(passage["text"]) if len(s.split()) >= 4]
     sentences = sentences or [passage["text"]]
     title = (passage.get("title") or "").lower()

@@ -318,7 +318,7 @@ def collection(tmp_path_factory):
     "part, expected", [("train", ["bird 0", "bird 1"]), ("held_out", ["bird 3"])]
 )
 def test_questions_of_test_documents_are_never_learned(collection, tmp_path, part, expected):
-    arguments = ["pairs", "--collections", str(collection), "--part", part]
+    arguments = ["step", "pairs", "--collections", str(collection), "--part", part]
     assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 0
     records = list(Records(load(tmp_path / "out", kind="pairs")))
     said = sorted(r["targets"][0] for r in records)
@@ -326,7 +326,7 @@ def test_questions_of_test_documents_are_never_learned(collection, tmp_path, par
 
 
 def test_a_prompt_behind_a_long_text_survives_tokenisation(collection, tmp_path):
-    arguments = ["pairs", "--collections", str(collection), "--targets", "label_free"]
+    arguments = ["step", "pairs", "--collections", str(collection), "--targets", "label_free"]
     assert cli.main([*arguments, "--out", str(tmp_path / "pairs")]) == 0
     arguments = ["tokenize", "--task", "seq2seq", "--pairs", str(tmp_path / "pairs")]
     code = cli.main([*arguments, "--input_tokens", "20", "--out", str(tmp_path / "examples")])
