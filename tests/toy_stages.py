@@ -29,7 +29,7 @@ class Numbers(Stage):
     pause: float = option(0.0, "seconds before each shard", affects_result=False)
     fail_at: int = option(-1, "shard before which it fails", affects_result=False)
     full_disk: bool = option(False, "write to a device without space", affects_result=False)
-    base: Ref = input("a file with a number to add", kinds=(FILE,), default="")
+    base: Ref = input("a file with a number to add", FILE, default="")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         offset = 0
@@ -86,7 +86,7 @@ class Doubled(Stage):
     VERB: ClassVar[str] = "double"
     KIND: ClassVar[str] = "numbers"
 
-    numbers: Ref = input("the numbers", kinds=("numbers",))
+    numbers: Ref = input("the numbers", "numbers")
     factor: int = option(2, "by how much")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -106,7 +106,7 @@ class Summed(Stage):
     VERB: ClassVar[str] = "sum"
     KIND: ClassVar[str] = "sum"
 
-    numbers: Ref = input("the numbers", kinds=("numbers",))
+    numbers: Ref = input("the numbers", "numbers")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         with out.open("sum.json") as file:

@@ -21,7 +21,6 @@ from typing import Any
 
 from qac_jax import fields, hardware, processes, progress
 from qac_jax.errors import UserError, nearest
-from qac_jax.hub import weights
 from qac_jax.pipeline import inputs as inputs_lib
 
 
@@ -127,6 +126,8 @@ def of_generator(
 
 def _parameters(inputs: Plans, field: str) -> int | None:
     """Those of the layers of a model that is here, or will be trained before."""
+    from qac_jax.hub import weights
+
     known = inputs.get(field, {})
     found = weights.count_of_layers(known["folder"]) if "folder" in known else None
     return found or known.get("parameters_of_layers")
@@ -155,6 +156,7 @@ def of_training(
     """
     import jax
 
+    from qac_jax.hub import weights
     from qac_jax.objectives.objective import Context
     from qac_jax.training import step
     from qac_jax.training.metrics import padded_tokens

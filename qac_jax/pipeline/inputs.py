@@ -1,6 +1,6 @@
 """Inputs of stages: one declaration for artefacts, model folders, files and names.
 
-    passages: Ref = input("what is searched", kinds=("passages", FILE))
+    passages: Ref = input("what is searched", "passages", FILE)
 
 An input's value is one text on the command line, in gin and in Python:
 
@@ -54,9 +54,8 @@ _SCHEME = re.compile(r"^[a-z][a-z0-9_+.-]*:")
 
 
 def input(
-    help: str = "",
-    *,
-    kinds: Sequence[str],
+    help: str,
+    *kinds: str,
     default: Any = fields.REQUIRED,
     many: bool = False,
     aliases: Sequence[str] = (),
@@ -65,16 +64,16 @@ def input(
     metadata = {
         "role": "input",
         "help": help,
-        "kinds": tuple(kinds),
+        "kinds": kinds,
         "many": many,
         "aliases": tuple(aliases),
     }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def model_input(help: str, default: Any = fields.REQUIRED, **options: Any) -> Any:
+def model_input(help: str, **options: Any) -> Any:
     """An input that is a model: an artefact of ours, a folder, or a name (hub/names.py)."""
-    return input(help, kinds=("parameters", MODEL), default=default, **options)
+    return input(help, "parameters", MODEL, **options)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,14 +7,14 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference
 from qac_jax.pipeline import inputs as declared
-from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option, part
 
 
 if TYPE_CHECKING:
@@ -29,24 +29,17 @@ class Relate(Stage):
     """Measures how related contexts are to their passages, by kind of context, and writes a blind
     sheet for human judges (QAC, appendix A); `qac analyse` evaluates their votes."""
 
-    VERB: ClassVar[str] = "analyse"
-    KIND: ClassVar[str] = "metrics"
-    EXAMPLE: ClassVar[str] = (
-        "qac analyse --pairs out/contexts --passages out/passages --out out/related"
-    )
+    VERB = "analyse"
+    KIND = "metrics"
+    EXAMPLE = "qac analyse --pairs out/contexts --passages out/passages --out out/related"
 
-    pairs: Ref = input("contexts of the passages", kinds=("contexts",))
-    passages: Ref = input("passages of the contexts", kinds=("passages",))
-    encoder: Ref = input(
-        "also measure the cosine similarity of this dual encoder",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("model",),
+    pairs: Ref = input("contexts of the passages", "contexts")
+    passages: Ref = input("passages of the contexts", "passages")
+    encoder: Ref = model_input(
+        "also measure the cosine similarity of this dual encoder", default="", aliases=("model",)
     )
-    cross_encoder: Ref = input(
-        "also measure the probability of this cross-encoder",
-        kinds=("parameters", MODEL),
-        default="",
+    cross_encoder: Ref = model_input(
+        "also measure the probability of this cross-encoder", default=""
     )
     at_most: int = option(1000, "at most N passages of --pairs, drawn at random", at_least=1)
     sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
@@ -125,16 +118,12 @@ class Votes(Stage):
     """Evaluates annotated sheets: the share of each kind of context that judges call highly
     related, and their agreement (Fleiss' kappa)."""
 
-    VERB: ClassVar[str] = "analyse"
-    KIND: ClassVar[str] = "metrics"
-    EXAMPLE: ClassVar[str] = (
-        "qac analyse --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
-    )
+    VERB = "analyse"
+    KIND = "metrics"
+    EXAMPLE = "qac analyse --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
 
-    sheets: Ref = input(
-        "annotated sheets, one per judge", kinds=(FILE,), many=True, aliases=("votes",)
-    )
-    key: Ref = input("key of the sheet: key.csv in the output of qac analyse", kinds=(FILE,))
+    sheets: Ref = input("annotated sheets, one per judge", FILE, many=True, aliases=("votes",))
+    key: Ref = input("key of the sheet: key.csv in the output of qac analyse", FILE)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -164,29 +153,30 @@ FIGURES, FIGURE_4, TABLE = "similarities.json", "similarities.svg", "similaritie
 class Similarities(Stage):
     """Compares s(p+, q) with s(p+, p-) over the top passages of each run (PAIR, Figure 4)."""
 
-    VERB: ClassVar[str] = "analyse"
-    KIND: ClassVar[str] = "similarities"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
+    VERB = "analyse"
+    KIND = "similarities"
+    VERSION = 2
+    EXAMPLE = (
         "qac analyse --encoders out/pair,out/without --runs pair.trec,without.trec "
         "--passages out/passages --queries queries.jsonl --qrels qrels/test.tsv --out out/figure_4"
     )
 
-    encoders: Ref = input("dual encoders", kinds=("parameters", MODEL), many=True)
+    encoders: Ref = model_input("dual encoders", many=True)
     runs: Ref = input(
         "runs of the encoders, in the same order (or one run for all)",
-        kinds=("run", FILE),
+        "run",
+        FILE,
         many=True,
         aliases=("ranked",),
     )
-    passages: Ref = input("passages that were searched", kinds=("passages",))
-    queries: Ref = input("queries of the runs", kinds=(FILE,))
+    passages: Ref = input("passages that were searched", "passages")
+    queries: Ref = input("queries of the runs", FILE)
     qrels: Ref = input(
         "relevance judgements of the queries (without: passages with an answer are relevant)",
-        kinds=(FILE,),
+        FILE,
         default="",
     )
-    depth: int = option(100, "top k passages of each ranking to compare with")
+    depth: int = option(100, "top k passages of each ranking to compare with", at_least=1)
     at_most: int = option(1000, "at most N queries (0: all)")
     inference: Inference = part(Inference)
 

@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option
+from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option
 
 
 if TYPE_CHECKING:
@@ -30,36 +30,37 @@ class Choose(Stage):
     folder `model` in the artefact is a copy of the one that is chosen, `index` its index.
     """
 
-    VERB: ClassVar[str] = "choose"
-    KIND: ClassVar[str] = "choice"
-    EXAMPLE: ClassVar[str] = (
+    VERB = "choose"
+    KIND = "choice"
+    EXAMPLE = (
         "qac step choose --start models/start --models out/retriever --runs out/run_start,out/run "
         "--qrels qrels/dev.tsv --out out/choice"
     )
 
-    start: Ref = input("model that the others were trained from", kinds=("parameters", MODEL))
-    models: Ref = input("the others", kinds=("parameters", MODEL), many=True)
+    start: Ref = model_input("model that the others were trained from")
+    models: Ref = model_input("the others", many=True)
     runs: Ref = input(
-        "runs of the start and of the others on the validation questions",
-        kinds=("run", FILE),
-        many=True,
+        "runs of the start and of the others on the validation questions", "run", FILE, many=True
     )
     indexes: Ref = input(
         "dense indexes of the start and of the others, of which the chosen one's is kept too",
-        kinds=("index",),
-        many=True,
+        "index",
         default="",
+        many=True,
     )
-    qrels: Ref = input("relevance judgements of the validation questions", kinds=(FILE,))
+    qrels: Ref = input("relevance judgements of the validation questions", FILE)
     measure: str = option(
         "mrr@10",
         "the measure to choose by",
         choices=("mrr@10", "ndcg@10", "hit@1", "recall@100"),
     )
     level: float = option(
-        0.05, "the highest p-value at which a difference to the first model is more than noise"
+        0.05,
+        "the highest p-value at which a difference to the first model is more than noise",
+        above=0,
+        below=1,
     )
-    permutations: int = option(10_000, "permutations of the randomisation test")
+    permutations: int = option(10_000, "permutations of the randomisation test", at_least=1)
 
     def check(self) -> None:
         super().check()
@@ -121,19 +122,19 @@ class Average(Stage):
     Pooling, prompts, titles, limits in tokens and the tokenizer are those of the start.
     """
 
-    VERB: ClassVar[str] = "average"
-    KIND: ClassVar[str] = "parameters"
-    EXAMPLE: ClassVar[str] = (
+    VERB = "average"
+    KIND = "parameters"
+    EXAMPLE = (
         "qac step average --model out/retriever --start models/start --share 0.5 --out out/mean"
     )
 
-    model: Ref = input("retriever", kinds=("parameters", MODEL))
-    start: Ref = input(
-        "model of the same shape (default: none, the retriever stays as it is)",
-        kinds=("parameters", MODEL),
-        default="",
+    model: Ref = model_input("retriever")
+    start: Ref = model_input(
+        "model of the same shape (default: none, the retriever stays as it is)", default=""
     )
-    share: float = option(0.5, "weight of the retriever; the start has the rest of 1")
+    share: float = option(
+        0.5, "weight of the retriever; the start has the rest of 1", at_least=0, at_most=1
+    )
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         model = inputs.get("model", {})
@@ -142,8 +143,6 @@ class Average(Stage):
 
     def check(self) -> None:
         super().check()
-        if not 0.0 <= self.share <= 1.0:
-            raise UserError(f"share={self.share}; expected 0 (the start) to 1 (the retriever)")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
@@ -187,22 +186,22 @@ class Conclude(Stage):
     questions only measure it.
     """
 
-    VERB: ClassVar[str] = "conclude"
-    KIND: ClassVar[str] = "summary"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
+    VERB = "conclude"
+    KIND = "summary"
+    VERSION = 2
+    EXAMPLE = (
         "qac step conclude --metrics out/metrics --choice out/choice --validation out/validation "
         "--questions out/questions --alone run_start,run_1 --out out/summary"
     )
 
-    metrics: Ref = input("metrics of all systems on the test questions", kinds=("metrics",))
-    validation: Ref = input("metrics of them on the validation questions", kinds=("metrics",))
-    choice: Ref = input("the model that was chosen", kinds=("choice",))
-    questions: Ref = input("questions of qac step collect", kinds=("questions",))
+    metrics: Ref = input("metrics of all systems on the test questions", "metrics")
+    validation: Ref = input("metrics of them on the validation questions", "metrics")
+    choice: Ref = input("the model that was chosen", "choice")
+    questions: Ref = input("questions of qac step collect", "questions")
     index: Ref = input(
-        "index of the chosen model and BM25, whose weight was chosen", kinds=("hybrid",), default=""
+        "index of the chosen model and BM25, whose weight was chosen", "hybrid", default=""
     )
-    leaks: Ref = input("the comparison of qac step leaks", kinds=("leaks",), default="")
+    leaks: Ref = input("the comparison of qac step leaks", "leaks", default="")
     bm25: str = option("run_bm25", "BM25's run among the metrics")
     alone: tuple[str, ...] = option((), "runs of the models, in the order of the choice")
     fused: tuple[str, ...] = option((), "the same fused with BM25's (default: none)")

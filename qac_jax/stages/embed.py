@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
@@ -17,8 +17,17 @@ from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
-from qac_jax.processes import Place
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    one_of,
+    option,
+    part,
+)
 
 
 if TYPE_CHECKING:
@@ -33,24 +42,23 @@ _WINDOWS = 32
 class Embed(Stage):
     """Encodes passages or queries with a dual encoder, on all devices of all hosts."""
 
-    VERB: ClassVar[str] = "embed"
-    KIND: ClassVar[str] = "vectors"
-    VERSION: ClassVar[int] = 2
-    DIVIDED: ClassVar[bool] = True
-    EXAMPLE: ClassVar[str] = (
-        "qac embed --encoder out/retriever --passages corpus.jsonl --out out/vectors"
-    )
+    VERB = "embed"
+    KIND = "vectors"
+    VERSION = 2
+    DIVIDED = True
+    EXAMPLE = "qac embed --encoder out/retriever --passages corpus.jsonl --out out/vectors"
 
     GROUPS = (one_of("passages", "queries"),)
 
-    encoder: Ref = input("dual encoder", kinds=("parameters", MODEL), aliases=("model",))
+    encoder: Ref = model_input("dual encoder", aliases=("model",))
     passages: Ref = input(
         "passages of qac prepare, a corpus file, a folder in BEIR's layout, or token ids",
-        kinds=("passages", FILE),
+        "passages",
+        FILE,
         default="",
         aliases=("input",),
     )
-    queries: Ref = input("or queries", kinds=(FILE,), default="")
+    queries: Ref = input("or queries", FILE, default="")
     format: str = option(
         "auto",
         "format of a corpus file",
@@ -67,21 +75,19 @@ class Embed(Stage):
         0,
         "also keep the vectors of windows of this many tokens, each half over the next: qac fuse "
         "then ranks a passage by its best one too (0: none; mean pooling only)",
+        at_least=0,
     )
     dtype: str = option("float32", "type of the stored vectors", choices=("float32", "float16"))
-    shard_rows: int = option(65536, "texts per file; an interruption loses at most one file")
+    shard_rows: int = option(
+        65536, "texts per file; an interruption loses at most one file", at_least=1
+    )
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
 
-    def place(self) -> Place:
-        return self.hosts.place()
-
     def check(self) -> None:
         super().check()
-        if self.shard_rows < 1:
-            raise UserError(f"shard_rows={self.shard_rows}; expected 1 or more")
-        if self.window < 0 or self.window == 1:
+        if self.window == 1:
             raise UserError(f"window={self.window}; expected 2 tokens or more, or 0 for none")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

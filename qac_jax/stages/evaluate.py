@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
@@ -19,12 +19,12 @@ from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.stage import (
     FILE,
-    MODEL,
     Inputs,
     Ref,
     Stage,
     execute,
     input,
+    model_input,
     one_of,
     option,
     part,
@@ -49,33 +49,28 @@ class Evaluate(Stage):
     correction, and the numbers of queries won and lost.
     """
 
-    VERB: ClassVar[str] = "evaluate"
-    KIND: ClassVar[str] = "metrics"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
-        "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
-    )
+    VERB = "evaluate"
+    KIND = "metrics"
+    VERSION = 2
+    EXAMPLE = "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
 
     runs: Ref = input(
         "runs of qac search or qac fuse, or TREC files",
-        kinds=("run", FILE),
+        "run",
+        FILE,
         many=True,
         aliases=("run", "searched", "against"),
     )
-    qrels: Ref = input(
-        "relevance judgements: a BEIR, TREC or MS MARCO file", kinds=(FILE,), default=""
-    )
-    queries: Ref = input("or questions with answers", kinds=(FILE,), default="")
+    qrels: Ref = input("relevance judgements: a BEIR, TREC or MS MARCO file", FILE, default="")
+    queries: Ref = input("or questions with answers", FILE, default="")
     passages: Ref = input(
-        "with --queries: passages whose texts are searched for answers",
-        kinds=("passages",),
-        default="",
+        "with --queries: passages whose texts are searched for answers", "passages", default=""
     )
     rules: Judging = part(Judging)
     answers: str = option(
         "text", "form of the answers (CuratedTREC: regex)", choices=("text", "regex")
     )
-    permutations: int = option(100_000, "permutations of the randomisation test")
+    permutations: int = option(100_000, "permutations of the randomisation test", at_least=1)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         runs = len(self.runs.split(","))
@@ -210,19 +205,14 @@ def _recalls(approximate: Mapping[str, Mapping[str, Any]]) -> list[str]:
 class EvaluateBeir(Stage):
     """Searches each collection with an encoder or BM25 and evaluates the run."""
 
-    VERB: ClassVar[str] = "evaluate"
-    KIND: ClassVar[str] = "metrics"
-    EXAMPLE: ClassVar[str] = "qac evaluate --encoder out/retriever --beir data/beir --out out/beir"
+    VERB = "evaluate"
+    KIND = "metrics"
+    EXAMPLE = "qac evaluate --encoder out/retriever --beir data/beir --out out/beir"
 
     GROUPS = (one_of("encoder", "bm25"),)
 
-    beir: Ref = input("folder in BEIR's layout, or a folder of such folders", kinds=(FILE,))
-    encoder: Ref = input(
-        "dual encoder to evaluate",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("model",),
-    )
+    beir: Ref = input("folder in BEIR's layout, or a folder of such folders", FILE)
+    encoder: Ref = model_input("dual encoder to evaluate", default="", aliases=("model",))
     bm25: str = option(
         "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
     )
@@ -302,13 +292,13 @@ class Suite(Stage):
     """Combines one system's metrics of qac evaluate into AugTriever's Tables
     1 and 6, with their averages if all collections are present."""
 
-    VERB: ClassVar[str] = "suite"
-    KIND: ClassVar[str] = "metrics"
-    EXAMPLE: ClassVar[str] = "qac step suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
+    VERB = "suite"
+    KIND = "metrics"
+    EXAMPLE = "qac step suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
 
     metrics: Ref = input(
         "metrics of one system; those of a question set in a folder with the set's name",
-        kinds=("metrics",),
+        "metrics",
         many=True,
         aliases=("suite",),
     )

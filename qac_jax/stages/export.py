@@ -7,13 +7,13 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.inference.settings import POOLINGS
-from qac_jax.pipeline.stage import MODEL, Inputs, Ref, Stage, input, option
+from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
 
 
 if TYPE_CHECKING:
@@ -32,13 +32,11 @@ class Export(Stage):
     cross-encoders become folders of transformers.
     """
 
-    VERB: ClassVar[str] = "export"
-    KIND: ClassVar[str] = "model"
-    EXAMPLE: ClassVar[str] = (
-        "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
-    )
+    VERB = "export"
+    KIND = "model"
+    EXAMPLE = "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
 
-    model: Ref = input("model to export", kinds=("parameters", MODEL), aliases=("parameters",))
+    model: Ref = model_input("model to export", aliases=("parameters",))
     form: str = option(
         "auto",
         "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
@@ -71,7 +69,7 @@ class Export(Stage):
     widget: tuple[str, ...] = option(
         (), "model card: texts to try it with; of a dual encoder a question, then passages"
     )
-    figures: Ref = input("model card: metrics", kinds=("metrics",), default="")
+    figures: Ref = input("model card: metrics", "metrics", default="")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"form": self.form, "stored as": self.dtype}
@@ -226,11 +224,11 @@ class ExportFaiss(Stage):
     FAISS's approximate indexes can be trained on and filled from this one.
     """
 
-    VERB: ClassVar[str] = "export"
-    KIND: ClassVar[str] = "faiss"
-    EXAMPLE: ClassVar[str] = "qac export --faiss out/index --out out/faiss"
+    VERB = "export"
+    KIND = "faiss"
+    EXAMPLE = "qac export --faiss out/index --out out/faiss"
 
-    faiss: Ref = input("vectors of qac embed, or an exact index", kinds=("vectors", "index"))
+    faiss: Ref = input("vectors of qac embed, or an exact index", "vectors", "index")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("faiss", {}).get("count")

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
@@ -40,19 +40,15 @@ class Extract(Stage):
     its anchors. They are appended to the contexts of --contexts.
     """
 
-    VERB: ClassVar[str] = "extract"
-    KIND: ClassVar[str] = "contexts"
-    VERSION: ClassVar[int] = 2
-    DIVIDED: ClassVar[bool] = True
-    EXAMPLE: ClassVar[str] = (
-        "qac extract --passages out/passages --method bm25 --keep 16 --out out/contexts"
-    )
+    VERB = "extract"
+    KIND = "contexts"
+    VERSION = 2
+    DIVIDED = True
+    EXAMPLE = "qac extract --passages out/passages --method bm25 --keep 16 --out out/contexts"
 
-    passages: Ref = input("passages to extract from", kinds=("passages",))
+    passages: Ref = input("passages to extract from", "passages")
     contexts: Ref = input(
-        "existing contexts, to which the extracted ones are appended",
-        kinds=("contexts",),
-        default="",
+        "existing contexts, to which the extracted ones are appended", "contexts", default=""
     )
     method: str = option(
         "bm25",
@@ -61,13 +57,11 @@ class Extract(Stage):
     )
     scorer: Ref = model_input(
         "model that ranks spans: a T5 (plm) or a dual encoder (self)",
-        "",
+        default="",
         aliases=("model", "trained"),
     )
     statistics: Ref = input(
-        "bm25: take word statistics from this earlier extraction by bm25",
-        kinds=("contexts",),
-        default="",
+        "bm25: take word statistics from this earlier extraction by bm25", "contexts", default=""
     )
     part: str = option(
         "all",

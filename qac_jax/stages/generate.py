@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
@@ -47,18 +47,18 @@ class Generate(Stage):
     --specific compares them with other passages of the same file.
     """
 
-    VERB: ClassVar[str] = "generate"
-    KIND: ClassVar[str] = "contexts"
-    VERSION: ClassVar[int] = 2
-    DIVIDED: ClassVar[bool] = True
-    EXAMPLE: ClassVar[str] = (
+    VERB = "generate"
+    KIND = "contexts"
+    VERSION = 2
+    DIVIDED = True
+    EXAMPLE = (
         "qac generate --passages out/passages --generator models/doc2query-t5-base --samples 5 "
         "--out out/contexts"
     )
 
     GROUPS = (one_of("generator", "imported"), together("round_trip", "index"))
 
-    passages: Ref = input("passages to generate queries for", kinds=("passages",))
+    passages: Ref = input("passages to generate queries for", "passages")
     part: str = option(
         "all",
         "passages to use: all, those that qac prepare held out, or the others (train)",
@@ -66,14 +66,11 @@ class Generate(Stage):
     )
     generator: Ref = model_input(
         "T5 or pointer-generator that generates the queries, such as shipped:qgen",
-        "",
+        default="",
         aliases=("model",),
     )
     imported: Ref = input(
-        "or a file of queries generated elsewhere",
-        kinds=(FILE,),
-        default="",
-        aliases=("import",),
+        "or a file of queries generated elsewhere", FILE, default="", aliases=("import",)
     )
     # It decides whether a run ends well, not what one that does gives.
     skip_bad: int = option(
@@ -97,11 +94,11 @@ class Generate(Stage):
 
     filter: Filter = fields.part(Filter)
     index: Ref = input(
-        "index that the round-trip filter searches", kinds=("index", "bm25", "hybrid"), default=""
+        "index that the round-trip filter searches", "index", "bm25", "hybrid", default=""
     )
-    encoder: Ref = model_input("encoder of --index, if it was moved", "")
+    encoder: Ref = model_input("encoder of --index, if it was moved", default="")
     cross_encoder: Ref = model_input(
-        "cross-encoder that scores each query with its passage, for filtering", ""
+        "cross-encoder that scores each query with its passage, for filtering", default=""
     )
 
     shard_passages: int = option(

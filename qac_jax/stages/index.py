@@ -7,14 +7,24 @@ import importlib.util
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import extras, progress
 from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, option, part, together
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    option,
+    part,
+    together,
+)
 from qac_jax.retrieval.bm25 import stemmers
 from qac_jax.retrieval.fusion import GRID, THEORETICAL, Fusion
 
@@ -36,15 +46,15 @@ _MANY = 20_000
 class Index(Stage):
     """Indexes vectors."""
 
-    VERB: ClassVar[str] = "index"
-    KIND: ClassVar[str] = "index"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
+    VERB = "index"
+    KIND = "index"
+    VERSION = 2
+    EXAMPLE = (
         "qac index --vectors out/vectors --target_recall 0.99 --out out/index\n"
         "living indexes: qac index FOLDER --add DOCS; `qac index --help --add` lists their flags"
     )
 
-    vectors: Ref = input("passage vectors of qac embed", kinds=("vectors",))
+    vectors: Ref = input("passage vectors of qac embed", "vectors")
     method: str = option(
         "auto",
         "auto: exact below 20,000 vectors, ScaNN from there on",
@@ -56,21 +66,21 @@ class Index(Stage):
         choices=("ivf", "hnsw"),
     )
     target_recall: float = option(
-        0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)"
+        0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)", at_least=0, below=1
     )
-    recall_at: int = option(100, "k of the recall@k that is tuned")
+    recall_at: int = option(100, "k of the recall@k that is tuned", at_least=1)
     queries: Ref = input(
-        "queries to tune on: a file, or vectors of queries",
-        kinds=("vectors", FILE),
-        default="",
+        "queries to tune on: a file, or vectors of queries", "vectors", FILE, default=""
     )
     sample: int = option(
-        1000, "at most N queries to tune on (without --queries: vectors of the index)"
+        1000, "at most N queries to tune on (without --queries: vectors of the index)", at_least=2
     )
     leaves: int = option(
-        -1, "leaves of ScaNN's tree or lists of ivf (-1: about 2 sqrt(vectors); 0: none)"
+        -1,
+        "leaves of ScaNN's tree or lists of ivf (-1: about 2 sqrt(vectors); 0: none)",
+        at_least=-1,
     )
-    dims_per_block: int = option(2, "dimensions per block of the product quantisation")
+    dims_per_block: int = option(2, "dimensions per block of the product quantisation", at_least=1)
     reordering: str = option(
         "float32",
         "type of the vectors that candidates are rescored with",
@@ -80,8 +90,11 @@ class Index(Stage):
         0,
         "ScaNN, FAISS: build in parts of at most N vectors, which bounds memory; they are searched "
         "together (0: at most 5 million)",
+        at_least=0,
     )
-    soar: float = option(0.0, "ScaNN: SOAR's lambda: assigns each vector to a second leaf (0: off)")
+    soar: float = option(
+        0.0, "ScaNN: SOAR's lambda: assigns each vector to a second leaf (0: off)", at_least=0
+    )
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         from qac_jax.retrieval import approximate
@@ -103,19 +116,6 @@ class Index(Stage):
     def check(self) -> None:
         super().check()
         self._check_faiss()
-        if self.part_rows < 0:
-            raise UserError(
-                f"part_rows={self.part_rows} is not a number of vectors; give 1 or more"
-            )
-        if not 0 <= self.target_recall < 1:
-            raise UserError(
-                f"target_recall={self.target_recall}; expected at least 0 and less than 1"
-            )
-        if self.target_recall and (self.sample < 2 or self.recall_at < 1):
-            raise UserError(
-                "target_recall is measured with two queries or more and one passage or more; raise "
-                "--sample or --recall_at, or leave it out"
-            )
 
     def _check_faiss(self) -> None:
         if self.method == "faiss":
@@ -231,14 +231,15 @@ class Index(Stage):
 class Bm25(Stage):
     """Indexes passages for BM25 (Robertson and Zaragoza, 2009)."""
 
-    VERB: ClassVar[str] = "bm25"
-    KIND: ClassVar[str] = "bm25"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = "qac bm25 --passages corpus.jsonl --out out/bm25"
+    VERB = "bm25"
+    KIND = "bm25"
+    VERSION = 2
+    EXAMPLE = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
     passages: Ref = input(
         "passages of qac prepare, a corpus file or a folder in BEIR's layout",
-        kinds=("passages", FILE),
+        "passages",
+        FILE,
         aliases=("input",),
     )
     format: str = option(
@@ -247,11 +248,9 @@ class Bm25(Stage):
         choices=("auto", *DOCUMENTS.names()),
     )
     expand: Ref = input(
-        "generated queries to append to the passages (docT5query)",
-        kinds=("contexts",),
-        default="",
+        "generated queries to append to the passages (docT5query)", "contexts", default=""
     )
-    queries_each: int = option(0, "generated queries appended per passage (0: all)")
+    queries_each: int = option(0, "generated queries appended per passage (0: all)", at_least=0)
     preset: str = option(
         "anserini",
         "parameters: anserini (k1 0.9, b 0.4) or lucene (k1 1.2, b 0.75)",
@@ -325,22 +324,19 @@ class Hybrid(Stage):
     MRR@10 is within one standard error of the best.
     """
 
-    VERB: ClassVar[str] = "hybrid"
-    KIND: ClassVar[str] = "hybrid"
-    EXAMPLE: ClassVar[str] = "qac fuse --index out/index --bm25 out/bm25 --out out/hybrid"
+    VERB = "hybrid"
+    KIND = "hybrid"
+    EXAMPLE = "qac fuse --index out/index --bm25 out/bm25 --out out/hybrid"
 
     GROUPS = (together("queries", "qrels"),)
 
-    index: Ref = input("dense index", kinds=("index",))
-    bm25: Ref = input("BM25 index of the same passages", kinds=("bm25",))
-    encoder: Ref = input(
-        "encoder of the index, if it was moved",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("model",),
+    index: Ref = input("dense index", "index")
+    bm25: Ref = input("BM25 index of the same passages", "bm25")
+    encoder: Ref = model_input(
+        "encoder of the index, if it was moved", default="", aliases=("model",)
     )
-    queries: Ref = input("queries to choose the weight on", kinds=(FILE,), default="")
-    qrels: Ref = input("relevance judgements of --queries", kinds=(FILE,), default="")
+    queries: Ref = input("queries to choose the weight on", FILE, default="")
+    qrels: Ref = input("relevance judgements of --queries", FILE, default="")
     fusion: Fusion = part(Fusion)
     grid: tuple[float, ...] = option(GRID, "weights that are tried")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
@@ -15,18 +15,17 @@ from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import (
     FILE,
-    MODEL,
     Inputs,
     Ref,
     Stage,
     at_most_one_of,
     input,
+    model_input,
     one_of,
     option,
     part,
     together,
 )
-from qac_jax.processes import Place
 from qac_jax.retrieval.mining import Labelling, Mining
 
 
@@ -50,42 +49,34 @@ _INPUTS = {"mined": "index", "bm25": "bm25"}
 class Mine(Stage):
     """Draws hard negatives from the rankings of an encoder, of BM25, or of both."""
 
-    VERB: ClassVar[str] = "mine"
-    KIND: ClassVar[str] = "negatives"
-    VERSION: ClassVar[int] = 2
-    DIVIDED: ClassVar[bool] = True
-    EXAMPLE: ClassVar[str] = (
+    VERB = "mine"
+    KIND = "negatives"
+    VERSION = 2
+    DIVIDED = True
+    EXAMPLE = (
         "qac mine --index out/index --passages out/passages --queries queries.jsonl "
         "--qrels qrels/train.tsv --out out/negatives"
     )
 
-    passages: Ref = input("indexed passages", kinds=("passages",))
-    index: Ref = input("dense index, or hybrid", kinds=("index", "hybrid"), default="")
-    encoder: Ref = input(
-        "encoder of --index, if it was moved",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("model",),
+    passages: Ref = input("indexed passages", "passages")
+    index: Ref = input("dense index, or hybrid", "index", "hybrid", default="")
+    encoder: Ref = model_input(
+        "encoder of --index, if it was moved", default="", aliases=("model",)
     )
-    bm25: Ref = input("BM25 index", kinds=("bm25", "rankings"), default="")
+    bm25: Ref = input("BM25 index", "bm25", "rankings", default="")
     negatives: str = option(
         "all",
         "rankings to draw from: mined (the encoder's), bm25, mined+bm25, or all that are given",
         choices=("all", "mined", "bm25", "mined+bm25"),
     )
-    queries: Ref = input("queries", kinds=(FILE,), default="")
-    qrels: Ref = input("relevance judgements of --queries", kinds=(FILE,), default="")
+    queries: Ref = input("queries", FILE, default="")
+    qrels: Ref = input("relevance judgements of --queries", FILE, default="")
     contexts: Ref = input(
-        "or generated queries, each with its own passage as the positive",
-        kinds=("contexts",),
-        default="",
+        "or generated queries, each with its own passage as the positive", "contexts", default=""
     )
     mining: Mining = part(Mining)
     seed: int = option(42, "seed of drawing negatives")
     hosts: Hosts = part(Hosts)
-
-    def place(self) -> Place:
-        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("contexts", {}).get("count")
@@ -177,34 +168,32 @@ class Group(Stage):
     A retriever learns these scores with the objective of objectives/listwise.gin.
     """
 
-    VERB: ClassVar[str] = "group"
-    KIND: ClassVar[str] = "groups"
-    EXAMPLE: ClassVar[str] = (
+    VERB = "group"
+    KIND = "groups"
+    EXAMPLE = (
         "qac step group --passages out/passages --contexts out/contexts --teacher out/hybrid "
         "--out out/groups"
     )
 
     GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))
 
-    passages: Ref = input("indexed passages", kinds=("passages",))
-    contexts: Ref = input("queries of the passages", kinds=("contexts",), many=True, default="")
-    queries: Ref = input("or queries with judgements", kinds=(FILE,), default="")
+    passages: Ref = input("indexed passages", "passages")
+    contexts: Ref = input("queries of the passages", "contexts", default="", many=True)
+    queries: Ref = input("or queries with judgements", FILE, default="")
     qrels: Ref = input(
         "relevance judgements of --queries; a query without any goes to the teacher's first "
         "passage",
-        kinds=(FILE,),
+        FILE,
         default="",
     )
-    teacher: Ref = input("hybrid index whose scores are learned", kinds=("hybrid",))
-    size: int = option(32, "passages of a group")
-    per_passage: int = option(8, "queries of a passage, drawn for each group that it is in")
-    turns: int = option(1, "how often the passages are grouped, each time in another way")
-
-    def check(self) -> None:
-        super().check()
-        for name, least in (("size", 2), ("per_passage", 1), ("turns", 1)):
-            if (value := getattr(self, name)) < least:
-                raise UserError(f"{name}={value} is too few; expected {least} or more")
+    teacher: Ref = input("hybrid index whose scores are learned", "hybrid")
+    size: int = option(32, "passages of a group", at_least=2)
+    per_passage: int = option(
+        8, "queries of a passage, drawn for each group that it is in", at_least=1
+    )
+    turns: int = option(
+        1, "how often the passages are grouped, each time in another way", at_least=1
+    )
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
@@ -266,54 +255,48 @@ class Label(Stage):
     queries without any get both from the teacher, or are left out.
     """
 
-    VERB: ClassVar[str] = "label"
-    KIND: ClassVar[str] = "negatives"
-    VERSION: ClassVar[int] = 2
-    DIVIDED: ClassVar[bool] = True
-    EXAMPLE: ClassVar[str] = (
+    VERB = "label"
+    KIND = "negatives"
+    VERSION = 2
+    DIVIDED = True
+    EXAMPLE = (
         "qac label --candidates run.trec --queries queries.tsv --passages out/passages "
         "--teacher out/teacher --out out/labels"
     )
 
     GROUPS = (at_most_one_of("teacher", "scored"), at_most_one_of("qrels", "answers"))
 
-    passages: Ref = input("passages that were searched", kinds=("passages",))
-    queries: Ref = input("queries of --candidates", kinds=(FILE,))
+    passages: Ref = input("passages that were searched", "passages")
+    queries: Ref = input("queries of --candidates", FILE)
     candidates: Ref = input(
         "retriever's run, whose passages become positives and negatives",
-        kinds=("run", FILE),
+        "run",
+        FILE,
         aliases=("ranked", "searched"),
     )
-    teacher: Ref = input(
-        "cross-encoder that scores the candidates",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("model",),
+    teacher: Ref = model_input(
+        "cross-encoder that scores the candidates", default="", aliases=("model",)
     )
     scored: Ref = input(
-        "or the candidates already scored (a run of qac search --reranker)",
-        kinds=("run",),
-        default="",
+        "or the candidates already scored (a run of qac search --reranker)", "run", default=""
     )
-    qrels: Ref = input(
-        "relevance judgements of the queries that have any", kinds=(FILE,), default=""
-    )
+    qrels: Ref = input("relevance judgements of the queries that have any", FILE, default="")
     answers: Ref = input(
         "or questions with answers: the first passage that contains one is the positive",
-        kinds=(FILE,),
+        FILE,
         default="",
     )
     more: Ref = input(
-        "further judgements, whose relevant passages are never negatives", kinds=(FILE,), default=""
+        "further judgements, whose relevant passages are never negatives", FILE, default=""
     )
     exclude: Ref = input(
         "dev and test queries, which are left out of the training queries",
-        kinds=(FILE,),
-        many=True,
+        FILE,
         default="",
+        many=True,
     )
     truth: Ref = input(
-        "judgements only used to measure how accurate the labels are", kinds=(FILE,), default=""
+        "judgements only used to measure how accurate the labels are", FILE, default=""
     )
     rule: Labelling = part(Labelling)
     lines: str = option(
@@ -325,9 +308,6 @@ class Label(Stage):
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
-
-    def place(self) -> Place:
-        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         queries = costs.count_of(inputs, "queries", "candidates")

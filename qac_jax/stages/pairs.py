@@ -6,7 +6,7 @@ import dataclasses
 import os
 import random
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
@@ -29,18 +29,18 @@ _HELD_OUT = ("dev", "test")
 class Pairs(Stage):
     """Writes input and target texts: judged queries for a query generator, or label-free ones."""
 
-    VERB: ClassVar[str] = "pairs"
-    KIND: ClassVar[str] = "pairs"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
+    VERB = "pairs"
+    KIND = "pairs"
+    VERSION = 2
+    EXAMPLE = (
         "qac step pairs --collections data/squad,data/tales --targets questions --out out/pairs"
     )
 
     passages: Ref = input(
-        "passages with titles and summary lines (python_docs)", kinds=("passages",), default=""
+        "passages with titles and summary lines (python_docs)", "passages", default=""
     )
     collections: Ref = input(
-        "folders in BEIR's layout, with judged queries", kinds=(FILE,), many=True, default=""
+        "folders in BEIR's layout, with judged queries", FILE, default="", many=True
     )
     targets: str = option(
         "questions",
@@ -68,7 +68,9 @@ class Pairs(Stage):
         choices=("none", "space"),
     )
     at_most: int = option(
-        0, "at most N pairs of each collection or of the passages, drawn at random (0: all)"
+        0,
+        "at most N pairs of each collection or of the passages, drawn at random (0: all)",
+        at_least=0,
     )
 
     def environment(self) -> dict[str, str]:

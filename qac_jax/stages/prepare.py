@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
@@ -35,16 +35,14 @@ class Prepare(Stage):
     except by python_docs, which keeps a docstring that occurs in several places once.
     """
 
-    VERB: ClassVar[str] = "prepare"
-    KIND: ClassVar[str] = "passages"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
-        "qac prepare --format python_docs --packages numpy,scipy,stdlib --out out/passages"
-    )
+    VERB = "prepare"
+    KIND = "passages"
+    VERSION = 2
+    EXAMPLE = "qac prepare --format python_docs --packages numpy,scipy,stdlib --out out/passages"
 
     documents: Ref = input(
         "a folder, files or glob patterns of documents, or the name of a data set",
-        kinds=(FILE,),
+        FILE,
         default="",
         aliases=("input",),
     )
@@ -61,7 +59,7 @@ class Prepare(Stage):
     )
     tokenizer: Ref = input(
         "tokenizer: a vocabulary that ships, or a Hugging Face folder",
-        kinds=(TOKENIZER,),
+        TOKENIZER,
         default="wordpiece-16k",
     )
     splitter: str = option(

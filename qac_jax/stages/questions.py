@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
 class Collect(Stage):
     """Writes training and test queries with their judgements as files that every stage reads."""
 
-    VERB: ClassVar[str] = "collect"
-    KIND: ClassVar[str] = "questions"
-    VERSION: ClassVar[int] = 3
-    EXAMPLE: ClassVar[str] = (
+    VERB = "collect"
+    KIND = "questions"
+    VERSION = 3
+    EXAMPLE = (
         "qac step collect --collection data/mine --passages out/passages --contexts out/contexts "
         "--out out/questions"
     )
 
     collection: Ref = input(
         "folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
-        kinds=(FILE,),
+        FILE,
         default="",
         aliases=("input",),
     )
-    passages: Ref = input("passages of the collection", kinds=("passages",))
+    passages: Ref = input("passages of the collection", "passages")
     contexts: Ref = input(
         "queries generated for the passages, or extracted from them",
-        kinds=("contexts",),
+        "contexts",
         default="",
         many=True,
     )
     validation_contexts: Ref = input(
         "queries generated for passages kept aside, of which one each is a validation question",
-        kinds=("contexts",),
+        "contexts",
         default="",
     )
     test_contexts: Ref = input(
         "the same for the test, where the collection has no judged test queries",
-        kinds=("contexts",),
+        "contexts",
         default="",
     )
     summaries: bool = option(
@@ -168,22 +168,15 @@ class Sample(Stage):
     its file or folder.
     """
 
-    VERB: ClassVar[str] = "sample"
-    KIND: ClassVar[str] = "questions"
-    EXAMPLE: ClassVar[str] = (
-        "qac step sample --queries orcas.tsv,mrqa --count 1800000 --out out/unlabelled"
-    )
+    VERB = "sample"
+    KIND = "questions"
+    EXAMPLE = "qac step sample --queries orcas.tsv,mrqa --count 1800000 --out out/unlabelled"
 
-    queries: Ref = input("files or folders of queries", kinds=(FILE,), many=True)
-    count: int = option(0, "number of queries to draw (0: all)")
+    queries: Ref = input("files or folders of queries", FILE, many=True)
+    count: int = option(0, "number of queries to draw (0: all)", at_least=0)
     format: str = option("auto", "format of the files", choices=("auto", *QUERIES.names()))
     # It decides whether a run ends well, not what one that does gives.
     skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
-
-    def check(self) -> None:
-        super().check()
-        if self.count < 0:
-            raise UserError(f"count={self.count} is not a number of queries; expected 0 or more")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -247,15 +240,15 @@ class Split(Stage):
     and its passages are for training.
     """
 
-    VERB: ClassVar[str] = "split"
-    KIND: ClassVar[str] = "passages"
-    EXAMPLE: ClassVar[str] = (
+    VERB = "split"
+    KIND = "passages"
+    EXAMPLE = (
         "qac step split --passages out/passages --collection data/mine --part test --out out/test"
     )
 
-    passages: Ref = input("passages to split", kinds=("passages",))
+    passages: Ref = input("passages to split", "passages")
     collection: Ref = input(
-        "folder whose qrels/ may hold judged test and dev questions", kinds=(FILE,), default=""
+        "folder whose qrels/ may hold judged test and dev questions", FILE, default=""
     )
     part: str = option("train", "the part to keep", choices=PARTS)
     settings: Splitting = fields.part(Splitting)
@@ -296,19 +289,17 @@ class Judge(Stage):
     A passage answers a question if its title, or an alias of it, is one of the question's names.
     """
 
-    VERB: ClassVar[str] = "judge"
-    KIND: ClassVar[str] = "questions"
-    EXAMPLE: ClassVar[str] = (
+    VERB = "judge"
+    KIND = "questions"
+    EXAMPLE = (
         "qac step judge --questions qac_jax/assets/demo/questions.jsonl --passages out/passages "
         "--out out/natural"
     )
 
     questions: Ref = input(
-        'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', kinds=(FILE,)
+        'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', FILE
     )
-    passages: Ref = input(
-        "passages whose titles or aliases are matched with the names", kinds=("passages",)
-    )
+    passages: Ref = input("passages whose titles or aliases are matched with the names", "passages")
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"passages": inputs.get("passages", {}).get("count")}
@@ -348,13 +339,13 @@ class Unite(Stage):
     ones are written apart, to evaluate pseudo-labels.
     """
 
-    VERB: ClassVar[str] = "unite"
-    KIND: ClassVar[str] = "questions"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = "qac step unite --collections data/squad,data/tales --out out/union"
+    VERB = "unite"
+    KIND = "questions"
+    VERSION = 2
+    EXAMPLE = "qac step unite --collections data/squad,data/tales --out out/union"
 
     collections: Ref = input(
-        "collections: folders in BEIR's layout", kinds=(FILE,), many=True, aliases=("folders",)
+        "collections: folders in BEIR's layout", FILE, many=True, aliases=("folders",)
     )
     documents: str = option(
         "all",
@@ -362,16 +353,11 @@ class Unite(Stage):
         "queries are then split into judged and unjudged ones, and there is no test split",
         choices=("all", "unseen"),
     )
-    judged: float = option(0.5, "share of the training queries that keep their judgements")
-    train: int = option(0, "at most N training queries per collection (0: all)")
-    test: int = option(0, "at most N test queries per collection (0: all)")
-
-    def check(self) -> None:
-        super().check()
-        if not 0.0 < self.judged < 1.0:
-            raise UserError(
-                f"judged={self.judged} is not a share; expected more than 0 and less than 1"
-            )
+    judged: float = option(
+        0.5, "share of the training queries that keep their judgements", above=0, below=1
+    )
+    train: int = option(0, "at most N training queries per collection (0: all)", at_least=0)
+    test: int = option(0, "at most N test queries per collection (0: all)", at_least=0)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.formats.judgements import (
@@ -457,23 +443,25 @@ def _only_tested(folder: str) -> frozenset[str]:
 class Leaks(Stage):
     """Compares everything that trains a model or expands an index with the questions kept aside."""
 
-    VERB: ClassVar[str] = "leaks"
-    KIND: ClassVar[str] = "leaks"
-    EXAMPLE: ClassVar[str] = (
+    VERB = "leaks"
+    KIND = "leaks"
+    EXAMPLE = (
         "qac step leaks --questions out/questions --aside out/test --training out/groups "
         "--out out/leaks"
     )
 
-    questions: Ref = input("questions of qac step collect", kinds=("questions",))
+    questions: Ref = input("questions of qac step collect", "questions")
     aside: Ref = input(
         "passages kept aside, whose generated queries are validation or test questions",
-        kinds=("passages",),
-        many=True,
+        "passages",
         default="",
+        many=True,
     )
     training: Ref = input(
         "contexts, negatives, candidates and groups that train a model or expand an index",
-        kinds=("contexts", "negatives", "groups"),
+        "contexts",
+        "negatives",
+        "groups",
         many=True,
     )
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
@@ -27,35 +27,30 @@ class Report(Stage):
     """Shows metrics with their significance, wins and losses, training curves, the index, samples
     of generated queries, settings, time and memory of everything in a run's folder."""
 
-    VERB: ClassVar[str] = "report"
-    KIND: ClassVar[str] = "report"
-    EXAMPLE: ClassVar[str] = "qac report --folder out/demo --out out/demo/report"
+    VERB = "report"
+    KIND = "report"
+    EXAMPLE = "qac report --folder out/demo --out out/demo/report"
 
     folder: str = option("", "the --out of qac run (default: the folder of --metrics)")
     metrics: Ref = input(
         "metrics, such as those of qac evaluate (default: all in --folder)",
-        kinds=("metrics",),
+        "metrics",
         default="",
         many=True,
     )
     verdict: Ref = input(
         "verdict and provenance of questions (of qac step conclude), shown first",
-        kinds=("summary",),
+        "summary",
         default="",
     )
     after: Ref = input(
-        "in a recipe: further stages that must finish first",
-        kinds=(FILE,),
-        default="",
-        many=True,
+        "in a recipe: further stages that must finish first", FILE, default="", many=True
     )
     title: str = option("", "title of the page (default: the folder's name)")
-    queries: Ref = input(
-        "query texts, where the runs do not record them", kinds=(FILE,), default=""
-    )
+    queries: Ref = input("query texts, where the runs do not record them", FILE, default="")
     names: Mapping[str, str] | None = option(None, "names to show for metrics and systems")
-    cases: int = option(5, "best and worst queries to show per comparison")
-    samples: int = option(6, "passages to show with their generated queries")
+    cases: int = option(5, "best and worst queries to show per comparison", at_least=0)
+    samples: int = option(6, "passages to show with their generated queries", at_least=0)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs

@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
@@ -16,8 +16,17 @@ from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import FILE, MODEL, Inputs, Ref, Stage, input, one_of, option, part
-from qac_jax.processes import Place
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    one_of,
+    option,
+    part,
+)
 from qac_jax.retrieval.fusion import SCALES
 
 
@@ -38,44 +47,35 @@ class Search(Stage):
     (--candidates).
     """
 
-    VERB: ClassVar[str] = "search"
-    KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 3
-    DIVIDED: ClassVar[bool] = True
-    EXAMPLE: ClassVar[str] = 'qac search --index out/index "how do plants grow?"'
+    VERB = "search"
+    KIND = "run"
+    VERSION = 3
+    DIVIDED = True
+    EXAMPLE = 'qac search --index out/index "how do plants grow?"'
 
     GROUPS = (one_of("index", "candidates"),)
 
     index: Ref = input(
-        "index: dense, BM25, hybrid or living",
-        kinds=("index", "bm25", "hybrid", "live"),
-        default="",
+        "index: dense, BM25, hybrid or living", "index", "bm25", "hybrid", "live", default=""
     )
-    queries: Ref = input("queries", kinds=(FILE,))
-    encoder: Ref = input(
-        "encoder of the index, if it was moved",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("model",),
+    queries: Ref = input("queries", FILE)
+    encoder: Ref = model_input(
+        "encoder of the index, if it was moved", default="", aliases=("model",)
     )
-    k: int = option(1000, "top k passages per query")
+    k: int = option(1000, "top k passages per query", at_least=1)
     candidates: Ref = input(
         "instead of an index: a run whose passages are reranked",
-        kinds=("run", FILE),
+        "run",
+        FILE,
         default="",
         aliases=("ranked", "searched"),
     )
-    reranker: Ref = input(
-        "cross-encoder that reranks the top passages",
-        kinds=("parameters", MODEL),
-        default="",
-        aliases=("rerank",),
+    reranker: Ref = model_input(
+        "cross-encoder that reranks the top passages", default="", aliases=("rerank",)
     )
-    rerank_depth: int = option(0, "passages per query that are reranked (0: all k)")
+    rerank_depth: int = option(0, "passages per query that are reranked (0: all k)", at_least=0)
     passages: Ref = input(
-        "passage texts (default: those recorded with the index)",
-        kinds=("passages",),
-        default="",
+        "passage texts (default: those recorded with the index)", "passages", default=""
     )
     where: str = option(
         "", 'of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}'
@@ -84,9 +84,6 @@ class Search(Stage):
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
-
-    def place(self) -> Place:
-        return self.hosts.place()
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         depth = self._depth() if self.reranker else None
@@ -224,14 +221,15 @@ class Fuse(Stage):
     its --weights (default: one half) whose MRR@10 is within one standard error of the best.
     """
 
-    VERB: ClassVar[str] = "fuse"
-    KIND: ClassVar[str] = "run"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = "qac fuse --runs bm25.trec,dense.trec --out out/fused"
+    VERB = "fuse"
+    KIND = "run"
+    VERSION = 2
+    EXAMPLE = "qac fuse --runs bm25.trec,dense.trec --out out/fused"
 
     runs: Ref = input(
         "runs of qac search, or TREC files",
-        kinds=("run", FILE),
+        "run",
+        FILE,
         many=True,
         aliases=("run", "searched", "against"),
     )
@@ -242,7 +240,7 @@ class Fuse(Stage):
         "encoder over indexes of different passages",
         choices=tuple(_NORMALIZATIONS),
     )
-    k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate")
+    k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate", at_least=0)
     weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
     normalization: str = option(
         "",
@@ -255,10 +253,10 @@ class Fuse(Stage):
     )
     choose_on: Ref = input(
         "convex: judgements that the weight of the second of two runs is chosen on",
-        kinds=(FILE,),
+        FILE,
         default="",
     )
-    depth: int = option(1000, "passages per query in the fused run (0: all)")
+    depth: int = option(1000, "passages per query in the fused run (0: all)", at_least=0)
 
     def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         del inputs
@@ -266,8 +264,6 @@ class Fuse(Stage):
 
     def check(self) -> None:
         super().check()
-        if self.depth < 0:
-            raise UserError(f"depth={self.depth}; expected 0 (all) or more passages a query")
         if (count := len([part for part in self.runs.split(",") if part.strip()])) < 2:
             raise UserError(f"{count} run cannot be fused; give two or more, by --runs A,B")
         if self.choose_on and (self.method != "convex" or count != 2):

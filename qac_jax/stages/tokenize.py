@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,17 @@ from qac_jax.errors import UserError
 from qac_jax.formats.registry import TRAINING
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import FILE, MODEL, TOKENIZER, Inputs, Ref, Stage, input, option, part
+from qac_jax.pipeline.stage import (
+    FILE,
+    TOKENIZER,
+    Inputs,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    option,
+    part,
+)
 
 
 if TYPE_CHECKING:
@@ -31,50 +41,48 @@ if TYPE_CHECKING:
 class Tokenize(Stage):
     """Tokenises examples of one kind; training pairs and crops them at random."""
 
-    VERB: ClassVar[str] = "tokenize"
-    KIND: ClassVar[str] = "examples"
-    VERSION: ClassVar[int] = 2
-    EXAMPLE: ClassVar[str] = (
+    VERB = "tokenize"
+    KIND = "examples"
+    VERSION = 2
+    EXAMPLE = (
         "qac tokenize --passages out/passages --contexts out/contexts --task passage_query "
         "--out out/examples"
     )
 
-    passages: Ref = input("passages", kinds=("passages",), default="")
+    passages: Ref = input("passages", "passages", default="")
     contexts: Ref = input(
-        "contexts (queries) of the passages, generated or extracted",
-        kinds=("contexts",),
-        default="",
+        "contexts (queries) of the passages, generated or extracted", "contexts", default=""
     )
-    queries: Ref = input("queries of --qrels", kinds=(FILE,), default="")
-    qrels: Ref = input("relevance judgements", kinds=(FILE,), default="")
+    queries: Ref = input("queries of --qrels", FILE, default="")
+    qrels: Ref = input("relevance judgements", FILE, default="")
     negatives: Ref = input(
         "hard negatives: of qac mine, a run, MS MARCO's triples or a file",
-        kinds=("negatives", "run", FILE),
+        "negatives",
+        "run",
+        FILE,
         default="",
     )
     pairs: Ref = input(
-        "seq2seq: of step pairs; groups: of step group",
-        kinds=("pairs", "groups"),
-        default="",
+        "seq2seq: of step pairs; groups: of step group", "pairs", "groups", default=""
     )
     training: Ref = input(
         "or a training file that contains queries, positives and negatives as text",
-        kinds=(FILE,),
+        FILE,
         default="",
     )
     training_format: str = option("tevatron", "format of --training", choices=TRAINING.names())
     task: str = option("passage_query", "kind of training example", choices=tuple(KINDS))
     tokenizer: Ref = input(
         "tokenizer: a vocabulary that ships, or a Hugging Face folder",
-        kinds=(TOKENIZER,),
+        TOKENIZER,
         default="wordpiece-16k",
     )
     # It decides whether a run ends well, not what one that does gives.
-    skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
-    like: Ref = input(
-        "read titles and prompts as this retriever does", kinds=("parameters", MODEL), default=""
+    skip_bad: int = option(
+        0, "skip and list at most N bad records", affects_result=False, at_least=0
     )
-    shards: int = option(0, "number of output files (0: by the number of records)")
+    like: Ref = model_input("read titles and prompts as this retriever does", default="")
+    shards: int = option(0, "number of output files (0: by the number of records)", at_least=0)
     texts: Texts = part(Texts)
     selection: PassageSelection = part(PassageSelection)
     sibling_passages: Siblings = part(Siblings)

@@ -57,11 +57,11 @@ class Train(Stage):
         help="objective to train, in a --gin_file, and the model of a new encoder in another",
         shown={**OF_OBJECTIVE, "encoders.DualEncoderConfig.pooling": POOLINGS},
     )
-    examples: Ref = input("training examples", kinds=("examples",))
-    validation: Ref = input("validation examples", kinds=("examples",), default="")
-    probe: Ref = input("triples to measure retrieval by", kinds=("examples",), default="")
-    init: Ref = model_input("model to initialise from", "", aliases=("pretrained",))
-    words: Ref = model_input("model whose word embeddings initialise a new model", "")
+    examples: Ref = input("training examples", "examples")
+    validation: Ref = input("validation examples", "examples", default="")
+    probe: Ref = input("triples to measure retrieval by", "examples", default="")
+    init: Ref = model_input("model to initialise from", default="", aliases=("pretrained",))
+    words: Ref = model_input("model whose word embeddings initialise a new model", default="")
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
         "auto",

@@ -236,8 +236,8 @@ def test_damaged_indexes_are_refused(
     ("settings", "told"),
     [
         ({**SCANN, "leaves": 5000}, "leaves=5000 are more than the 3000 vectors"),
-        ({**SCANN, "target_recall": 1.5}, "target_recall=1.5"),
-        ({**SCANN, "target_recall": 0.9, "sample": 1}, "two queries or more"),
+        ({**SCANN, "target_recall": 1.5}, "target_recall = 1.5"),
+        ({**SCANN, "target_recall": 0.9, "sample": 1}, "sample = 1; expected at least 2"),
         ({"faiss": "hnsw", "method": "scann"}, "goes with --method faiss"),
         pytest.param({**IVF, "soar": 1.0}, "soar=1.0 is of ScaNN", marks=needs_faiss),
         pytest.param({**HNSW, "leaves": 10}, "leaves=10 does not go with", marks=needs_faiss),

@@ -39,7 +39,7 @@ class Judged(Stage):
     VERB: ClassVar[str] = "judge"
     KIND: ClassVar[str] = "metrics"
 
-    numbers: Ref = input("the numbers", kinds=("numbers",))
+    numbers: Ref = input("the numbers", "numbers")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         RAN.append(f"{self.VERB} {self.seed}")

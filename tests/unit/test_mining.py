@@ -391,12 +391,6 @@ def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
         Tokenize.make(passages="x", task="groups").check()
 
 
-def test_settings_that_cannot_be(tmp_path: Path) -> None:
-    for name, value in (("size", 1), ("per_passage", 0), ("turns", 0)):
-        with pytest.raises(UserError, match=f"{name}={value} is too few"):
-            mine.Group.make(passages="p", contexts="c", teacher="t", **{name: value}).check()
-
-
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
     teacher = Hybrid(artifacts.load(road / "hybrid"))
     text = records(road / "passages")[5]["text"]

@@ -14,10 +14,10 @@ from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.pipeline import readiness, recipe
 from qac_jax.pipeline import stage as stage_lib
-from qac_jax.pipeline.inputs import FILE, MODEL, TOKENIZER
+from qac_jax.pipeline.inputs import FILE, TOKENIZER
 from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.sharding import Workers
-from qac_jax.pipeline.stage import Ref, Stage, input, part
+from qac_jax.pipeline.stage import Ref, Stage, input, model_input, part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,10 @@ class Many(Stage):
     VERB: ClassVar[str] = "many"
     KIND: ClassVar[str] = "many"
 
-    numbers: Ref = input("numbers", kinds=("numbers",), default="")
-    files: Ref = input("files", kinds=(FILE,), default="")
-    model: Ref = input("a model", kinds=("parameters", MODEL), default="")
-    words: Ref = input("a vocabulary", kinds=(TOKENIZER,), default="")
+    numbers: Ref = input("numbers", "numbers", default="")
+    files: Ref = input("files", FILE, default="")
+    model: Ref = model_input("a model", default="")
+    words: Ref = input("a vocabulary", TOKENIZER, default="")
     pool: Workers = part(Workers)
 
 
