@@ -312,11 +312,7 @@ def _load_tower(
     if place := places.get(DENSE):
         fields |= dense_of(place)
         tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
-    config = DualEncoderConfig(
-        files.config,
-        normalize=NORMALIZE in places,
-        **fields,
-    )
+    config = DualEncoderConfig(files.config, normalize=NORMALIZE in places, **fields)
     module = DualEncoder(config, options.runtime)
     table = under("encoder", _tower(config, files.table))
     ignored = files.config.hf_ignored
@@ -395,10 +391,7 @@ def save_tied(
     own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
     weights.write_file(folder / weights.SAFETENSORS, own)
     weights.write_json(folder / "config.json", config.backbone.to_hf())
-    contents = {
-        POOLING: pooling_file(config),
-        DENSE: dense_file(config),
-    }
+    contents = {POOLING: pooling_file(config), DENSE: dense_file(config)}
     parts = _parts(config)
     for part in parts[1:]:
         (folder / part.place).mkdir()
@@ -432,12 +425,7 @@ def _parts(config: DualEncoderConfig) -> list[Part]:
 
 def _write_modules(folder: Path, parts: Sequence[Part]) -> None:
     modules = [
-        {
-            "idx": index,
-            "name": str(index),
-            "path": part.place,
-            "type": class_name(part.kind),
-        }
+        {"idx": index, "name": str(index), "path": part.place, "type": class_name(part.kind)}
         for index, part in enumerate(parts)
     ]
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")

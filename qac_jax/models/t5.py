@@ -436,10 +436,7 @@ def _no_classifier() -> UserError:
 
 
 # Parts of the stack that are not layers.
-_OWN = {
-    "norm/scale": "stack_norm/scale",
-    "relative_bias/embedding": "stack_bias/embedding",
-}
+_OWN = {"norm/scale": "stack_norm/scale", "relative_bias/embedding": "stack_bias/embedding"}
 
 
 class T5Layers(nn.Module):

@@ -123,12 +123,7 @@ def test_a_mixed_model_is_nearly_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [
-        ("fpu avx512_bf16 sse", True),
-        ("amx_bf16", True),
-        ("avx512f amx_int8", False),
-        ("", False),
-    ],
+    [("fpu avx512_bf16 sse", True), ("amx_bf16", True), ("avx512f amx_int8", False), ("", False)],
 )
 def test_cpus_that_multiply_bfloat16(tmp_path: Path, flags: str, expected: bool) -> None:
     file = tmp_path / "cpuinfo"

@@ -31,7 +31,7 @@ CONFIGS = {
         num_heads=2,
         num_buckets=8,
         max_distance=10,
-    ),
+    )
 }
 # d_kv * heads differs from d_model, the decoder is shallower, gated, untied.
 CONFIGS["v11"] = dataclasses.replace(
@@ -99,9 +99,7 @@ def plain(name: str, dropout: float) -> tuple[Any, Any]:
     return loss_and_gradient(name, X64, dropout)
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "remat-attention": {"remat": "attention"},
-}
+VARIANTS: dict[str, dict[str, Any]] = {"remat-attention": {"remat": "attention"}}
 
 
 SLOW_VARIANTS: dict[str, dict[str, Any]] = {

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
 
 from qac_jax.errors import UserError, exit_code
 from qac_jax.hub import backbones, names, sentence_transformers, weights
@@ -46,34 +44,12 @@ def test_what_else_breaks_names_the_file(tmp_path: Path):
         backbones._described(Broken, {}, tmp_path, {})  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("value", ["x", [], -1, float("nan")])
-def test_lengths_that_are_none(value, tmp_path: Path):
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": value}))
-    with pytest.raises(UserError, match="model_max_length = .* is not a length"):
-        sentence_transformers.max_length(tmp_path)
-
-
 @pytest.mark.parametrize("value", [[1, "a"], -1, True, "x", None])
 def test_lengths_of_our_own_that_are_none(value, tmp_path: Path):
     name = sentence_transformers.SETTINGS
     (tmp_path / name).write_text(json.dumps({"qac_jax": {"query_length": value}}))
     with pytest.raises(UserError, match="query_length = .* is not a length"):
         sentence_transformers._described(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["null", "[1]"])
-def test_settings_of_sentence_transformers_that_are_none(content, tmp_path: Path):
-    (tmp_path / "sentence_bert_config.json").write_text(content)
-    with pytest.raises(UserError, match="sentence_bert_config.json holds no JSON object"):
-        tokenizers.lowercases(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["[1]", "[" * 100_000, "3"])
-def test_settings_of_a_tokenizer_that_are_none(content, tmp_path: Path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
-    (tmp_path / "tokenizer_config.json").write_text(content)
-    with pytest.raises(UserError, match="copy the folder again"):
-        tokenizers.load(str(tmp_path))
 
 
 def test_vocabularies_that_are_none(tmp_path: Path):
@@ -107,14 +83,6 @@ def test_settings_of_sentence_transformers_of_a_wrong_type(settings, tmp_path: P
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match="does not say how texts are read .*copy the folder again"):
         sentence_transformers._described(tmp_path)
-
-
-def test_a_vocabulary_without_pieces(tmp_path: Path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
-    tokenizer = tokenizers.load(str(tmp_path))
-    tokenizer.backend = Tokenizer(WordPiece({}))
-    with pytest.raises(UserError, match="has no pieces; copy its folder again"):
-        _ = tokenizer.vocab_size
 
 
 def test_a_link_that_leads_nowhere_beside_a_tokenizer(tmp_path: Path):

@@ -73,13 +73,6 @@ def test_hash_dropout_has_no_pattern_over_keys() -> None:
     assert np.abs(runs - 0.5).max() < 5 * 0.5 / 64
 
 
-def test_dropout_does_nothing_without_keys_or_rate() -> None:
-    x = jnp.arange(6.0).reshape(2, 3)
-    assert dropout(x, None, 0, 0.5, "hash") is x
-    assert dropout(x, _keys(2), 0, 0.0, "threefry") is x
-    assert layers.fold(None, 3) is None
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -94,11 +87,6 @@ def test_unknown_options_are_refused(field: str, value: str, message: str) -> No
         Runtime(**{field: value})  # type: ignore[arg-type]
 
 
-def test_float64_needs_x64() -> None:
-    with pytest.raises(UserError, match="JAX_ENABLE_X64"):
-        _ = Runtime(dtype="float64").compute_dtype
-
-
 def test_gelu_is_the_exact_one() -> None:
     x = np.linspace(-12, 12, 20001)
     exact = x * norm.cdf(x)
@@ -108,12 +96,6 @@ def test_gelu_is_the_exact_one() -> None:
     single = jnp.asarray(x, jnp.float32)
     np.testing.assert_allclose(layers.gelu(single), exact, atol=1e-6)
     np.testing.assert_allclose(jax.vmap(jax.grad(layers.gelu))(single), slope, atol=2e-6)
-
-
-def test_activation_names() -> None:
-    assert layers.activation("gelu") is layers.gelu
-    with pytest.raises(UserError, match="did you mean 'gelu_new'"):
-        layers.activation("gelu_nev")
 
 
 CONFIG = BertConfig(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +14,7 @@ import toy_hub
 
 from qac_jax import Retriever, artifacts, cli, verbs
 from qac_jax.errors import UserError
-from qac_jax.hub import huggingface, names
-from qac_jax.inference.reranker import Reranker
+from qac_jax.hub import names
 from qac_jax.pipeline import inputs
 from qac_jax.pipeline.inputs import MODEL, TOKENIZER
 from qac_jax.retrieval.index import place_of_encoder
@@ -119,12 +115,6 @@ def test_what_is_missing_is_one_sentence(hub: Hub, text: str, sentence: str) -> 
     assert "\n" not in str(error.value)
 
 
-def test_what_ships(hub: Hub) -> None:
-    for name in names.shipped_names():
-        assert os.path.exists(names.folder(f"shipped:{name}")), name
-    assert {"qgen", "tqgen", "wordpiece-16k", "demo/questions.jsonl"} <= set(names.shipped_names())
-
-
 def test_a_retriever_by_its_name(hub: Hub) -> None:
     texts = ["Bees make honey."]
     by_name = Retriever.load("tiny/encoder@v1.0", pooling="mean").encode(texts)
@@ -134,16 +124,6 @@ def test_a_retriever_by_its_name(hub: Hub) -> None:
     assert np.abs(by_name - newest).max() > 0.01
     with pytest.raises(UserError, match="hf download tiny/absent"):
         Retriever.load("tiny/absent")
-
-
-def test_a_cross_encoder_by_its_name(hub: Hub) -> None:
-    assert Reranker.load("tiny/cross", dataclasses.replace(_short_pairs())).module.labels == 2
-
-
-def _short_pairs() -> Any:
-    from qac_jax.inference.settings import RerankerOptions
-
-    return RerankerOptions(max_length=16)
 
 
 def test_every_input_of_every_verb(hub: Hub) -> None:
@@ -188,14 +168,6 @@ def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
         inputs.resolved(dataclasses.replace(stage, tokenizer="wordpice-16k"))
 
 
-def test_training_starts_from_a_name(hub: Hub) -> None:
-    stage = verbs.VERBS["train"].load()
-    init = next(f for n, f in inputs.declared(stage).items() if n == "init")
-    path = inputs._opened(names.located("tiny/encoder"), init.metadata["kinds"])
-    module, _ = huggingface.load(str(path))  # as training/start.py does
-    assert module.config.hidden_size == 8
-
-
 def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "p.jsonl").write_text('{"_id": "1", "text": "Bees make honey."}\n')
     command = ["embed", "--encoder", "tiny/encoder", "--pooling", "mean", "--passages", "p.jsonl"]
@@ -216,86 +188,3 @@ def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, capsys: Any) -> Non
     assert cli.main([*command, "--encoder", f"tiny/encoder@{hub.new}", "--out", "out"]) == 0
     assert cli.main(["embed", "--encoder", "tiny/absent", *command[3:], "--out", "b"]) == 2
     assert "embed.encoder: there is no folder tiny/absent" in capsys.readouterr().err
-
-
-class Network:
-    """huggingface_hub's snapshot_download with a Hub that has files, or fails."""
-
-    def __init__(self, place: Path, error: Exception | None = None):
-        self.place, self.error = place, error
-        self.asked: list[dict[str, Any]] = []
-
-    def __call__(self, name: str, **options: Any) -> str:
-        self.asked.append({"name": name, **options})
-        if self.error:
-            raise self.error
-        return str(self.place)
-
-
-@pytest.fixture
-def online(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def with_network(*answer: Any) -> Network:
-        network = Network(*answer)
-        monkeypatch.setattr("huggingface_hub.snapshot_download", network)
-        names.forget()
-        return network
-
-    return with_network
-
-
-def test_only_what_is_read_is_downloaded(hub: Hub, online: Any, tmp_path: Path) -> None:
-    network = online(hub.folders["old"])
-    assert names.folder("someone/bert@v3") == hub.folders["old"]
-    assert names.folder("someone/bert@v3") == hub.folders["old"]
-    (asked,) = network.asked  # once a process
-    assert (asked["name"], asked["revision"]) == ("someone/bert", "v3")
-    assert "*.safetensors" in asked["allow_patterns"]
-    assert not any(pattern.endswith(".bin") for pattern in asked["allow_patterns"])
-    assert "onnx/*" in asked["ignore_patterns"]
-
-    network = online(hub.folders["old"])
-    names.folder("someone/bert", TOKENIZER)
-    assert not any("safetensors" in pattern for pattern in network.asked[0]["allow_patterns"])
-
-    # Without safetensors, PyTorch's files of the parts that have weights.
-    bare = tmp_path / "bare"
-    (bare / "1_Pooling").mkdir(parents=True)
-    (bare / "config.json").write_text('{"model_type": "bert"}')
-    (bare / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    network = online(bare)
-    with pytest.raises(UserError, match="no model.safetensors"):
-        names.folder("someone/bert")
-    assert network.asked[1]["allow_patterns"] == ["pytorch_model*.bin"]
-
-
-def test_a_commit_that_is_here_needs_no_network(hub: Hub, online: Any) -> None:
-    network = online(hub.cache, ConnectionError("no network"))
-    assert names.folder(f"tiny/encoder@{hub.old}") == hub.snapshot(hub.old)
-    assert not network.asked
-    # A branch may have moved; without a network it stands where it was last seen.
-    assert names.folder("tiny/encoder") == hub.snapshot(hub.new)
-    assert len(network.asked) == 1
-    with pytest.raises(UserError, match=r"reached from here \(ConnectionError\): run `hf"):
-        names.folder("tiny/absent")
-
-
-def test_what_the_hub_refuses(hub: Hub, online: Any) -> None:
-    errors = pytest.importorskip("huggingface_hub").errors
-    for kind, sentence in (
-        (errors.RevisionNotFoundError, "has someone/bert, but not its revision 'v9'"),
-        (errors.RepositoryNotFoundError, "does not show you a model of that name.*hf auth login"),
-    ):
-        online(hub.cache, kind.__new__(kind))
-        with pytest.raises(UserError, match=sentence):
-            names.folder("someone/bert@v9")
-
-
-def test_the_environment_says_where_the_cache_is(hub: Hub) -> None:
-    program = "from qac_jax.hub import names; print(names.folder('tiny/encoder'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "HF_HUB_CACHE": str(hub.cache), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == str(hub.snapshot(hub.new)), done.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, names, shared_encoder
-from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.bert import Bert
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
@@ -172,11 +172,3 @@ def test_half_precision(params: Any) -> None:
     assert half.dtype == np.float32
     half, whole = jax.nn.softmax(half), jax.nn.softmax(whole)
     np.testing.assert_allclose(half, whole, atol=0.05)
-
-
-def test_configuration() -> None:
-    assert CONFIG.reads_with(CONFIG.encoder) and not CONFIG.reads_with(BertConfig())
-    with pytest.raises(UserError, match=r"encoder_dropout=2.0 is not in \[0, 1\)"):
-        PointerConfig(encoder_dropout=2.0)
-    with pytest.raises(UserError, match="cannot be cut into num_heads"):
-        PointerConfig(num_heads=5)

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.models.decoding.settings import Decoding
@@ -111,8 +110,3 @@ def test_tqgen_says_words_of_the_text() -> None:
     assert own > 0.3 and own > 3 * others, said
     assert not any("?" in text for texts in said.values() for text in texts), said
     assert all(len(set(texts)) >= 3 for texts in said.values()), said  # each prompt its own answer
-
-
-def test_what_does_not_ship_is_told() -> None:
-    with pytest.raises(UserError, match="'t5-huge' does not come with this version"):
-        names.shipped_folder("t5-huge")

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import toy_examples
 
-from qac_jax import artifacts, fields
+from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.hub import parameters, weights, word_vectors
-from qac_jax.models.bert import Bert, BertConfig
+from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives.finetune import Finetune
-from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.train import Train
@@ -133,20 +132,6 @@ def test_training_starts_with_them(stage: Train, tmp_path: Path):
     found = parameters.load(artifact)[1]["params"]["shared"]["embedding"]
     np.testing.assert_allclose(found, expected(stage, artifact, 1.0), atol=1e-6)
     assert artifact.record["inputs"].keys() == {"examples", "words"}
-
-
-@pytest.mark.slow
-def test_so_does_that_of_a_bert(stage: Train, tmp_path: Path):
-    words = toy_examples.tokenized(tmp_path, "mlm")
-    vocabulary = stage.objective.model.config.vocab_size
-    config = BertConfig(vocab_size=vocabulary, hidden_size=32, num_heads=2, num_layers=1)
-    objective = Mlm(Bert(config))
-    changed = fields.change(
-        stage, {"objective": objective, "examples": str(words.path), "kind": "mlm"}
-    )
-    artifact = execute(changed, tmp_path / "trained")
-    found = parameters.load(artifact)[1]["params"]["embeddings"]["word"]["embedding"]
-    np.testing.assert_allclose(found, expected(stage, artifact, 0.02), atol=1e-6)
 
 
 def expected(stage: Train, artifact: artifacts.Artifact, spread: float) -> np.ndarray:
