@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import safetensors
@@ -205,18 +206,13 @@ def _is_stack(name: str, branch: Any) -> bool:
 
 
 def _unstack(layers: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(layers).items()}
-    if "0" in layers:
-        return traverse_util.unflatten_dict(flat)
-    count = len(next(iter(flat.values())))
-    return {
-        str(i): traverse_util.unflatten_dict({path: leaf[i] for path, leaf in flat.items()})
-        for i in range(count)
-    }
+    host = jax.tree.map(np.asarray, dict(layers))
+    if "0" in host:
+        return host
+    count = len(jax.tree.leaves(host)[0])
+    return {str(i): jax.tree.map(lambda leaf, i=i: leaf[i], host) for i in range(count)}
 
 
-def _stack(layers: Mapping[str, Any]) -> dict[str, Any]:
-    ordered = [traverse_util.flatten_dict(layers[str(i)]) for i in range(len(layers))]
-    return traverse_util.unflatten_dict(
-        {path: np.stack([np.asarray(layer[path]) for layer in ordered]) for path in ordered[0]}
-    )
+def _stack(layers: Mapping[str, Any]) -> Any:
+    ordered = [jax.tree.map(np.asarray, layers[str(i)]) for i in range(len(layers))]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *ordered)

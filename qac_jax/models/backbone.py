@@ -26,8 +26,8 @@ A new backbone is one file of this room with two classes, and a gin file with it
 * `pooler` where config.pooler, and `mlm_head` where config.mlm_head (their parameters are the
   subtrees of these names, and all of what these parts have of their own);
 
-and which overrides, where it differs from a BERT: `embed`, `encode`, `pool`, `predict`,
-`word_table`, `position_vectors`.
+and which overrides, where it differs from a BERT: `embed`, `pool`, `word_table`,
+`position_vectors`.
 """
 
 from __future__ import annotations
@@ -495,7 +495,7 @@ class Backbone(nn.Module):
         if rows is not None and count in wanted.values():
             raise UserError("rows= cuts the last hidden state, which hidden_states asks for whole")
         x = self.embed(self._without_padding(ids, lengths), token_types, keys)
-        x, states = self.encode(x, lengths, keys, tuple(wanted.values()), rows)
+        x, states = self.layers(x, lengths, keys, wanted=tuple(wanted.values()), rows=rows)
         if self.is_initializing() and config.mlm_head:
             self.mlm_logits(x[:, :1])
         pooled = self.pool(x, lengths, keys) if config.pooler else None
@@ -525,17 +525,6 @@ class Backbone(nn.Module):
         within = jnp.arange(ids.shape[1]) < lengths[:, None]
         return jnp.where(within, ids, self.config.vocab_size)
 
-    def encode(
-        self,
-        x: Array,
-        lengths: Array | None,
-        keys: Array | None,
-        wanted: Sequence[int] = (),
-        rows: int | None = None,
-    ) -> tuple[Array, dict[int, Array]]:
-        """The last hidden state of embedded texts, and those of the wanted numbers."""
-        return self.layers(x, lengths, keys, wanted=wanted, rows=rows)
-
     def pool(self, x: Array, lengths: Array | None, keys: Array | None) -> Array:
         """The pooled vectors [B, hidden] of last hidden states (its first `pooler_rows`)."""
         del lengths, keys
@@ -554,10 +543,6 @@ class Backbone(nn.Module):
             )
         if positions is not None:
             hidden = take_positions(hidden, positions)
-        return self.predict(hidden, padded)
-
-    def predict(self, hidden: Array, padded: bool) -> Array:
-        """The MLM head's logits."""
         return self.mlm_head(hidden, self.word_table(), padded)
 
     def word_table(self) -> Array:
