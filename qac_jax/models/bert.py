@@ -28,7 +28,7 @@ from qac_jax.errors import UserError
 from qac_jax.models import packing
 from qac_jax.models.backbone import Backbone, BackboneConfig, Slot, Table, register
 from qac_jax.models.layers import Array, Dense, Embedding, LayerNorm, Runtime, dropout, shard
-from qac_jax.models.packing import Keys, Lengths
+from qac_jax.models.packing import Keys, Lengths, Rows
 from qac_jax.models.t5_layers import RelativeBias
 from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
@@ -80,7 +80,7 @@ class EncoderLayer(nn.Module):
         lengths: Lengths,
         keys: Keys,
         bias: Array | None = None,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> Array:
         config, runtime = self.config, self.runtime
         of_attention = config
@@ -456,12 +456,7 @@ class MpnetLayers(nn.Module):
         self.layers = Layers(partial(EncoderLayer, config, self.runtime), self.count, self.runtime)
 
     def __call__(
-        self,
-        x: Array,
-        lengths: Array | None,
-        keys: Array | None,
-        wanted: Sequence[int] = (),
-        rows: int | None = None,
+        self, x: Array, lengths: Lengths, keys: Keys, wanted: Sequence[int] = (), rows: Rows = None
     ) -> tuple[Array, dict[int, Array]]:
         positions = jnp.arange(x.shape[1])
         bias = self.stack_bias(positions, positions)

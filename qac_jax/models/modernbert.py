@@ -43,7 +43,7 @@ from qac_jax.models.layers import (
     shard,
     statistics_dtype,
 )
-from qac_jax.models.packing import Keys, Lengths
+from qac_jax.models.packing import Keys, Lengths, Rows
 from qac_jax.models.transformer import INPUT_SITE, Layers, rematerialise, site
 
 
@@ -261,12 +261,7 @@ class ModernLayers(nn.Module):
         self.stack_norm = layer_norm(config, runtime)
 
     def __call__(
-        self,
-        x: Array,
-        lengths: Array | None,
-        keys: Array | None,
-        wanted: Sequence[int] = (),
-        rows: int | None = None,
+        self, x: Array, lengths: Lengths, keys: Keys, wanted: Sequence[int] = (), rows: Rows = None
     ) -> tuple[Array, dict[int, Array]]:
         x = x.astype(self.runtime.compute_dtype)
         states = {0: x}
@@ -282,9 +277,7 @@ class ModernLayers(nn.Module):
         states[self.count] = x
         return x, {number: states[number] for number in wanted}
 
-    def _first(
-        self, x: Array, lengths: Array | None, keys: Array | None, rows: int | None
-    ) -> Array:
+    def _first(self, x: Array, lengths: Lengths, keys: Keys, rows: Rows) -> Array:
         if self.is_initializing():
             return self.stack_first(x, 0, lengths, keys, rows)
         layer = self.stack_first.clone(parent=None)

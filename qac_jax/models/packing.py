@@ -125,6 +125,8 @@ class TokenKeys:
 Lengths = Array | Packed | None
 # One PRNG key a text, for dropout; None: nothing is dropped.
 Keys = Array | TokenKeys | None
+# How many of the first positions the last layer computes; None: all.
+Rows = int | None
 
 
 def plan(lengths: Array, length: int, room: int, rows: int) -> tuple[Packed, Array]:

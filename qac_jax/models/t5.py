@@ -24,6 +24,7 @@ from qac_jax.errors import UserError, nearest
 from qac_jax.models.backbone import Architecture, Backbone, BackboneConfig, Slot, Table, register
 from qac_jax.models.heads import log_likelihood, tied_logits
 from qac_jax.models.layers import Array, Embedding, Runtime, dropout, shard
+from qac_jax.models.packing import Keys, Lengths, Rows
 from qac_jax.models.t5_layers import (
     FEED_FORWARD,
     Cache,
@@ -453,12 +454,7 @@ class T5Layers(nn.Module):
         self.stack_norm = RMSNorm(config, runtime.compute_dtype)
 
     def __call__(
-        self,
-        x: Array,
-        lengths: Array | None,
-        keys: Array | None,
-        wanted: Sequence[int] = (),
-        rows: int | None = None,
+        self, x: Array, lengths: Lengths, keys: Keys, wanted: Sequence[int] = (), rows: Rows = None
     ) -> tuple[Array, dict[int, Array]]:
         positions = jnp.arange(x.shape[1])
         bias = self.stack_bias(positions, positions)

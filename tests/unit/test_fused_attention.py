@@ -152,10 +152,3 @@ def _counted(function, calls: list):
         return function(*arguments)
 
     return run
-
-
-def test_its_blocks_are_no_longer_than_texts() -> None:
-    found = [(n, fused_attention.Shape(1, n, 0.0)) for n in (8, 16, 32, 64, 65, 144)]
-    assert [(shape.size, shape.blocks) for _, shape in found] == [
-        (16, 1), (16, 1), (32, 1), (64, 1), (64, 2), (64, 3),
-    ]  # fmt: skip

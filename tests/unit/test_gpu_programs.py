@@ -15,7 +15,7 @@ from qac_jax.models import fused_attention, packing
 from qac_jax.models.attention import attend
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
-from qac_jax.models.layers import Dense, Runtime, together
+from qac_jax.models.layers import Runtime
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
 from qac_jax.objectives.cotmae import CotMae
@@ -135,17 +135,6 @@ def test_a_scan_has_a_program_for_a_gpu(kernels: tuple[str, str]) -> None:
     assert _lowered(engine, batch).count(kernels[0]) == 1  # of all layers
 
 
-def test_activations_are_row_major_on_a_gpu_alone() -> None:
-    x = jax.ShapeDtypeStruct((2, 3, 4), "float32")
-    program = jax.jit(jax.value_and_grad(lambda x: jax.numpy.sin(packing.row_major(x)).sum()))
-    assert "@LayoutConstraint" not in program.lower(x).as_text()  # of several devices
-    with jax.set_mesh(meshes.make_mesh(devices=jax.devices()[:1])):
-        assert program.lower(x).as_text().count("@LayoutConstraint") == 2  # forward and backward
-    with packing.made_for("cpu"):
-        jax.clear_caches()  # of the traces for a GPU
-        assert "@LayoutConstraint" not in program.lower(x).as_text()
-
-
 def test_odd_lengths_are_not_for_cudnn() -> None:
     def run(q: jax.Array, k: jax.Array, ends: jax.Array) -> jax.Array:
         return attend(q, k, k, ends, Runtime(dtype="bfloat16"))
@@ -204,26 +193,3 @@ def test_its_forms_of_layers_are_the_plain_ones(rows, packed, scan: bool) -> Non
 
         for ours, plain in zip(*map(jax.tree.leaves, (run("gpu"), run("cpu"))), strict=True):
             np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
-
-
-def test_padding_of_packed_texts_is_outside_of_the_word_table() -> None:
-    ids, lengths = np.ones((2, 4), np.int32), np.array([4, 1])
-    config = BertConfig(50, 32, 1, 4, 64, 16)
-    for runtime, padding in ((Runtime(packed=((4, 0.75),)), 50), (Runtime(), 1)):
-        found = Bert(config, runtime).apply({}, ids, lengths, method="_without_padding")
-        np.testing.assert_array_equal(found, [[1, 1, 1, 1], [1, padding, padding, padding]])
-
-
-def test_three_projections_are_one_product() -> None:
-    layers = [Dense(8, ("embed", "heads"), np.dtype("float32")) for _ in range(3)]
-    x = np.ones((2, 3, 8), np.float32)
-
-    def products(made_for: str) -> int:
-        def run(x: jax.Array) -> list[jax.Array]:
-            bound = [layer.bind(layer.init(jax.random.key(0), x)) for layer in layers]
-            return together(x, bound, (1.0, 1.0, 1.0))
-
-        with packing.made_for(made_for):
-            return str(jax.make_jaxpr(run)(x)).count("dot_general")
-
-    assert products("cpu") - products("gpu") == 2

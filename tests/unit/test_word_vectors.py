@@ -62,15 +62,6 @@ def test_neighbours_stay_and_the_rest_is_told_apart():
     assert np.abs(np.mean(other)) < 0.2  # neither the mean nor the loud direction is left
 
 
-def test_every_row_is_as_long_as_a_random_one_and_no_two_are_equal():
-    table = made(spread=0.5)
-    assert table.shape == (ROWS, WIDTH) and table.dtype == np.float32
-    known = slice(5, 57)
-    np.testing.assert_allclose(np.linalg.norm(table[known], axis=1), 0.5 * WIDTH**0.5, rtol=1e-5)
-    assert np.sort(cosines(table)[np.triu_indices(ROWS, 1)])[-1] < 0.999
-    np.testing.assert_array_equal(table, made(spread=0.5))
-
-
 def test_a_piece_that_is_not_theirs_has_the_mean_of_what_they_cut_it_into():
     theirs, own = tokenizer(THEIRS), tokenizer(OWN)
     found, known = word_vectors._looked_up(vectors(), theirs, own, ROWS)
