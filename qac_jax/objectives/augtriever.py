@@ -23,7 +23,7 @@ choice.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -38,7 +38,7 @@ from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.contrastive import Ranked
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
-from qac_jax.objectives.towers import DualEncoderObjective
+from qac_jax.objectives.towers import DualEncoderObjective, encoded_texts
 
 
 _NAMES = tuple(
@@ -55,9 +55,7 @@ class PseudoQueries(DualEncoderObjective):
     normalize_query: bool = False
     normalize_passage: bool = False
 
-    @property
-    def fills(self) -> bool:
-        return True
+    fills: ClassVar[bool] = True
 
     def export(self, variables: Variables) -> tuple[Any, Any]:
         """The model is normalised if passages are (a query's norm changes no ranking)."""
@@ -95,16 +93,11 @@ class PseudoQueries(DualEncoderObjective):
 
     def passages(self, params: Any, part: Batch) -> jax.Array:
         """Vectors of the passages [B, P, D]."""
-        size, per, length = part["passages"].shape
-        vectors = self._apply(
-            params,
-            part["passages"].reshape(-1, length),
-            part["passages_length"].reshape(-1),
-            _own_keys(part.get("keys"), 1, per),
-            "passage",
+        ids, lengths, keys = part["passages"], part["passages_length"], part.get("keys")
+        vectors = encoded_texts(
+            self.model, {"params": params}, ids, lengths, keys, first=1, side="passage"
         )
-        vectors = l2_normalize(vectors) if self.normalize_passage else vectors
-        return vectors.reshape(size, per, -1)
+        return l2_normalize(vectors) if self.normalize_passage else vectors
 
     def _extracted(
         self, params: Any, part: Batch, documents: jax.Array
@@ -114,15 +107,9 @@ class PseudoQueries(DualEncoderObjective):
         Spans are encoded with dropout, as in the released code.
         """
         spans, lengths = part["spans"], part["spans_length"]
-        size, count, longest = spans.shape
-        start = 1 + part["passages"].shape[1]
-        vectors = self._apply(
-            lax.stop_gradient(params),
-            spans.reshape(-1, longest),
-            lengths.reshape(-1),
-            _own_keys(part.get("keys"), start, count),
-            "query",
-        ).reshape(size, count, -1)
+        longest, fixed = spans.shape[-1], {"params": lax.stop_gradient(params)}
+        start, keys = 1 + part["passages"].shape[1], part.get("keys")
+        vectors = encoded_texts(self.model, fixed, spans, lengths, keys, first=start, side="query")
         best = jnp.argmax(salience(vectors, lax.stop_gradient(documents)), axis=1)
         chosen = jnp.take_along_axis(spans, best[:, None, None], axis=1)[:, 0]
         chosen_length = jnp.take_along_axis(lengths, best[:, None], axis=1)[:, 0]
@@ -134,12 +121,6 @@ class PseudoQueries(DualEncoderObjective):
             jnp.where(extracted[:, None], chosen, queries),
             jnp.where(extracted, chosen_length, part["query_length"]),
         )
-
-    def _apply(
-        self, params: Any, ids: jax.Array, lengths: jax.Array, keys: Any, side: str
-    ) -> jax.Array:
-        vectors = self.model.apply({"params": params}, ids, lengths, keys=keys, side=side)
-        return jnp.asarray(vectors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,11 +329,3 @@ def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
     return jnp.einsum(
         "bsd,bd->bs", spans.astype(wide), documents.astype(wide), precision=lax.Precision.HIGHEST
     )
-
-
-def _own_keys(keys: jax.Array | None, start: int, count: int) -> jax.Array | None:
-    """Keys of `count` texts per example, numbered from `start`: [B * count]."""
-    if keys is None:
-        return None
-    numbered: Any = jax.vmap(fold, (None, 0), 1)(keys, start + jnp.arange(count))
-    return numbered.reshape(-1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,9 @@ class _Scorer(Objective):
     Their `prepare` returns texts as "ids", "types" and "lengths", and one key per text.
     """
 
+    fills: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+
     model: CrossEncoder
     adversarial_step: float = option(0.0, at_least=0)  # RocketQA: 0.01
     chunk: int = dataclasses.field(default=0, kw_only=True)
@@ -61,14 +64,6 @@ class _Scorer(Objective):
     def splittable(self) -> bool:
         """The step's direction depends on the whole batch."""
         return not self.adversarial_step
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    @property
-    def fills(self) -> bool:
-        return True
 
     @property
     def scorer(self) -> CrossEncoder:

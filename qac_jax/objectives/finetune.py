@@ -14,6 +14,7 @@ Without negatives in the examples (n_passages=1) training uses in-batch negative
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,8 @@ _TOKEN, _PLACE = 0x9E3779B1, 0x85EBCA77
 class Finetune(DualEncoderObjective):
     """Contrastive fine-tuning on triples, with distillation from a teacher's scores if chosen."""
 
+    fills: ClassVar[bool] = True
+
     smoothing: float = 0.0
     mask_duplicates: bool = True  # copies of a query's positive are not negatives
     negatives_group: int = 0  # consecutive queries that see each other's passages (0: all)
@@ -51,10 +54,6 @@ class Finetune(DualEncoderObjective):
             raise UserError(
                 "contrastive_weight=0 leaves nothing to learn from; choose a distillation too"
             )
-
-    @property
-    def fills(self) -> bool:
-        return True
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same texts with dropout keys, and numbers that are equal for equal passages."""

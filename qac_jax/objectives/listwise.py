@@ -10,6 +10,7 @@ once for all of its queries, so a step sees many queries for the cost of few pas
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +25,14 @@ from qac_jax.objectives.objective import (
     example_keys,
     global_weights,
 )
-from qac_jax.objectives.towers import DualEncoderObjective
+from qac_jax.objectives.towers import DualEncoderObjective, encoded_texts
 
 
 @dataclasses.dataclass(frozen=True)
 class Listwise(DualEncoderObjective):
     """Distillation of a teacher's scores over groups of similar passages."""
+
+    fills: ClassVar[bool] = True
 
     temperature: float = option(0.05, above=0)
     teacher_temperature: float = option(0.02, above=0)
@@ -42,10 +45,6 @@ class Listwise(DualEncoderObjective):
         """Groups do not see one another."""
         return True
 
-    @property
-    def fills(self) -> bool:
-        return True
-
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         """The same groups with dropout keys, and weights that sum to one over the batch."""
         count = batch["query"].shape[0]
@@ -56,8 +55,15 @@ class Listwise(DualEncoderObjective):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         keys = batch["keys"] if train else None
-        queries = self._vectors(variables, batch, "query", keys)
-        passages = self._vectors(variables, batch, "passages", keys)
+        queries, passages = (
+            encoded_texts(
+                *(self.model, {"params": variables["params"]}, batch[name]),
+                *(batch[f"{name}_length"], fold(keys, number)),
+                first=0,
+                side=side,
+            )
+            for number, (name, side) in enumerate((("query", "query"), ("passages", "passage")))
+        )
         own = jnp.einsum("gqd,gpd->gqp", queries, passages, precision=lax.Precision.HIGHEST)
         scores = batch["scores"].astype(own.dtype)
         kept = jnp.isfinite(scores)
@@ -68,24 +74,3 @@ class Listwise(DualEncoderObjective):
         agree = jnp.argmax(jnp.where(kept, own, -jnp.inf), -1) == jnp.argmax(scores, -1)
         loss = jnp.sum(batch["weights"] * divergence)
         return loss, {"agreement": jnp.sum(batch["weights"] * jnp.mean(agree, -1))}
-
-    def _vectors(
-        self, variables: Variables, batch: Batch, name: str, keys: jax.Array | None
-    ) -> jax.Array:
-        """[groups, texts, width]; each text derives its dropout key from its group's."""
-        ids, side = batch[name], "query" if name == "query" else "passage"
-        groups, per, length = ids.shape
-        text_keys = None
-        if keys is not None:
-            of_side = fold(keys, int(side == "passage"))
-            numbered = jax.vmap(fold, (None, 0), 1)(of_side, jnp.arange(per))
-            text_keys = jnp.reshape(numbered, -1)  # type: ignore[arg-type]
-        found = self.model.apply(
-            {"params": variables["params"]},
-            ids.reshape(-1, length),
-            batch[f"{name}_length"].reshape(-1),
-            None,
-            text_keys,
-            side=side,
-        )
-        return found.reshape(groups, per, -1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -41,6 +41,9 @@ from qac_jax.objectives.token_loss import TokenLoss, check_vocabulary, token_los
 class Mlm(Objective):
     """Predict the masked tokens of the feature `tokens`."""
 
+    fills: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+
     model: Backbone
     masking: Masking = Masking()
     vocabulary: Any = None  # a Vocabulary, bound when a run starts
@@ -49,14 +52,6 @@ class Mlm(Objective):
     def module(self) -> Backbone:
         """The model with its MLM head."""
         return self.model.clone(config=self.model.config.with_parts("mlm_head"))
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    @property
-    def fills(self) -> bool:
-        return True
 
     def bind(self, context: Context) -> Self:
         size = self.model.config.vocab_size

@@ -37,7 +37,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -112,18 +112,14 @@ class Objective(Checked, abc.ABC):
         """Whether the loss of a batch is the sum of the losses of its parts."""
         return True
 
-    @property
-    def packs(self) -> bool:
-        """Whether the model reads the texts of the examples as they are, each feature for itself
-        and one example after the other, so that they may be computed without padding."""
-        return False
+    # Whether the model reads the texts of the examples as they are, each feature for itself and one
+    # example after the other, so that they may be computed without padding.
+    packs: ClassVar[bool] = False
 
-    @property
-    def fills(self) -> bool:
-        """Whether `prepare` and `loss` leave out the rows behind the first `examples`, so that a
-        batch which the devices cannot share equally is filled up with other rows: their weights are
-        0 (`global_weights`), or the vectors of others are taken (`chunked.first_rows`)."""
-        return False
+    # Whether `prepare` and `loss` leave out the rows behind the first `examples`, so that a batch
+    # which the devices cannot share equally is filled up with other rows: their weights are 0
+    # (`global_weights`), or the vectors of others are taken (`chunked.first_rows`).
+    fills: ClassVar[bool] = False
 
     @property
     def runtime(self) -> Runtime:

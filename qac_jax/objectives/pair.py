@@ -21,7 +21,7 @@ candidates: ln(2 B) with one hard negative each.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,8 @@ class Pair(DualEncoderObjective):
     PAIR's cross-batch negatives).
     """
 
+    fills: ClassVar[bool] = True
+
     alpha: float = option(0.1, at_least=0, at_most=1)
     denominator: str = option("paper_inbatch_and_hard", choices=DENOMINATORS)
     mask_duplicates: bool = True  # copies of a positive in the batch are not negatives
@@ -59,10 +61,6 @@ class Pair(DualEncoderObjective):
 
     def verb(self, kind: str) -> str:
         return "pretrain" if self.alpha else "finetune"
-
-    @property
-    def fills(self) -> bool:
-        return True
 
     def bind(self, context: Context) -> Self:
         if context.tokenizer is not None and self.alpha and not self.model.config.tied:

@@ -7,7 +7,7 @@ over all target tokens of the whole batch, with label smoothing and T5X's z-loss
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,9 @@ class Seq2Seq(Objective):
     start: how a new model is initialised, "random" as in T5, or "copying" (see `t5.copying`).
     """
 
+    fills: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+
     model: Writer
     start: str = option("random", choices=("random", "copying"))
     smoothing: float = option(0.0, at_least=0, below=1)
@@ -49,15 +52,6 @@ class Seq2Seq(Objective):
                 f"smoothing={self.smoothing} and z_loss={self.z_loss} are for a T5: a "
                 "pointer-generator's outputs are probabilities; set both to 0"
             )
-
-    @property
-    def packs(self) -> bool:
-        """Inputs are; targets, which the decoder reads, are not."""
-        return True
-
-    @property
-    def fills(self) -> bool:
-        return True
 
     def bind(self, context: Context) -> Self:
         config, tokenizer = self.model.config, context.tokenizer

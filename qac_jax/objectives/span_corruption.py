@@ -13,7 +13,7 @@ code, rounding is half to even. Every row has its own key.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +109,8 @@ class SpanNoise(Checked):
 class SpanCorruption(Seq2Seq):
     """Predict the corrupted spans of the feature `tokens`."""
 
+    packs: ClassVar[bool] = False
+
     noise: SpanNoise = SpanNoise()
     top: int | None = None  # the first sentinel; None: the last row of the model's vocabulary
     sentinels: int = 100
@@ -127,11 +129,6 @@ class SpanCorruption(Seq2Seq):
                 f"{pieces + self.sentinels} or more"
             )
         return dataclasses.replace(bound, top=rows - 1 if top is None else top)
-
-    @property
-    def packs(self) -> bool:
-        """What is left of a text is only known in the step."""
-        return False
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         ids, lengths = batch["tokens"], batch["tokens_length"]

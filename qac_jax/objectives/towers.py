@@ -7,7 +7,7 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ class DualEncoderObjective(Objective):
     The whole dual encoder is exported.
     """
 
+    packs: ClassVar[bool] = True
+
     model: DualEncoder
     temperature: float = option(1.0, above=0)  # usually 0.05 for cosines
     rows: int = 0  # queries whose scores are in memory together (0: all)
@@ -37,10 +39,6 @@ class DualEncoderObjective(Objective):
     @property
     def splittable(self) -> bool:
         return False
-
-    @property
-    def packs(self) -> bool:
-        return True
 
     def bind(self, context: Context) -> Self:
         """The model records titles, prompts and token limits of its queries and passages."""
@@ -127,27 +125,49 @@ def vectors(
         params = gathered(params)
 
     def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
-        ids, text_keys = part["passages"], part.get("keys")
-        size, per, length = ids.shape
-        types, passage_keys = part.get("passages_types"), None
-        if text_keys is not None:
-            numbered = jax.vmap(fold, (None, 0), 1)(text_keys, 1 + jnp.arange(per))
-            passage_keys = jnp.reshape(numbered, -1)  # type: ignore[arg-type]
+        own = part.get("keys")
         queries = model.apply(
-            params, part["query"], part["query_length"], keys=fold(text_keys, 0), side="query"
+            params, part["query"], part["query_length"], keys=fold(own, 0), side="query"
         )
-        passages = model.apply(
-            params,
-            ids.reshape(-1, length),
-            part["passages_length"].reshape(-1),
-            None if types is None else types.reshape(-1, length),
-            passage_keys,
+        passages = encoded_texts(
+            *(model, params, part["passages"], part["passages_length"], own),
+            first=1,
             side="passage",
+            types=part.get("passages_types"),
         )
-        return queries, passages.reshape(size, per, -1)
+        return queries, passages
 
     names = ("query", "query_length", "passages", "passages_length", "passages_types")
     parts = {name: batch[name] for name in names if name in batch}
     if keys is not None:
         parts["keys"] = keys
     return chunked_encode(encode, parts, chunk, model.runtime.kept)
+
+
+def encoded_texts(
+    model: DualEncoder,
+    params: Any,
+    ids: jax.Array,
+    lengths: jax.Array,
+    keys: jax.Array | None,
+    *,
+    first: int,
+    side: str,
+    types: jax.Array | None = None,
+) -> jax.Array:
+    """Vectors [B, P, D] of P texts [B, P, L] of every example, whose dropout keys [B] they number
+    from `first` on."""
+    size, per, length = ids.shape
+    text_keys: Any = None
+    if keys is not None:
+        numbered: Any = jax.vmap(fold, (None, 0), 1)(keys, first + jnp.arange(per))
+        text_keys = numbered.reshape(-1)
+    found = model.apply(
+        params,
+        ids.reshape(-1, length),
+        lengths.reshape(-1),
+        None if types is None else types.reshape(-1, length),
+        text_keys,
+        side=side,
+    )
+    return jnp.reshape(found, (size, per, -1))

@@ -53,8 +53,8 @@ class Compiled:
         self.config, self.runtime = model.config, model.runtime
         self._apply = jax.jit(model.apply)
 
-    def apply(self, variables: Any, ids: Any, lengths: Any, keys: Any, side: str) -> Any:
-        del keys, side  # nothing is dropped in these cases
+    def apply(self, variables: Any, ids: Any, lengths: Any, *_: Any, **__: Any) -> Any:
+        # Nothing is dropped in these cases.
         assert self.config.tied and self.config.scale == 1, "the sides would differ"
         return self._apply(variables, ids, lengths)
 
