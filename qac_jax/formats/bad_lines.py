@@ -102,13 +102,13 @@ class BadLines:
         """Lists what was chosen for a file because nothing says it."""
         self.notes.append(Note(path, text))
 
-    def merge(self, other: BadLines) -> None:
-        """Takes over what another process skipped and left out."""
-        self.extend(other.items)
-        self.skipped += other.skipped
-        self.notes += other.notes
-        self.left_out.update(other.left_out)
-        self.kept.update(other.kept)
+    def merge(self, facts: Mapping[str, Any]) -> None:
+        """Takes over the `facts` of another process."""
+        self.extend(BadLine(*item) for item in facts["bad"])
+        self.skipped += [Skipped(*item) for item in facts["skipped"]]
+        self.notes += [Note(*item) for item in facts["notes"]]
+        self.left_out.update(facts["left_out"])
+        self.kept.update(facts["kept"])
 
     def extend(self, items: Iterable[BadLine]) -> None:
         for item in items:
@@ -124,7 +124,7 @@ class BadLines:
         return f"; it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
 
     def facts(self) -> dict[str, Any]:
-        """All of it as JSON, for `of_facts` in another process."""
+        """All of it as JSON, for `merge` in another process."""
         return {
             "bad": [list(item) for item in self.items],
             "skipped": [list(item) for item in self.skipped],
@@ -132,17 +132,6 @@ class BadLines:
             "left_out": dict(self.left_out),
             "kept": dict(self.kept),
         }
-
-    @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> BadLines:
-        """What a worker counted, as it was before it went through JSON."""
-        bad = cls(len(facts["bad"]))
-        bad.items = [BadLine(*item) for item in facts["bad"]]
-        bad.skipped = [Skipped(*item) for item in facts["skipped"]]
-        bad.notes = [Note(*item) for item in facts["notes"]]
-        bad.left_out.update(facts["left_out"])
-        bad.kept.update(facts["kept"])
-        return bad
 
     def summary(self) -> str:
         """One line for the user; empty when all was read."""

@@ -247,7 +247,7 @@ class Prepare(Stage):
 
         bad = BadLines(self.skip_bad)
         for of_shard in facts:
-            bad.merge(BadLines.of_facts(of_shard))
+            bad.merge(of_shard)
         write_offsets(out, "passages", len(facts))
         for name in ("documents", "without_passages", "too_short"):
             out.info[name] = sum(of_shard[name] for of_shard in facts)
