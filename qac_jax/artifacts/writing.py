@@ -26,6 +26,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import PurePosixPath
 from typing import IO, Any
 
 from etils import epath
@@ -195,16 +196,14 @@ class Writer:
         self.keep(name, sha256=hashed.digest.hexdigest(), facts=facts)
 
     @contextlib.contextmanager
-    def temporary(
-        self, name: str, *, facts: MutableMapping[str, Any] | None = None
-    ) -> Iterator[epath.Path]:
+    def temporary(self, name: str) -> Iterator[epath.Path]:
         """A path for a library that writes a file itself; published as `name` afterwards."""
         part = self.part(name)
         # Some libraries append an extension they miss (numpy.save): give them the right one.
         path = part.parent / (_WRITING + (self.path / name).name)
         yield path
         path.replace(part)
-        self.keep(name, facts=facts)
+        self.keep(name)
 
     def begin(self, name: str) -> epath.Path:
         """An empty place under its final name for a library that writes files or a folder there;
@@ -269,7 +268,9 @@ class Writer:
             "files": files,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        _remove_parts(self.path, files)
+        # What an interrupted run or a library has left half-written beside the result.
+        left = (str(file.relative_to(self.path)) for file in _walk(self.path))
+        _remove(self.path, [n for n in left if n not in files and PART in n and _is_temporary(n)])
         disk.folders(self.path, files)
         record = sealed(json.loads(json.dumps(record, default=_plain)))
         _write_atomically(self.path / COMMIT, json.dumps(record, indent=1))
@@ -406,12 +407,12 @@ def _ours(path: epath.Path) -> list[str]:
                 continue
             refuse_link(place)
             if name in files and not prefix.startswith(f"{SCRATCH}/"):
-                if not _is_named(f"{prefix}{name}", names):
+                found.append(f"{prefix}{name}")
+                if not (_is_temporary(found[-1]) or _is_named(found[-1], names)):
                     raise UserError(
                         f"{place} was not written by a run, so it is not removed; move it "
                         "elsewhere, or choose another --out"
                     )
-                found.append(f"{prefix}{name}")
     return found
 
 
@@ -428,13 +429,16 @@ def _named(entries: Sequence[Json]) -> list[str]:
 
 
 def _is_named(name: str, names: Collection[str]) -> bool:
-    """Whether a file is one that runs have named, or a temporary one."""
+    """Whether a file, or a folder that it is in, is one that runs have named."""
+    parts = name.split("/")
+    return any("/".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+
+
+def _is_temporary(name: str) -> bool:
     parts = name.split("/")
     if parts[-1] in _TRACES or parts[-1].startswith(_WRITING):
         return True
-    if any(part.endswith(PART) or _ORBAX in part for part in parts):
-        return True
-    return any("/".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+    return any(part.endswith(PART) or _ORBAX in part for part in parts)
 
 
 def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -> None:
@@ -446,25 +450,17 @@ def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -
     if not keep:
         shutil.rmtree(path / SCRATCH, ignore_errors=True)
     kept = {LOCK, CLAIM, *keep}
+    _remove(path, [name for name in names if name not in kept])
+
+
+def _remove(path: epath.Path, names: Sequence[str]) -> None:
+    """Removes files, and folders that are empty then."""
     for name in names:
-        if name not in kept:
-            (path / name).unlink(missing_ok=True)
-    for folder, _, _ in os.walk(path, topdown=False):
-        inside = os.path.relpath(folder, path)
-        if inside.split(os.sep)[0] not in (".", SCRATCH):
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
-
-
-def _remove_parts(path: epath.Path, files: Mapping[str, Json]) -> None:
-    """Removes what an interrupted run or a library left half-written beside the result."""
-    for stray in list(_walk(path)):
-        name = str(stray.relative_to(path))
-        if name not in files and name.endswith(PART):
-            stray.unlink()
-    for folder in [child for child in path.iterdir() if child.name.endswith(PART)]:
-        if folder.is_dir() and not any(name.startswith(f"{folder.name}/") for name in files):
-            folder.rmtree()
+        (path / name).unlink(missing_ok=True)
+    folders = {folder for name in names for folder in PurePosixPath(name).parents[:-1]}
+    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+        with contextlib.suppress(OSError):
+            os.rmdir(path / folder)
 
 
 def _line(unit: Sequence[Json]) -> str:
