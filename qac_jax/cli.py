@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from qac_jax import __version__, flags, processes, recipes
 from qac_jax.errors import UserError, exit_code, nearest, plain
-from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS, Verb
+from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS, Verb, of_a_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +54,8 @@ def _dispatch(arguments: list[str]) -> int:
         return _stage(VERBS[verb], rest)
     if verb in STEPS:
         raise UserError(f"{verb} is a step of recipes; run it by itself as `qac step {verb} …`")
+    if (found := of_a_file(verb)) is not None:
+        return _stage(found, rest)
     raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*VERBS, *ALIASES])}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -225,3 +226,14 @@ BENCHMARKS: dict[str, Verb] = {
         ("train", "train:Train", "steps of masked language modelling, beside PyTorch"),
     )
 }
+
+
+def of_a_file(name: str) -> Verb | None:
+    """The verb of a stage in `stages/NAME.py`, which needs no row in the tables."""
+    module = f"qac_jax.stages.{name}"
+    if not name.isidentifier() or importlib.util.find_spec(module) is None:
+        return None
+    for value in vars(importlib.import_module(module)).values():
+        if getattr(value, "VERB", "") == name:
+            return Verb(name, "", f"{module}:{value.__name__}")
+    return None
