@@ -19,7 +19,6 @@ from qac_jax.evaluation import metrics
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
-from qac_jax.formats.runs import read_run
 from qac_jax.inference.encoder import Encoder
 from qac_jax.models import heads
 from qac_jax.pipeline.stage import execute
@@ -155,29 +154,6 @@ def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
         run = opened(road / name).run(texts, 10)
         measured = metrics.evaluate(run, judged, ("mrr@10",))
         assert curve[weight][1] == pytest.approx(measured.mean("mrr@10"), abs=1e-6)
-
-
-def test_runs_are_fused_with_a_chosen_weight(road, tmp_path, capsys):
-    data = road / "toys"
-    for name in ("index", "bm25"):
-        run = ["search", "--index", road / name, "--queries", data / "queries.jsonl",
-               "--run", tmp_path / f"{name}.trec"]  # fmt: skip
-        assert cli.main([str(word) for word in run]) == 0
-    words = ["fuse", "--runs", f"{tmp_path}/index.trec,{tmp_path}/bm25.trec", "--method", "convex",
-             "--choose_on", data / "qrels" / "test.tsv", "--out", tmp_path / "out"]  # fmt: skip
-    capsys.readouterr()
-    assert cli.main([str(word) for word in words]) == 0
-    assert "chosen" in capsys.readouterr().out
-    weight = artifacts.load(tmp_path / "out").info["choice"]["weight"]
-    runs = [read_run(tmp_path / f"{name}.trec") for name in ("index", "bm25")]
-    expected = fusion.convex(runs, weights=[1 - weight, weight])
-    assert read_run(tmp_path / "out" / "run.trec").keys() == expected.keys()
-    assert read_run(tmp_path / "out" / "run.trec")["q0"].ids == expected["q0"].ids
-    assert cli.main([*map(str, words[:3]), "--choose_on", "x", "--out", str(tmp_path / "no")]) == 2
-    assert "--method convex" in capsys.readouterr().err
-    refused = [*words[:3], "--normalization", "z", "--out", tmp_path / "no"]
-    assert cli.main([str(word) for word in refused]) == 2
-    assert "has no meaning with method='rrf'" in capsys.readouterr().err
 
 
 def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
@@ -326,24 +302,7 @@ def test_a_passage_has_the_score_of_its_best_window_too(
     assert first.scores["dense"] == pytest.approx(dense[rows[0][0], 0], abs=2e-3)
 
 
-def test_settings_that_cannot_be(road: Path) -> None:
-    with pytest.raises(UserError, match="window=1; expected 2 tokens"):
-        embed.Embed(encoder="e", passages="p", window=1).check()
-    with pytest.raises(UserError, match="windows = 2; expected at least 0"):
-        stages.Hybrid.make(index="i", bm25="b", windows=2)
-
-
 def test_scann_keeps_none(road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stage = index.Index(vectors=str(road / "vectors_windows"), method="scann", leaves=0)
     assert opened(execute(stage, tmp_path / "index").path).windows is None
     assert "ScaNN's index keeps no windows; --method exact does" in capsys.readouterr().err
-
-
-def test_an_encoder_of_another_pooling_has_none(
-    road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toy.save_encoder(tmp_path / "cls", pooling="cls")
-    stage = embed.Embed(encoder=str(tmp_path / "cls"), passages=str(road / "passages"), window=SIZE)
-    made = execute(stage, tmp_path / "vectors")
-    assert not [name for name in made.files if name.startswith("window")]
-    assert "no windows, which are means: the encoder's pooling is cls" in capsys.readouterr().err
