@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from qac_jax import __version__, flags, processes, recipes
+from qac_jax import __version__, flags, processes, recipe_verbs
 from qac_jax.errors import UserError, exit_code, nearest, plain
 from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS, Verb, of_a_file
 
@@ -36,9 +36,9 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"qac_jax {__version__}")
         return 0
     functions: dict[str, Callable[[list[str]], int]] = {
-        "run": recipes.run,
-        "plan": recipes.plan,
-        "recipes": recipes.list_all,
+        "run": recipe_verbs.run,
+        "plan": recipe_verbs.plan,
+        "recipes": recipe_verbs.list_all,
         "inspect": _inspect,
         "doctor": _doctor,
         "bench": _bench,
@@ -108,8 +108,7 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     flags.add_field_flags(parser, cls)
     flags.add_common(parser)
     options = parser.parse_all(arguments)
-    config.register([cls])
-    config.apply(
+    given = config.Config(
         config.Settings(
             files=flags.flat(options.gin_file),
             search_paths=flags.flat(options.gin_search_paths),
@@ -118,12 +117,12 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
             flags=flags.bindings_of(flags.field_flags(options, cls), cls),
         )
     )
-    stage = config.build(cls)
-    recipes.refuse(config.unused())
+    stage = given.build(cls)
+    recipe_verbs.refuse(given.unused())
     if options.dry_run:
         planned = {"stage": name, "inputs": {}, **recipe.plan_of(stage, {})}
         planned["missing"] = readiness.missing(stage)
-        recipes.show_plan([planned], options.json, recipe=False)
+        recipe_verbs.show_plan([planned], options.json, recipe=False)
         return 0
     if not options.out:
         raise UserError(f"{name} needs a folder to write to; pass --out DIR")
@@ -132,7 +131,7 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
         stage,
         options.out,
         replace=options.overwrite,
-        documentation=config.text(),
+        documentation=given.text(),
         verb=name,
     )
     if options.json:
@@ -254,7 +253,7 @@ def _bench(arguments: list[str]) -> int:
     elif shown := getattr(benchmark, "shown", None):
         print(shown(figures))
     else:
-        print("\n".join(f"{k}: {recipes.readable(v)}" for k, v in figures.items()))
+        print("\n".join(f"{k}: {recipe_verbs.readable(v)}" for k, v in figures.items()))
     return 0
 
 

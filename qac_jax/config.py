@@ -1,7 +1,11 @@
-"""Gin: files, bindings and flags build the stages; no other module imports gin.
+"""Gin: files, bindings and flags build the stages and call the recipes; nothing else reads gin.
 
-Order of precedence: flag, then `--gin.NAME=VALUE`, then file (DESIGN.md, "Stage"). Gin's own
-errors become one sentence with the nearest valid name.
+Gin's own parser reads the text; what is bound is kept in layers and applied here, so that a file
+can make nothing but settings: dataclasses of this package, functions marked with `fields.for_gin`,
+recipes, and what the packages of `--gin_modules` hold.
+
+Order of precedence: flag, then `--gin.NAME=VALUE`, then file (DESIGN.md, "Stage"); then what a
+recipe gives a stage; then the files that the recipe names for it.
 """
 
 from __future__ import annotations
@@ -9,110 +13,442 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import importlib.util  # gin 0.5 uses it without importing it
-import logging
+import importlib
+import importlib.util
+import inspect
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import tokenize
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
+from gin import config_parser
 
-from qac_jax import fields, gin_files, gin_guard, gin_usage
-from qac_jax.errors import UserError, nearest
+from qac_jax import fields, gin_files, recipes
+from qac_jax.errors import UserError, nearest, shown
+from qac_jax.pipeline.recipe import Run
 
 
-assert importlib.util
-
-_FLAG = "--gin."
+VARIABLE = "QAC_GIN_MODULES"
+# Where MODULE.CLASS is looked for if a file does not import MODULE: the rooms of this package.
+_ROOMS = ("stages", "objectives", "models", "training", "inference", "queries", "retrieval")
+_ROOMS += ("evaluation", "pipeline", "data", "text", "models.decoding", "bench")
+_FLAG, _REQUIRED = "--gin.", "gin.REQUIRED"
 # What begins as a value of gin's; all else that Python cannot read is a bare text.
 _OF_GIN = ("@", "%", "[", "{", "(", "'", '"')
 # A class that is named, and not made: the brackets are missing.
 _UNMADE = re.compile(r"@[\w./]+")
-_IN_CALL, _IN_FILE = "\n  In call to configurable", "\n  In "
-_REQUIRED = "%gin.REQUIRED"
 _LONGEST_FILE = 1 << 20  # characters of a gin file, which takes gin's parser minutes
-_LONGEST = 200  # characters of a value in a message
 _NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
-
-
-# What each overlay and each binding of the command line set; the macros of all other files.
-_set_by: dict[str, list[gin_usage.Bound]] = {}
-_of_files: set[str] = set()
-_shipped: set[str] = set()  # overlays that come with the package
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The configuration of a command line: files, `--gin.…` bindings, flags and macros.
+    """The configuration of a command line: files, values, `--gin.…` bindings and flags.
 
     Overlays are files that are read after the others, and whose settings must be used.
     """
 
+    recipe: str = ""  # a gin file that names one, or a recipe of ours by its name
     files: Sequence[str] = ()
     search_paths: Sequence[str] = ()
     bindings: Sequence[str] = ()
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    macros: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     modules: Sequence[str] = ()  # packages beside ours that the files may name
     overlays: Sequence[str] = ()
 
 
-def register(classes: Iterable[type]) -> None:
-    """Registers classes and their parts with gin under their module and name."""
-    for cls in classes:
-        register(fields.parts(cls).values() if dataclasses.is_dataclass(cls) else ())
-        selector = f"{cls.__module__}.{cls.__qualname__}"
-        if not _is_registered(selector):
-            gin.external_configurable(cls, name=cls.__qualname__, module=cls.__module__)
+@dataclasses.dataclass(frozen=True)
+class _Macro:
+    name: str
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
 
 
-def apply(settings: Settings) -> None:
-    """Clears gin's configuration and reads the settings in the order of precedence."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)  # gin logs an error for every folder without an included file
-    try:
-        _read(settings)
-    finally:
-        logging.disable(before)
+@dataclasses.dataclass(frozen=True)
+class _Reference:
+    """`@scope/module.Name` or, called, `@scope/module.Name()`."""
+
+    scope: str
+    selector: str
+    called: bool
+    target: Any = None
+
+    def __repr__(self) -> str:
+        scope = f"{self.scope}/" if self.scope else ""
+        return f"@{scope}{self.selector}{'()' if self.called else ''}"
 
 
-def _read(settings: Settings) -> None:
-    gin.clear_config()
-    gin_guard.allow(settings.modules)
-    _set_by.clear()
-    _shipped.clear()
-    _search_only(_search_paths(tuple(settings.search_paths)))
-    for name, value in settings.macros.items():
-        _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
-    for file in settings.files:
-        resolved = _resolve(file, settings.search_paths)
-        _guarded(functools.partial(gin.parse_config_file, resolved), file)
-    _of_files.clear()
-    _of_files.update(scope for scope, name in gin.config._CONFIG if name == gin_usage.MACRO)
-    for file in settings.overlays:
-        resolved = _resolve(file, settings.search_paths)
-        included: list[gin_usage.Bound] = []
-        own: list[gin_usage.Bound] = []
-        with gin_usage.noted(included):
-            for name in [] if gin_files.ships(resolved) else gin_files.includes(Path(resolved)):
-                path = _resolve(name, settings.search_paths)
-                _guarded(functools.partial(gin.parse_config_file, path), name)
-        with gin_usage.noted(own):
-            _guarded(functools.partial(gin.parse_config_file, resolved), file)
-        _set_by[file] = [bound for bound in own if bound not in included]
-        if gin_files.ships(resolved):
-            _shipped.add(file)
-    for name, value in settings.macros.items():
-        _guarded(lambda n=name, v=value: gin.parse_config(f"{n} = {v!r}"), f"{name}")
-    for binding in settings.bindings:
-        if "=" not in binding:
-            raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
-        name = f"{_FLAG}{binding.partition('=')[0].strip()}"
-        with gin_usage.noted(_set_by.setdefault(name, [])):
-            _guarded(functools.partial(gin.parse_config, quoted(binding)), f"{_FLAG}{binding}")
-    for name, value in settings.flags.items():
-        _guarded(functools.partial(gin.bind_parameter, name, value), f"--{name.rsplit('.', 1)[-1]}")
+class _Delegate(config_parser.ParserDelegate):
+    """Keeps macros and references as they are written."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
+        scope, _, selector = scoped_configurable_name.rpartition("/")
+        return _Reference(scope, selector, evaluate)
+
+    def macro(self, macro_name: str) -> _Macro:
+        return _Macro(macro_name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Binding:
+    """A parameter of a class or function in a scope; a macro has only a name."""
+
+    scope: str
+    target: Any  # None: a macro
+    name: str
+    value: Any
+    label: str = ""  # the overlay or flag that set it; "": another file, which need not be used
+
+    def __str__(self) -> str:
+        scope = f"{self.scope}/" if self.scope else ""
+        return f"{scope}{_spelling(self.target)}.{self.name}" if self.target else self.name
+
+
+class _Layer(dict[tuple[Any, str], list[_Binding]]):
+    """Bindings by what they bind, later ones first."""
+
+    def add(self, binding: _Binding) -> None:
+        self.setdefault((binding.target, binding.name), []).insert(0, binding)
+
+
+class Config:
+    """What a command line sets; it builds stages and recipes, and notes what these use."""
+
+    def __init__(self, settings: Settings = Settings()):  # noqa: B008
+        allowed = [*settings.modules, *os.environ.get(VARIABLE, "").split(",")]
+        self._allowed = tuple(p.strip() for text in allowed for p in text.split(",") if p.strip())
+        folder = gin_files.folder()
+        self._paths = [Path(p) for p in (*settings.search_paths, folder.parent, folder)]
+        self._files: dict[str, _Layer] = {}
+        self._used: set[_Binding] = set()
+        self._made: dict[Any, set[str]] = {}  # class or function -> scopes in which it was made
+        self._asked: set[str] = set()  # macros
+        self._shipped: set[str] = set()
+        self._given = _Layer()
+        named = settings.recipe
+        if named in recipes.functions() and not self._find(named):
+            reference = _Reference("", named, True, recipes.function(named))
+            self._given.add(_Binding("", None, "recipe", reference))
+        for file in [*([named] if named and not self._given else []), *settings.files]:
+            self._read(file, self._given)
+        for file in settings.overlays:
+            if self._read(file, self._given, file):
+                self._shipped.add(file)
+        for name, value in settings.values.items():
+            self._given.add(self._key(name, value))
+        for binding in settings.bindings:
+            if "=" not in binding:
+                raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
+            label = f"{_FLAG}{binding.partition('=')[0].strip()}"
+            self._parse(quoted(binding), self._given, label)
+        for name, value in settings.flags.items():
+            self._given.add(self._key(name, value))
+
+    # Reading.
+
+    def _read(self, file: str, into: _Layer, label: str = "", above: Sequence[Path] = ()) -> bool:
+        """Reads a file and those that it includes; returns whether it ships with the package."""
+        path = self._resolve(file)
+        if path in above:
+            raise UserError(f"the gin file {file} includes itself; leave one of the includes out")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read ({error}); expected gin in UTF-8") from error
+        if len(text) > _LONGEST_FILE:
+            raise UserError(f"{path} has over {_LONGEST_FILE:,} characters; cut it in files")
+        self._parse(text, into, label, (*above, path))
+        return gin_files.ships(str(path))
+
+    def _parse(self, text: str, into: _Layer, label: str, files: Sequence[Path] = ()) -> None:
+        """Adds the bindings of a text; `files` are the one that it is from and those above it."""
+        imports: dict[str, str] = {}
+        place, source = "", f" ({files[-1]}" if files else ""
+        try:
+            for statement in config_parser.ConfigParser(text, _Delegate()):
+                place = f"{source}:{statement.location.line_num})" if files else f" ({label})"
+                if isinstance(statement, config_parser.ImportStatement):
+                    self._add_import(statement, imports)
+                elif isinstance(statement, config_parser.IncludeStatement):
+                    own = gin_files.ships(str(files[-1])) if files else False
+                    self._read(statement.filename, into, label if own else "", files)
+                elif isinstance(statement, config_parser.BindingStatement):
+                    scope, selector, name, value, _ = statement
+                    target = self._target(selector, imports) if name else None
+                    if target and name not in _parameters(target):
+                        near = nearest(name, _parameters(target))
+                        raise UserError(f"{selector} has no parameter {name!r}; {near}")
+                    value = _mapped(value, lambda part: self._resolved(part, imports))
+                    into.add(
+                        _Binding(scope if name else "", target, name or selector, value, label)
+                    )
+        except UserError as error:
+            raise UserError(str(error) if "(" in str(error) else f"{error}{place}") from error
+        except (SyntaxError, ValueError, tokenize.TokenError, RecursionError) as error:
+            at = error.args[1] if len(error.args) > 1 else (None, "?")
+            line = getattr(at, "line_num", None) or at[0]
+            where = f"{source}:{line})" if files else f" ({label})"
+            raise UserError(f"not valid gin: {error.args[0]}{where}") from error
+
+    def _find(self, file: str) -> Path | None:
+        """The file itself, or the one of this name on a search path."""
+        places = [Path(file), *(path / file for path in self._paths)]
+        if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
+            places.append(gin_files.folder() / "recipes" / f"{file}.gin")
+        return next((place for place in places if place.is_file()), None)
+
+    def _resolve(self, file: str) -> Path:
+        if found := self._find(file):
+            return found
+        known = [p for path in self._paths for p in path.glob("**/*.gin") if ".venv" not in p.parts]
+        near = nearest(Path(file).name, [path.name for path in known])
+        raise UserError(
+            f"gin file {file} does not exist; {near} (or add its folder with --gin_search_paths)"
+        )
+
+    # What text may name.
+
+    def _add_import(self, statement: Any, imports: dict[str, str]) -> None:
+        module = statement.module
+        if not module.startswith("__gin__."):
+            self._module(module)
+            name = module.rsplit(".", 1)[-1] if statement.is_from else module
+            imports[statement.alias or name] = module
+
+    def _module(self, name: str) -> Any:
+        """Imports a module that gin may name; refuses another one before it is imported."""
+        package = name.split(".")[0]
+        try:
+            if not _within(name, ("qac_jax", *self._allowed)):
+                importlib.util.find_spec(package) or importlib.import_module(package)
+                raise UserError(f"the module {name!r} is not imported: {_advice(package)}")
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise UserError(f"{error}; check the import's spelling or install it") from error
+
+    def _target(self, selector: str, imports: Mapping[str, str]) -> Any:
+        """The class, function or recipe that MODULE.NAME means, which must be for settings."""
+        module, _, name = selector.rpartition(".")
+        if not module and name not in recipes.functions():
+            near = nearest(name, recipes.functions())
+            raise UserError(f"{name!r} is not a recipe; {near}; for a class write MODULE.{name}")
+        if module in ("", "qac"):
+            return recipes.function(name)
+        names = (
+            [imports[module]] if module in imports else [f"qac_jax.{r}.{module}" for r in _ROOMS]
+        )
+        if _within(module, ("qac_jax", *self._allowed)):
+            names.insert(0, module)
+        found = [self._module(each) for each in names if module in imports or _exists(each)]
+        for target in (vars(each)[name] for each in found if name in vars(each)):
+            if self._permitted(target):
+                return target
+            home = str(getattr(target, "__module__", None) or type(target).__module__)
+            why = f"it is a {type(target).__name__}, and gin may name classes of settings only"
+            other = _advice(home.split(".")[0])
+            raise UserError(f"{selector!r} is refused: {why if _within(home, OURS) else other}")
+        near = nearest(name, [n for each in found for n in vars(each) if not n.startswith("_")])
+        raise UserError(f"unknown name {selector!r}; {near if found else 'check its spelling'}")
+
+    def _permitted(self, target: Any) -> bool:
+        home = str(getattr(target, "__module__", None) or type(target).__module__)
+        if not _within(home, OURS):
+            return _within(home, self._allowed) and callable(target)
+        settings = isinstance(target, type) and dataclasses.is_dataclass(target)
+        return settings or fields.is_for_gin(target)
+
+    def _resolved(self, part: Any, imports: Mapping[str, str]) -> Any:
+        if isinstance(part, _Reference):
+            return dataclasses.replace(part, target=self._target(part.selector, imports))
+        return part
+
+    def _key(self, key: str, value: Any, imports: Mapping[str, str] = {}) -> _Binding:  # noqa: B006
+        """The binding of a name such as QUERIES or encoder/train.Schedule.steps."""
+        scope, _, rest = key.rpartition("/")
+        selector, _, name = rest.rpartition(".")
+        target = self._target(selector, imports) if selector else None
+        return _Binding(scope, target, name if selector else name.upper(), value)
+
+    # Making.
+
+    def build(self, cls: type, *, check: bool = True) -> Any:
+        """The instance that the bindings describe, with its fields checked."""
+        built = self._make(cls, [""], [self._given])
+        if check:
+            fields.check(built)
+        return built
+
+    def is_grid(self) -> bool:
+        """Whether what the files name is a grid."""
+        return "run" not in _parameters(self.named())
+
+    def recipe(self) -> Any:
+        """The graph that the named recipe makes, or the grid."""
+        function = self.named()
+        values, hints, macros = {}, typing.get_type_hints(function), _Layer()
+        self._made.setdefault(function, set()).add("")
+        parameters = dict(inspect.signature(function).parameters)
+        parameters.pop("run", None)
+        for name, parameter in parameters.items():
+            macros.add(_Binding("", None, name.upper(), parameter.default))
+        for name, parameter in parameters.items():
+            macro, label = name.upper(), f"{function.__name__}.{name}"
+            self._asked.add(macro)
+            bound = [*self._given.get((function, name), ()), *self._given.get((None, macro), ())]
+            self._used.update(bound)
+            values[name] = parameter.default
+            if bound:
+                values[name] = self._value(bound[0].value, [""], [macros, self._given])
+            if values[name] is parameter.empty:
+                raise UserError(f"{label} is not set; pass --{name} VALUE or bind it in gin")
+            fields.check_value(values[name], hints.get(name, Any), label)
+        for name, value in values.items():
+            macros.add(_Binding("", None, name.upper(), value))
+        # A parameter is the recipe's alone: it is no macro of the files that stages are made with.
+        rest = _Layer({k: b for k, b in self._given.items() if k[0] or k not in macros})
+
+        def make(cls: type, name: str, files: Sequence[str], given: Mapping[str, Any]) -> Any:
+            scopes = ["", function.__name__, name, f"{function.__name__}/{name}"]
+            of_recipe, leaves = _Layer(), fields.flat(cls)
+            for key, value in given.items():
+                if key in leaves:
+                    of_recipe.add(_Binding("", leaves[key].owner, key, value))
+                else:
+                    of_recipe.add(self._key(key, value))
+            layers = [macros, *map(self._layer, files), of_recipe, rest]
+            return self._make(cls, scopes, layers)
+
+        run = Run(make)
+        if not self.is_grid():
+            function(run, **values)
+            return run.recipe()
+        grid = function(**values)
+        bound = {
+            n: self._bound(type(grid), n, [""], [self._given]) for n in _parameters(type(grid))
+        }
+        return dataclasses.replace(
+            grid, **{n: self._value(b.value, [""], [self._given]) for n, b in bound.items() if b}
+        )
+
+    def named(self) -> Callable[..., Any]:
+        """The recipe that the files name."""
+        named = self._given.get((None, "recipe"), [None])[0]
+        if named is None or not isinstance(named.value, _Reference):
+            raise UserError("the gin files name no recipe; write recipe = @qac.NAME()")
+        return named.value.target
+
+    def _layer(self, file: str) -> _Layer:
+        if file not in self._files:
+            self._files[file] = _Layer()
+            self._read(file, self._files[file])
+        return self._files[file]
+
+    def _make(self, target: Any, scopes: list[str], layers: list[_Layer]) -> Any:
+        """Calls a class or function with what is bound for it; its parts are made likewise."""
+        self._made.setdefault(target, set()).update(scopes)
+        given = {}
+        for name, part in _parameters(target).items():
+            bound = self._bound(target, name, scopes, layers)
+            if bound is not None:
+                given[name] = self._value(bound.value, scopes, layers)
+            elif part is not None:
+                given[name] = self._make(part, scopes, layers)
+        try:
+            return target(**given)
+        except (UserError, RecursionError):
+            raise
+        except Exception as error:
+            listed = ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
+            raise UserError(
+                f"{_spelling(target)} cannot be made ({type(error).__name__}: {error}); it is "
+                f"given {listed or 'nothing'}; change these values"
+            ) from error
+
+    def _bound(
+        self, target: Any, name: str, scopes: list[str], layers: list[_Layer]
+    ) -> _Binding | None:
+        """The binding that counts: of the last layer, in its narrowest scope, the last one."""
+        for layer in reversed(layers):
+            bound = [b for b in layer.get((target, name), ()) if b.scope in scopes]
+            self._used.update(bound)
+            if bound:
+                return max(bound, key=lambda binding: scopes.index(binding.scope))
+        return None
+
+    def _value(self, value: Any, scopes: list[str], layers: list[_Layer]) -> Any:
+        """A value with its macros replaced and its references made."""
+
+        def evaluate(part: Any) -> Any:
+            if isinstance(part, _Macro):
+                return self._value(self._macro(part.name, layers), scopes, layers)
+            if isinstance(part, _Reference) and part.called:
+                words = part.scope.split("/") if part.scope else []
+                own = ["/".join(words[: n + 1]) for n in range(len(words))]
+                return self._make(part.target, ["", *own] if own else scopes, layers)
+            return part.target if isinstance(part, _Reference) else part
+
+        try:
+            return _mapped(value, evaluate)
+        except RecursionError as error:
+            raise UserError(f"{shown(value)} is nested too deeply, or refers to itself") from error
+
+    def _macro(self, name: str, layers: list[_Layer]) -> Any:
+        if name == _REQUIRED:
+            return fields.REQUIRED
+        self._asked.add(name)
+        found = [b for layer in reversed(layers) for b in layer.get((None, name), ())]
+        self._used.update(found)
+        if not found or repr(found[0].value) == f"%{_REQUIRED}":
+            raise UserError(_NO_VALUE.format(name))
+        return found[0].value
+
+    # After making.
+
+    def unused(self) -> dict[str, str]:
+        """Overlays and bindings that changed nothing in what was built, and why.
+
+        What ships may say more than one recipe needs, so it must change something; of a user's own
+        every setting must.
+        """
+        reasons, labelled = {}, dict[str, list[_Binding]]()
+        for bound in self._given.values():
+            for binding in bound:
+                labelled.setdefault(binding.label, []).append(binding)
+        for label, bound in labelled.items():
+            lacks = [binding for binding in bound if binding not in self._used]
+            if label and lacks and (len(lacks) == len(bound) or label not in self._shipped):
+                one = "" if label.startswith(_FLAG) else f": {lacks[0]}"
+                reasons[label] = f"{label}{one} changes nothing: {self._why(lacks[0])}"
+        return reasons
+
+    def _why(self, binding: _Binding) -> str:
+        if binding.target is None:
+            near = nearest(binding.name, self._asked)
+            return f"nothing uses the macro {binding.name}; {near}"
+        name = _spelling(binding.target)
+        if binding.target not in self._made:
+            return f"nothing makes a {name}; {nearest(name, map(_spelling, self._made))}"
+        near = nearest(binding.scope, filter(None, self._made[binding.target]))
+        return f"no {name} is made in the scope {binding.scope!r}; {near}"
+
+    def text(self) -> str:
+        """The bindings as gin text: documentation, never read back."""
+        return "".join(f"{b} = {b.value!r}\n" for bound in self._given.values() for b in bound[:1])
+
+    def parameters(self) -> list[str]:
+        """What can be set by name: the macros of the files, the recipe's parameters in capitals."""
+        names = {name for target, name in self._given if target is None and name != "recipe"}
+        if (None, "recipe") in self._given:
+            names |= {name.upper() for name in _parameters(self.named()) if name != "run"}
+        return sorted(names)
+
+
+OURS = ("qac_jax",)
 
 
 def quoted(binding: str) -> str:
@@ -132,231 +468,45 @@ def quoted(binding: str) -> str:
     return binding
 
 
-def unused() -> dict[str, str]:
-    """Overlays and bindings that changed nothing in what was built since, and why.
-
-    What ships may say more than one recipe needs, so it must change something; of a user's own
-    every setting must.
-    """
-    reasons, used = {}, gin_usage.Used.now(_of_files)
-    for label, bound in _set_by.items():
-        lacks = [(one, why) for one in bound if (why := used.lacks(one))]
-        of_file = not label.startswith(_FLAG)
-        if lacks and (len(lacks) == len(bound) or label not in _shipped):
-            one, why = lacks[0]
-            reasons[label] = f"{label}{f': {one}' if of_file else ''} changes nothing: {why}"
-    return reasons
-
-
-def macros(
-    files: Sequence[str], search_paths: Sequence[str] = (), modules: Sequence[str] = ()
-) -> list[str]:
-    """The macros that gin files give a value to."""
-    apply(Settings(files, search_paths, modules=modules))
-    return sorted({scope for scope, name in gin.config._CONFIG if name == gin_usage.MACRO})
-
-
-def build(cls: type, *, check: bool = True) -> Any:
-    """The instance that the bindings describe, with its fields checked."""
-    selector = f"{cls.__module__}.{cls.__qualname__}"
-    with fields.parts_made_by(_part):
-        instance = _guarded(lambda: gin.get_configurable(selector)(), cls.__qualname__)
-    try:
-        if check:
-            fields.check(instance)
-    except UserError as error:
-        if missing := _required_macros():
-            field = str(error).split("; pass ")[0]  # "NAME is not set"
-            raise UserError(f"{field}: {_NO_VALUE.format(missing[0])}") from error
-        raise
-    return instance
-
-
-def _part(cls: type) -> Any:
-    """A part of a stage by its bindings, in the scope of the stage that is being built."""
-    try:
-        configurable = gin.get_configurable(cls)
-    except ValueError:  # no file and no flag names it
-        return cls()
-    return configurable()
-
-
-def _search_only(paths: Sequence[str]) -> None:
-    """Replaces gin's search paths, to which gin itself only ever appends."""
-    known = gin.config._LOCATION_PREFIXES
-    known[:] = [known[0]]
-    for path in paths:
-        gin.add_config_file_search_path(path)
-
-
-def _required_macros() -> list[str]:
-    """The macros that a file declares as `%gin.REQUIRED` and that nothing has set."""
-    macros = {
-        scope: bound
-        for (scope, name), bound in gin.config._CONFIG.items()
-        if name == gin_usage.MACRO
-    }
-    return sorted(name for name, bound in macros.items() if repr(bound.get("value")) == _REQUIRED)
-
-
-def binds(cls: type) -> bool:
-    """Whether anything is bound to this class."""
-    selector = f"{cls.__module__}.{cls.__qualname__}"
-    return any(name == selector for _, name in gin.config._CONFIG)
-
-
-def text() -> str:
-    """The active bindings as gin text: documentation, never read back."""
-    return gin.config_str()
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with its parts changed, wherever they are in it."""
+    if isinstance(value, Mapping):
+        return {_mapped(k, change): _mapped(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(part, change) for part in value)
+    return change(value)
 
 
 @functools.cache
-def _search_paths(extra: tuple[str, ...]) -> tuple[str, ...]:
-    """The user's folders, and gin_configs by name and by what is in it."""
-    folder = gin_files.folder()
-    return (*extra, str(folder.parent), str(folder))
+def _parameters(target: Any) -> dict[str, type | None]:
+    """The parameters of a class or function, and the classes of those that are parts of a stage."""
+    if isinstance(target, type) and dataclasses.is_dataclass(target):
+        parts = fields.parts(target)
+        return {f.name: parts.get(f.name) for f in dataclasses.fields(target) if f.init}
+    return dict.fromkeys(inspect.signature(target).parameters)
 
 
-def _resolve(file: str, search_paths: Sequence[str]) -> str:
-    """The file itself, or the one of this name on a search path."""
-    places = [Path(file), *(Path(p) / file for p in _search_paths(tuple(search_paths)))]
-    if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
-        places.append(gin_files.folder() / "recipes" / f"{file}.gin")
-    for place in places:
-        if place.is_file():
-            try:
-                text = place.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(
-                    f"{place} cannot be read ({error}); expected a gin file in UTF-8"
-                ) from error
-            if len(text) > _LONGEST_FILE:
-                raise UserError(f"{place} has over {_LONGEST_FILE:,} characters; cut it in files")
-            return str(place)
-    known = [
-        str(p.relative_to(root))
-        for root in map(Path, _search_paths(tuple(search_paths)))
-        for p in root.glob("**/*.gin")
-        if ".venv" not in p.parts
-    ]
-    by_name = {Path(k).name: k for k in known}
-    raise UserError(
-        f"gin file {file} does not exist; "
-        + nearest(Path(file).name, by_name)
-        + " (or add its folder with --gin_search_paths)"
+def _spelling(target: Any) -> str:
+    """MODULE.CLASS, as gin files call it."""
+    home = target.__module__
+    own = home.startswith(f"{recipes.__name__}.")
+    return target.__qualname__ if own else f"{home.rsplit('.', 1)[-1]}.{target.__qualname__}"
+
+
+@functools.cache
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _advice(package: str) -> str:
+    return (
+        "gin files may name settings of qac_jax only; if you trust this file, allow the package "
+        f"with --gin_modules {package}"
     )
 
 
-def _is_registered(selector: str) -> bool:
-    try:
-        gin.get_configurable(selector)
-    except ValueError:
-        return False
-    return True
-
-
-def _guarded(call: Any, label: str) -> Any:
-    """Calls gin and turns its errors into one sentence."""
-    try:
-        return call()
-    except UserError as error:
-        # Gin adds the place, or the names of the classes that it was building.
-        ours = str(error).split(_IN_CALL)[0].split(_IN_FILE)[0]
-        raise UserError(ours + _place(str(error))) from error
-    except Exception as error:
-        sentence = _explain(error) or _of_values(error)
-        if sentence is None:
-            raise
-        raise UserError(f"{label}: {sentence}") from error
-
-
-def _explain(error: Exception) -> str | None:
-    """An error of gin or of an import in a gin file as one sentence; None: not the user's."""
-    message = str(error)
-    place = _place(message)
-    first = message.strip().split("\n")[0].rstrip(".")
-    if match := re.search(r"No configurable matching '([^']+)'", message):
-        return f"unknown name {match[1]!r}{place}; {nearest(match[1], _known_names())}"
-    if match := re.search(
-        r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message
-    ):
-        return (
-            f"{match[1]} has no parameter {match[2]!r}{place}; "
-            f"{nearest(match[2], _parameters(match[1]))}"
-        )
-    if match := re.search(
-        r"Couldn't resolve selector (\S+); <module '([^']+)'.*no attribute (\w+)", message
-    ):
-        return f"unknown name {match[1]!r}{place}; {nearest(match[3], _public_names(match[2]))}"
-    if match := re.search(r"Couldn't resolve selector (\S+);", message):
-        return f"unknown name {match[1]!r}{place}; check its spelling"
-    if match := re.search(r"'([^']+)' was not provided by an import statement", message):
-        return f"{match[1]!r} is not imported{place}; add `import` or `from … import {match[1]}`"
-    if isinstance(error, ModuleNotFoundError):
-        return f"{first}{place}; check the import's spelling or install the package"
-    if isinstance(error, ImportError):
-        return f"{first}{place}"
-    if match := re.search(
-        r"missing 1 required positional argument: 'value'.*scope '([^']+)'", message, re.S
-    ):
-        return _NO_VALUE.format(match[1])
-    if isinstance(error, SyntaxError) or type(error).__name__ == "TokenError":
-        return f"not valid gin: {first}{place}"
-    if "Unable to open file" in message:
-        return f"{first}{place}; give a path that exists or add its folder to --gin_search_paths"
-    if isinstance(error, TypeError) and "required" in message and "argument" in message:
-        return f"{first}{place}"
-    if isinstance(error, ValueError) and (
-        "In bindings string" in message or "ambiguous" in message.lower()
-    ):
-        return f"{first}{place}"
-    return None
-
-
-def _of_values(error: Exception) -> str | None:
-    """An error while gin was building something: with other values it would not have occurred."""
-    if isinstance(error, RecursionError):
-        return "its values are nested too deeply, or refer to themselves"
-    why, *built = str(error).split(_IN_CALL)
-    if not built:
-        return None
-    name = built[0].split("'")[1]
-    bound = {
-        f"{name}.{parameter} = {_short(repr(value))}": None
-        for (_, selector), values in gin.config._CONFIG.items()
-        if selector.rsplit(".", 1)[-1] == name
-        for parameter, value in values.items()
-    }
-    reason = _short(why.strip().split("\n")[0])
-    listed = f"; it is given {', '.join(bound)}" if bound else ""
-    return f"{name} cannot be made ({type(error).__name__}: {reason}){listed}; change these values"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def _place(message: str) -> str:
-    """File and line, where gin names them."""
-    if match := re.search(r'In file "([^"]+)", line (\d+)', message):
-        return f" ({match[1]}:{match[2]})"
-    if match := re.search(r"\(line (\d+)\)", message):
-        return f" (line {match[1]})"
-    return ""
-
-
-def _known_names() -> list[str]:
-    return [key.rsplit(".", 1)[-1] for key in gin.config._REGISTRY._selector_map]
-
-
-def _parameters(selector: str) -> list[str]:
-    cls = gin.config._REGISTRY.get_match(selector).wrapped
-    if dataclasses.is_dataclass(cls):
-        return [f.name for f in dataclasses.fields(cls) if f.init]
-    return list(getattr(getattr(cls, "__init__", cls), "__annotations__", ()))
-
-
-def _public_names(module: str) -> list[str]:
-    import sys
-
-    return [n for n in vars(sys.modules.get(module, object())) if not n.startswith("_")]
+def _within(module: str, packages: Sequence[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -1,82 +1,65 @@
-"""Recipes built from gin files and bindings, for tests of what recipes say."""
+"""Recipes and grids built by their names, for tests of what they say."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from qac_jax import config, fields
+from qac_jax import config, fields, recipes
 from qac_jax.pipeline import grid, recipe
 
 
-GIN = Path(__file__).parents[1] / "gin_configs"
-# Macros without a default.
-NEEDED = {
-    "augtriever_adaptation": "ENCODER = 'out/encoder'",
-    "augtriever_evaluation": "ENCODER = 'out/encoder'",
-    "augtriever_finetuning": "ENCODER = 'out/encoder'",
-    "msmarco_beir": "ENCODER = 'out/encoder'",
-    "usefulness_cell": "INIT = 'out/base'",
+# Parameters without a default.
+NEEDED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        ("augtriever_adaptation", "augtriever_evaluation", "augtriever_finetuning", "msmarco_beir"),
+        {"encoder": "out/encoder"},
+    ),
+    "usefulness_cell": {"init": "out/base"},
 }
+RECIPES = [name for name, header in recipes.headers().items() if not header.grid]
+GRIDS = [name for name, header in recipes.headers().items() if header.grid]
 
 
-def _is_grid(path: Path) -> bool:
-    return "grid.Grid" in path.read_text()
-
-
-_PATHS = sorted((GIN / "recipes").glob("*.gin"))
-RECIPES = [path.stem for path in _PATHS if not _is_grid(path)]
-GRIDS = [path.stem for path in _PATHS if _is_grid(path)]
-
-
-def stages(name: str, *more: str, macros: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def stages(name: str, *more: str, **values: Any) -> dict[str, Any]:
     """The stages of a recipe in order; `more`: overlays (….gin) and bindings."""
-    files = [f"recipes/{name}.gin", *(part for part in more if part.endswith(".gin"))]
-    bindings = [part for part in more if not part.endswith(".gin")]
-    if name in NEEDED:
-        bindings.append(NEEDED[name])
-    config.register([recipe.Recipe])
-    try:
-        config.apply(config.Settings(files=files, bindings=bindings, macros=dict(macros or {})))
-        return recipe.ordered(config.build(recipe.Recipe))
-    finally:
-        config.apply(config.Settings())
+    given = config.Config(
+        config.Settings(
+            recipe=name,
+            overlays=[part for part in more if part.endswith(".gin")],
+            bindings=[part for part in more if not part.endswith(".gin")],
+            values={**NEEDED.get(name, {}), **values},
+        )
+    )
+    built = recipe.ordered(given.recipe())
+    assert not given.unused()
+    return built
 
 
 def grid_of(name: str) -> grid.Grid:
     """A grid, not yet its cells."""
-    config.register([recipe.Recipe, grid.Grid])
-    try:
-        config.apply(config.Settings(files=[f"recipes/{name}.gin"]))
-        found = config.build(grid.Grid)
-        assert isinstance(found, grid.Grid)
-        return found
-    finally:
-        config.apply(config.Settings())
+    found = config.Config(config.Settings(recipe=name)).recipe()
+    assert isinstance(found, grid.Grid)
+    return found
 
 
 def cells(name: str, seed: int = 0) -> dict[str, dict[str, Any]]:
-    """The stages of every system of a grid."""
-    return cells_of(grid_of(name), seed)
-
-
-def cells_of(found: grid.Grid, seed: int = 0) -> dict[str, dict[str, Any]]:
-    """The stages of every system, with one seed."""
-    return {cell.system: dict(cell.stages) for cell in placed(found) if cell.seed == seed}
+    """The stages of every system of a grid, with one seed."""
+    return {c.system: dict(c.stages) for c in placed(grid_of(name)) if c.seed == seed}
 
 
 def placed(found: grid.Grid) -> list[grid.Cell]:
     """All cells of a grid."""
 
-    def build(files: Any, more: Any, seed: int) -> recipe.Recipe:
-        config.apply(config.Settings(files=files, bindings=[*more, f"SEED = {seed}"]))
-        return config.build(recipe.Recipe)
+    def build(system: grid.System, seed: int) -> recipe.Recipe:
+        values = {**NEEDED.get(found.recipe, {}), **system, "seed": seed}
+        files = values.pop("gin", ())
+        settings = config.Settings(recipe=found.recipe, files=files, values=values)
+        built = config.Config(settings).recipe()
+        assert isinstance(built, recipe.Recipe)
+        return built
 
-    try:
-        return grid.cells(found, build)
-    finally:
-        config.apply(config.Settings())
+    return grid.cells(found, build)
 
 
 def different(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, set[str]]:

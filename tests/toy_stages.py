@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from etils import epath
 
 from qac_jax.artifacts import Artifact, Writer
+from qac_jax.pipeline.recipe import Run
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
 
 
@@ -119,3 +120,9 @@ def values(artifact: Artifact | epath.Path) -> Iterator[int]:
     for path in artifact.matching("numbers-"):
         for line in path.read_text().splitlines():
             yield json.loads(line)["value"]
+
+
+def toy(run: Run) -> None:
+    """Numbers, doubled, and their sum."""
+    first = run(Numbers, "first")
+    run(Summed, "total", numbers=run(Doubled, "twice", numbers=first))

@@ -55,7 +55,7 @@ STRATEGIES = (
     *("random_crop", "doc_title", "doc_anchor", "qext_bm25", "qext_plm", "qext_self"),
     *("tqgen_topic", "tqgen_title", "tqgen_absum", "tqgen_exsum", "qgen_d2q", "paq"),
 )
-# Its mixtures (gin_configs/overlays/strategies): Hybrid-TQGen and Hybrid-All.
+# Its mixtures (recipes/augtriever.py): Hybrid-TQGen and Hybrid-All.
 _TQGEN = ("tqgen_topic", "tqgen_title", "tqgen_absum", "tqgen_exsum")
 MIXTURES: dict[str, dict[str, float]] = {
     "hybrid_tqgen": {"random_crop": 0.2, **dict.fromkeys(_TQGEN, 0.2)},

@@ -1,4 +1,4 @@
-"""Recipes: named stages of a gin file, run in the order of their dependencies.
+"""Recipes: named stages, run in the order of their dependencies.
 
 Every stage writes into the sub-folder of --out with its name. A stage whose folder holds a finished
 artefact of the same key is skipped, an interrupted one is resumed, and stages whose inputs changed
@@ -11,17 +11,17 @@ import dataclasses
 import graphlib
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
 from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import Interrupted, UserError, nearest, shown
+from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.pipeline import costs, inputs, readiness
 from qac_jax.pipeline import stage as stage_lib
-from qac_jax.pipeline.inputs import STAGE, located, place
+from qac_jax.pipeline.inputs import DATA, STAGE, Ref, located, place
 from qac_jax.pipeline.stage import Stage
 
 
@@ -34,48 +34,66 @@ _OF_RUN = ("out", "seed", "overwrite")
 class Recipe:
     """Named stages; `stage:NAME` in an input field is the output of the stage NAME.
 
-    Other forms of inputs are listed in `pipeline/inputs.py`. `parts` are further stages, in groups,
-    as included files define them. `published`: files of stages that are copied into --out itself,
-    name -> `stage:NAME/FILE`.
+    Other forms of inputs are listed in `pipeline/inputs.py`. `published`: files of stages that are
+    copied into --out itself, name -> `stage:NAME/FILE`.
     """
 
-    stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    parts: Sequence[Mapping[str, Any]] = ()
+    stages: Mapping[str, Stage] = dataclasses.field(default_factory=dict)
     title: str = ""
     data_dir: str = ""
     published: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_NOT_GIVEN: Any = object()
+# (stage's class, its name, gin files, settings) -> the stage.
+Make = Callable[[type[Stage], str, Sequence[str], Mapping[str, Any]], Stage]
 
 
-@fields.for_gin
-def choose(
-    of: Any = "", options: Mapping[Any, Any] | None = None, otherwise: Any = _NOT_GIVEN
-) -> Any:
-    """One of several values by name, for gin files: such as the sizes of a recipe's budgets.
+class Run:
+    """What a recipe is called with: it collects stages, and runs none.
 
-    `otherwise` is the value for all other names.
+    `run(Embed, "vectors", passages=passages)` adds a stage with these settings, by their flat
+    names, and returns the reference to its output; what is bound in gin, in the scope of the
+    stage's name, counts instead. Gin files after the name are what the settings are without a
+    recipe; `bind` sets macros and parameters of other classes, as `--gin.NAME=VALUE` does.
     """
-    options = options or {}
-    if of in options:
-        return options[of]
-    if otherwise is not _NOT_GIVEN:
-        return otherwise
-    raise UserError(f"{shown(of)} is not one of the choices; {nearest(str(of), map(str, options))}")
+
+    data = DATA  # the data folder; f"{run.data}corpus" is in it
+
+    def __init__(self, make: Make):
+        self._make = make
+        self.title = ""
+        self.defaults: dict[str, Any] = {}  # settings of every stage that has them
+        self.stages: dict[str, Stage] = {}
+        self.published: dict[str, str] = {}
+
+    def __call__(
+        self,
+        cls: type[Stage],
+        name: str,
+        /,
+        *files: str,
+        bind: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Ref:
+        if name in self.stages:
+            raise UserError(
+                f"the recipe names the stage {name!r} twice; give one of them another name"
+            )
+        usual = {n: v for n, v in self.defaults.items() if n in fields.flat(cls)}
+        given = {**usual, **(bind or {}), **settings}
+        self.stages[name] = self._make(cls, name, files, given)
+        return f"{STAGE}{name}"
+
+    def recipe(self) -> Recipe:
+        """The graph of what was added."""
+        return Recipe(stages=self.stages, title=self.title, published=self.published)
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:
     """The stages in topological order; raises if the recipe cannot run."""
-    declared: dict[str, Any] = {}
-    for group in (recipe.stages, *recipe.parts):
-        if twice := declared.keys() & group.keys():
-            raise UserError(
-                f"the recipe names the stage {min(twice)!r} twice; give one of them another name"
-            )
-        declared |= group
+    declared = recipe.stages
     if not declared:
-        raise UserError("the recipe names no stages; bind Recipe.stages = {'NAME': @…Stage()}")
+        raise UserError("the recipe adds no stages; call run(Stage, 'NAME', …) in it")
     for name in (*declared, *recipe.published):
         if not name or name.startswith(".") or "/" in name or "\0" in name:
             raise UserError(
@@ -83,11 +101,6 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
                 "of --out; change it"
             )
     for name, stage in declared.items():
-        if not isinstance(stage, Stage):
-            raise UserError(
-                f"Recipe.stages[{name!r}] = {shown(stage)} is not a stage; "
-                f"bind it to a stage such as @{name}/prepare.Prepare(), with brackets"
-            )
         fields.check(stage, name)
         for field, target in inputs.references(stage).items():
             if target not in declared:

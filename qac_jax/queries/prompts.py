@@ -8,9 +8,10 @@ middle of words.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qac_jax import fields
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
 
@@ -49,3 +50,9 @@ def named(
     if not prompts:
         raise UserError("prompts is empty; bind at least one prompt, or leave it out")
     return {origin + name: prompt for name, prompt in prompts.items()}
+
+
+@fields.for_gin
+def tqgen(names: Sequence[str] = tuple(PROMPTS)) -> dict[str, Prompt]:
+    """The prompts with these names."""
+    return {name: PROMPTS[name] for name in names}

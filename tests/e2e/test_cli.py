@@ -19,18 +19,9 @@ from qac_jax.verbs import Verb
 
 TESTS = Path(__file__).parent.parent
 RECIPE = """
-from __gin__ import dynamic_registration
 import toy_stages
-from qac_jax.pipeline import recipe
-
+recipe = @toy_stages.toy()
 toy_stages.Numbers.count = 10
-toy_stages.Doubled.numbers = 'stage:first'
-toy_stages.Summed.numbers = 'stage:twice'
-recipe.Recipe.stages = {
-    'first': @toy_stages.Numbers(),
-    'twice': @toy_stages.Doubled(),
-    'total': @toy_stages.Summed(),
-}
 """
 
 
@@ -63,7 +54,10 @@ def test_a_stage_from_flags_to_artefact(tmp_path, capsys):
     assert record == {"kind": "numbers", "count": 4, "identity": artifacts.load(out).identity}
     assert cli.main(["numbers", "--count=4", "--out", str(out)]) == 0
     assert "is up to date" in capsys.readouterr().err
-    assert cli.main(["numbers", "--gin.Numbers.count=5", "--out", str(out), "--overwrite"]) == 0
+    assert (
+        cli.main(["numbers", "--gin.toy_stages.Numbers.count=5", "--out", str(out), "--overwrite"])
+        == 0
+    )
     assert artifacts.load(out).count == 5
     assert cli.main(["double", "--numbers", str(out), "--out", str(tmp_path / "d")]) == 0
     assert artifacts.load(tmp_path / "d").inputs == {"numbers": artifacts.load(out).identity}
@@ -96,7 +90,7 @@ def test_a_recipe_end_to_end(tmp_path, recipe_file, capsys):
     )
     cli.main(["run", str(recipe_file), "--gin_file", str(overlay), "--out", str(out)])
     assert capsys.readouterr().err.count("is up to date") == 3, "gin text alone redoes nothing"
-    cli.main(["run", str(recipe_file), "--gin.Doubled.factor=3", "--out", str(out)])
+    cli.main(["run", str(recipe_file), "--gin.toy_stages.Doubled.factor=3", "--out", str(out)])
     assert capsys.readouterr().err.count("is up to date") == 1
     assert (out / "total" / "sum.json").read_text() == "135"
 

@@ -11,55 +11,55 @@ import toy_retrieval as toy
 
 from qac_jax import cli
 from qac_jax.pipeline import grid
+from qac_jax.pipeline.grid import Grid
+from qac_jax.pipeline.recipe import Run
+from qac_jax.stages.evaluate import Evaluate
+from qac_jax.stages.index import Bm25
+from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.search import Search
 
 
-CELL = """
-from __gin__ import dynamic_registration
-from qac_jax.pipeline import recipe
-from qac_jax.stages import index
-from qac_jax.stages import evaluate
-from qac_jax.stages import prepare
-from qac_jax.stages import search
+def cell(run: Run, titles: bool = True, depth: int = 10, seed: int = 0) -> None:
+    """BM25 and its metrics."""
+    passages = run(Prepare, "passages", format="beir", documents=run.data, seed=seed)
+    index = run(Bm25, "index", passages=passages, titles=titles)
+    found = run(Search, "run", index=index, queries="data:queries.jsonl", k=depth)
+    run(Evaluate, "metrics", runs=found, qrels="data:qrels/test.tsv", permutations=50)
 
-TITLES = True
-recipe.Recipe.stages = {"passages": @prepare.Prepare(), "index": @index.Bm25()}
-SEARCH = {"run": @search.Search(), "metrics": @evaluate.Evaluate()}
-recipe.Recipe.parts = [%SEARCH]
-prepare.Prepare.format = "beir"
-prepare.Prepare.documents = "data:"
-prepare.Prepare.seed = %SEED
-index.Bm25.passages = "stage:passages"
-index.Bm25.titles = %TITLES
-search.Search.index = "stage:index"
-search.Search.queries = "data:queries.jsonl"
-search.Search.k = 10
-evaluate.Evaluate.runs = "stage:run"
-evaluate.Evaluate.qrels = "data:qrels/test.tsv"
-evaluate.Evaluate.permutations = 50
-"""
-GRID = """
-from __gin__ import dynamic_registration
-from qac_jax.pipeline import grid
 
-grid.Grid.recipe = "cell.gin"
-grid.Grid.systems = {"with": [], "without": ["untitled.gin"], "hard": ["index.Bm25.k1 = 5.0"]}
-grid.Grid.seeds = [0]
-grid.Grid.rows = {"run": "BM25"}
-grid.Grid.measures = ["mrr@10", "ndcg@10"]
-grid.Grid.permutations = 50
-"""
+def table() -> Grid:
+    """Three systems."""
+    return Grid(
+        recipe="cell.gin",
+        systems={
+            "with": {},
+            "without": {"gin": ["untitled.gin"]},
+            "hard": {"index.Bm25.k1": 5.0},
+        },
+        rows={"run": "BM25"},
+        measures=("mrr@10", "ndcg@10"),
+        permutations=50,
+    )
+
+
+FILES = {
+    "cell": "import test_grid_run\nrecipe = @test_grid_run.cell()\n",
+    "grid": "import test_grid_run\nrecipe = @test_grid_run.table()\ngrid.Grid.title = 'A table'\n",
+    "untitled": "TITLES = False\n",
+}
 
 
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(grid, "_forget_compiled", lambda: None)
     toy.write_collection(tmp_path / "data", 40, 12)
-    for name, text in (("cell", CELL), ("grid", GRID), ("untitled", "TITLES = False")):
+    for name, text in FILES.items():
         (tmp_path / f"{name}.gin").write_text(text)
     return [
         "run",
         str(tmp_path / "grid.gin"),
         f"--gin_search_paths={tmp_path}",
+        "--gin_modules=test_grid_run",
         f"--data_dir={tmp_path / 'data'}",
     ]
 
@@ -83,7 +83,7 @@ def test_a_grid_from_files_to_its_table(
     assert (out / "hard" / "seed_0" / "run" / "run.trec").is_file()
 
     # Once more, with one system and another seed: bindings of the grid and of its cells.
-    again = ["--gin.grid.Grid.seeds=[0,3]", "--gin.search.Search.k=10", f"--out={out}", "--json"]
+    again = ["--gin.grid.Grid.seeds=[0,3]", "--depth=10", f"--out={out}", "--json"]
     assert cli.main([*arguments, *again]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["seeds"] == [0, 3]
@@ -93,22 +93,25 @@ def test_a_grid_from_files_to_its_table(
 def test_a_misspelt_grid_is_told(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "grid.gin").write_text(GRID.replace("untitled.gin", "untitld.gin"))
+    (tmp_path / "untitled.gin").rename(tmp_path / "untitled2.gin")
     assert cli.main([*arguments, "--dry_run"]) == 2
     error = capsys.readouterr().err
-    assert "untitld.gin" in error and "untitled" in error
+    assert "untitled.gin does not exist" in error and "untitled2" in error
+    assert cli.main([*arguments, "--dry_run", "--systems=wiht"]) == 2
+    assert "did you mean 'with'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "overlay, figure", [("retromae", "decoder_accuracy"), ("dupmae", "bag_loss")]
+    "objective, figure", [("retromae", "decoder_accuracy"), ("dupmae", "bag_loss")]
 )
 def test_rows_with_the_passage_itself_train(
-    overlay: str, figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    objective: str, figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = f'"overlays/{overlay}.gin"'
-    systems = f'{{"own": [{file}, %OWN_TEXT], "queries": [{file}]}}'
-    arguments = toy_grid.write(tmp_path, systems)
+    queries = {"objective": objective}
+    arguments = toy_grid.write(
+        tmp_path, {"own": {**queries, "contexts": "mlm"}, "queries": queries}
+    )
     assert cli.main(["run", *arguments, f"--out={tmp_path / 'out'}", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["system"] for row in rows} == {"", "own", "queries"}  # "": BM25

@@ -1,4 +1,4 @@
-"""own_corpus.gin on folders that nobody prepared by hand."""
+"""own_corpus on folders that nobody prepared by hand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_documents_alone_become_a_retriever(
 ) -> None:
     """The names that are left in OUT are fixed; what test_collect.py covers is not repeated."""
     data, out = documents(tmp_path), tmp_path / "out"
-    scratch = ["--width=32", "--mlp=32", "--layers=1", "--mlm_steps=2", "--qac_steps=2"]
+    scratch = ["--width=32", "--layers=1", "--mlm_steps=2", "--qac_steps=2"]
     more = scratch if start == "none" else []
     if start != "none":
         start = str(toy.save_encoder(tmp_path / "start", query_prompt="ask: "))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gin
 import pytest
 
 from qac_jax import cli, hardware
@@ -17,12 +16,6 @@ from qac_jax.pipeline import costs
 
 GIN = Path(__file__).parents[2] / "gin_configs"
 RECIPES = ("cotmae", "cocondenser")
-
-
-@pytest.fixture(autouse=True)
-def no_bindings():
-    yield
-    gin.clear_config()
 
 
 def planned(capsys, recipe: str, *overlays: str) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 import subprocess
@@ -17,11 +16,11 @@ import tokenizers
 import toy_examples
 from toy_examples import SETTINGS
 
-from qac_jax import gin_files
 from qac_jax.data import tasks
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.loader import Loader, Part
 from qac_jax.errors import UserError
+from qac_jax.recipes import augtriever
 
 
 with warnings.catch_warnings():
@@ -202,9 +201,7 @@ def test_tasks_by_name(folder: Path, places: None, monkeypatch: pytest.MonkeyPat
 def test_strategies_of_augtriever_with_their_rates(folder: Path, places: None) -> None:
     """As one mixture by name, and as a mixture of the loader."""
     for name, rates in tasks.MIXTURES.items():
-        overlay = gin_files.folder() / "overlays" / "strategies" / f"{name}.gin"
-        declared = re.search(r"^STRATEGIES = (\{.*?\})", overlay.read_text(), re.M | re.S)
-        assert declared and ast.literal_eval(declared[1]) == rates, name
+        assert augtriever.STRATEGIES[name] == rates, name
     rates = tasks.MIXTURES["hybrid_all"]
     examples = str(folder / "examples_strategies")
     toy_examples.of_strategies(folder, tuple(rates))

@@ -13,7 +13,7 @@ import reproduce
 import toy_recipes
 from reproduce import ROOT, Reproduction
 
-from qac_jax import cli, gin_files
+from qac_jax import cli, recipes
 from qac_jax.verbs import VERBS
 
 
@@ -35,7 +35,7 @@ def test_its_command_exists(one: Reproduction) -> None:
     program, verb, *rest = shlex.split(one.command)
     assert program == "qac"
     if verb == "run":
-        assert gin_files.recipe(rest[0]).grid
+        assert recipes.header(rest[0]).grid
         bound = [word.split("=")[0] for word in rest[1:] if word.startswith("--gin.")]
         assert set(bound) <= {"--gin.grid.Grid.seeds", "--gin.grid.Grid.systems"}
         described = one.key[1]
@@ -63,9 +63,7 @@ _grid = functools.cache(toy_recipes.grid_of)
 
 @functools.cache
 def _systems(name: str) -> list[str]:
-    from qac_jax.pipeline import grid
-
-    return list(grid.systems(_grid(name)))
+    return list(_grid(name).systems)
 
 
 def test_figures_are_read_by_name(tmp_path: Path) -> None:

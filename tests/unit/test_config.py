@@ -1,177 +1,214 @@
-"""Gin at the door: precedence, and one sentence for every mistake."""
+"""Gin at the door: precedence, recipes and their bindings, one sentence for every mistake."""
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-import types
+from pathlib import Path
+from typing import Any
 
-import gin
 import pytest
 import toy_stages
 
-import qac_jax
-from qac_jax import config
+from qac_jax import cli, config
 from qac_jax.errors import UserError
 from qac_jax.pipeline import recipe
+from qac_jax.pipeline.recipe import Run
 
 
 HEAD = "from __gin__ import dynamic_registration\nimport toy_stages\n"
+MINE = ["toy_stages"]
+
+
+def toy(run: Run, width: int, factor: int = 2, word: str = "n") -> None:
+    """A recipe of three stages."""
+    first = run(toy_stages.Numbers, "first", count=3, word=word)
+    run(toy_stages.Doubled, "twice", numbers=first, factor=factor)
+    run(toy_stages.Sized, "sized", width=width)
 
 
 @pytest.fixture
-def gin_file(tmp_path):
-    def write(text: str, name: str = "my.gin") -> str:
+def gin_file(tmp_path: Path) -> Any:
+    def write(text: str, name: str = "my.gin", head: str = HEAD) -> str:
         path = tmp_path / name
-        path.write_text(HEAD + text)
+        path.write_text(head + text)
         return str(path)
 
     return write
 
 
-def build(**settings):
-    config.register([toy_stages.Numbers])
-    config.apply(config.Settings(**settings))
-    return config.build(toy_stages.Numbers)
+def build(*bindings: str, **settings: Any) -> Any:
+    return config.Config(config.Settings(bindings=bindings, modules=MINE, **settings)).build(
+        toy_stages.Numbers
+    )
 
 
-def test_a_flag_beats_a_binding_which_beats_a_file(gin_file):
+def test_a_flag_beats_a_binding_which_beats_a_file(gin_file: Any) -> None:
     file = gin_file("toy_stages.Numbers.count = 1\ntoy_stages.Numbers.word = 'm'\n")
     assert build(files=[file]).count == 1
-    assert build(files=[file], bindings=["Numbers.count=2"]).count == 2
-    stage = build(files=[file], bindings=["Numbers.count=2"], flags={"Numbers.count": 3})
+    assert build("toy_stages.Numbers.count=2", files=[file]).count == 2
+    flags = {"toy_stages.Numbers.count": 3}
+    stage = build("toy_stages.Numbers.count=2", files=[file], flags=flags)
     assert (stage.count, stage.word) == (3, "m")
-    assert build().count == 10, "nothing is left over from the call before"
+    assert build().count == 10
 
 
-def test_search_paths_and_includes(gin_file, tmp_path):
+def test_search_paths_and_includes(gin_file: Any, tmp_path: Path) -> None:
     gin_file("toy_stages.Numbers.count = 7\n", "base.gin")
     top = gin_file("include 'base.gin'\n", "top.gin")
-    assert build(files=[top], search_paths=[str(tmp_path)]).count == 7
-    assert build(files=["base.gin"], search_paths=[str(tmp_path)]).count == 7
-
-
-def test_search_paths_of_one_call_are_not_those_of_the_next(gin_file, tmp_path):
-    gin_file("toy_stages.Numbers.count = 7\n", "base.gin")
-    assert build(files=["base.gin"], search_paths=[str(tmp_path)]).count == 7
+    for file in (top, "base.gin"):
+        assert build(files=[file], search_paths=[str(tmp_path)]).count == 7
     with pytest.raises(UserError, match="base.gin does not exist"):
         build(files=["base.gin"])
-    before = len(gin.config._LOCATION_PREFIXES)
-    build()
-    assert len(gin.config._LOCATION_PREFIXES) == before
+    circle = gin_file("include 'circle.gin'\n", "circle.gin")
+    with pytest.raises(UserError, match="includes itself"):
+        build(files=[circle], search_paths=[str(tmp_path)])
 
 
-def test_a_part_is_bound_once_for_all_stages_or_in_a_scope(gin_file):
-    file = gin_file(
-        "from qac_jax.pipeline import recipe\n"
-        "recipe.Recipe.stages = {'a': @a/toy_stages.Sized(), 'b': @b/toy_stages.Sized()}\n"
-        "toy_stages.Sizes.width = 5\n"
-        "b/toy_stages.Sizes.depth = 6\n"
-    )
-    config.register([recipe.Recipe])
-    config.apply(config.Settings(files=[file], flags={"toy_stages.Sizes.width": 7}))
-    stages = config.build(recipe.Recipe).stages
-    assert stages["a"].sizes == toy_stages.Sizes(7, 4)
-    assert stages["b"].sizes == toy_stages.Sizes(7, 6)
-    config.apply(config.Settings())
-    assert toy_stages.Sized().sizes == toy_stages.Sizes(3, 4), "nothing is left over"
+def test_values(gin_file: Any) -> None:
+    """Bare texts need no quotes; macros refer to values, and one without a value is told."""
+    assert config.quoted("A=data:x") == "A='data:x'"
+    assert [config.quoted(text) for text in ("A=3", "A='x'", "A=@b.C()")] == [
+        "A=3",
+        "A='x'",
+        "A=@b.C()",
+    ]
+    with pytest.raises(UserError, match=r"without making one.*'@b.C\(\)'"):
+        config.quoted("A=@b.C")
+    file = gin_file("N = %gin.REQUIRED\ntoy_stages.Numbers.count = %N\n")
+    with pytest.raises(UserError, match="macro %N has no value; pass --gin.N=VALUE"):
+        build(files=[file])
+    assert build("N=5", files=[file]).count == 5
+    with pytest.raises(UserError, match="refers to itself"):
+        build("A=%A", "toy_stages.Numbers.count=%A")
+    with pytest.raises(UserError, match=r"count = 'x' is a str; expected int"):
+        build("toy_stages.Numbers.count=x")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            "toy_stages.Numbers.cuont = 1\n",
-            r"no parameter 'cuont' .*my.gin:3.; did you mean 'count'",
-        ),
-        (
-            "toy_stages.Nubmers.count = 1\n",
-            r"unknown name 'toy_stages.Nubmers'.*did you mean 'Numbers'",
-        ),
-        ("toy_stages.Numbers.are.count = 1\n", r"unknown name 'toy_stages.Numbers.are'.*:3."),
-        ("toy_stage.Numbers.count = 1\n", r"'toy_stage' is not imported .*my.gin:3"),
-        ("import no_such_module\n", r"No module named 'no_such_module' .*my.gin:3"),
-        ("toy_stages.Numbers.count 1\n", r"not valid gin: .*line 3"),
-        ("toy_stages.Numbers.count = [1\n", r"not valid gin"),
-        ("toy_stages.Numbers.count = what(3)\n", r"not valid gin"),
-        ("toy_stages.Numbers.count = %SIZE\n", r"macro %SIZE has no value; pass --gin.SIZE=VALUE"),
-        (
-            "toy_stages.Numbers.count = %gin.REQUIRED\n",
-            r"Numbers.count is not set .how many.; pass --count",
-        ),
-        ("SIZE = %gin.REQUIRED\ntoy_stages.Numbers.count = %SIZE\n", r"Numbers.count is not set"),
-        ("toy_stages.Numbers.count = '3'\n", r"Numbers.count = '3' is a str; expected int"),
-        ("toy_stages.Numbers.word = 'o'\n", r"Numbers.word = 'o' is not one of n, m"),
-        ("include 'absent.gin'\n", r"[Uu]nable to open file: absent.gin.*--gin_search_paths"),
+        ("toy_stages.Numbers.cuont = 1\n", r"no parameter 'cuont'.*did you mean 'count'.*my.gin:3"),
+        ("toy_stages.Nubmers.count = 1\n", r"unknown name 'toy_stages.Nubmers'.*'Numbers'"),
+        ("prepare.Prepare.seed =\n", r"not valid gin.*my.gin:3"),
+        ("include 'nothing.gin'\n", r"nothing.gin does not exist"),
+        ("from qac_jax.stages import prepaer\n", r"prepaer.*spelling.*my.gin:3"),
+        ("toy_stages.Numbers.count = @toy_stages.Numbers()\n", "refers to itself"),
+        ("A = " + "[" * 400, "not valid gin"),
     ],
 )
-def test_mistakes_in_a_file(gin_file, text, sentence):
+def test_a_mistake_is_one_sentence(gin_file: Any, text: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
         build(files=[gin_file(text)])
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("binding", "sentence"),
-    [
-        (
-            "Numbers.shard=1",
-            r"--gin.Numbers.shard=1: .* no parameter 'shard'; did you mean 'shards'",
-        ),
-        ("Number.shards=1", r"unknown name 'Number'; did you mean 'Numbers'"),
-        ("Numbers.shards", r"has no value; write --gin.NAME=VALUE"),
-        ("Numbers.shards=", r"not valid gin"),
-    ],
-)
-def test_mistakes_in_a_binding(binding, sentence):
-    with pytest.raises(UserError, match=sentence):
-        build(bindings=[binding])
+# A gin file from a stranger names settings, and nothing else.
+TRICKS = {
+    "a program": "import subprocess\nsubprocess.Popen.args = ['touch', '{mark}']\n"
+    "A = @subprocess.Popen()\n",
+    "a function of os": "import os\nos.mkdir.path = '{mark}'\nA = @os.mkdir()\n",
+    "not imported": "A = @os.getcwd()\n",
+    "a module beside the recipe": "import evil_module\n",
+    "from … import": "from evil_module import thing\n",
+    "a renamed module": "import evil_module as recipe2\n",
+    "a module that ours imports": "from qac_jax.artifacts import writing\n"
+    "A = @writing.os.mkdir()\n",
+    "a function of ours": "from qac_jax import artifacts\nA = @artifacts.remove()\n",
+    "a method of ours": "from qac_jax.pipeline import stage\nA = @stage.Stage.make()\n",
+    "a class of ours that acts": "from qac_jax.artifacts import writing\nA = @writing.Writer()\n",
+    "a recipe that is none": "recipe = @qac.functions()\n",
+    "an expression": "A = __import__('os').mkdir('{mark}')\n",
+    "an included file": "include 'tricks.gin'\n",
+}
 
 
-def test_files_that_are_absent_or_no_text(tmp_path):
-    (tmp_path / "near.gin").write_text("")
-    with pytest.raises(
-        UserError, match="gin file naer.gin does not exist; did you mean 'near.gin'"
-    ):
-        build(files=["naer.gin"], search_paths=[str(tmp_path)])
-    (tmp_path / "noise.gin").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="cannot be read .*expected a gin file in UTF-8"):
-        build(files=[str(tmp_path / "noise.gin")])
+@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("by", ["plan", "stage"])
+def test_gin_runs_no_programs(
+    trick: str, by: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "evil_module.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    (tmp_path / "tricks.gin").write_text(TRICKS["a program"].format(mark=mark))
+    file = tmp_path / "r.gin"
+    file.write_text(TRICKS[trick].format(mark=mark))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stage = ["prepare", "--format=text", "--documents=.", "--dry_run", "--gin_file", "r.gin"]
+    assert cli.main(["plan", str(file)] if by == "plan" else stage) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("qac: ") and said.count("\n") == 1 and ".gin:" in said
+    assert not mark.exists()
 
 
-def test_the_text_in_force_is_kept(gin_file):
-    build(files=[gin_file("toy_stages.Numbers.count = 4\n")], bindings=["Numbers.shards=3"])
-    assert "Numbers.count = 4" in config.text() and "Numbers.shards = 3" in config.text()
-
-
-def test_a_required_macro_without_a_value_is_named(gin_file):
-    file = gin_file("WORD = %gin.REQUIRED\ntoy_stages.Numbers.word = %WORD\n")
-    with pytest.raises(UserError, match="macro %WORD has no value; pass --gin.WORD=VALUE"):
+def test_the_user_allows_packages(gin_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(config.VARIABLE, raising=False)
+    file = gin_file("toy_stages.Numbers.count = 4\n")
+    with pytest.raises(UserError, match="'toy_stages' is not imported.*--gin_modules toy_stages"):
+        config.Config(config.Settings(files=[file]))
+    assert build(files=[file]).count == 4
+    file = gin_file("toy_stages.json.dumps.obj = 1\n")
+    with pytest.raises(UserError, match="unknown name|not imported|--gin_modules"):
         build(files=[file])
-    assert build(files=[file], bindings=["WORD = 'm'"]).word == "m"
 
 
-@pytest.mark.parametrize("first", ["stage", "file"])
-def test_a_part_answers_to_the_module_that_a_file_names_it_by(tmp_path, monkeypatch, first):
-    """Whatever this process has read before: a notebook runs a recipe, then a stage, a recipe."""
-    cls = dataclasses.make_dataclass("Length", [("steps", int, 1), ("size", int, 1)])
-    for name in (f"home_{first}", f"user_{first}"):  # the second imports it from the first
-        module = types.ModuleType(f"qac_jax.{name}")
-        vars(module)["Length"] = cls
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(qac_jax, name, module, raising=False)
-    cls.__module__ = f"qac_jax.home_{first}"
-    file = tmp_path / "my.gin"
-    file.write_text(
-        f"from __gin__ import dynamic_registration\nfrom qac_jax import user_{first}\n"
-        f"user_{first}.Length.steps = 5\n"
+def made(gin_file: Any, text: str, *bindings: str, **settings: Any) -> Any:
+    """The configuration and the stages of the toy recipe with this text."""
+    head = "import test_config\nimport toy_stages\nrecipe = @test_config.toy()\n"
+    file = gin_file(text, "recipe.gin", head)
+    given = config.Config(
+        config.Settings(
+            recipe=file, bindings=bindings, modules=["toy_stages", "test_config"], **settings
+        )
     )
-    settings = config.Settings([str(file)], bindings=[f"user_{first}.Length.size=7"])
-    if first == "file":
-        config.apply(settings)
-    config.register([cls])
-    for _ in range(2):
-        config.apply(settings)
-        made = gin.get_configurable(cls)()
-        assert (made.steps, made.size) == (5, 7)
-        assert not config.unused()
+    return given, recipe.ordered(given.recipe())
+
+
+def test_parameters_and_stages_of_a_recipe_are_bound(gin_file: Any) -> None:
+    """A binding counts instead of what the recipe gives; what it wires stays."""
+    text = (
+        "test_config.toy.width = 9\n"
+        "toy_stages.Numbers.count = 4\n"
+        "twice/toy_stages.Doubled.factor = 5\n"
+    )
+    _, stages = made(gin_file, text)
+    assert (stages["first"].count, stages["twice"].factor) == (4, 5)
+    assert stages["twice"].numbers == "stage:first"
+    assert stages["sized"].sizes == toy_stages.Sizes(9, 4)
+    given, stages = made(gin_file, text, "WORD=m", "first/toy_stages.Numbers.count=6")
+    assert (stages["first"].count, stages["first"].word) == (6, "m")
+    assert not given.unused()
+    _, stages = made(gin_file, text, "toy/first/toy_stages.Numbers.count=7")
+    assert stages["first"].count == 7  # of this recipe alone
+    with pytest.raises(UserError, match="toy.width is not set; pass --width"):
+        made(gin_file, "")
+    with pytest.raises(UserError, match="toy.width = 'x' is a str; expected int"):
+        made(gin_file, "", "WIDTH=x")
+
+
+def test_what_is_not_used_is_refused(gin_file: Any) -> None:
+    for binding, why in {
+        "WIDHT=3": "nothing uses the macro WIDHT; did you mean 'WIDTH'",
+        "frist/toy_stages.Numbers.count=3": "no toy_stages.Numbers is made in the scope 'frist'",
+        "toy_stages.Summed.seed=3": "nothing makes a toy_stages.Summed",
+    }.items():
+        given, _ = made(gin_file, "WIDTH = 9\n", binding)
+        (said,) = given.unused().values()
+        assert f"--gin.{binding.split('=')[0]} changes nothing" in said and why in said
+    overlay = gin_file("twice/toy_stages.Doubled.factor = 3\nFACTR = 3\n", "overlay.gin")
+    given, stages = made(gin_file, "WIDTH = 9\n", overlays=[overlay])
+    assert stages["twice"].factor == 3
+    assert "overlay.gin: FACTR changes nothing" in next(iter(given.unused().values()))
+
+
+def test_the_bindings_are_documentation(gin_file: Any) -> None:
+    given, _ = made(gin_file, "WIDTH = 9\n", "first/toy_stages.Numbers.count=6")
+    assert "first/toy_stages.Numbers.count = 6\n" in given.text() and "WIDTH = 9\n" in given.text()
+
+
+@pytest.mark.parametrize("name", ["../up", "/tmp/x", ".hidden", "a/b"])
+def test_recipes_write_inside_of_out_only(name: str) -> None:
+    stage = toy_stages.Numbers()
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        recipe.ordered(recipe.Recipe(stages={name: stage}))
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        recipe.ordered(recipe.Recipe(stages={"a": stage}, published={name: "stage:a/x"}))

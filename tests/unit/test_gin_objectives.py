@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import gin
 import jax
 import pytest
 
@@ -86,14 +85,9 @@ def size(model: str) -> int:
 
 
 def built(*files: str) -> Train:
-    config.register([Train])
-    config.apply(config.Settings(files=files))
-    try:
-        train = config.build(Train, check=False)
-        assert isinstance(train, Train)
-        return train
-    finally:
-        gin.clear_config()
+    train = config.Config(config.Settings(files=files)).build(Train, check=False)
+    assert isinstance(train, Train)
+    return train
 
 
 def parameters(objective: Any) -> int:
@@ -154,9 +148,3 @@ def test_runs_have_the_verb_of_their_objective(name: str, verb: str) -> None:
     wrong = dataclasses.replace(train, examples="out/examples", objective=train.optimizer)
     with pytest.raises(UserError, match="a Optimizer, which is not an objective"):
         wrong.check()
-
-
-@pytest.mark.parametrize("path", sorted(GIN.glob("**/*.gin")), ids=lambda path: path.stem)
-def test_headers_say_what_to_set(path: Path) -> None:
-    header = path.read_text().split("from __gin__")[0]
-    assert "# Set:" in header and "# Commonly overridden:" in header

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from etils import epath
 from toy_stages import Doubled, Numbers, values
 
 from qac_jax.artifacts import Writer
@@ -58,10 +58,9 @@ def _result(name: str, figures: Sequence[float]) -> results.Result:
     return results.Result(name, mean, per_query, len(figures))
 
 
-def build(files: Sequence[str], bindings: Sequence[str], seed: int) -> Recipe:
-    """The factor is the overlay; numbers are the same in all cells, doubling in all seeds."""
-    assert files[0] == "toy.gin"
-    factor = int(bindings[0].split("=")[1]) if bindings else 1
+def build(system: grid.System, seed: int) -> Recipe:
+    """Numbers are the same in all cells, doubling in all seeds."""
+    factor = system.get("factor", 1)
     return Recipe(
         stages={
             "first": Numbers(count=4, shards=1),
@@ -73,8 +72,8 @@ def build(files: Sequence[str], bindings: Sequence[str], seed: int) -> Recipe:
 
 def toy(**changes: Any) -> Grid:
     settings: dict[str, Any] = {
-        "recipe": "toy.gin",
-        "systems": {"plain": [], "double": ["factor=2"]},
+        "recipe": "toy",
+        "systems": {"plain": {}, "double": {"factor": 2}},
         "seeds": (0, 1),
         "rows": {"dense": "retriever"},
         "baselines": {"bm25": "BM25"},
@@ -138,29 +137,23 @@ def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
     out, _ = done
     run(toy(), out)
     assert RAN == []
-    more = toy(systems={"plain": [], "double": ["factor=2"], "triple": ["factor=3"]})
+    more = toy(systems={"plain": {}, "double": {"factor": 2}, "triple": {"factor": 3}})
     run(more, out)
     assert RAN == ["judge 0", "judge 1"]
 
 
-def test_what_was_finished_before_is_not_waited_for(
-    done: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A grid that was nearly done said that hours were left."""
-    out, _ = done
-    took = {"finished": True, "info": {"seconds": 1000.0}}
-    monkeypatch.setattr(grid.artifacts, "peek", lambda place: took)
-    todo = grid.cells(toy(), build)
-    whole = grid._Clock(todo, epath.Path(out)).left({})
-    assert whole.startswith(" (stage 1 of ") and whole.endswith("about 0:00 left)")
-    first = todo[0].places["metrics"]
-    peek = lambda place: None if str(place).endswith(first) else took  # noqa: E731
-    monkeypatch.setattr(grid.artifacts, "peek", peek)
-    assert grid._Clock(todo, epath.Path(out)).left({}).endswith("about 16:40 left)")
-    records: list[dict[str, Any]] = [{}, {"info": []}, {"info": {"seconds": "soon"}}]
-    for damaged in records:
-        monkeypatch.setattr(grid.artifacts, "peek", lambda _, d=damaged: {"finished": True, **d})
-        assert grid._Clock(todo, epath.Path(out)).left({}).endswith("about 0:00 left)")
+def test_what_was_finished_before_is_not_waited_for() -> None:
+    """Stages of the same name take as long; a damaged record only costs the estimate."""
+    names = {f"stages/{n}/train": "train" for n in range(4)}
+
+    def took(seconds: Any) -> Any:
+        return types.SimpleNamespace(info={"seconds": seconds})
+
+    first = {"stages/0/train": took(500.0)}
+    assert grid._left(names, {}, set()) == " (stage 1 of 4)"
+    assert grid._left(names, first, set()).endswith("(stage 2 of 4, about 25:00 left)")
+    assert grid._left(names, first, {"stages/3/train"}).endswith("about 16:40 left)")
+    assert grid._left(names, {"stages/0/train": took("x")}, set()) == " (stage 2 of 4)"
 
 
 def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +170,7 @@ def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ({"systems": {}}, "no systems"),
         ({"recipe": ""}, "no recipe"),
-        ({"systems": {"a/b": []}}, "cannot be the name"),
+        ({"systems": {"a/b": {}}}, "cannot be the name"),
         ({"metrics": "metric"}, "'metrics'"),
     ],
 )
@@ -243,29 +236,11 @@ def test_one_seed_has_no_deviation() -> None:
     assert "0.7500 |" in grids.markdown(summary)
 
 
-def test_systems_are_products_of_factors() -> None:
-    given = toy(
-        crossed=[
-            [{"a": [["x.gin", "factor=2"]], "b": ["factor=3"]}, {"": [], "half": ["half=1"]}],
-            [{"c": []}],
-        ]
-    )
-    assert grid.systems(given) == {
-        "plain": [],
-        "double": ["factor=2"],
-        "a": ["x.gin", "factor=2"],
-        "a_half": ["x.gin", "factor=2", "half=1"],
-        "b": ["factor=3"],
-        "b_half": ["factor=3", "half=1"],
-        "c": [],
-    }
-
-
 def test_some_systems_alone(done: tuple[Path, Any]) -> None:
     """Their cells are those of the whole grid, so what it has done is not done again."""
     out, _ = done
     alone = toy(only=["double"])
-    assert list(grid.systems(alone)) == ["double"]
+    assert list(alone.chosen()) == ["double"]
     assert {row["system"] for row in run(alone, out)["rows"]} == {"double", ""}
     assert RAN == []
 
@@ -273,10 +248,8 @@ def test_some_systems_alone(done: tuple[Path, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"crossed": [[{"plain": []}]]}, "two systems 'plain'"),
-        ({"crossed": [[{"": []}]]}, "cannot be the name"),
-        ({"systems": {"x": ["factor"]}}, "neither a gin file nor a binding"),
-        ({"systems": {"x": [3]}}, "has the part 3"),
+        ({"systems": {"": {}}}, "cannot be the name"),
+        ({"systems": {}}, "the grid has no systems"),
         ({"only": ["dubble"]}, "no system 'dubble'.*double"),
     ],
 )

@@ -12,7 +12,6 @@ import toy_recipes
 
 from qac_jax.evaluation import benchmarks
 from qac_jax.objectives.augtriever import InBatch, MoCo
-from qac_jax.pipeline import grid
 
 
 # Table 1: the strategies of each corpus.
@@ -27,15 +26,14 @@ LARGE = ("qgen_d2q", "tqgen_topic", "tqgen_absum", "tqgen_exsum", *HYBRIDS)
 
 
 def built(corpus: str, strategy: str, loss: str) -> dict[str, Any]:
-    overlay = f"overlays/strategies/{strategy}.gin"
-    return toy_recipes.stages(f"augtriever_{corpus}", overlay, f"LOSS = '{loss}'")
+    return toy_recipes.stages(f"augtriever_{corpus}", strategy=strategy, loss=loss)
 
 
 @pytest.mark.parametrize(
     ("corpus", "strategy"),
     [
         *(("cc", strategy) for strategy in STRATEGIES["cc"]),
-        *(pytest.param("wiki", s, marks=pytest.mark.slow) for s in STRATEGIES["wiki"]),
+        *(("wiki", strategy) for strategy in STRATEGIES["wiki"]),
     ],
 )
 def test_training(corpus: str, strategy: str) -> None:
@@ -134,7 +132,7 @@ def test_table_2() -> None:
     assert (train.schedule.steps, train.schedule.batch_size) == (5000, 1024)
     assert train.optimizer.learning_rate == 1e-5
     assert train.reading.settings["strategies"] == {"tqgen_topic": 1.0}
-    targets = grid.systems(toy_recipes.grid_of("augtriever_adaptation_grid"))
+    targets = toy_recipes.grid_of("augtriever_adaptation_grid").systems
     forums = {name for name in targets if name.startswith("cqadupstack_")}
     assert {name.removeprefix("cqadupstack_") for name in forums} == set(benchmarks.FORUMS)
     others = set(benchmarks.BEIR14) - {benchmarks.CQADUPSTACK} | {benchmarks.MSMARCO}
@@ -153,3 +151,19 @@ def test_table_3() -> None:
     assert found["triples"].kept_negatives.random_negatives and not found["triples"].negatives
     assert found["vectors"].encoder == found["beir"].encoder == "stage:retriever"
     assert "stage:squad" in found["table"].metrics and "stage:beir" in found["table"].metrics
+
+
+def test_as_released() -> None:
+    found = toy_recipes.stages("augtriever_cc", "overlays/released.gin", strategy="qext_plm")
+    train = found["encoder"]
+    assert not train.objective.remote_key_grad and train.objective.device_group == 128
+    assert train.reading.settings["random_crop_share"] == 0.5
+    assert found["extracted"].scoring.likelihood == "released"
+
+
+@pytest.mark.parametrize("strategy", ["tqgen_topic", "qgen_d2q", "hybrid_all"])
+def test_published_texts_take_the_place_of_generated_ones(strategy: str) -> None:
+    published = {"strategy": strategy, "published": "data:augq.jsonl"}
+    found = toy_recipes.stages("augtriever_cc", **published)
+    assert found["generated"].imported == found["documents"].documents == "data:augq.jsonl"
+    assert not found["generated"].generator

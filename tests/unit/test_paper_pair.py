@@ -140,3 +140,48 @@ def test_figure_4(built: Any) -> None:
     figure = built["pair_nq"]["figure_4"]
     assert (figure.encoders, figure.runs) == ("stage:pair", "stage:pair_run")
     assert not figure.qrels and figure.queries.endswith("nq-test.qa.csv")
+
+
+def test_the_released_switches() -> None:
+    released = "overlays/released.gin"
+    for name, optimizer in (("pair_msmarco", "lamb_paddle18"), ("pair_nq", "adamw")):
+        found = toy_recipes.stages(name, released)
+        for stage in ("pretrained", "pair"):
+            assert found[stage].objective.denominator == "official_code"
+            assert not found[stage].objective.mask_duplicates
+            assert found[stage].optimizer.schedule_name == "paddle_jump"
+            assert found[stage].optimizer.name == optimizer
+        assert found["labels"].rule.positives == found["judged_labels"].rule.positives == "best"
+        assert found["labels"].rule.count == (1 if name == "pair_nq" else 4)
+        assert found["labels"].rule.fill == (0 if name == "pair_nq" else 1000)
+        assert found["teacher"].objective.adversarial_step == 0.01
+    decayed = toy_recipes.stages("pair_msmarco", released)["pretrained"].optimizer
+    assert decayed.weight_decay == 0.01 and decayed.no_decay == ()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_parameters_touch_what_they_say(built: Any, name: str) -> None:
+    for given, stages in (
+        ({"alpha": 0.0}, {"pretrained"}),
+        ({"pseudo_labels": False}, {"labels", "judged_labels"}),
+        ({"finetuning_alpha": 0.1}, {"pair"}),
+        ({"tied": False}, {"pretrained", "pair"}),
+        ({"pretraining": False}, {"pretrained", "pair", "labels"}),
+        ({"positive": 0.8, "negative": 0.2}, {"labels", "judged_labels"}),
+    ):
+        found = toy_recipes.stages(name, **given)
+        assert set(toy_recipes.different(built[name], found)) == stages, given
+
+
+def test_the_small_recipe() -> None:
+    small = toy_recipes.stages("pair_small")
+    reader, teacher = small["reader"], small["teacher"]
+    assert (reader.init, teacher.init) == ("shipped:minilm", "stage:reader")
+    assert (reader.reading.lengths, teacher.reading.lengths) == ({"pair": 160}, {"pair": 256})
+    assert (reader.objective, reader.optimizer) == (teacher.objective, teacher.optimizer)
+    assert small["teacher_examples"].kept_negatives.scores
+    assert not small["reader_examples"].kept_negatives.scores
+    assert small["pretrained"].init == "stage:start" and small["start"].init == "stage:encoder"
+    without = toy_recipes.stages("pair_small", true_labels=True)
+    assert not {"reader", "teacher", "scored", "teacher_run"} & without.keys()
+    assert without["union"].judged == 0.999 and not without["labels"].scored

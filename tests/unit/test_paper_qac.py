@@ -210,3 +210,56 @@ def test_table_2() -> None:
     assert found["triples"].negatives.endswith("msmarco-hard-negatives.jsonl.gz")
     parameters = inspect.signature(read_hard_negatives).parameters
     assert (parameters["margin"].default, parameters["per_system"].default) == (3.0, 5)
+
+
+def test_the_released_switches() -> None:
+    released = "overlays/released.gin"
+    cotmae = toy_recipes.stages("msmarco_qac_cotmae", released)
+    objective = cotmae["encoder"].objective
+    assert (objective.decoder, objective.causal_layers, objective.window) == ("causal", 1, 3)
+    assert cotmae["spans"].cutting.overshoot and cotmae["queries"].decoding.max_tokens == 63
+    assert cotmae["spans"].options == "released=true"
+    assert not cotmae["encoder"].reading.separate_documents
+    assert cotmae["negatives_2"].negatives == "mined"
+    assert cotmae["retriever_1"].reading.lengths == {"query": 32, "passages": 130}
+    assert cotmae["retriever_2"].reading.lengths == {"query": 32, "passages": 144}
+    for number in (1, 2):
+        assert cotmae[f"retriever_{number}"].optimizer.weight_decay == 0
+        assert not cotmae[f"retriever_{number}"].objective.mask_duplicates
+    other = toy_recipes.stages("msmarco_qac_cocondenser", released)["encoder"].objective
+    assert (other.mlm_scale, other.mlm_group, other.start_head) == (2.0, 64, "random")
+    assert toy_recipes.stages("msmarco_doct5query", released)["queries"].decoding.max_tokens == 64
+
+
+def test_the_claims_differ_in_what_they_say() -> None:
+    """The same examples, steps and retrievers; only the context and the objective differ."""
+    cells = toy_recipes.cells("claim_qac")
+    assert len(cells) == 12 and "encoder" not in cells["none"]
+    plain = cells["queries-cotmae"]
+    for name, cell in cells.items():
+        if name != "none":
+            changed = toy_recipes.different(plain, cell)
+            assert set(changed) <= {"encoder", "pairs"}, name
+            assert cell["encoder"].schedule == plain["encoder"].schedule
+    assert cells["passages-dupmae"]["encoder"].examples == "stage:words"
+    counts = toy_recipes.cells("claim_queries")
+    shown = {n: counts[f"queries_{n}"]["encoder"].reading.settings["queries"] for n in QUERIES}
+    assert shown == {n: n for n in QUERIES}
+    assert counts["none"]["elsewhere"].beir == "data:.."
+
+
+def test_the_frontier() -> None:
+    """DupMAE on queries, a contrastive stage by a gradient cache, two rounds, a teacher."""
+    found = toy_recipes.stages("frontier")
+    encoder, contrastive = found["encoder"], found["contrastive"]
+    assert encoder.reading.kind == contrastive.reading.kind == "passage_query"
+    assert (contrastive.schedule.batch_size, contrastive.schedule.microbatch) == (2048, 256)
+    assert (contrastive.init, found["retriever_1"].init) == ("stage:encoder", "stage:contrastive")
+    assert found["teacher"].objective.model.config.num_layers == 24
+    third = found["retriever_3"]
+    assert (third.objective.distillation, third.objective.contrastive_weight) == ("kl", 0.2)
+    assert third.reading.settings == {"n_passages": 24, "teacher": True}
+    cells = toy_recipes.cells("frontier_small_grid")
+    assert type(cells["pair"]["retriever_3"].objective).__name__ == "Pair"
+    teachers = {str(c["teacher"]) for c in cells.values() if "teacher" in c}
+    assert len(teachers) == 1  # made once for all cells

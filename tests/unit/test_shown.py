@@ -24,7 +24,7 @@ SHOWN = {
     "gin files are found from anywhere": ("README.md", "--gin_file objectives/mlm.gin"),
     "extras are listed with what they bring": ("README.md", "qac doctor"),
     "settings of a recipe are flags": ("README.md", "--budget tiny"),
-    "a plan says what it costs": ("README.md", "qac plan gin_configs/recipes/demo.gin"),
+    "a plan says what it costs": ("README.md", "qac plan demo"),
     "a stage is checked before it runs": ("docs/objectives.md", "--steps 4 --dry_run"),
     "an objective of one's own": ("docs/extending.md", "qac pretrain --gin_file objectives/"),
     "seqio tasks by name": ("docs/seqio.md", "seqio.get_mixture_or_task("),

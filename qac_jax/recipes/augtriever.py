@@ -1,0 +1,869 @@
+"""AugTriever: unsupervised retrievers from pseudo-queries, at full and small size; its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from qac_jax.pipeline.grid import Grid
+from qac_jax.pipeline.inputs import Ref
+from qac_jax.pipeline.recipe import Run
+from qac_jax.queries import prompts
+from qac_jax.recipes.claims import MEANS, NO_DROPOUT, TINY
+from qac_jax.recipes.msmarco import BERT
+from qac_jax.stages.embed import Embed
+from qac_jax.stages.evaluate import Evaluate, EvaluateBeir, Suite
+from qac_jax.stages.extract import Extract
+from qac_jax.stages.generate import Generate
+from qac_jax.stages.index import Bm25, Index
+from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.questions import Unite
+from qac_jax.stages.search import Search
+from qac_jax.stages.tokenize import Tokenize
+from qac_jax.stages.train import Train
+
+
+TOPICS = ("topic", "title", "absum", "exsum")
+_TQGEN = {f"tqgen_{name}": {f"tqgen_{name}": 1.0} for name in TOPICS}
+_HYBRID = {"random_crop": 0.2, **{f"tqgen_{name}": 0.2 for name in TOPICS}}
+# What a text's query is, with what share of the texts:
+STRATEGIES: dict[str, dict[str, float]] = {
+    "random_crop": {"random_crop": 1.0},  # another crop of it (the baseline, as in Contriever)
+    "qext_self": {"qext_self": 1.0},  # of 16 spans the one that the encoder scores highest, anew
+    "qext_bm25": {"qext_bm25": 1.0},  # its span with the highest BM25 score
+    "qext_plm": {"qext_plm": 1.0},  # its likeliest span under a T5 that reads the text
+    "doc_title": {"doc_title": 1.0},  # its title, or its first line
+    "doc_anchor": {"doc_anchor": 1.0},  # up to three of its link labels or emphasised phrases
+    **_TQGEN,  # what T0-3B, which was not trained on queries, answers to a prompt
+    "qgen_d2q": {"qgen_d2q": 1.0},  # a question of doc2query, trained on judged questions
+    "paq": {"paq": 1.0},  # a published question of PAQ (Lewis et al., 2021), for DPR's passages
+    "hybrid_tqgen": _HYBRID,
+    "hybrid_tqgen_plus": _HYBRID,  # trained twice as long on batches of 2,048
+    # The paper; the released script's shares do not sum to one.
+    "hybrid_all": {
+        "random_crop": 0.2,
+        "qext_plm": 0.1,
+        "doc_title": 0.14,
+        **{f"tqgen_{name}": 0.14 for name in TOPICS},
+    },
+}
+WRITTEN = (*_TQGEN, "qgen_d2q", "hybrid_tqgen", "hybrid_tqgen_plus", "hybrid_all")
+# Published documents that pseudo-queries belong to.
+PAQ = {"format": "dpr", "documents": "data:PAQ_passages.tsv", "cut": "none"}
+T0, D2Q = "data:T0_3B", "data:doc2query-all-with_prefix-t5-base-v1"
+LM_ADAPT = "data:t5-small-lm-adapt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+    """What writes and scores pseudo-queries."""
+
+    generator: Ref = ""  # "": the paper's
+    scorer: Ref = LM_ADAPT
+    published: Ref = ""  # texts of the generator that are read instead
+    draws: int = 1  # of spans
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of Generate
+    all_prompts: bool = False  # so that strategies that use some of them share one stage
+    round_trip: int = 0  # keeps questions for which BM25 ranks their text among so many
+
+
+def pseudo_queries(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
+    """The stages that make a strategy's pseudo-queries; "" where training makes them itself."""
+    spans = {"passages": documents, "draws": by.draws}
+    if strategy in ("random_crop", "qext_self"):
+        return ""
+    if strategy == "doc_title":
+        return run(Extract, "titles", passages=documents, method="title")
+    if strategy == "doc_anchor":
+        return run(Extract, "anchors", passages=documents, method="anchor")
+    if strategy == "qext_bm25":
+        return run(Extract, "extracted", **spans, method="bm25")
+    if strategy == "qext_plm":
+        return run(Extract, "extracted", **spans, method="plm", scorer=by.scorer)
+    generated = _generated(run, strategy, documents, by)
+    if strategy != "hybrid_all":
+        return generated
+    # Each stage keeps the contexts of the one before it.
+    extracted = run(
+        Extract, "extracted", **spans, contexts=generated, method="plm", scorer=by.scorer
+    )
+    return run(Extract, "titles", passages=documents, contexts=extracted, method="title")
+
+
+def _generated(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
+    if strategy == "paq":
+        given: dict[str, Any] = {"imported": "data:PAQ.metadata.jsonl", "origin": "paq"}
+    elif strategy == "qgen_d2q":
+        given = {
+            "generator": by.generator or D2Q,
+            "prefix": "text2query: ",
+            "origin": "qgen_d2q",
+            "samples": 1,
+        }
+    else:
+        one = strategy.removeprefix("tqgen_")
+        given = {
+            "generator": by.generator or T0,
+            "prompts": prompts.tqgen([one] if one in TOPICS and not by.all_prompts else TOPICS),
+            "origin": "tqgen_",
+            # A title equal to the topic is still the answer to its own prompt.
+            "drop_repeats": False,
+            "samples": 1,
+            "method": "sample",
+            "top_k": 0,
+            "top_p": 0.9,
+        }
+    if by.published:
+        given |= {"generator": "", "prompts": None, "imported": by.published}
+    if by.round_trip:
+        words = run(Bm25, "words", passages=documents)
+        given |= {"index": words, "round_trip": by.round_trip}
+    return run(Generate, "generated", passages=documents, **{**given, **by.options})
+
+
+def reading(weights: Mapping[str, float], crops: float) -> dict[str, Any]:
+    """The settings of the examples: strategies by weight, and a share of crops beside them."""
+    return {
+        "strategies": dict(weights),
+        "random_crop_share": crops,
+        "context_words": 256,
+        "max_phrases": 3,
+        "delete": 0.1,
+    }
+
+
+# The papers' question sets (QA4 and SQ&EQ) with the rule for their answers.
+QUESTIONS = {
+    "nq": "nq-test.csv",
+    "triviaqa": "trivia-test.csv",
+    "webq": "webq-test.csv",
+    "curatedtrec": "curatedtrec-test.csv",
+    "squad": "squad1-test.csv",
+    "entityquestions": "entityquestions/test",
+}
+
+
+def judged(
+    run: Run,
+    encoder: Ref,
+    *,
+    title: str = "marked",
+    pooling: str = "",
+    beir: bool = True,
+    questions: bool = True,
+    bm25: str = "",
+) -> None:
+    """Metrics on BEIR and on six question sets over DPR's passages of Wikipedia, and their table.
+
+    `bm25`: BM25 with these parameters instead of an encoder. BEIR's texts are title, " TEXT: " and
+    text (the released code).
+    """
+    tables = []
+    if beir:
+        of_encoder = {"bm25": bm25} if bm25 else {"encoder": encoder}
+        tables.append(
+            run(
+                EvaluateBeir,
+                "beir",
+                beir="data:beir",
+                title=title,
+                pooling=pooling,
+                max_length=512,
+                **of_encoder,
+            )
+        )
+    if not questions:
+        return
+    wikipedia = run(Prepare, "wikipedia", format="dpr", documents="data:psgs_w100.tsv", cut="none")
+    if bm25:
+        index = run(Bm25, "index", passages=wikipedia)
+    else:
+        vectors = run(
+            Embed,
+            "vectors",
+            passages=wikipedia,
+            encoder=encoder,
+            dtype="float16",
+            title="space",
+            pooling=pooling,
+            max_length=512,
+        )
+        index = run(Index, "index", vectors=vectors, method="exact")
+    for name, file in QUESTIONS.items():
+        asked = f"data:questions/{file}"
+        found = run(Search, f"{name}_run", index=index, queries=asked, k=100)
+        rule = {"answers": "regex"} if name == "curatedtrec" else {}
+        tables.append(run(Evaluate, name, passages=wikipedia, queries=asked, runs=found, **rule))
+    run(Suite, "table", metrics=",".join(tables))
+
+
+def _trained(
+    run: Run,
+    documents: Mapping[str, Any],
+    *,
+    strategy: str,
+    loss: str,
+    published: Ref,
+    random_crop_share: float | None,
+    inbatch_mix: float,
+    bert: Ref,
+    steps: int,
+    batch_size: int,
+    seed: int,
+) -> Ref:
+    """Documents, their pseudo-queries, and an encoder."""
+    if strategy == "paq":
+        documents = PAQ
+    if published:
+        documents = {"format": "jsonl", "documents": published, "cut": "none"}
+    texts = run(Prepare, "documents", tokenizer=bert, seed=seed, **documents)
+    # The paper draws spans anew at every access; here epochs (2 to 8) take turns with five.
+    contexts = pseudo_queries(run, strategy, texts, Writing(published=published, draws=5))
+    crops = random_crop_share
+    if crops is None:
+        crops = 0.5 if loss == "moco" else inbatch_mix  # MoCo's pairs are half crops
+        if strategy.startswith("hybrid"):
+            crops = 0.0  # the mixture has its own share
+    pairs = run(
+        Tokenize,
+        "pairs",
+        task="augtriever",
+        passages=texts,
+        contexts=contexts,
+        tokenizer=bert,
+        seed=seed,
+    )
+    plus = strategy == "hybrid_tqgen_plus"
+    return run(
+        Train,
+        "encoder",
+        _objective(loss),
+        examples=pairs,
+        init=bert,
+        seed=seed,
+        steps=2 * steps if plus else steps,
+        batch_size=2048 if plus else batch_size,
+        settings=reading(STRATEGIES[strategy], crops),
+    )
+
+
+def _objective(loss: str) -> str:
+    return "objectives/augtriever_moco.gin" if loss == "moco" else "objectives/augtriever.gin"
+
+
+def augtriever_wiki(
+    run: Run,
+    strategy: str = "random_crop",
+    loss: str = "inbatch",
+    published: str = "",
+    random_crop_share: float | None = None,
+    inbatch_mix: float = 0.0,
+    corpus: str = "data:enwiki-pages-articles.xml.bz2",
+    bert: str = BERT,
+    steps: int = 100_000,
+    batch_size: int = 1024,
+    beir: bool = True,
+    questions: bool = True,
+    skip_bad: int = 1000,
+    seed: int = 0,
+) -> None:
+    """AugTriever on the paragraphs of Wikipedia, trained by InBatch or MoCo (Meng et al., 2022).
+
+        qac run augtriever_wiki --data_dir DATA --strategy hybrid_tqgen --out out/augtriever_wiki
+
+    Strategies: random_crop, qext_self, qext_bm25, qext_plm, doc_title, doc_anchor, tqgen_topic,
+    tqgen_title, tqgen_absum, tqgen_exsum, qgen_d2q, paq, hybrid_tqgen, hybrid_tqgen_plus,
+    hybrid_all. A paragraph is a document: it ends with the line that makes it longer than a
+    heading.
+
+    Set: --data_dir, with the corpus, a BERT in bert-base-uncased, BEIR's sets in beir/,
+    psgs_w100.tsv and the six question sets of DPR and EntityQuestions in questions/; for strategies
+    with a model T0_3B, t5-small-lm-adapt or doc2query-all-with_prefix-t5-base-v1.
+    Commonly overridden: --strategy, --loss moco (with half crops), --random_crop_share 0.5 (as the
+    one released script), --published data:augq.jsonl (the documents that AugTriever published, with
+    their outputs of T0-3B and doc2query), --corpus, --bert, --steps, --batch_size, --beir False,
+    --questions False, overlays/released.gin.
+    """
+    run.title = "AugTriever: Wikipedia"
+    run.defaults["skip_bad"] = skip_bad
+    encoder = _trained(
+        run,
+        {
+            "format": "wikipedia",
+            "documents": corpus,
+            "cut": "lines",
+            "overshoot": True,
+            "max_tokens": 8,
+            "short_span_probability": 0.0,
+        },
+        strategy=strategy,
+        loss=loss,
+        published=published,
+        random_crop_share=random_crop_share,
+        inbatch_mix=inbatch_mix,
+        bert=bert,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    judged(run, encoder, beir=beir, questions=questions)
+
+
+def augtriever_cc(
+    run: Run,
+    strategy: str = "random_crop",
+    loss: str = "inbatch",
+    published: str = "",
+    random_crop_share: float | None = None,
+    inbatch_mix: float = 0.0,
+    corpus: str = "data:pile",
+    bert: str = BERT,
+    steps: int = 100_000,
+    batch_size: int = 0,
+    beir: bool = True,
+    questions: bool = True,
+    skip_bad: int = 1000,
+    seed: int = 0,
+) -> None:
+    """AugTriever on Common Crawl (the Pile's CC part), trained by InBatch or MoCo.
+
+        qac run augtriever_cc --data_dir DATA --strategy hybrid_tqgen --out out/augtriever_cc
+
+    The corpus is JSON lines with meta.pile_set_name, of which Pile-CC is read. Documents are not
+    cut; every epoch draws a window of 256 words of each. QGen, TQGen and hybrid strategies train
+    with twice the batch.
+
+    Set: --data_dir, see augtriever_wiki; the corpus is pile.
+    Commonly overridden: see augtriever_wiki.
+    """
+    run.title = "AugTriever: Common Crawl"
+    run.defaults["skip_bad"] = skip_bad
+    encoder = _trained(
+        run,
+        {"format": "jsonl", "documents": corpus, "options": "source=Pile-CC", "cut": "none"},
+        strategy=strategy,
+        loss=loss,
+        published=published,
+        random_crop_share=random_crop_share,
+        inbatch_mix=inbatch_mix,
+        bert=bert,
+        steps=steps,
+        batch_size=batch_size or (2048 if strategy in WRITTEN else 1024),
+        seed=seed,
+    )
+    judged(run, encoder, beir=beir, questions=questions)
+
+
+# Training further: a small rate. The paper does not state a warm-up; here a tenth of the steps.
+FURTHER = {
+    "optimizers.Optimizer.learning_rate": 1e-5,
+    "optimizers.Optimizer.warmup_steps": 0,
+    "optimizers.Optimizer.warmup_ratio": 0.1,
+}
+
+
+def augtriever_adaptation(
+    run: Run,
+    encoder: str,
+    target: str = "data:beir/scifact",
+    strategy: str = "tqgen_topic",
+    generator: str = T0,
+    vocabulary: str = BERT,
+    steps: int = 5000,
+    skip_bad: int = 1000,
+    seed: int = 0,
+) -> None:
+    """AugTriever's domain adaptation: topics of a target corpus train an encoder further.
+
+        qac run augtriever_adaptation --data_dir DATA --encoder out/augtriever_wiki/encoder \\
+          --target data:beir/scifact --out out/adapted_scifact
+
+    5,000 steps of InBatch, 1e-5, batches of 1,024.
+
+    Set: --encoder (a finished one), --target (a folder in BEIR's layout), --data_dir with T0_3B.
+    Commonly overridden: --generator, --strategy, --steps, --vocabulary.
+    """
+    run.title = "AugTriever: domain adaptation"
+    run.defaults["skip_bad"] = skip_bad
+    documents = run(Prepare, "documents", format="beir", documents=target, cut="none")
+    contexts = pseudo_queries(run, strategy, documents, Writing(generator))
+    adapted = run(
+        Train,
+        "encoder",
+        "objectives/augtriever.gin",
+        examples=run(
+            Tokenize,
+            "pairs",
+            task="augtriever",
+            passages=documents,
+            contexts=contexts,
+            tokenizer=vocabulary,
+        ),
+        init=encoder,
+        seed=seed,
+        steps=steps,
+        settings=reading(STRATEGIES[strategy], 0.0),
+        bind=FURTHER,
+    )
+    run(EvaluateBeir, "figures", beir=target, encoder=adapted, title="marked", max_length=512)
+
+
+def augtriever_finetuning(
+    run: Run,
+    encoder: str,
+    vocabulary: str = BERT,
+    corpus: str = "data:msmarco",
+    train_queries: str = "data:msmarco/queries.jsonl",
+    train_qrels: str = "data:msmarco/qrels/train.tsv",
+    steps: int = 20_000,
+    beir: bool = True,
+    questions: bool = True,
+    skip_bad: int = 1000,
+    seed: int = 0,
+) -> None:
+    """AugTriever's fine-tuning on MS MARCO: 20,000 steps of InBatch, 1e-5, batches of 1,024.
+
+        qac run augtriever_finetuning --data_dir DATA --encoder out/augtriever_cc/encoder \\
+          --out out/augtriever_msmarco
+
+    Each query with its passage and one random passage; each epoch draws one of those stored for it.
+
+    Set: --encoder (a finished one); --data_dir, with msmarco/ in BEIR's layout (titles in it, as
+    RocketQA's corpus has them), qrels/train.tsv, and what augtriever_wiki lists for its metrics.
+    Commonly overridden: --corpus, --train_queries, --train_qrels, --steps, --vocabulary.
+    """
+    run.title = "AugTriever: fine-tuning on MS MARCO"
+    run.defaults["skip_bad"] = skip_bad
+    passages = run(Prepare, "passages", format="beir", documents=corpus, cut="none")
+    triples = run(
+        Tokenize,
+        "triples",
+        task="triples",
+        passages=passages,
+        queries=train_queries,
+        qrels=train_qrels,
+        tokenizer=vocabulary,
+        random_negatives=40,
+        title="separate",
+    )
+    retriever = run(
+        Train,
+        "retriever",
+        "objectives/augtriever.gin",
+        examples=triples,
+        init=encoder,
+        seed=seed,
+        kind="triples",
+        settings={"n_passages": 2},
+        lengths={"query": 192, "passages": 192},
+        steps=steps,
+        bind=FURTHER,
+    )
+    judged(run, retriever, beir=beir, questions=questions)
+
+
+def augtriever_evaluation(
+    run: Run,
+    encoder: str,
+    pooling: str = "",
+    bm25: str = "",
+    questions: bool = True,
+    skip_bad: int = 1000,
+) -> None:
+    """A row of AugTriever's Table 1 for a finished encoder, or for BM25.
+
+        qac run augtriever_evaluation --data_dir DATA --encoder data:contriever --pooling mean \\
+          --out out/contriever
+
+    nDCG@10 on BEIR and MS MARCO, hit-rates on the six question sets, and their averages. For
+    baselines that are folders of others (Contriever, Spider, SPAR): augtriever_baselines.
+
+    Set: --encoder (a folder of a model, or a finished `qac pretrain`), --data_dir, see
+    augtriever_wiki.
+    Commonly overridden: --pooling (of a folder that does not say it), --questions False.
+    """
+    run.title = "AugTriever's evaluation"
+    run.defaults["skip_bad"] = skip_bad
+    judged(run, encoder, title="space", pooling=pooling, questions=questions, bm25=bm25)
+
+
+_BEIR = {
+    "msmarco": "MS MARCO",
+    "trec-covid": "TREC-COVID",
+    "nfcorpus": "NFCorpus",
+    "nq": "NQ",
+    "hotpotqa": "HotpotQA",
+    "fiqa": "FiQA",
+    "arguana": "ArguAna",
+    "webis-touche2020": "Touché-2020",
+    "dbpedia-entity": "DBPedia",
+    "scidocs": "SCIDOCS",
+    "fever": "FEVER",
+    "climate-fever": "Climate-FEVER",
+    "scifact": "SciFact",
+    "quora": "Quora",
+}
+_STACKS = ("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats")
+_STACKS += ("tex", "unix", "webmasters", "wordpress")
+
+
+def augtriever_baselines() -> Grid:
+    """The baseline rows of AugTriever's Table 1: BM25, and Contriever, Spider and SPAR from
+    folders.
+
+        qac run augtriever_baselines --data_dir DATA --out out/baselines
+
+    The summary has BEIR's sets; the stage `table` of every system has all columns.
+
+    Set: --data_dir, with contriever (facebook/contriever), spider (tau/spider), spar (the query and
+    context encoders of facebook/spar-wiki-bm25-lexmodel, in the folders query and passage), and
+    what augtriever_wiki lists for its metrics.
+    Commonly overridden: grid.Grid.systems.
+    """
+    return Grid(
+        title="AugTriever's baselines",
+        recipe="augtriever_evaluation",
+        metrics="beir",
+        measures=("ndcg@10",),
+        rows={**_BEIR, "cqadupstack": "CQADupStack"},
+        systems={
+            "bm25": {"encoder": "", "bm25": "anserini"},
+            "contriever": {"encoder": "data:contriever", "pooling": "mean"},
+            "spider": {"encoder": "data:spider", "pooling": "cls"},
+            "spar": {"encoder": "data:spar", "pooling": "cls"},
+        },
+    )
+
+
+def augtriever_adaptation_grid() -> Grid:
+    """AugTriever's Table 2 at full size: augtriever_adaptation for MS MARCO and every set of BEIR.
+
+        qac run augtriever_adaptation_grid --data_dir DATA --encoder out/augtriever_cc/encoder \\
+          --out out/adapted
+
+    CQADupStack is twelve targets, whose mean is its figure. The row before adaptation is that of
+    the encoder's own recipe.
+
+    Set: --encoder (a finished one: the paper's is TQGen-Topic by InBatch), --data_dir with T0_3B
+    and BEIR's sets in beir/.
+    Commonly overridden: grid.Grid.systems; what augtriever_adaptation
+    lists.
+    """
+    rows = {**_BEIR, **{f"cqadupstack/{name}": f"CQADupStack {name}" for name in _STACKS}}
+    return Grid(
+        title="AugTriever: domain adaptation",
+        recipe="augtriever_adaptation",
+        metrics="figures",
+        measures=("ndcg@10",),
+        partial=True,  # a system is judged on its own target
+        rows=rows,
+        systems={name.replace("/", "_"): {"target": f"data:beir/{name}"} for name in rows},
+    )
+
+
+# Our generators: the tail of a small model's distribution is noise, and it repeats itself.
+SUMMARISER = {"top_k": 25, "temperature": 0.3, "no_repeat_ngram": 2}
+ASKER = {
+    "title": "space",
+    "max_tokens": 24,
+    "top_p": 0.8,
+    "temperature": 0.6,
+    "no_repeat_ngram": 2,
+    "precision": "fast",
+}
+
+
+def augtriever_small(
+    run: Run,
+    strategy: str = "random_crop",
+    loss: str = "inbatch",
+    weights: Mapping[str, float] | None = None,
+    random_crop_share: float = 0.0,
+    round_trip: int = 0,
+    bm25: bool = False,
+    minilm: bool = False,
+    trained: bool = True,
+    rate: float = 0.0,
+    adapted_to: str = "",
+    adapted_steps: int = 100,
+    finetuned_on: str = "",
+    finetuned_steps: int = 200,
+    summariser: str = "shipped:tqgen",
+    asker: str = "shipped:qgen",
+    scorer: str = "",
+    packages: str = "numpy,optax,flax,nltk",
+    folders: str = "data:wikisquad,data:tales,data:scifact",
+    judged_in: str = "data:",
+    steps: int = 100,
+    start_steps: int = 300,
+    batch_size: int = 64,
+    seed: int = 0,
+) -> None:
+    """AugTriever at small size, on two cores.
+
+        qac run augtriever_small --data_dir DATA --strategy tqgen_topic --out out/augtriever_small
+
+    An encoder is trained on docstrings and the passages of three collections, without their
+    questions, and evaluated on all collections of the data folder. Strategies with a model use the
+    summariser that ships, for all four prompts at once, so that they share one stage. It was
+    trained on docstrings and on those documents of these collections that no dev or test question
+    is about, without any question; qgen_d2q asks the questions of `shipped:qgen`, which has learnt
+    from questions of people, as the paper's QGen has.
+
+    Set: --data_dir, with collections in BEIR's layout, wikisquad, tales and scifact among them.
+    Commonly overridden: --strategy, --random_crop_share, --loss, --steps, --start_steps,
+    --batch_size, --packages, --folders, --summariser and --scorer (T5s), --judged_in,
+    --round_trip 10 (generated questions for which BM25 finds their text), --minilm True (from
+    MiniLM, a retriever already), --bm25 True (BM25 instead of an encoder), --adapted_to data:forum
+    (topics of a collection train the encoder further), --finetuned_on data:wikisquad (its training
+    questions do), augtriever.MoCo.queue_size, the model (--gin_file models/bert_mini.gin).
+    """
+    run.title = "AugTriever at small size"
+    if minilm:
+        run.defaults["precision"] = "fast"
+    docstrings = run(Prepare, "docstrings", format="python_docs", packages=packages, shards=1)
+    # Only the corpus of each collection is used: two collections share ids, and the questions must
+    # not be seen. Passages are documents, not cut further.
+    union = run(Unite, "union", collections=folders)
+    documents = run(
+        Prepare,
+        "documents",
+        format="jsonl",
+        documents=f"{docstrings}/passages-00000-of-00001.jsonl,{union}/corpus.jsonl",
+        shards=4,
+        cut="none",
+    )
+    encoder = vocabulary = "shipped:minilm"
+    if not minilm:
+        vocabulary = "wordpiece-16k"
+        encoder = "" if bm25 else _start(run, documents, start_steps, seed)
+    written = strategy in WRITTEN
+    asks = strategy == "qgen_d2q"
+    contexts = pseudo_queries(
+        run,
+        strategy,
+        documents,
+        Writing(
+            asker if asks else summariser,
+            scorer or summariser,
+            # The length that our generators were trained with.
+            options={**(ASKER if asks else SUMMARISER), "max_input": 128} if written else {},
+            all_prompts=True,
+            round_trip=round_trip,
+        ),
+    )
+    usual = {"steps": steps, "batch_size": batch_size, "seed": seed}
+    if trained and not bm25:
+        pairs = run(
+            Tokenize,
+            "pairs",
+            task="augtriever",
+            passages=documents,
+            contexts=contexts,
+            tokenizer=vocabulary,
+        )
+        encoder = _small(
+            run,
+            "encoder",
+            _objective(loss),
+            rate or (5e-5 if minilm else 1e-3),
+            examples=pairs,
+            init=encoder,
+            settings=reading(weights or STRATEGIES[strategy], random_crop_share),
+            **usual,
+        )
+    if adapted_to:
+        encoder = _adapted(run, adapted_to, encoder, summariser, {**usual, "steps": adapted_steps})
+    if finetuned_on:
+        encoder = _asked(run, finetuned_on, encoder, {**usual, "steps": finetuned_steps})
+    of_encoder = {"bm25": "anserini"} if bm25 else {"encoder": encoder, "max_length": 96}
+    run(EvaluateBeir, "figures", beir=judged_in, depth=100, **of_encoder)
+
+
+def _start(run: Run, documents: Ref, steps: int, seed: int) -> Ref:
+    """A small BERT by masked-language modelling."""
+    return run(
+        Train,
+        "start",
+        "objectives/mlm.gin",
+        TINY,
+        examples=run(Tokenize, "texts", task="mlm", passages=documents),
+        seed=seed,
+        settings={},
+        lengths={"tokens": 128},
+        steps=steps,
+        batch_size=32,
+        bind={**NO_DROPOUT, "optimizers.Optimizer.learning_rate": 1e-3},
+    )
+
+
+def _small(run: Run, name: str, objective: str, rate: float, **settings: Any) -> Ref:
+    """Trains an encoder in a few steps.
+
+    Vectors are normalised, in training and in search: with dot products over 0.05, a few steps at
+    this learning rate learn next to nothing (random_crop: MRR@10 .006 on wikisquad instead of
+    .141). Docstrings are short: a queue of 16,384 keys would hold most of the corpus.
+    """
+    return run(
+        Train,
+        name,
+        objective,
+        TINY,
+        **{"lengths": {"passage": 96, "context": 48}, **settings},
+        bind={
+            **NO_DROPOUT,
+            **MEANS,
+            "augtriever.MoCo.queue_size": 2048,
+            "augtriever.MoCo.momentum": 0.99,
+            "optimizers.Optimizer.learning_rate": rate,
+            "optimizers.Optimizer.warmup_steps": 0,
+            "optimizers.Optimizer.warmup_ratio": 0.1,
+        },
+    )
+
+
+def _adapted(run: Run, target: Ref, encoder: Ref, generator: Ref, usual: Mapping[str, Any]) -> Ref:
+    """Topics of a collection train the encoder further, by InBatch (the paper's Table 2)."""
+    texts = run(Prepare, "target", format="beir", documents=target, cut="none")
+    topics = run(
+        Generate,
+        "target_topics",
+        passages=texts,
+        generator=generator,
+        prompts=prompts.tqgen(["topic"]),
+        origin="tqgen_",
+        max_input=128,
+        samples=1,
+        top_k=25,
+        temperature=0.3,
+        top_p=0.9,
+    )
+    pairs = run(Tokenize, "target_pairs", task="augtriever", passages=texts, contexts=topics)
+    return _small(
+        run,
+        "adapted",
+        "objectives/augtriever.gin",
+        2e-4,
+        examples=pairs,
+        init=encoder,
+        settings=reading({"tqgen_topic": 1.0}, 0.0),
+        **usual,
+    )
+
+
+def _asked(run: Run, collection: Ref, encoder: Ref, usual: Mapping[str, Any]) -> Ref:
+    """Training questions of a collection, each with one random negative, do (its Table 3)."""
+    passages = run(Prepare, "asked", format="beir", documents=collection, cut="none")
+    triples = run(
+        Tokenize,
+        "triples",
+        task="triples",
+        passages=passages,
+        queries=f"{collection}/queries.jsonl",
+        qrels=f"{collection}/qrels/train.tsv",
+        random_negatives=40,
+        title="space",
+    )
+    return _small(
+        run,
+        "finetuned",
+        "objectives/augtriever.gin",
+        2e-4,
+        examples=triples,
+        init=encoder,
+        kind="triples",
+        settings={"n_passages": 2},
+        lengths={"query": 32, "passages": 128},
+        **{**usual, "batch_size": 64},
+    )
+
+
+def _named(strategies: Mapping[str, Any], *factors: Mapping[str, Any]) -> dict[str, Any]:
+    """Every product of these systems, by their names joined."""
+    systems = dict(strategies)
+    for factor in factors:
+        systems = {
+            "_".join(filter(None, (a, b))): {**of_a, **of_b}
+            for a, of_a in systems.items()
+            for b, of_b in factor.items()
+        }
+    return systems
+
+
+_CROPS: dict[str, Any] = {"random_crop": {"strategy": "random_crop"}}
+_SHARES = {"": {"random_crop_share": 0.0}, "half": {"random_crop_share": 0.5}}
+
+
+def augtriever_small_grid() -> Grid:
+    """AugTriever's Table 1 at small size: augtriever_small with every strategy, by InBatch and
+    MoCo.
+
+        qac run augtriever_small_grid --data_dir DATA --out out/augtriever_small_grid
+
+    Alone and with half of the pairs crops ("half"); then hybrid_tqgen_moco adapted to each
+    collection and fine-tuned on questions of wikisquad; BM25 for comparison. Documents, the MLM
+    start and pseudo-queries are made once for all cells that use them. Only docstrings have
+    anchors: for other documents doc_anchor falls back on titles. qext_plm is hybrid_all with all
+    its weight on one strategy, so that spans are scored once.
+
+    Set: --data_dir, see augtriever_small.
+    Commonly overridden: grid.Grid.seeds, .systems, --steps, --gin_file models/bert_mini.gin.
+    """
+    single = {
+        name: {"strategy": name}
+        for name in ("qext_self", "qext_bm25", "doc_title", "doc_anchor", *_TQGEN)
+    }
+    single["qext_plm"] = {"strategy": "hybrid_all", "weights": {"qext_plm": 1.0}}
+    single["qgen"] = {"strategy": "qgen_d2q"}
+    hybrids = {name: {"strategy": name} for name in ("hybrid_tqgen", "hybrid_all")}
+    systems: dict[str, Any] = {"bm25": {"bm25": True}}
+    for loss in ("inbatch", "moco"):
+        by = {loss: {"loss": loss}}
+        systems |= _named(_CROPS, by) | _named(single, _SHARES, by) | _named(hybrids, by)
+    start = {"strategy": "hybrid_tqgen", "loss": "moco"}
+    targets = ("wikisquad", "forum", "tales", "scifact", "npl", "cisi")
+    systems |= {f"adapted_{name}": {**start, "adapted_to": f"data:{name}"} for name in targets}
+    systems["finetuned"] = {**start, "finetuned_on": "data:wikisquad"}
+    return Grid(
+        title="AugTriever at small size: strategies, InBatch and MoCo, shares of crops",
+        recipe="augtriever_small",
+        metrics="figures",
+        measures=("ndcg@10", "mrr@10", "recall@100"),
+        rows={name: name for name in targets},
+        heatmap=True,
+        permutations=2000,
+        systems=systems,
+    )
+
+
+def augtriever_minilm_grid() -> Grid:
+    """augtriever_small_grid from MiniLM instead of an encoder that has read 300 batches.
+
+        qac run augtriever_minilm_grid --data_dir DATA --out out/augtriever_minilm
+
+    Which pseudo-queries keep or improve a start that can search already? MiniLM as it is, and
+    trained for as many steps on crops, on spans, on titles and on questions, all or those that find
+    their text. In the folder of augtriever_small_grid it takes over the documents and their
+    pseudo-queries.
+
+    Set: --data_dir, see augtriever_small.
+    Commonly overridden: grid.Grid.seeds, .systems, --steps, --rate.
+    """
+    asked = {
+        "qext_bm25": {"strategy": "qext_bm25"},
+        "doc_title": {"strategy": "doc_title"},
+        "qgen": {"strategy": "qgen_d2q"},
+        "qgen_kept": {"strategy": "qgen_d2q", "round_trip": 10},
+    }
+    from_minilm = {"": {"minilm": True}}
+    return dataclasses.replace(
+        augtriever_small_grid(),
+        title="AugTriever from MiniLM: strategies, InBatch",
+        systems={
+            "bm25": {"bm25": True},
+            "minilm": {"minilm": True, "trained": False},
+            **_named(_CROPS, from_minilm),
+            **_named(asked, _SHARES, from_minilm),
+        },
+    )
