@@ -18,40 +18,28 @@ from qac_jax.cli import main
 from qac_jax.inference import reranker
 
 
-SCHEDULE = ("epochs=0.0", "steps=1", "batch_size=8", "microbatch=0")
+def short(*stages: str) -> tuple[str, ...]:
+    """One step of eight examples for these stages."""
+    parts = ("epochs=0.0", "steps=1", "batch_size=8", "microbatch=0")
+    return tuple(f"{stage}/train.Schedule.{part}" for stage in stages for part in parts)
+
+
 QAC = ("GENERATED=2", "QUERIES=2")
-MARCO = (
-    *(f"encoder/train.Schedule.{part}" for part in SCHEDULE),
-    *(f"finetuned/train.Schedule.{part}" for part in SCHEDULE),
-    "N_PASSAGES=2",
-)
-DPR = tuple(f"dpr/train.Schedule.{part}" for part in SCHEDULE)
-PAIR = (
-    *DPR,
-    *(
-        f"{scope}/train.Schedule.{part}"
-        for scope in ("teacher", "pair_pretrain")
-        for part in SCHEDULE
-    ),
-    *(f"pair_finetune/train.Schedule.{part}" for part in SCHEDULE),
-    "CANDIDATES=8",
-)
-NQ = tuple(f"pair_finetune/nq/train.Schedule.{part}" for part in SCHEDULE)
-GROUPS = tuple(f"pair_{part}/nq/pair.Pair.negatives_group=8" for part in ("pretrain", "finetune"))
-AUG = ("STEPS=1", "BATCH_SIZE=8", "optimizers.Optimizer.warmup_steps=0")
+MARCO = (*short("encoder", "retriever_1", "retriever_2"), "N_PASSAGES=2")
+DPR = short("dpr")
+PAIR = (*DPR, *short("teacher", "pretrained", "pair"), "CANDIDATES=8")
+GROUPS = tuple(f"{stage}/pair.Pair.negatives_group=8" for stage in ("pretrained", "pair"))
+AUG = ("STEPS=1", "optimizers.Optimizer.warmup_steps=0")
+EIGHT = (*AUG, "train.Schedule.batch_size=8")
 ENCODER = "ENCODER=data:bert-base-uncased"
 ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     # recipe (and a word for what is run of it) -> overlays, bindings, stages with figures
-    "msmarco_qac_cotmae": (["passage_pairs"], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
+    "msmarco_qac_cotmae": (["passage_pairs"], MARCO, ["metrics", "dl19", "dl20"]),
     "msmarco_qac_cocondenser": ([], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
     "msmarco_condenser": ([], MARCO, ["metrics", "dl19"]),
     "msmarco_retromae": (
         [],
-        (
-            *MARCO,
-            *(f"general/train.Schedule.{part}" for part in SCHEDULE),
-            "BLOCK_TOKENS=62",
-        ),
+        (*MARCO, *short("general"), "blocks/prepare.Cutting.max_tokens=62"),
         ["metrics", "dl20"],
     ),
     "frontier": (
@@ -59,41 +47,26 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
         (
             *QAC,
             *MARCO,
-            *(
-                f"{scope}/train.Schedule.{part}"
-                for scope in ("contrastive", "teacher", "distilled")
-                for part in SCHEDULE
-            ),
-            *("TEACHER_PASSAGES=2", "DISTILLED_PASSAGES=2", "CANDIDATES=8"),
+            *short("contrastive", "teacher", "retriever_3"),
+            "teacher/train.Reading.settings={'n_passages': 2}",
+            "retriever_3/train.Reading.settings={'n_passages': 2, 'teacher': True}",
         ),
         ["metrics", "dl19", "dl20"],
     ),
     "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
-    "pair_nq": ([], (*PAIR, *NQ, *GROUPS), ["metrics", "figure_4"]),
+    "pair_nq": ([], (*PAIR, *GROUPS), ["metrics", "figure_4"]),
     "pair_msmarco": ([], PAIR, ["metrics"]),
     "dpr_nq": ([], DPR, ["metrics"]),
     "dpr_msmarco": ([], DPR, ["metrics"]),
-    "augtriever_cc": (["strategies/hybrid_all"], AUG, ["beir", "table"]),
-    "augtriever_wiki": (["strategies/doc_anchor"], (*AUG, "LOSS=moco"), ["beir", "table"]),
-    "augtriever_finetuning": ([], (*AUG, ENCODER), ["beir", "table"]),
-    "augtriever_adaptation": ([], (*AUG, ENCODER), ["figures"]),
+    "augtriever_cc": ([], (*EIGHT, "STRATEGY=hybrid_all"), ["beir", "table"]),
+    "augtriever_wiki": ([], (*EIGHT, "STRATEGY=doc_anchor", "LOSS=moco"), ["beir", "table"]),
+    "augtriever_finetuning": ([], (*EIGHT, ENCODER), ["beir", "table"]),
+    "augtriever_adaptation": ([], (*EIGHT, ENCODER), ["figures"]),
     "augtriever_evaluation": ([], (ENCODER, "POOLING=mean"), ["beir", "table"]),
-    "augtriever_evaluation bm25": (
-        ["augtriever/bm25_baseline"],
-        ("ENCODER=''",),
-        ["beir", "table"],
-    ),
-    "msmarco_beir": (
-        [],
-        (
-            ENCODER,
-            AUG[-1],
-            *(f"train.Schedule.{part}" for part in SCHEDULE),
-        ),
-        ["beir"],
-    ),
+    "augtriever_evaluation bm25": ([], ("ENCODER=''", "BM25=anserini"), ["beir", "table"]),
+    "msmarco_beir": ([], (ENCODER, AUG[-1], *short("retriever")), ["beir"]),
 }
-# The others are `long`; test_augtriever_recipes.py runs the steps of AugTriever.
+# The others are `long`.
 IN_CI = ("msmarco_qac_cotmae", "pair_nq")
 
 
