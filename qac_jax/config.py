@@ -33,8 +33,10 @@ from qac_jax.pipeline.recipe import Run
 
 VARIABLE = "QAC_GIN_MODULES"
 # Where MODULE.CLASS is looked for if a file does not import MODULE: the rooms of this package.
-_ROOMS = ("stages", "objectives", "models", "training", "inference", "queries", "retrieval")
-_ROOMS += ("evaluation", "pipeline", "data", "text", "models.decoding", "bench")
+_ROOMS = (
+    *("stages", "objectives", "models", "training", "inference", "queries", "retrieval"),
+    *("evaluation", "pipeline", "data", "text", "models.decoding", "bench"),
+)
 _FLAG, _REQUIRED = "--gin.", "gin.REQUIRED"
 # What begins as a value of gin's; all else that Python cannot read is a bare text.
 _OF_GIN = ("@", "%", "[", "{", "(", "'", '"')
@@ -123,7 +125,7 @@ class Config:
         allowed = [*settings.modules, *os.environ.get(VARIABLE, "").split(",")]
         self._allowed = tuple(p.strip() for text in allowed for p in text.split(",") if p.strip())
         folder = gin_files.folder()
-        self._paths = [Path(p) for p in (*settings.search_paths, folder.parent, folder)]
+        self._paths = [*map(Path, settings.search_paths), folder.parent, folder]
         self._files: dict[str, _Layer] = {}
         self._used: set[_Binding] = set()
         self._made: dict[Any, set[str]] = {}  # class or function -> scopes in which it was made
@@ -328,12 +330,12 @@ class Config:
             function(run, **values)
             return run.recipe()
         grid = function(**values)
-        bound = {
-            n: self._bound(type(grid), n, [""], [self._given]) for n in _parameters(type(grid))
-        }
-        return dataclasses.replace(
-            grid, **{n: self._value(b.value, [""], [self._given]) for n, b in bound.items() if b}
-        )
+        changes = {}
+        kind: Any = type(grid)
+        for name in _parameters(kind):
+            if found := self._bound(kind, name, [""], [self._given]):
+                changes[name] = self._value(found.value, [""], [self._given])
+        return dataclasses.replace(grid, **changes)
 
     def named(self) -> Callable[..., Any]:
         """The recipe that the files name."""

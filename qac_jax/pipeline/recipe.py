@@ -72,7 +72,7 @@ class Run:
         name: str,
         /,
         *files: str,
-        bind: Mapping[str, Any] | None = None,
+        bind: Any = None,  # name -> value
         **settings: Any,
     ) -> Ref:
         if name in self.stages:

@@ -504,8 +504,10 @@ _BEIR = {
     "scifact": "SciFact",
     "quora": "Quora",
 }
-_STACKS = ("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats")
-_STACKS += ("tex", "unix", "webmasters", "wordpress")
+_STACKS = (
+    *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats"),
+    *("tex", "unix", "webmasters", "wordpress"),
+)
 
 
 def augtriever_baselines() -> Grid:
@@ -810,7 +812,7 @@ def augtriever_small_grid() -> Grid:
     Set: --data_dir, see augtriever_small.
     Commonly overridden: grid.Grid.seeds, .systems, --steps, --gin_file models/bert_mini.gin.
     """
-    single = {
+    single: dict[str, dict[str, Any]] = {
         name: {"strategy": name}
         for name in ("qext_self", "qext_bm25", "doc_title", "doc_anchor", *_TQGEN)
     }

@@ -29,7 +29,7 @@ MEANS = {
     "encoders.DualEncoderConfig.pooling": "mean",
     "encoders.DualEncoderConfig.normalize": True,
 }
-_POOLED = {
+_POOLED: Mapping[str, Mapping[str, Any]] = {
     "cotmae": {"cotmae.CotMae.pooling": "mean"},
     "cocondenser": {
         "cocondenser.CoCondenser.pooling": "mean",
@@ -43,7 +43,7 @@ _POOLED = {
 
 def context_settings(contexts: str, queries: int) -> Mapping[str, Any] | None:
     """How contexts of this kind are chosen (Table 4 of the paper: queries and passages mixed)."""
-    return {
+    chosen: dict[str, Mapping[str, Any]] = {
         "passage_query": {"queries": queries},
         "passage_passage": {"sorts": ["random", "nearby", "overlap"]},
         "two_spans": {},
@@ -51,7 +51,8 @@ def context_settings(contexts: str, queries: int) -> Mapping[str, Any] | None:
             "queries": queries,
             "probabilities": {"query": 0.5, "random": 0.1667, "nearby": 0.1667, "overlap": 0.1667},
         },
-    }.get(contexts)
+    }
+    return chosen.get(contexts)
 
 
 def collection(run: Run) -> Task:
@@ -281,11 +282,11 @@ def claim_cell(
 
 
 NONE = {"pretraining": False}
-PASSAGES = {"gin": ["overlays/passage_pairs.gin"]}
+PASSAGES: Mapping[str, Any] = {"gin": ["overlays/passage_pairs.gin"]}
 TWO_SPANS = {"gin": ["overlays/two_spans.gin"]}
 MIXED = {"gin": ["overlays/mixed.gin"]}
 COCONDENSER = {"objective": "cocondenser"}
-CAUSAL = {"cotmae.CotMae.decoder": "causal"}
+CAUSAL: Mapping[str, Any] = {"cotmae.CotMae.decoder": "causal"}
 ONE_WAY = {"cotmae.CotMae.symmetric": False}
 
 
@@ -344,7 +345,7 @@ def claim_qac_decoders() -> Grid:
     Set: --data_dir (see claim_cell).
     Commonly overridden: what claim_cell lists, and grid.Grid.seeds.
     """
-    decoders = {
+    decoders: dict[str, Mapping[str, Any]] = {
         "passages-cotmae-causal": {**PASSAGES, **CAUSAL},
         "queries-cotmae-causal": CAUSAL,
     }

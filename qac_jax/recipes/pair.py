@@ -28,7 +28,10 @@ ERNIE, ERNIE_LARGE = "data:ernie-2.0-base-en", "data:ernie-2.0-large-en"
 UNLABELLED = (
     "data:yahoo_answers.tsv,data:squad.jsonl,data:triviaqa.jsonl,data:hotpotqa.jsonl,data:orcas.tsv"
 )
-MARCO_TRAIN = {"queries": "data:marco/train.query.txt", "qrels": "data:marco/qrels.train.tsv"}
+MARCO_TRAIN: Mapping[str, Any] = {
+    "queries": "data:marco/train.query.txt",
+    "qrels": "data:marco/qrels.train.tsv",
+}
 MARCO_TEST = "data:marco/dev.query.txt"
 NQ_TRAIN, NQ_TEST = "data:biencoder-nq-train.json", "data:nq-test.qa.csv"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,8 @@ KEYS = ["hidden_size", "num_attention_heads", "num_hidden_layers", "max_position
 
 
 def test_values_that_no_model_has():
-    wrong = [(key, value) for key in KEYS for value in ([], {}, float("nan"), True)]
+    odd: list[Any] = [[], {}, float("nan"), True]
+    wrong = [(key, value) for key in KEYS for value in odd]
     sizes = [(key, value) for key in KEYS[:4] for value in (-1, 0, 10**12)]
     for key, value in wrong + sizes:
         with pytest.raises(UserError, match=f"config.json: {key} = "):

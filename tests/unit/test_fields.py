@@ -166,4 +166,4 @@ def test_bounds_and_choices_are_checked_when_made() -> None:
         ({"order": "dwn"}, "Bounded.order = 'dwn' is not one of up, down; did you mean 'down'"),
     ):
         with pytest.raises(UserError, match=sentence):
-            Bounded(**settings)  # type: ignore[arg-type]
+            Bounded(**settings)

@@ -80,15 +80,16 @@ def _objective(name: str, **runtime: Any) -> Any:
 
 def _batch(name: str) -> dict[str, np.ndarray]:
     """Four examples; fine-tuning has four passages a query, the cross-encoder as many pairs."""
-    features = {
+    features: dict[str, dict[str, tuple[int, ...]]] = {
         "mlm": {"tokens": (4, 16)},
         "condenser": {"tokens": (4, 16)},
         "retromae": {"tokens": (4, 16)},
         "finetune": {"query": (4, 8), "passages": (4, 4, 16)},
         "cross_encoder": {"pairs": (4, 4, 16)},
-    }.get(name, {"passage": (4, 16), "context": (4, 8)})
+    }
+    pair: dict[str, tuple[int, ...]] = {"passage": (4, 16), "context": (4, 8)}
     batch = {}
-    for feature, shape in features.items():
+    for feature, shape in features.get(name, pair).items():
         batch[feature] = np.full(shape, 7, np.int32)
         batch[f"{feature}_length"] = np.full(shape[:-1], shape[-1] // 2, np.int32)
         if name == "cross_encoder":

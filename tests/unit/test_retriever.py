@@ -334,7 +334,9 @@ def test_an_index_that_does_not_change_is_served_as_a_copy(road: Path) -> None:
 
     engine = Engine.load(Serving(index=str(road / "hybrid")))
     assert not engine.writable and engine.live.folder != road / "hybrid"
-    (answer,) = engine.answer([SearchRequest(query="copper lamp river", k=5)])
+    (answer,) = engine.answer(
+        [SearchRequest.model_validate({"query": "copper lamp river", "k": 5})]
+    )
     assert [hit["id"] for hit in answer["hits"]] == ids(_expected(road))
     with pytest.raises(UserError, match="expected live or index or hybrid or vectors"):
         Engine.load(Serving(index=str(road / "passages")))
