@@ -128,11 +128,7 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
         raise UserError(f"{name} needs a folder to write to; pass --out DIR")
     stage = inputs.located(stage, {}, "")
     artifact = stage_lib.execute(
-        stage,
-        options.out,
-        replace=options.overwrite,
-        documentation=given.text(),
-        verb=name,
+        stage, options.out, replace=options.overwrite, documentation=given.text(), verb=name
     )
     if options.json:
         print(

@@ -130,11 +130,7 @@ class _Without(argparse.Action):
 def add_safety(parser: Any) -> None:
     """Flags that trade safety against time."""
     for flag, variable, text in (
-        (
-            "--no_verify",
-            reading.VERIFY,
-            "do not compare inputs with their hashes at first use",
-        ),
+        ("--no_verify", reading.VERIFY, "do not compare inputs with their hashes at first use"),
         ("--no_fsync", disk.VARIABLE, "do not wait for the disk: a power cut may lose results"),
     ):
         parser.add_argument(flag, action=_Without, dest=flag[2:], const=variable, help=text)

@@ -77,12 +77,7 @@ VERBS: dict[str, Verb] = {
         ),
         use("serve", "an index → an endpoint and a page that answer queries", front=True),
         use("run", "a recipe (or grid) → its artefacts; finished stages are skipped", front=True),
-        use(
-            "report",
-            "a folder of results → an HTML page and tables",
-            "report:Report",
-            front=True,
-        ),
+        use("report", "a folder of results → an HTML page and tables", "report:Report", front=True),
         build(
             "prepare",
             "documents in any format → passages that keep their documents' ids",
@@ -194,11 +189,7 @@ STEPS: dict[str, Verb] = {
             "questions:Leaks",
             "refuses training data that contain validation or test questions",
         ),
-        (
-            "pairs",
-            "pairs:Pairs",
-            "collections or passages → texts that train a query generator",
-        ),
+        ("pairs", "pairs:Pairs", "collections or passages → texts that train a query generator"),
         ("sample", "questions:Sample", "queries of several files → a random part of them"),
         (
             "split",

@@ -72,12 +72,7 @@ def main() -> int:
     monitoring = Monitoring(log_every=1, save_every=3)
     try:
         state = train(
-            engine,
-            data,
-            options.steps,
-            monitoring,
-            options.folder,
-            identity={"model": "toy"},
+            engine, data, options.steps, monitoring, options.folder, identity={"model": "toy"}
         )
     except Interrupted as stop:
         print(stop, file=sys.stderr)

@@ -119,10 +119,7 @@ class Generate:
         from qac_jax.models.decoding.settings import Decoding
 
         decoding = Decoding(
-            max_tokens=self.max_tokens,
-            samples=self.samples,
-            top_k=self.top_k,
-            top_p=self.top_p,
+            max_tokens=self.max_tokens, samples=self.samples, top_k=self.top_k, top_p=self.top_p
         )
         inference = Inference(self.precision, batch_texts=self.batch_texts)
         return Generator.load(self.generator, decoding, inference, max_input=self.max_input), None

@@ -39,11 +39,7 @@ def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str])
 
 
 def pair(
-    passage: np.ndarray,
-    context: np.ndarray,
-    rng: np.random.Generator,
-    form: Form,
-    lengths: Lengths,
+    passage: np.ndarray, context: np.ndarray, rng: np.random.Generator, form: Form, lengths: Lengths
 ) -> Example:
     """A passage and its context, with special tokens and truncated."""
     return {

@@ -70,14 +70,7 @@ def usual(accelerators: int, spec: Spec, prefetch: int) -> int:
 class ProcessFeed:
     """make(start), make(start + 1)… before stop, made by `workers` processes."""
 
-    def __init__(
-        self,
-        make: Make,
-        start: int,
-        stop: int | None,
-        prefetch: int,
-        workers: int,
-    ):
+    def __init__(self, make: Make, start: int, stop: int | None, prefetch: int, workers: int):
         context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
         self._run, self._next, self._stop = make.run, start, stop
         self._closed = False

@@ -220,11 +220,7 @@ class _Drawer:
 
 
 def _lines(
-    path: str,
-    judged: Mapping[str, Mapping[str, int]],
-    chosen: Negatives,
-    seed: int,
-    bad: BadLines,
+    path: str, judged: Mapping[str, Mapping[str, int]], chosen: Negatives, seed: int, bad: BadLines
 ) -> Iterator[_Line]:
     """The source of negatives, query by query."""
     ours = artifacts.peek(path)

@@ -49,9 +49,7 @@ class Reading:
     settings: Mapping[str, Any] | None = option(None, "of the kind")
     lengths: Mapping[str, int] | None = option(None, "limits in tokens of the features")
     crop: str = option(
-        "",
-        "where texts that are too long are cropped (default: the kind's)",
-        choices=("", *CROPS),
+        "", "where texts that are too long are cropped (default: the kind's)", choices=("", *CROPS)
     )
     separate_documents: bool = option(False, "never put two examples of one document into a batch")
     workers: int = option(

@@ -259,9 +259,7 @@ class JudgedTexts(_Encoder):
         self._known: dict[Any, np.ndarray] = {}
 
     def queries(
-        self,
-        queries: Sequence[Judged],
-        change: Callable[[Judged], Judged] = lambda judged: judged,
+        self, queries: Sequence[Judged], change: Callable[[Judged], Judged] = lambda judged: judged
     ) -> Iterator[tuple[Judged, Ids]]:
         """The queries (after `change`) with their ids; the ids of their passages are cached."""
         prompt = self.building.texts.query_prompt

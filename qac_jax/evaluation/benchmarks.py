@@ -137,9 +137,7 @@ class Judging:
     """How rankings are judged."""
 
     protocol: str = option(
-        "own",
-        "evaluation protocol",
-        choices=("own", "msmarco", "trec_dl", "beir"),
+        "own", "evaluation protocol", choices=("own", "msmarco", "trec_dl", "beir")
     )
     measures: tuple[str, ...] = option(
         (),
@@ -159,8 +157,7 @@ class Judging:
         choices=("", "judged", "retrieved", "answerable"),
     )
     depth: int = option(
-        0,
-        "evaluate at most N passages of each ranking (0: all, or the protocol's number)",
+        0, "evaluate at most N passages of each ranking (0: all, or the protocol's number)"
     )
 
     @property

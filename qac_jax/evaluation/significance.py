@@ -118,9 +118,7 @@ def paired_t_test(differences: Sequence[float] | np.ndarray) -> float:
 
 
 def randomization_test(
-    differences: Sequence[float] | np.ndarray,
-    permutations: int = PERMUTATIONS,
-    seed: int = 0,
+    differences: Sequence[float] | np.ndarray, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> float:
     """The two-sided p-value of Fisher's test: how often random signs give a mean as large.
 

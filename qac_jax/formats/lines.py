@@ -69,9 +69,7 @@ def share_lines(path: str, count: int | None, suffixes: Sequence[str]) -> Pieces
 
 
 def read_lines(
-    shard: Shard,
-    bad: BadLines,
-    parse: Callable[[Line], Document | None],
+    shard: Shard, bad: BadLines, parse: Callable[[Line], Document | None]
 ) -> Iterator[Document]:
     """One document a line (None: the line holds none)."""
     for piece in shard.pieces:

@@ -196,11 +196,7 @@ def _folder_stem(path: str) -> str:
 
 
 def lines_of(
-    path: str,
-    bad: BadLines | None = None,
-    *,
-    lines: Iterable[bytes] | None = None,
-    first: int = 1,
+    path: str, bad: BadLines | None = None, *, lines: Iterable[bytes] | None = None, first: int = 1
 ) -> Iterator[tuple[int, bytes, bytes, float]]:
     """(line number, query, passage, score); millions of lines, so nothing is done twice.
 

@@ -20,15 +20,7 @@ from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
-from qac_jax.objectives.mlm import (
-    MaskedText,
-    Mlm,
-    masked,
-    new_head,
-    part,
-    predicted,
-    shared,
-)
+from qac_jax.objectives.mlm import MaskedText, Mlm, masked, new_head, part, predicted, shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.token_loss import TokenLoss
 

@@ -24,15 +24,7 @@ from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import (
-    MaskedText,
-    Mlm,
-    masked,
-    new_head,
-    part,
-    predicted,
-    shared,
-)
+from qac_jax.objectives.mlm import MaskedText, Mlm, masked, new_head, part, predicted, shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 

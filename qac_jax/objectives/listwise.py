@@ -18,13 +18,7 @@ from jax import lax
 
 from qac_jax.fields import option
 from qac_jax.models.layers import fold
-from qac_jax.objectives.objective import (
-    Aux,
-    Batch,
-    Variables,
-    example_keys,
-    global_weights,
-)
+from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
 from qac_jax.objectives.towers import DualEncoderObjective, encoded_texts
 
 

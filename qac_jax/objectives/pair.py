@@ -36,12 +36,7 @@ from qac_jax.objectives.objective import Aux, Batch, Context, Variables, example
 from qac_jax.objectives.towers import DualEncoderObjective
 
 
-DENOMINATORS = (
-    "paper_inbatch_and_hard",
-    "hard_from_all_only",
-    "own_hard_only",
-    "official_code",
-)
+DENOMINATORS = ("paper_inbatch_and_hard", "hard_from_all_only", "own_hard_only", "official_code")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,9 +198,7 @@ def count_words(job: CountJob) -> dict[str, Any]:
 
 
 def write_shard(
-    job: Job,
-    salience: Salience | None = None,
-    report: Callable[[int], None] = lambda count: None,
+    job: Job, salience: Salience | None = None, report: Callable[[int], None] = lambda count: None
 ) -> dict[str, Any]:
     """Writes one file of contexts; returns counts and the file's hash."""
     extraction = job.extraction

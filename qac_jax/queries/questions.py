@@ -70,9 +70,7 @@ class Questions(Checked):
     )
     each: int = option(1, "generated training queries per passage", at_least=1)
     at_most: int = option(
-        0,
-        "with --validation_contexts: at most N generated training queries (0: all)",
-        at_least=0,
+        0, "with --validation_contexts: at most N generated training queries (0: all)", at_least=0
     )
     held_out: float = option(
         0.1,

@@ -25,10 +25,7 @@ TINY = "models/bert_tiny.gin"
 NO_DROPOUT = {"bert.BertConfig.hidden_dropout": 0.0, "bert.BertConfig.attention_dropout": 0.0}
 # Vectors are means of tokens, compared by cosine, in pre-training and fine-tuning: an untrained
 # [CLS] learns next to nothing in these few steps (MRR@10 .04 instead of .24).
-MEANS = {
-    "encoders.DualEncoderConfig.pooling": "mean",
-    "encoders.DualEncoderConfig.normalize": True,
-}
+MEANS = {"encoders.DualEncoderConfig.pooling": "mean", "encoders.DualEncoderConfig.normalize": True}
 _POOLED: Mapping[str, Mapping[str, Any]] = {
     "cotmae": {"cotmae.CotMae.pooling": "mean"},
     "cocondenser": {

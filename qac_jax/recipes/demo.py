@@ -180,23 +180,11 @@ def demo(
     )
     known = run(Prepare, "known", options=known_of, **prepared)
     known_metrics = _known_items(run, known, start, depth)
-    run(
-        Report,
-        "report",
-        metrics=f"{metrics},{known_metrics}",
-        title=TITLE,
-        names=NAMES,
-    )
+    run(Report, "report", metrics=f"{metrics},{known_metrics}", title=TITLE, names=NAMES)
 
 
 def _contexts(
-    run: Run,
-    passages: Ref,
-    contexts: str,
-    generator: Ref,
-    samples: int,
-    round_trip: int,
-    seed: int,
+    run: Run, passages: Ref, contexts: str, generator: Ref, samples: int, round_trip: int, seed: int
 ) -> Ref:
     if contexts == "spans":
         return run(Extract, "contexts", passages=passages, method="bm25", keep=samples, seed=seed)
@@ -273,18 +261,10 @@ def _known_items(run: Run, known: Ref, start: Ref, depth: int) -> Ref:
     }
     runs = [
         run(
-            Search,
-            f"known_run_{name}",
-            index=index,
-            queries=f"{items}/test_queries.jsonl",
-            k=depth,
+            Search, f"known_run_{name}", index=index, queries=f"{items}/test_queries.jsonl", k=depth
         )
         for name, index in indexes.items()
     ]
     return run(
-        Evaluate,
-        "known_metrics",
-        runs=",".join(runs),
-        qrels=f"{items}/test.tsv",
-        measures=MEASURES,
+        Evaluate, "known_metrics", runs=",".join(runs), qrels=f"{items}/test.tsv", measures=MEASURES
     )

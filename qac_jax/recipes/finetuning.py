@@ -40,11 +40,7 @@ class Task:
     @property
     def trained(self) -> dict[str, Ref]:
         """The training questions as inputs of a stage."""
-        return {
-            "passages": self.passages,
-            "queries": self.train_queries,
-            "qrels": self.train_qrels,
-        }
+        return {"passages": self.passages, "queries": self.train_queries, "qrels": self.train_qrels}
 
 
 @dataclasses.dataclass(frozen=True)

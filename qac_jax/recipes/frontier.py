@@ -244,13 +244,7 @@ def frontier(
         bind={"dupmae.DupMae.visible_sets": 16},  # of a query's at most 32 tokens
     )
     finetuning.msmarco_passages(run)
-    start = contrastive(
-        run,
-        encoder,
-        how,
-        Contrast(contrastive_steps),
-        **reading,
-    )
+    start = contrastive(run, encoder, how, Contrast(contrastive_steps), **reading)
     first, second = finetuning.two_rounds(
         run,
         task,

@@ -92,13 +92,7 @@ def msmarco_qac(
     }.get(objective, "Query-as-context pre-training on MS MARCO")
     run.defaults["skip_bad"] = skip_bad
     examples = pairs(
-        run,
-        contexts,
-        corpus=corpus,
-        bert=bert,
-        generator=generator,
-        generated=generated,
-        seed=seed,
+        run, contexts, corpus=corpus, bert=bert, generator=generator, generated=generated, seed=seed
     )
     encoder = run(
         Train,
@@ -333,11 +327,7 @@ def msmarco_doct5query(
 
 
 def msmarco_beir(
-    run: Run,
-    encoder: str,
-    vocabulary: str = BERT,
-    skip_bad: int = 1000,
-    seed: int = 0,
+    run: Run, encoder: str, vocabulary: str = BERT, skip_bad: int = 1000, seed: int = 0
 ) -> None:
     """Fine-tuning before BEIR: MS MARCO's hard negatives of many systems, as train_msmarco_v3 does.
 

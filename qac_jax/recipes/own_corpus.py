@@ -278,29 +278,13 @@ class _Searched:
         return ",".join(f"stage:{name}" for name in names)
 
 
-def _questions(
-    run: Run,
-    passages: Ref,
-    generator: Ref,
-    sizes: Budget,
-    seed: int,
-) -> Ref:
+def _questions(run: Run, passages: Ref, generator: Ref, sizes: Budget, seed: int) -> Ref:
     """Questions for training, validation and test, split by document before any is generated."""
     parts = {
         part: run(
-            Split,
-            part,
-            passages=passages,
-            collection=run.data,
-            part=name,
-            share=0.1,
-            seed=seed,
+            Split, part, passages=passages, collection=run.data, part=name, share=0.1, seed=seed
         )
-        for part, name in (
-            ("training", "train"),
-            ("validation", "validation"),
-            ("test", "test"),
-        )
+        for part, name in (("training", "train"), ("validation", "validation"), ("test", "test"))
     }
 
     def generated(name: str, of: Ref, **more: Any) -> Ref:

@@ -141,11 +141,7 @@ def dpr_nq(run: Run, bert: str = ERNIE, skip_bad: int = 1000, seed: int = 0) -> 
     run.defaults["skip_bad"] = skip_bad
     passages = _dpr_nq(run, bert, seed)
     run(
-        Evaluate,
-        "metrics",
-        runs="stage:dpr_run,stage:bm25_run",
-        queries=NQ_TEST,
-        passages=passages,
+        Evaluate, "metrics", runs="stage:dpr_run,stage:bm25_run", queries=NQ_TEST, passages=passages
     )
 
 

@@ -25,14 +25,7 @@ from qac_jax.report.tables import number, probability
 
 # system -> seed -> run -> its metrics.
 Figures = Mapping[str, Mapping[int, Mapping[str, Result]]]
-_COMPARED = (
-    "difference",
-    "mean",
-    "won/lost/tied",
-    "t-test, Holm",
-    "randomisation, Holm",
-    "seeds",
-)
+_COMPARED = ("difference", "mean", "won/lost/tied", "t-test, Holm", "randomisation, Holm", "seeds")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,11 +113,7 @@ class Miner:
     """Several searchers over the same passages."""
 
     def __init__(
-        self,
-        passages: Records,
-        searchers: Mapping[str, Searchable],
-        mining: Mining,
-        seed: int = 42,
+        self, passages: Records, searchers: Mapping[str, Searchable], mining: Mining, seed: int = 42
     ):
         self._passages, self._mining, self._seed = passages, mining, seed
         self._searchers = searchers

@@ -50,9 +50,7 @@ class Choose(Stage):
     )
     qrels: Ref = input("relevance judgements of the validation questions", FILE)
     measure: str = option(
-        "mrr@10",
-        "the measure to choose by",
-        choices=("mrr@10", "ndcg@10", "hit@1", "recall@100"),
+        "mrr@10", "the measure to choose by", choices=("mrr@10", "ndcg@10", "hit@1", "recall@100")
     )
     level: float = option(
         0.05,

@@ -60,9 +60,7 @@ class Embed(Stage):
     )
     queries: Ref = input("or queries", FILE, default="")
     format: str = option(
-        "auto",
-        "format of a corpus file",
-        choices=("auto", *DOCUMENTS.names(), "tokens"),
+        "auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names(), "tokens")
     )
     side: str = option(
         "",

@@ -43,9 +43,7 @@ class Export(Stage):
         choices=("auto", "huggingface", "sentence_transformers", "dpr"),
     )
     pooling: str = option(
-        "",
-        "pooling of the dual encoder that is made of a bare encoder",
-        choices=("", *POOLINGS),
+        "", "pooling of the dual encoder that is made of a bare encoder", choices=("", *POOLINGS)
     )
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
     encoder: str = option(

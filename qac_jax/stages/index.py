@@ -242,11 +242,7 @@ class Bm25(Stage):
         FILE,
         aliases=("input",),
     )
-    format: str = option(
-        "auto",
-        "format of a corpus file",
-        choices=("auto", *DOCUMENTS.names()),
-    )
+    format: str = option("auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names()))
     expand: Ref = input(
         "generated queries to append to the passages (docT5query)", "contexts", default=""
     )

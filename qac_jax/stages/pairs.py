@@ -58,9 +58,7 @@ class Pairs(Stage):
     prefix: str = option("text2query: ", "text before every input of a query generator")
     prompts: Mapping[str, Any] | None = option(None, "the four prompts, instead of AugTriever's")
     splitter: str = option(
-        "auto",
-        "sentence splitter, or a file of learned parameters",
-        shown=SPLITTERS,
+        "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
     )
     title: str = option(
         "none",

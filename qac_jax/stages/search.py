@@ -205,11 +205,7 @@ def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:
 
 
 # Method -> the normalisations that it knows, the default first.
-_NORMALIZATIONS = {
-    "rrf": (),
-    "convex": SCALES,
-    "merge": (),
-}
+_NORMALIZATIONS = {"rrf": (), "convex": SCALES, "merge": ()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

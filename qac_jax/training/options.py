@@ -97,8 +97,7 @@ class Monitoring:
     validate_every: int = option(0, "steps between validations (0: at the end)")
     validation_batches: int = option(0, "batches of a validation (0: all)")
     best: str = option(
-        "",
-        "metric of validation, or probe/mrr, that chooses the result (default: the last step)",
+        "", "metric of validation, or probe/mrr, that chooses the result (default: the last step)"
     )
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
     tensorboard: bool = option(

@@ -205,11 +205,7 @@ def train(
 
     since_log: list[Any] = []
     clock = metrics.Clock(step)
-    with (
-        watch() as signals,
-        metrics.metrics_file(log, mirrors) as file,
-        kept.finishing(),
-    ):
+    with watch() as signals, metrics.metrics_file(log, mirrors) as file, kept.finishing():
         while step < total_steps:
             profile.begin(step, state)
             batch = _next(data, step, total_steps)

@@ -31,11 +31,7 @@ def table() -> Grid:
     """Three systems."""
     return Grid(
         recipe="cell.gin",
-        systems={
-            "with": {},
-            "without": {"gin": ["untitled.gin"]},
-            "hard": {"index.Bm25.k1": 5.0},
-        },
+        systems={"with": {}, "without": {"gin": ["untitled.gin"]}, "hard": {"index.Bm25.k1": 5.0}},
         rows={"run": "BM25"},
         measures=("mrr@10", "ndcg@10"),
         permutations=50,

@@ -16,13 +16,7 @@ import toy_retrieval as toy
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launch" / "colab"
-NAMES = [
-    "1_tour",
-    "2_own_documents",
-    "3_new_objective",
-    "4_profile",
-    "5_claims",
-]
+NAMES = ["1_tour", "2_own_documents", "3_new_objective", "4_profile", "5_claims"]
 _REPOSITORY = re.compile(r"github(?:\.com)?/(\w+/\w+)")
 
 

@@ -124,10 +124,7 @@ def test_documents_alone_become_a_retriever(
     ],
 )
 def test_what_is_missing_is_one_sentence(
-    missing: str,
-    sentence: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    missing: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = toy.write_collection(tmp_path / "data", 8, 4)
     start = str(toy.save_encoder(tmp_path / "start"))

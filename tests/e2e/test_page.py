@@ -19,10 +19,7 @@ from qac_jax.serving import app
 from qac_jax.serving.engine import Engine
 
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not chromium.PROGRAM, reason="needs Chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not chromium.PROGRAM, reason="needs Chromium")]
 
 ODD = ("constructor", "toString", "__proto__")
 HOSTILE: list[dict[str, Any]] = [

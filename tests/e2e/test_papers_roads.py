@@ -78,8 +78,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in ROADS],
+    "name", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in ROADS]
 )
 def test_every_stage(
     name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -110,8 +110,7 @@ def test_unclear_searches_are_told(road, capsys, words):
 def kill_when(ready: Callable[[], bool], *words: object) -> None:
     """Starts the command line and kills it as soon as something can be seen of it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "qac_jax.cli", *map(str, words)],
-        stderr=subprocess.PIPE,
+        [sys.executable, "-m", "qac_jax.cli", *map(str, words)], stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 200
     while not ready() and process.poll() is None and time.monotonic() < deadline:

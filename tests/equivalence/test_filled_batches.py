@@ -133,8 +133,7 @@ IN_CI = "moco"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n == IN_CI else pytest.mark.long) for n in objectives()],
+    "name", [pytest.param(n, marks=() if n == IN_CI else pytest.mark.long) for n in objectives()]
 )
 def test_a_step_is_that_of_one_device(name: str) -> None:
     found, expected = one_step(name, 8), one_step(name, 1)

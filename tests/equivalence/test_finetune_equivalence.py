@@ -89,8 +89,7 @@ def alone() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("shape", "chunk"),
-    [((8, 1, 1), 8), pytest.param((2, 2, 2), 0, marks=pytest.mark.slow)],
+    ("shape", "chunk"), [((8, 1, 1), 8), pytest.param((2, 2, 2), 0, marks=pytest.mark.slow)]
 )
 def test_eight_devices_are_one(shape: tuple[int, int, int], chunk: int, alone: Any) -> None:
     _agree(one_step(shape, chunk), alone)

@@ -34,11 +34,7 @@ RUNS: dict[str, tuple[str, str, list[str]]] = {
     "pair": ("pretrain", "triples", BERT),
     "finetune": ("finetune", "triples", [*BERT, "--gin.N_PASSAGES=3"]),
     "cross_encoder": ("finetune", "cross_encoder", BERT),
-    "cross_encoder_localized": (
-        "finetune",
-        "cross_encoder_group",
-        [*BERT, "--gin.N_PASSAGES=3"],
-    ),
+    "cross_encoder_localized": ("finetune", "cross_encoder_group", [*BERT, "--gin.N_PASSAGES=3"]),
     "listwise": ("finetune", "groups", [*BERT, "--gin.N_PASSAGES=8", "--gin.N_QUERIES=8"]),
     "seq2seq": ("pretrain", "seq2seq", T5),
     "span_corruption": ("pretrain", "mlm", T5),
@@ -74,8 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task in ("mlm", "passage_query", "augtriever", "seq2seq"):
         given = [] if task == "mlm" else ["--contexts", contexts]
         qac(
-            *("tokenize", "--passages", passages, "--task", task, *given),
-            *("--out", folder / task),
+            *("tokenize", "--passages", passages, "--task", task, *given), *("--out", folder / task)
         )
     for task in ("triples", "cross_encoder", "cross_encoder_group"):
         qac(

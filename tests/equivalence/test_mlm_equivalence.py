@@ -77,8 +77,7 @@ def test_parts_of_a_batch_add_up(name: str) -> None:
     with jax.enable_x64(True):
         objective = objectives("float64")[name]
         variables = jax.tree.map(
-            lambda x: x.astype(jnp.float64),
-            nn.unbox(jax.jit(objective.init)(jax.random.key(0))),
+            lambda x: x.astype(jnp.float64), nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
         )
         batch = jax.jit(objective.prepare)(make_batch(), jax.random.key(1))
 

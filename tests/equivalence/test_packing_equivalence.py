@@ -230,10 +230,7 @@ def test_packed_is_padded(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "microbatch"),
-    [
-        ("mlm", (2, 2, 2), 8),
-        pytest.param("finetune", (2, 4, 1), 8, marks=pytest.mark.long),
-    ],
+    [("mlm", (2, 2, 2), 8), pytest.param("finetune", (2, 4, 1), 8, marks=pytest.mark.long)],
 )
 def test_packed_in_parts_on_eight_devices(
     name: str, shape: tuple[int, int, int], microbatch: int

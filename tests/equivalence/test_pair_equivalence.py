@@ -72,8 +72,7 @@ def differentiated(objective: Any, batch: Any, variables: Any = None) -> tuple[A
     """(loss, gradients) with dropout, in float64."""
     if variables is None:
         variables = jax.tree.map(
-            lambda x: x.astype(jnp.float64),
-            nn.unbox(jax.jit(objective.init)(jax.random.key(0))),
+            lambda x: x.astype(jnp.float64), nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
         )
 
     @jax.jit

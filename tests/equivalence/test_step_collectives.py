@@ -44,11 +44,7 @@ CASES: dict[str, tuple[Any, tuple[int, int, int], int]] = {
     "contrastive direct 8x1x1": (toy.ToyContrastive(), (8, 1, 1), 0),
     "contrastive chunked 8x1x1": (toy.ToyContrastive(chunk=8), (8, 1, 1), 0),
     "contrastive chunked 2x4x1": (toy.ToyContrastive(chunk=8), (2, 4, 1), 0),
-    "contrastive chunked gathered 2x4x1": (
-        toy.ToyContrastive(chunk=8, gather=True),
-        (2, 4, 1),
-        0,
-    ),
+    "contrastive chunked gathered 2x4x1": (toy.ToyContrastive(chunk=8, gather=True), (2, 4, 1), 0),
 }
 
 

@@ -11,12 +11,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.models import attention, packing
-from qac_jax.models.attention import (
-    attend,
-    causal_window,
-    choose,
-    in_one_kernel,
-)
+from qac_jax.models.attention import attend, causal_window, choose, in_one_kernel
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.training import mesh as meshes

@@ -72,8 +72,7 @@ def test_modules_within_modules_without_end(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"scale": "x"}, {"qac_jax": 1}],
+    "settings", [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"scale": "x"}, {"qac_jax": 1}]
 )
 def test_settings_of_sentence_transformers_of_a_wrong_type(settings, tmp_path: Path):
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))

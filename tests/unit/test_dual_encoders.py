@@ -33,12 +33,7 @@ from qac_jax.training import train
 
 
 BERT = BertConfig(
-    vocab_size=48,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=24,
-    max_positions=16,
+    vocab_size=48, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, max_positions=16
 )
 Q, P, LENGTH = 4, 3, 8
 KEY = jax.random.key(0)

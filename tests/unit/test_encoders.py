@@ -18,12 +18,7 @@ from qac_jax.models.heads import mean_pool
 
 
 CONFIG = BertConfig(
-    vocab_size=40,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
+    vocab_size=40, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16
 )
 IDS = np.random.default_rng(0).integers(1, 40, (3, 8)).astype(np.int32)
 LENGTHS = np.array([8, 5, 2], np.int32)

@@ -28,12 +28,7 @@ from qac_jax.evaluation.benchmarks import (
     protocol,
 )
 from qac_jax.evaluation.metrics import IR_MEASURES, MEASURES
-from qac_jax.evaluation.significance import (
-    compare,
-    holm,
-    paired_t_test,
-    randomization_test,
-)
+from qac_jax.evaluation.significance import compare, holm, paired_t_test, randomization_test
 from qac_jax.evaluation.similarity import names_of
 from qac_jax.formats import runs
 from qac_jax.formats.queries import Query

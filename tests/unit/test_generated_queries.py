@@ -53,17 +53,11 @@ def test_each_rule() -> None:
     )
     assert kept(
         dataclasses.replace(NO_RULE, drop_repeats=True), "What is it?", "what is  IT", "heat"
-    ) == (
-        ["What is it?", "heat"],
-        {"repeated": 1},
-    )
+    ) == (["What is it?", "heat"], {"repeated": 1})
     copied = "a soft METAL and it"
     assert kept(
         dataclasses.replace(NO_RULE, drop_copies=5), copied, "soft metal", "is copper a soft metal"
-    ) == (
-        ["soft metal", "is copper a soft metal"],
-        {"copied": 1},
-    )
+    ) == (["soft metal", "is copper a soft metal"], {"copied": 1})
     assert kept(dataclasses.replace(NO_RULE, drop_copies=6), copied)[0] == [copied]
 
 

@@ -167,9 +167,7 @@ def test_token_loss_is_torchs_cross_entropy(made_for, smoothing: float) -> None:
     )
     with jax.enable_x64(True):
         padded = jnp.pad(
-            jnp.asarray(LOGITS),
-            ((0, 0), (0, 0), (0, 3)),
-            constant_values=np.finfo(np.float64).min,
+            jnp.asarray(LOGITS), ((0, 0), (0, 0), (0, 3)), constant_values=np.finfo(np.float64).min
         )
         for logits in (jnp.asarray(LOGITS), padded):
             found = token_loss(

@@ -67,11 +67,7 @@ def test_revisions(hub: Hub) -> None:
         assert names.folder(text) == hub.snapshot(hub.new), text
     for text in ("tiny/encoder@v1.0", "tiny/encoder@pr/7", f"hf:tiny/encoder@{hub.old}"):
         assert names.folder(text) == hub.snapshot(hub.old), text
-    assert names.revisions("tiny/encoder") == {
-        "main": hub.new,
-        "pr/7": hub.old,
-        "v1.0": hub.old,
-    }
+    assert names.revisions("tiny/encoder") == {"main": hub.new, "pr/7": hub.old, "v1.0": hub.old}
     assert names.pinned(names.folder("tiny/encoder@v1.0")) == f"tiny/encoder@{hub.old}"
     assert names.pinned("out/retriever") == "out/retriever"
 

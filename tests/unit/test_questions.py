@@ -198,9 +198,7 @@ def test_summary_lines_ask_and_held_out_modules_are_only_tested(
     passages = {p["_id"]: p for p in records.Records(artifacts.load(docstrings / "passages"))}
     assert {p["kind"] for p in passages.values()} == {"function"}
     stage = Collect.make(
-        passages=str(docstrings / "passages"),
-        contexts=str(docstrings / "contexts"),
-        summaries=True,
+        passages=str(docstrings / "passages"), contexts=str(docstrings / "contexts"), summaries=True
     )
     made = execute(stage, tmp_path / "out")
     train, test = asked(made, "train"), asked(made, "test")

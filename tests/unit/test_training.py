@@ -340,10 +340,7 @@ def loop_tree(seed: int) -> dict[str, Any]:
         return jax.random.normal(next(keys), shape)
 
     def layer() -> dict[str, Any]:
-        return {
-            "query": {"kernel": normal(4, 3), "bias": normal(3)},
-            "norm": {"scale": normal(3)},
-        }
+        return {"query": {"kernel": normal(4, 3), "bias": normal(3)}, "norm": {"scale": normal(3)}}
 
     return {
         "embeddings": {"word": {"embedding": normal(5, 4)}},

@@ -67,10 +67,7 @@ def test_an_article(tmp_path):
     (document,) = documents.read("wikipedia", path)
     assert (document.id, document.title, document.source) == ("7", "Tést", "wikipedia")
     assert [tuple(s) for s in document.sections] == [
-        (
-            "",
-            "Tést is a things of the world.\nIt is so called by all of them, in une fois & 5 km.",
-        ),
+        ("", "Tést is a things of the world.\nIt is so called by all of them, in une fois & 5 km."),
         ("History", "First the site item"),
         ("Early", "Text with \"quoted words\" and ''raw'' [[x]]."),
         ("Legacy", "It lasted."),

@@ -69,10 +69,7 @@ def triples(
 
 def features(settings: Settings) -> dict[str, Feature]:
     count = settings["n_passages"]
-    result = {
-        "query": Feature(length=32),
-        "passages": Feature(axes=(count, LENGTH), length=144),
-    }
+    result = {"query": Feature(length=32), "passages": Feature(axes=(count, LENGTH), length=144)}
     if settings["title_types"]:
         result["passages_types"] = Feature(axes=(count, LENGTH), like="passages")
     if settings["teacher"]:

@@ -221,10 +221,7 @@ DOCUMENT_FORMATS = {
     "hf": DocumentFormat(_share_hf, _read_hf, by_name=True, options={"split": "train", **_KEYS}),
     "ir_datasets": DocumentFormat(_share_ir, _read_ir, by_name=True),
     "tfds": DocumentFormat(
-        _share_tfds,
-        _read_tfds,
-        by_name=True,
-        options={"split": "train", "data_dir": "", **_KEYS},
+        _share_tfds, _read_tfds, by_name=True, options={"split": "train", "data_dir": "", **_KEYS}
     ),
 }
 QUERY_FORMATS = {"ir_datasets": QueryFormat(_ir_queries, by_name=True)}
