@@ -4,7 +4,7 @@ Gin's own parser reads the text; what is bound is kept in layers and applied her
 can make nothing but settings: dataclasses of this package, functions marked with `fields.for_gin`,
 recipes, and what the packages of `--gin_modules` hold.
 
-Order of precedence: flag, then `--gin.NAME=VALUE`, then file (DESIGN.md, "Stage"); then what a
+Order of precedence: flag, then `--gin.NAME=VALUE`, then file; then what a
 recipe gives a stage; then the files that the recipe names for it.
 """
 

@@ -1,4 +1,4 @@
-"""Errors a user can act on: one sentence and an exit code, no traceback (DESIGN.md, "Errors").
+"""Errors a user can act on: one sentence and an exit code, no traceback.
 
 A full disk, a signal, missing rights or memory may show anywhere, also inside of libraries that
 raise errors of their own: `exit_code` recognises them, in one place for all commands.

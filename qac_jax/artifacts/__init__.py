@@ -1,4 +1,4 @@
-"""Artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts")."""
+"""Artefacts: folders that are complete, or raise an error."""
 
 from qac_jax.artifacts.disk import LOCK, link, locked
 from qac_jax.artifacts.reading import (

@@ -1,4 +1,4 @@
-"""Reading artefacts: folders that are complete, or raise an error (DESIGN.md, "Contracts").
+"""Reading artefacts: folders that are complete, or raise an error.
 
 The bytes of an artefact are compared with their hashes when they are first used: damage of equal
 size (a disk's, a copy's) would otherwise give other results in silence. Every version of a file is

@@ -20,7 +20,7 @@ from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
-from qac_jax.objectives.mlm import MaskedText, Mlm, masked, new_head, part, predicted, shared
+from qac_jax.objectives.mlm import MaskedText, Mlm, masked, mlm_loss, new_head, part, shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 from qac_jax.objectives.token_loss import TokenLoss
 
@@ -114,9 +114,9 @@ class Condenser(Mlm):
             text.lengths,
             fold(keys, _HEAD_SITE),
         )
-        of_head = predicted(module, encoder, hidden, text)
+        of_head = mlm_loss(module, encoder, hidden, text)
         late = (
-            predicted(module, encoder, out.last, text)
+            mlm_loss(module, encoder, out.last, text)
             if self.late_mlm
             else jax.tree.map(jnp.zeros_like, of_head)
         )

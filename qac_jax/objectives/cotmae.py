@@ -24,7 +24,7 @@ from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import MaskedText, Mlm, masked, new_head, part, predicted, shared
+from qac_jax.objectives.mlm import MaskedText, Mlm, masked, mlm_loss, new_head, part, shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
@@ -141,17 +141,17 @@ class CotMae(Mlm):
             out = module.apply(encoder, text.ids, text.lengths, keys=keys, rows=self._rows)
             vector = self.vector(out, text.lengths)
             if self.encoder_mlm:
-                own = predicted(module, encoder, out.last, text)
+                own = mlm_loss(module, encoder, out.last, text)
                 add("encoder_mlm_loss", jnp.sum(own.loss))
                 add("masked_accuracy", jnp.sum(own.accuracy))
             for name, texts in batch["decoded"].items():
                 target = texts[way]
-                decoded = self.reconstructed(name, variables, encoder, vector, target, keys)
+                decoded = self.decoder_loss(name, variables, encoder, vector, target, keys)
                 add(f"{name}_decoder_loss", jnp.sum(decoded.loss))
                 add(f"{name}_decoder_accuracy", jnp.sum(decoded.accuracy))
                 if not train:
                     swapped = _others(vector, self.examples)
-                    other = self.reconstructed(name, variables, encoder, swapped, target, None)
+                    other = self.decoder_loss(name, variables, encoder, swapped, target, None)
                     found = first_rows((decoded, other, target.weights), self.examples)
                     for measure, value in compared(*found).items():
                         add(f"{name}_decoder_{measure}", value / len(self.ways))
@@ -170,7 +170,7 @@ class CotMae(Mlm):
         """The vector of a whole passage."""
         return pooled(out, lengths, self.pooling).astype(out.last.dtype)
 
-    def reconstructed(
+    def decoder_loss(
         self,
         name: str,
         variables: Variables,
@@ -187,7 +187,7 @@ class CotMae(Mlm):
             part(variables, HEADS[name]), vector, embedded, text.lengths, fold(keys, site + 1)
         )
         if isinstance(text, MaskedText):
-            return predicted(module, encoder, hidden, text)
+            return mlm_loss(module, encoder, hidden, text)
         logits = module.apply(encoder, hidden[:, :-1], padded=True, method="mlm_logits")
         return jax.vmap(token_loss)(logits, text.ids[:, 1:], text.weights)
 

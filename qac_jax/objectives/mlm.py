@@ -150,7 +150,7 @@ def shared(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -> li
     ]
 
 
-def predicted(
+def mlm_loss(
     module: Backbone, variables: Variables, hidden: jax.Array, text: MaskedText
 ) -> TokenLoss:
     """The MLM loss at the masked positions: sums over the tokens of each example, [B]."""

@@ -40,7 +40,7 @@ from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import MaskedText, Mlm, masked, part, predicted, shared
+from qac_jax.objectives.mlm import MaskedText, Mlm, masked, mlm_loss, part, shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
 from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
@@ -168,9 +168,9 @@ class RetroMae(Mlm):
         module, keys, text = self.module, batch["keys"] if train else None, batch["encoded"]
         encoder = part(variables, (DECODER,), without=True)
         out = module.apply(encoder, text.ids, text.lengths, keys=keys)
-        of_encoder = predicted(module, encoder, out.last, text)
+        of_encoder = mlm_loss(module, encoder, out.last, text)
         vector = pooled(out, text.lengths, self.pooling).astype(out.last.dtype)
-        of_decoder = self.reconstructed(variables, vector, batch["decoded"], keys)
+        of_decoder = self.decoder_loss(variables, vector, batch["decoded"], keys)
         more, further = self.further(encoder, out.last, batch)
         aux = {
             "encoder_mlm_loss": jnp.sum(of_encoder.loss),
@@ -187,7 +187,7 @@ class RetroMae(Mlm):
         """What is added to the loss given the encoder's hidden states, and scalars to log."""
         return 0.0, {}
 
-    def reconstructed(
+    def decoder_loss(
         self,
         variables: Variables,
         vector: jax.Array,
@@ -204,7 +204,7 @@ class RetroMae(Mlm):
         if isinstance(text, MaskedText):
             hidden = self._decoded(variables, context, context, lengths, None, keys, plan)
             hidden = hidden if plan is None else plan[0].unpack(hidden)
-            return predicted(module, encoder, hidden, text)
+            return mlm_loss(module, encoder, hidden, text)
         queries = vector[:, None] + self._positions(encoder, ids.shape[1])
         visible = self.visible(ids, lengths, text.keys)
         hidden = self._decoded(variables, queries, context, lengths, visible, keys, plan)

@@ -2,7 +2,7 @@
 
 Every stage writes into the sub-folder of --out with its name. A stage whose folder holds a finished
 artefact of the same key is skipped, an interrupted one is resumed, and stages whose inputs changed
-are run again (DESIGN.md, "Recipe").
+are run again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stage contract: a frozen dataclass that turns artefacts into one artefact (DESIGN.md).
+"""The stage contract: a frozen dataclass that turns artefacts into one artefact.
 
 Gin and flags only build it. Its key is a hash of its settings, of the identities of its inputs and
 of its VERSION; a finished folder with the same key is never made again.

@@ -1,1 +1,1 @@
-"""Stages: artefacts in, artefact out; one short file a verb (DESIGN.md, floor 4)."""
+"""Stages: artefacts in, artefact out; a verb, or verbs of one kind, a file."""

@@ -195,10 +195,10 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens(encoder_mlm: bool) -> Non
     vectors = tower.apply({"params": {"backbone": encoder}}, text.ids, text.lengths)
     plain = dataclasses.replace(objective, pooling="cls")
     for name, texts in batch["decoded"].items():
-        decoded = plain.reconstructed(name, variables, bert, vectors, texts[0], None)
+        decoded = plain.decoder_loss(name, variables, bert, vectors, texts[0], None)
         loss = found[f"{name}_decoder_loss"]
         np.testing.assert_allclose(loss, jnp.sum(decoded.loss), rtol=1e-5)
-        of_others = plain.reconstructed(
+        of_others = plain.decoder_loss(
             name, variables, bert, jnp.roll(vectors, 1, 0), texts[0], None
         )
         assert abs(loss - jnp.sum(of_others.loss)) > 1e-3
