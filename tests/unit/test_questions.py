@@ -95,27 +95,12 @@ def test_generated_queries_stand_in(made: Path, tmp_path: Path) -> None:
     assert found.info["test"]["from"] == "generated"
 
 
-def test_only_test_questions_are_judged(made: Path, tmp_path: Path) -> None:
-    found = collect(made, folder(made, tmp_path, "dev"))
-    assert found.info["train"] == {"from": "generated", "queries": PASSAGES}
-    assert found.info["test"] == {"from": "qrels/dev.tsv", "queries": 12}
-
-
-def test_a_part_of_the_training_questions_is_kept(made: Path, tmp_path: Path) -> None:
-    found = collect(made, folder(made, tmp_path, "train"), contexts=False, held_out=0.4)
-    learned, tested = asked(found, "train")[0], asked(found, "test")[0]
-    assert not learned.keys() & tested.keys() and len(learned) + len(tested) == 12
-    assert learned and tested
-
-
 @pytest.mark.parametrize(
     ("splits", "options", "sentence"),
     [
         ((), {}, "no judged train queries.*give --contexts"),
         (("train",), {"train": "generated"}, "needs generated queries"),
-        (("test",), {"train": "judged"}, "no judged train queries"),
         (("train", "test"), {"held_out": 1.0}, "held_out = 1.0"),
-        (("train", "test"), {"each": 0, "train": "judged"}, "each = 0"),
     ],
 )
 def test_what_is_missing_is_said(
@@ -248,15 +233,6 @@ def test_documents_stay_whole_and_parts_are_disjoint() -> None:
     assert judged.count("test") == 0 and judged.count("train") == 72
 
 
-def test_sizes_have_bounds() -> None:
-    assert Splitting().target(50) == 12  # at most a quarter
-    assert Splitting().target(500) == 100
-    assert Splitting().target(4000) == 400
-    assert Splitting().target(1_000_000) == 1000
-    with pytest.raises(UserError, match="share = 0.5"):
-        Splitting(share=0.5)
-
-
 def test_few_documents_are_split_by_passage_and_large_ones_are_not_all_of_a_part() -> None:
     assert splitting.split(documents_of(3, 20), SMALL).by == "passage"
     sizes = [{"_id": f"a{n}", "doc": "large"} for n in range(200)] + documents_of(40, 1)
@@ -264,6 +240,8 @@ def test_few_documents_are_split_by_passage_and_large_ones_are_not_all_of_a_part
     assert found.count("test") <= 36 and found.count("train") >= 200
     with pytest.raises(UserError, match="too few to keep some aside"):
         splitting.split(documents_of(1, 2), SMALL)
+    with pytest.raises(UserError, match="share = 0.5"):
+        Splitting(share=0.5)
 
 
 def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> None:
@@ -344,26 +322,20 @@ def test_repeated_questions_are_removed_from_training_and_counted(leaky: Path) -
     assert {leaky["verb"] for leaky in found.info["made_by"]["test"]} == {"generate"}
 
 
-def test_contexts_with_a_test_question_are_refused(leaky: Path, tmp_path: Path) -> None:
+def test_texts_of_the_test_are_refused_in_training(leaky: Path, tmp_path: Path) -> None:
     """As they were generated, before repeated questions were removed."""
-    with pytest.raises(UserError, match="has the text of the question 'test .*How do lamps work"):
-        checked(leaky, tmp_path, str(leaky / "training"))
-
-
-def test_contexts_of_a_test_passage_are_refused(leaky: Path, tmp_path: Path) -> None:
-    leaking = written_contexts(
-        tmp_path / "all", {"b": ["Where is the river?"], "e": ["What sinks?"]}
-    )
-    with pytest.raises(UserError, match="all has a query of the passage 'e'"):
-        checked(leaky, tmp_path, leaking)
-
-
-def test_groups_with_a_test_question_are_refused(leaky: Path, tmp_path: Path) -> None:
+    sinks = {"b": ["Where is the river?"], "e": ["What sinks?"]}
+    leaking = written_contexts(tmp_path / "all", sinks)
     with artifacts.create(tmp_path / "groups", kind="groups") as writer:
         group = {"_id": "0", "query_ids": ["b#q0"], "queries": ["why do stones sink"]}
         records.write_records(writer, [group], "groups")
-    with pytest.raises(UserError, match="groups has the text of the question 'test "):
-        checked(leaky, tmp_path, str(tmp_path / "groups"))
+    for training, said in (
+        (leaky / "training", "has the text of the question 'test .*How do lamps work"),
+        (leaking, "all has a query of the passage 'e'"),
+        (tmp_path / "groups", "groups has the text of the question 'test "),
+    ):
+        with pytest.raises(UserError, match=said):
+            checked(leaky, tmp_path, str(training))
 
 
 def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None:
@@ -375,12 +347,8 @@ def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None
         ]
         records.write_records(writer, lines, "negatives")
     found = checked(leaky, tmp_path, f"{clean},{tmp_path / 'candidates'}")
-    assert json.loads(found.file("leaks.json").read_text()) == {
-        "leaks": 0,
-        "texts": 5,
-        "questions": 3,
-        "passages": 3,
-    }
+    counts = {"leaks": 0, "texts": 5, "questions": 3, "passages": 3}
+    assert json.loads(found.file("leaks.json").read_text()) == counts
 
 
 def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path, capsys: Any) -> None:

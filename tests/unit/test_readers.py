@@ -78,13 +78,13 @@ def _from_shards(format: str, path: Path, count: int) -> list[Document]:
     return [d for part in parts for d in documents.read_shard(pickle.loads(pickle.dumps(part)))]
 
 
-@pytest.mark.parametrize("format", sorted(_tables(0)))
-def test_any_number_of_shards_is_the_whole(tmp_path, format):
-    path = _write(tmp_path, format, 40)
-    whole = list(documents.read(format, path))
-    assert len(whole) == (14 if format == "dpr" else 40)
-    for count in (1, 2, 3, 7, 40, 100):
-        assert _from_shards(format, path, count) == whole
+def test_any_number_of_shards_is_the_whole(tmp_path):
+    for format in _tables(0):
+        path = _write(tmp_path, format, 40)
+        whole = list(documents.read(format, path))
+        assert len(whole) == (14 if format == "dpr" else 40)
+        for count in (1, 2, 7, 40, 100):
+            assert _from_shards(format, path, count) == whole
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,49 +117,23 @@ def test_line_ranges_lose_and_repeat_nothing(tmp_path_factory, lines, cuts, end,
     ]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.integers(1, 9), st.booleans())
-def test_pieces_tile_all_files(tmp_path_factory, sizes, count, cut):
-    folder = tmp_path_factory.mktemp("files")
-    paths = []
-    for number, size in enumerate(sizes):
-        path = folder / f"{number}"
-        path.write_bytes(b"x" * size)
-        paths.append(str(path))
-    shards = files.share_out(paths, count, cut=cut)
-    assert len(shards) <= count and all(shards)
-    covered: dict[str, int] = {path: 0 for path in paths}
-    for piece in (piece for shard in shards for piece in shard):
-        assert piece.start == covered[piece.file]
-        covered[piece.file] = (
-            sizes[int(Path(piece.file).name)] if piece.stop is None else piece.stop
-        )
-    assert list(covered.values()) == sizes
-
-
-@pytest.mark.parametrize("packing", sorted(PACK))
-def test_packed_files_read_the_same(tmp_path, packing):
-    plain = _write(tmp_path, "msmarco_passages", 300)
-    (tmp_path / "packed").mkdir()
-    packed = _write(tmp_path / "packed", "msmarco_passages", 300, packing)
-    assert list(documents.read("msmarco_passages", packed)) == list(
-        documents.read("msmarco_passages", plain)
-    )
-    assert len(documents.shards("msmarco_passages", packed, 5)) == (1 if packing else 5)
-
-
-@pytest.mark.parametrize("packing", [".gz", ".bz2", ".zst"])
-def test_damaged_packing_is_told(tmp_path, packing):
-    path = _write(tmp_path, "msmarco_passages", 3000, packing)
-    raw = bytearray(path.read_bytes())
-    if packing == ".gz":
-        path.write_bytes(raw[: len(raw) // 2])
-    else:
-        raw[len(raw) // 3 : len(raw) // 3 + 40] = bytes(40)
+def test_packed_files_read_the_same_and_damage_is_told(tmp_path):
+    plain = _write(tmp_path, "msmarco_passages", 3000)
+    whole = list(documents.read("msmarco_passages", plain))
+    for packing in (".gz", ".bz2", ".zst"):
+        (tmp_path / packing).mkdir()
+        path = _write(tmp_path / packing, "msmarco_passages", 3000, packing)
+        assert list(documents.read("msmarco_passages", path)) == whole
+        assert len(documents.shards("msmarco_passages", path, 5)) == 1
+        raw = bytearray(path.read_bytes())
+        if packing == ".gz":
+            raw = raw[: len(raw) // 2]
+        else:
+            raw[len(raw) // 3 : len(raw) // 3 + 40] = bytes(40)
         path.write_bytes(raw)
-    with pytest.raises(DataError, match="damaged") as error:
-        list(documents.read("msmarco_passages", path, skip_bad=10**6))
-    assert error.value.file == str(path)
+        with pytest.raises(DataError, match="damaged") as error:
+            list(documents.read("msmarco_passages", path, skip_bad=10**6))
+        assert error.value.file == str(path)
 
 
 def test_folders_patterns_and_lists_of_files(tmp_path):
@@ -175,36 +149,31 @@ def test_folders_patterns_and_lists_of_files(tmp_path):
         list(documents.read("jsonl", tmp_path))
 
 
-# format, file name, good line, bad line, what is said
-BAD: list[tuple[str, bytes, bytes, str]] = [
-    ("msmarco_docs", b"D1\tu\tTitle\tBody", b"D2\tu\tTitle", "3 columns; expected 4"),
-    ("msmarco_docs", b"D1\tu\tTitle\tBody", b"\tu\tTitle\tBody", "id is missing"),
-    ("msmarco_passages", b"1\ttext", b"1\tagain", "was there before"),
-    ("dpr", b"1\ttext\ttitle", b'2\t"open\ttitle', "wrongly quoted"),
-    ("jsonl", b'{"text": "a"}', b'{"text": "a"', "invalid JSON"),
-    ("jsonl", b'{"text": "a"}', b'{"texts": "a"}', "no text: expected the key"),
-    ("jsonl", b'{"text": "a"}', b'{"text": "\\ud83d"}', "half a surrogate pair"),
-    ("jsonl", b'{"text": "a"}', b'{"text": "a\xff"}', "not UTF-8: byte 0xff at column 12"),
-    ("beir", b'{"_id": "1", "text": "a"}', b'{"text": "b"}', "no id: expected the key '_id'"),
-    ("tevatron", b'{"docid": "1", "text": "a"}', b'{"docid": "2", "text": [5]}', "token ids"),
-]
-
-
-@pytest.mark.parametrize("format, good, wrong, said", BAD, ids=lambda v: str(v)[:30])
-def test_bad_input_names_file_and_line(tmp_path, format, good, wrong, said):
-    path = tmp_path / ("file.jsonl" if good.startswith(b"{") else "file.tsv")
-    path.write_bytes(b"\n".join([good, b"", wrong]) + b"\n")
-    with pytest.raises(DataError) as error:
-        list(documents.read(format, path))
-    assert said in error.value.message
-    assert (error.value.file, error.value.line) == (str(path), 3)
-    assert "--skip_bad" in str(error.value) and "\n" not in str(error.value)
-
-    bad = BadLines(1)
-    assert len(list(documents.read(format, path, bad=bad))) == 1
-    assert [(item.file, item.line) for item in bad.items] == [(str(path), 3)]
-    assert said in bad.items[0].message and "skipped 1 bad record" in bad.summary()
-    assert bad.listing().startswith(f"{path}\t3\t")
+def test_bad_input_names_file_and_line(tmp_path):
+    for format, good, wrong, said in (
+        ("msmarco_docs", b"D1\tu\tTitle\tBody", b"D2\tu\tTitle", "3 columns; expected 4"),
+        ("msmarco_docs", b"D1\tu\tTitle\tBody", b"\tu\tTitle\tBody", "id is missing"),
+        ("msmarco_passages", b"1\ttext", b"1\tagain", "was there before"),
+        ("dpr", b"1\ttext\ttitle", b'2\t"open\ttitle', "wrongly quoted"),
+        ("jsonl", b'{"text": "a"}', b'{"text": "a"', "invalid JSON"),
+        ("jsonl", b'{"text": "a"}', b'{"texts": "a"}', "no text: expected the key"),
+        ("jsonl", b'{"text": "a"}', b'{"text": "\\ud83d"}', "half a surrogate pair"),
+        ("jsonl", b'{"text": "a"}', b'{"text": "a\xff"}', "not UTF-8: byte 0xff at column 12"),
+        ("beir", b'{"_id": "1", "text": "a"}', b'{"text": "b"}', "no id: expected the key '_id'"),
+        ("tevatron", b'{"docid": "1", "text": "a"}', b'{"docid": "2", "text": [5]}', "token ids"),
+    ):
+        path = tmp_path / ("file.jsonl" if good.startswith(b"{") else "file.tsv")
+        path.write_bytes(b"\n".join([good, b"", wrong]) + b"\n")
+        with pytest.raises(DataError) as error:
+            list(documents.read(format, path))
+        assert said in error.value.message
+        assert (error.value.file, error.value.line) == (str(path), 3)
+        assert "--skip_bad" in str(error.value) and "\n" not in str(error.value)
+        bad = BadLines(1)
+        assert len(list(documents.read(format, path, bad=bad))) == 1
+        assert [(item.file, item.line) for item in bad.items] == [(str(path), 3)]
+        assert said in bad.items[0].message and "skipped 1 bad record" in bad.summary()
+        assert bad.listing().startswith(f"{path}\t3\t")
 
 
 def test_ids_that_repeat_between_shards_are_found_and_told(tmp_path):
@@ -234,18 +203,6 @@ def test_ids_that_repeat_between_shards_are_found_and_told(tmp_path):
     assert together.items == alone.items and [i.line for i in alone.items] == [4, 7, 8]
 
 
-def test_unknown_formats_and_options_name_the_nearest():
-    with pytest.raises(UserError, match="did you mean 'msmarco_docs'"):
-        list(documents.read("msmarco_doc", "x"))
-    with pytest.raises(UserError, match="no option 'release'; did you mean 'released'"):
-        list(documents.read("msmarco_docs", "x", release=True))
-    with pytest.raises(UserError, match="expected true or false"):
-        list(documents.read("msmarco_docs", "x", released="maybe"))
-
-
-# What each format says, on tiny files written here.
-
-
 def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -256,41 +213,38 @@ def _read(format: str, path: Path, **options: Any) -> list[Document]:
 
 
 def test_msmarco_documents(tmp_path):
+    """As the released awk reads them, fields from the third on are joined by one blank."""
     path = tmp_path / "msmarco-docs.tsv"
     path.write_text("D1\thttp://a b\tA title\tThe body.  Two  spaces.\n")
-    (document,) = _read("msmarco_docs", path)
-    assert document == Document(
-        "D1",
-        "A title",
-        (Section("", "The body.  Two  spaces."),),
-        source="msmarco",
-        meta={"url": "http://a b"},
-    )
-
-
-def test_msmarco_documents_as_the_released_awk_reads_them(tmp_path):
-    """Fields from the third on, divided by blanks and tabs only, joined by one space."""
-    path = tmp_path / "msmarco-docs.tsv"
+    (found,) = _read("msmarco_docs", path)
+    assert (found.id, found.title, found.source) == ("D1", "A title", "msmarco")
+    assert found.sections == (Section("", "The body.  Two  spaces."),)
+    assert found.meta == {"url": "http://a b"}
     path.write_text("D1\thttp://a\tA  title\t The\u00a0body.\n")
-    (document,) = _read("msmarco_docs", path, released=True)
-    assert (document.id, document.title) == ("D1", "")
-    assert document.text == "A title The\u00a0body."
+    (found,) = _read("msmarco_docs", path, released=True)
+    assert (found.id, found.title, found.text) == ("D1", "", "A title The\u00a0body.")
+    with pytest.raises(UserError, match="did you mean 'msmarco_docs'"):
+        _read("msmarco_doc", path)
+    with pytest.raises(UserError, match="no option 'release'; did you mean 'released'"):
+        _read("msmarco_docs", path, release=True)
+    with pytest.raises(UserError, match="expected true or false"):
+        _read("msmarco_docs", path, released="maybe")
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_rocketqa_titles_are_joined_by_id(tmp_path, count):
+def _sharded(format: str, path: Path, count: int) -> list[Document]:
+    shards = documents.shards(format, path, count)
+    return [document for shard in shards for document in documents.read_shard(shard)]
+
+
+def test_rocketqa_titles_are_joined_by_id(tmp_path):
     texts = {str(i): f"text {i}" for i in range(20)}
     titles = {str(i): f"title {i}" for i in range(19, -1, -2)}
     (tmp_path / "para.txt").write_text("".join(f"{i}\t{t}\n" for i, t in texts.items()))
     (tmp_path / "para.title.txt").write_text("".join(f"{i}\t{t}\n" for i, t in titles.items()))
-    found = [
-        document
-        for shard in documents.shards("msmarco_passages", tmp_path, count)
-        for document in documents.read_shard(shard)
-    ]
-    assert [d.passages[0] for d in found] == [
-        Passage(i, titles.get(i, ""), t) for i, t in texts.items()
-    ]
+    expected = [Passage(i, titles.get(i, ""), t) for i, t in texts.items()]
+    for count in (1, 3):
+        found = _sharded("msmarco_passages", tmp_path, count)
+        assert [d.passages[0] for d in found] == expected
 
 
 def test_tables_with_named_columns(tmp_path):
@@ -317,43 +271,23 @@ CORPUS: list[dict[str, Any]] = [
 ]
 
 
-def test_beir_corpus(tmp_path):
+def test_beir_documents_and_the_passages_they_do_not_name(tmp_path):
     _jsonl(tmp_path / "corpus.jsonl", CORPUS)
-    found = _read("beir", tmp_path)
-    assert [d.passages for d in found] == [
-        (Passage("a", "T", "one"),),
-        (Passage("b", "", "two"),),
-        (Passage("c", "Only a title", ""),),
-    ]
-    assert found[0].meta == {"url": "u"}
+    first, *_ = _read("beir", tmp_path)
+    assert first.passages == (Passage("a", "T", "one"),) and first.meta == {"url": "u"}
+    passages = [{"_id": "b", "text": "two"}, {"_id": "a", "text": "one", "title": "T"}]
+    row = {"_id": "d0", "title": "Doc", "source": "s", "passages": passages}
+    _jsonl(tmp_path / "documents.jsonl", [row])
+    for count in (1, 2, 4):
+        found = _sharded("beir", tmp_path, count)
+        assert [(d.id, d.passages) for d in found] == [
+            ("d0", (Passage("b", "Doc", "two"), Passage("a", "T", "one"))),
+            ("c", (Passage("c", "Only a title", ""),)),
+        ]
+        assert found[0].source == "s"
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_beir_documents_and_the_passages_they_do_not_name(tmp_path, count):
-    _jsonl(tmp_path / "corpus.jsonl", CORPUS)
-    rows: list[dict[str, Any]] = [
-        {
-            "_id": "d0",
-            "title": "Doc",
-            "source": "s",
-            "passages": [{"_id": "b", "text": "two"}, {"_id": "a", "text": "one", "title": "T"}],
-        }
-    ]
-    _jsonl(tmp_path / "documents.jsonl", rows)
-    found = [
-        document
-        for shard in documents.shards("beir", tmp_path, count)
-        for document in documents.read_shard(shard)
-    ]
-    assert [(d.id, d.passages) for d in found] == [
-        ("d0", (Passage("b", "Doc", "two"), Passage("a", "T", "one"))),
-        ("c", (Passage("c", "Only a title", ""),)),
-    ]
-    assert found[0].source == "s"
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 11, 50])
-def test_dpr_articles_stay_whole_in_every_shard(tmp_path, count):
+def test_dpr_articles_stay_whole_in_every_shard(tmp_path):
     """Quoting as Python's csv writes it; articles are runs of one title."""
     path = tmp_path / "psgs_w100.tsv"
     rows = [("1", 'He said "no".', 'A "B"'), ("2", "Tab\there", 'A "B"')]
@@ -362,33 +296,23 @@ def test_dpr_articles_stay_whole_in_every_shard(tmp_path, count):
     with open(path, "w", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerows([("id", "text", "title"), *rows])
-    found = [
-        document
-        for shard in documents.shards("dpr", path, count)
-        for document in documents.read_shard(shard)
-    ]
-    passages = [p for d in found for p in d.passages]
-    assert [(p.id, p.text, p.title) for p in passages] == [
-        (i, t.replace("\t", " "), title) for i, t, title in rows
-    ]
-    titles = [d.title for d in found]
-    assert titles == ['A "B"', *(f"Article {i}" for i in range(10)), "", ""]
-    assert [d.id for d in found][:3] == ["1", "3", "4"]
+    for count in (1, 2, 3, 11, 50):
+        found = _sharded("dpr", path, count)
+        passages = [p for d in found for p in d.passages]
+        assert [(p.id, p.text, p.title) for p in passages] == [
+            (i, t.replace("\t", " "), title) for i, t, title in rows
+        ]
+        titles = [d.title for d in found]
+        assert titles == ['A "B"', *(f"Article {i}" for i in range(10)), "", ""]
+        assert [d.id for d in found][:3] == ["1", "3", "4"]
 
 
 def test_tevatron_training_lines_give_each_passage_once(tmp_path):
-    def passage(i: int) -> dict[str, str]:
-        return {"docid": str(i), "title": f"T{i}", "text": f"text {i}"}
-
-    rows: list[dict[str, Any]] = [
-        {
-            "query_id": str(q),
-            "query": "what",
-            "positive_passages": [passage(q)],
-            "negative_passages": [passage(q + 1), passage(q + 2)],
-        }
-        for q in range(30)
-    ]
+    rows: list[dict[str, Any]] = []
+    for q in range(30):
+        first, *rest = ({"docid": str(i), "title": "", "text": f"{i}"} for i in range(q, q + 3))
+        row = {"query_id": str(q), "query": "what", "positive_passages": [first]}
+        rows.append({**row, "negative_passages": rest})
     path = _jsonl(tmp_path / "train.jsonl", rows)
     assert [d.id for d in _read("tevatron", path)] == [str(i) for i in range(32)]
     assert len(documents.shards("tevatron", path, 8)) == 1
@@ -402,18 +326,9 @@ def test_plain_json_lines(tmp_path):
     ]
     path = _jsonl(tmp_path / "a.jsonl", rows)
     first, second, third = _read("jsonl", path)
-    assert (first.id, first.source, first.text, first.meta) == (
-        "a.jsonl@0",
-        "Pile-CC",
-        "pile text",
-        {},
-    )
-    assert (second.id, second.title, second.text, second.meta) == (
-        "5",
-        "T",
-        "anserini",
-        {"extra": [1]},
-    )
+    assert (first.id, first.source, first.text) == ("a.jsonl@0", "Pile-CC", "pile text")
+    assert (second.id, second.title, second.text) == ("5", "T", "anserini")
+    assert (first.meta, second.meta) == ({}, {"extra": [1]})
     assert (third.id, third.sections) == ("x", (Section("H", "a"), Section("", "b")))
 
 
@@ -499,21 +414,6 @@ SETS = {
         {"documents without text": 1, "repeated documents": 1},
         {"lines with NUL characters, read as blanks": 1},
     ),
-    "MS MARCO passages": Dirty(
-        "msmarco_passages",
-        "collection.tsv",
-        [
-            b"0\tA passage.",
-            b"1\t",
-            b"2\tA\0NUL.",
-            b"3\tcaf\xe9",
-            b"0\tA passage.",
-            b"0\tAnother passage.",
-        ],
-        {"0": ("", "A passage."), "1": ("", ""), "2": ("", "A NUL.")},
-        {"repeated documents": 1},
-        {"passages without text": 1, "lines with NUL characters, read as blanks": 1},
-    ),
     "Natural Questions": Dirty(
         "dpr",
         "psgs_w100.tsv",
@@ -586,7 +486,8 @@ def dirty(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Dirty, Path]:
     return found, tmp_path / found.file
 
 
-def test_documents(dirty: tuple[Dirty, Path]) -> None:
+def test_documents(dirty: tuple[Dirty, Path], tmp_path: Path) -> None:
+    """`prepare` does the same in several shards, whose repeats are found at the end."""
     expected, path = dirty
     bad = BadLines(expected.damaged)
     found = list(documents.read(expected.format, path, bad=bad))
@@ -604,22 +505,10 @@ def test_documents(dirty: tuple[Dirty, Path]) -> None:
         assert texts == expected.passages
     assert bad.left_out == expected.left_out and bad.kept == expected.kept
     assert len(bad) == expected.damaged
-
-
-def test_prepare_does_the_same(dirty: tuple[Dirty, Path], tmp_path: Path) -> None:
-    """In several shards, whose repeats are found at the end."""
-    expected, path = dirty
-    made = stage.execute(
-        Prepare(
-            documents=str(path),
-            format=expected.format,
-            shards=3,
-            skip_bad=expected.damaged,
-            cutting=Cutting(cut="none"),
-            pool=Workers(workers=1),
-        ),
-        tmp_path / "out",
-    )
+    given: dict[str, Any] = {"documents": str(path), "format": expected.format, "shards": 3}
+    cutting, pool = Cutting(cut="none"), Workers(workers=1)
+    prepare = Prepare(**given, skip_bad=expected.damaged, cutting=cutting, pool=pool)
+    made = stage.execute(prepare, tmp_path / "out")
     assert [p["text"] for p in Records(made)] == [text for _, text in expected.passages.values()]
     assert made.info.get("left_out", {}) == expected.left_out
     assert made.info.get("kept", {}) == expected.kept
@@ -628,9 +517,8 @@ def test_prepare_does_the_same(dirty: tuple[Dirty, Path], tmp_path: Path) -> Non
     assert len(listed) == expected.damaged
 
 
-@pytest.mark.parametrize(
-    ("file", "lines", "kept"),
-    [
+def test_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file, lines, kept in (
         ("queries.tsv", [b"1\tone", b"2\t ", b"1\tone", b"3\ta\0b"], {"1": "one", "3": "a b"}),
         (
             "queries.jsonl",
@@ -639,22 +527,14 @@ def test_prepare_does_the_same(dirty: tuple[Dirty, Path], tmp_path: Path) -> Non
         ),
         ("orcas.tsv", [b"1\tone\tD1\tu", b"1\tone\tD2\tu", b"2\t\tD3\tu"], {"1": "one"}),
         ("nq.qa.csv", [b"one\t['a']", b" \t['b']"], {"0": "one"}),
-    ],
-)
-def test_queries(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str,
-    lines: list[bytes],
-    kept: dict[str, str],
-) -> None:
-    path = tmp_path / file
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    assert {query.id: query.text for query in read_queries(path)} == kept
-    assert "left out 1 queries without text" in capsys.readouterr().err
-    path.write_bytes(b"\n".join([*lines, b"\xe9"]) + b"\n")
-    with pytest.raises(DataError, match="not UTF-8"):
-        list(read_queries(path))
+    ):
+        path = tmp_path / file
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        assert {query.id: query.text for query in read_queries(path)} == kept
+        assert "left out 1 queries without text" in capsys.readouterr().err
+        path.write_bytes(b"\n".join([*lines, b"\xe9"]) + b"\n")
+        with pytest.raises(DataError, match="not UTF-8"):
+            list(read_queries(path))
 
 
 # One registry of formats: found by their files, loaded when used, recognised by a file's head.
@@ -689,9 +569,8 @@ def _lines(path: Path, *lines: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "expected"),
-    [
+def test_documents_are_recognised(tmp_path):
+    for name, line, expected in (
         ("c.jsonl", '{"_id": "1", "text": "x"}', "beir"),
         ("c.jsonl", '{"text": "x", "damaged', "beir"),
         ("c.jsonl", '{"docid": "1", "text": "x"}', "tevatron"),
@@ -701,20 +580,15 @@ def _lines(path: Path, *lines: str) -> str:
         ("c.tsv", "1\tsome text", "msmarco_passages"),
         ("c.tsv", "some text", "msmarco_passages"),
         ("c.tsv", '{"_id": "1"}', "beir"),
-    ],
-)
-def test_documents_are_recognised(tmp_path, name, line, expected):
-    assert corpus.detect(_lines(tmp_path / name, line)) == expected
+    ):
+        assert corpus.detect(_lines(tmp_path / name, line)) == expected, line
+    (tmp_path / "beir").mkdir()
+    _lines(tmp_path / "beir" / "corpus.jsonl", json.dumps({"docid": "1", "text": "x"}))
+    assert corpus.detect(str(tmp_path / "beir")) == "beir"
 
 
-def test_a_folder_of_beir_is_recognised(tmp_path):
-    _lines(tmp_path / "corpus.jsonl", json.dumps({"docid": "1", "text": "x"}))
-    assert corpus.detect(str(tmp_path)) == "beir"
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
+def test_queries_are_recognised(tmp_path):
+    for line, expected in (
         ('[{"question": "x"}]', "entityquestions"),
         ('{"header": {"dataset": "x"}}', "mrqa"),
         ('{"context": "c", "qas": [{"question": "x"}]}', "mrqa"),
@@ -727,7 +601,5 @@ def test_a_folder_of_beir_is_recognised(tmp_path):
         ("1\twho\tD1\thttp://x", "orcas"),
         ("who", "lines"),
         ("a\tb\tc", None),
-    ],
-)
-def test_queries_are_recognised(tmp_path, line, expected):
-    assert QUERIES.detect(sample(_lines(tmp_path / "queries", line))) == expected
+    ):
+        assert QUERIES.detect(sample(_lines(tmp_path / "queries", line))) == expected, line
