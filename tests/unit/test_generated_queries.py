@@ -41,12 +41,9 @@ def kept(rules: Filter, *texts: str) -> tuple[list[str], dict[str, int]]:
     return [context["text"] for context in found], dict(dropped)
 
 
-def test_no_rule_keeps_everything() -> None:
+def test_each_rule() -> None:
     texts = ["", "what is copper", "What is copper?", "is a soft metal and it conducts"]
     assert kept(NO_RULE, *texts) == (texts, {})
-
-
-def test_each_rule() -> None:
     assert kept(dataclasses.replace(NO_RULE, drop_empty=True), "", " ?", "heat") == (
         ["heat"],
         {"empty": 2},
@@ -72,7 +69,7 @@ class Ranked:
         return {name: Found(self._rankings[text][:k]) for name, text in queries.items()}
 
 
-def test_round_trip() -> None:
+def test_round_trip_and_scores() -> None:
     index: Any = Ranked({"good": ["x", "p"], "bad": ["x", "y", "p"]})
     dropped: collections.Counter[str] = collections.Counter()
     records: list[dict[str, Any]] = [
@@ -81,7 +78,15 @@ def test_round_trip() -> None:
     ]
     found = filtering.found_again(records, index, 2, dropped)
     assert [[c["text"] for c in r["contexts"]] for r in found] == [["good"], []]
-    assert dropped == {"not found again": 1}
+    scored = filtering.scored_well(
+        [{"_id": "p", "contexts": contexts("heat", "of")}],
+        [PASSAGE],
+        lambda pairs: [len(query) if text == PASSAGE else 0 for query, text in pairs],
+        3.0,
+        dropped,
+    )
+    assert [c["text"] for c in scored[0]["contexts"]] == ["heat"]
+    assert dropped == {"not found again": 1, "scored low": 1}
 
 
 class _Overlap:
@@ -142,18 +147,6 @@ def test_every_prompts_texts_are_compared_with_its_own_inputs(
     assert seen == [([[0], [2]], [["b"], ["d"]]), ([[1], [3]], [["a"], ["e"]])]
 
 
-def test_scores_decide() -> None:
-    dropped: collections.Counter[str] = collections.Counter()
-    records = [{"_id": "p", "contexts": contexts("heat", "of")}]
-
-    def score(pairs):
-        return [len(query) if text == PASSAGE else 0 for query, text in pairs]
-
-    found = filtering.scored_well(records, [PASSAGE], score, 3.0, dropped)
-    assert [c["text"] for c in found[0]["contexts"]] == ["heat"]
-    assert dropped == {"scored low": 1}
-
-
 def written(folder: Path, *lines: Any, name: str = "queries.jsonl") -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     (folder / name).write_text("".join(f"{text}\n" for text in texts))
@@ -184,9 +177,8 @@ def test_all_forms(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
+def test_bad_lines_have_file_and_line(tmp_path: Path) -> None:
+    for line, complaint in [
         ({"queries": ["x"]}, "no id of a passage"),
         ({"_id": "a"}, "no queries"),
         ({"_id": "a", "queries": [1]}, "neither a text nor a list"),
@@ -197,31 +189,11 @@ def test_all_forms(tmp_path: Path) -> None:
         ({"question": "x", "answers": ["a"]}, "with a 'passage_id'"),
         ("a\tb\tc", "3 columns"),
         ("{", "invalid JSON"),
-    ],
-)
-def test_bad_lines_have_file_and_line(tmp_path: Path, line: Any, complaint: str) -> None:
-    path = written(tmp_path, {"_id": "a", "queries": []}, line)
-    with pytest.raises(DataError, match=complaint) as error:
-        list(read_contexts(path, BadLines()))
-    assert f"{path}:2" in str(error.value)
-
-
-def test_nothing_is_asked_of_an_empty_passage() -> None:
-    class Echo:
-        tokenizer = None
-
-        def generate(self, requests: Any, report: Any) -> Any:
-            return [[(request.text, 0.0)] for request in requests]
-
-    passages = [
-        {"_id": str(n), "title": "", "text": text} for n, text in enumerate(["a", " ", "b"])
-    ]
-    asked = {"q": Prompt("ask: ", "", 8)}
-    source = generation.Generation(
-        cast(Any, None), cast(Any, None), cast(Any, Echo()), asked, "none"
-    )
-    contexts, _ = source.texts(passages, 0, lambda requests, tokens: None)
-    assert [[one["text"] for one in of] for of in contexts] == [["a"], [], ["b"]]
+    ]:
+        path = written(tmp_path, {"_id": "a", "queries": []}, line)
+        with pytest.raises(DataError, match=complaint) as error:
+            list(read_contexts(path, BadLines()))
+        assert f"{path}:2" in str(error.value)
 
 
 LEAD = "The kestrel is a small falcon that hovers over open fields."
@@ -252,19 +224,9 @@ def test_all_four_prompts_are_answered(splitter, frequencies):
     assert found["exsum"].answer in BIRD["text"]
     assert "mice and voles" in found["exsum"].answer  # shares most words with the others
     assert found["topic"].answer in BIRD["text"]
-
-
-def test_a_key_phrase_is_rare_elsewhere_and_has_no_stop_words(frequencies):
-    phrase = generator_pairs.key_phrase(
-        "An open window near the grey heron; the grey heron waits.", frequencies
-    )
-    assert phrase == "grey heron"
-
-
-def test_anchors_are_the_topic_where_the_text_holds_them(splitter, frequencies):
     passage = {**BIRD, "anchors": [["Mouse", "no such words"], ["Vole", "voles"]]}
-    found = {t.prompt: t.answer for t in generator_pairs.targets_of(passage, frequencies, splitter)}
-    assert found["topic"] == "voles"
+    found = {t.prompt: t for t in generator_pairs.targets_of(passage, frequencies, splitter)}
+    assert found["topic"].answer == "voles"  # an anchor, where the text holds it
 
 
 def test_the_summary_line_is_a_question_that_the_body_does_not_hold():
@@ -308,15 +270,13 @@ def collection(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "part, expected", [("train", ["bird 0", "bird 1"]), ("held_out", ["bird 3"])]
-)
-def test_questions_of_test_documents_are_never_learned(collection, tmp_path, part, expected):
-    arguments = ["step", "pairs", "--collections", str(collection), "--part", part]
-    assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 0
-    records = list(Records(load(tmp_path / "out", kind="pairs")))
-    said = sorted(r["targets"][0] for r in records)
-    assert said == [f"what does {name} hunt?" for name in expected]
+def test_questions_of_test_documents_are_never_learned(collection, tmp_path):
+    for part, expected in [("train", ["bird 0", "bird 1"]), ("held_out", ["bird 3"])]:
+        arguments = ["step", "pairs", "--collections", str(collection), "--part", part]
+        assert cli.main([*arguments, "--out", str(tmp_path / part)]) == 0
+        records = list(Records(load(tmp_path / part, kind="pairs")))
+        said = sorted(r["targets"][0] for r in records)
+        assert said == [f"what does {name} hunt?" for name in expected]
 
 
 def test_a_prompt_behind_a_long_text_survives_tokenisation(collection, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -105,10 +104,6 @@ def test_equal_stages_are_one(done: tuple[Path, Any]) -> None:
     ]
     assert plan["distinct_stages"] == 7 == len(list((out / "stages").glob("*/*")))
     assert [row["cell"] for row in plan["cells"]][:2] == ["plain/seed_0", "double/seed_0"]
-
-
-def test_a_cell_holds_its_stages(done: tuple[Path, Any]) -> None:
-    out, _ = done
     cell = out / "double" / "seed_1"
     assert (cell / "twice" / "artifact.json").is_file()
     known = json.loads((cell / "cell.json").read_text())
@@ -142,20 +137,6 @@ def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
     assert RAN == ["judge 0", "judge 1"]
 
 
-def test_what_was_finished_before_is_not_waited_for() -> None:
-    """Stages of the same name take as long; a damaged record only costs the estimate."""
-    names = {f"stages/{n}/train": "train" for n in range(4)}
-
-    def took(seconds: Any) -> Any:
-        return types.SimpleNamespace(info={"seconds": seconds})
-
-    first = {"stages/0/train": took(500.0)}
-    assert grid._left(names, {}, set()) == " (stage 1 of 4)"
-    assert grid._left(names, first, set()).endswith("(stage 2 of 4, about 25:00 left)")
-    assert grid._left(names, first, {"stages/3/train"}).endswith("about 16:40 left)")
-    assert grid._left(names, {"stages/0/train": took("x")}, set()) == " (stage 2 of 4)"
-
-
 def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Any, inputs: Any, out: Any) -> None:
         raise UserError("the sky fell")
@@ -165,36 +146,14 @@ def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run(toy(), tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"systems": {}}, "no systems"),
-        ({"recipe": ""}, "no recipe"),
-        ({"systems": {"a/b": {}}}, "cannot be the name"),
-        ({"metrics": "metric"}, "'metrics'"),
-    ],
-)
-def test_what_cannot_be_a_grid(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        grid.cells(toy(**changes), build)
-
-
-def test_a_run_that_nobody_judged(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'dens'.*'dense'"):
-        run(toy(rows={"dens": "retriever"}), tmp_path / "out")
-
-
 def test_systems_with_rows_of_their_own(tmp_path: Path) -> None:
     summary = run(toy(rows={"dense": "mine", "other": "theirs"}, partial=True), tmp_path / "out")
     rows = [(row["system"], row["run"]) for row in summary["rows"]]
     assert rows == [("", "BM25"), ("plain", "mine"), ("double", "mine")]
     with pytest.raises(UserError, match="judges no run 'other'"):
         run(toy(rows={"other": "theirs"}, partial=True), tmp_path / "second")
-
-
-def test_several_stages_with_metrics(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no stage 'dl19'"):
-        grid.cells(toy(metrics="metrics,dl19"), build)
+    with pytest.raises(UserError, match="'dens'.*'dense'"):
+        run(toy(rows={"dens": "retriever"}), tmp_path / "third")
 
 
 def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
@@ -215,25 +174,11 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     assert [c["family"] for c in summary["comparisons"]] == ["forum", "tales"]
     with pytest.raises(UserError, match="a heat map shows ndcg@10"):
         grids.heatmap(summary)
-
-
-def test_a_heat_map_of_collections() -> None:
-    figures = [{"ndcg@10": 0.2}, {"ndcg@10": 0.4}]
-    rows = [
-        {"system": system, "run": run, "mean": mean}
-        for system, mean in zip(("a", "b"), figures, strict=True)
-        for run in ("forum", "tales")
-    ]
+    rows = [{"system": "a", "run": run, "mean": {"ndcg@10": 0.2}} for run in ("forum", "tales")]
     drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
-    assert drawn.columns == ("forum", "tales") and drawn.figures["b"] == (0.4, 0.4)
-
-
-def test_one_seed_has_no_deviation() -> None:
-    figures = {"a": {0: {"dense": _result("dense", [0.5, 1.0])}}}
-    summary = grids.summarize(figures, grids.Layout({"dense": "retriever"}))
-    assert summary["rows"][0]["deviation"] == {"mrr@10": None}
-    assert summary["comparisons"] == []
-    assert "0.7500 |" in grids.markdown(summary)
+    assert drawn.columns == ("forum", "tales") and drawn.figures["a"] == (0.2, 0.2)
+    one = grids.summarize({"a": {0: judged(0.0)}}, grids.Layout({"forum": "forum"}))
+    assert one["rows"][0]["deviation"] == {"mrr@10": None} and one["comparisons"] == []
 
 
 def test_some_systems_alone(done: tuple[Path, Any]) -> None:
@@ -245,17 +190,18 @@ def test_some_systems_alone(done: tuple[Path, Any]) -> None:
     assert RAN == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"systems": {"": {}}}, "cannot be the name"),
+def test_what_cannot_be_a_grid() -> None:
+    for changes, sentence in (
         ({"systems": {}}, "the grid has no systems"),
+        ({"recipe": ""}, "no recipe"),
+        ({"systems": {"a/b": {}}}, "cannot be the name"),
+        ({"systems": {"": {}}}, "cannot be the name"),
+        ({"metrics": "metric"}, "'metrics'"),
+        ({"metrics": "metrics,dl19"}, "has no stage 'dl19'"),
         ({"only": ["dubble"]}, "no system 'dubble'.*double"),
-    ],
-)
-def test_systems_that_are_refused(changes: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        grid.cells(toy(**changes), build)
+    ):
+        with pytest.raises(UserError, match=sentence):
+            grid.cells(toy(**changes), build)
 
 
 def test_shares_of_a_grid_meet_in_its_folder(tmp_path: Path, monkeypatch: Any) -> None:

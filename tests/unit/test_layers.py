@@ -28,19 +28,19 @@ def _kept(generator: str, keys: Any, site: int, shape: tuple[int, ...], rate: fl
     return np.asarray(dropout(ones, keys, site, rate, generator)) > 0
 
 
-@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
 @pytest.mark.parametrize("generator", layers.DROPOUT)
-def test_dropout_rate_and_scale(generator: str, rate: float) -> None:
+def test_dropout_rate_and_scale(generator: str) -> None:
     x = jnp.full((16, 64, 128), 3.0)
-    y = np.asarray(dropout(x, _keys(16), 4, rate, generator))
-    assert set(np.unique(y)) == {0.0, np.float32(3.0 * np.float32(1 / (1 - rate)))}
-    count, dropped = y.size, (y == 0).mean()
-    assert abs(dropped - rate) < 5 * np.sqrt(rate * (1 - rate) / count)
-    # Nor does any row, column or example get more than its share.
-    for axes in ((0, 1), (0, 2), (1, 2)):
-        share = (y == 0).mean(axes)
-        deviation = np.sqrt(rate * (1 - rate) / (count / share.size))
-        assert np.abs(share - rate).max() < 5 * deviation
+    for rate in (0.02, 0.1, 0.5):
+        y = np.asarray(dropout(x, _keys(16), 4, rate, generator))
+        assert set(np.unique(y)) == {0.0, np.float32(3.0 * np.float32(1 / (1 - rate)))}
+        count, dropped = y.size, (y == 0).mean()
+        assert abs(dropped - rate) < 5 * np.sqrt(rate * (1 - rate) / count)
+        # Nor does any row, column or example get more than its share.
+        for axes in ((0, 1), (0, 2), (1, 2)):
+            share = (y == 0).mean(axes)
+            deviation = np.sqrt(rate * (1 - rate) / (count / share.size))
+            assert np.abs(share - rate).max() < 5 * deviation
 
 
 @pytest.mark.parametrize("generator", layers.DROPOUT)
@@ -73,18 +73,15 @@ def test_hash_dropout_has_no_pattern_over_keys() -> None:
     assert np.abs(runs - 0.5).max() < 5 * 0.5 / 64
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
+def test_unknown_options_are_refused() -> None:
+    for field, value, message in [
         ("dtype", "bf16", "did you mean"),
         ("attention", "fused", "is not one of auto, xla, cudnn, triton"),
         ("remat", "layers", "did you mean 'layer'"),
         ("dropout", "rbg", "is not one of"),
-    ],
-)
-def test_unknown_options_are_refused(field: str, value: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Runtime(**{field: value})  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(UserError, match=message):
+            Runtime(**{field: value})  # type: ignore[arg-type]
 
 
 def test_gelu_is_the_exact_one() -> None:
@@ -99,8 +96,8 @@ def test_gelu_is_the_exact_one() -> None:
 
 
 CONFIG = BertConfig(
-    vocab_size=500,
-    hidden_size=96,
+    500,
+    96,
     num_layers=2,
     num_heads=4,
     intermediate_size=160,
@@ -131,7 +128,7 @@ def _assert_initial(params, residual: float) -> None:
             _assert_normal(value, 0.02, name)
 
 
-@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
+@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_initial_values(scan: bool) -> None:
     """N(0, 0.02), zero biases, unit norms; the causal decoder's residual projections smaller."""
     runtime = Runtime(scan=scan)
@@ -148,6 +145,7 @@ def test_initial_values(scan: bool) -> None:
     _assert_initial(head, 0.02 / np.sqrt(2 * 2))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_and_keeps_fp32_parameters() -> None:
     ids = jnp.asarray(np.random.default_rng(0).integers(1, 500, (2, 12)))
     lengths = jnp.array([12, 5])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import pickle
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ import pytest
 
 from qac_jax.data import feeding
 from qac_jax.data.examples import Block, Damaged, MemoryExamples, Schema
-from qac_jax.data.featurizer import settle
-from qac_jax.data.kinds import KINDS
 from qac_jax.data.loader import Loader, Part, Reading
 from qac_jax.errors import UserError
 
@@ -54,11 +51,7 @@ def test_shapes_and_types_are_those_of_the_spec() -> None:
         assert row[0] == 1 and row[length - 1] == 2 and not row[length:].any()
         assert (row[: length - 1] != 0).all()
     loader.close()
-
-
-def test_another_padding_id() -> None:
-    form = {**FORM, "pad": 7}
-    batch = next(Loader(memory(form=form), batch_size=8, lengths=LENGTHS))
+    batch = next(Loader(memory(form={**FORM, "pad": 7}), batch_size=8, lengths=LENGTHS))
     for row, length in zip(batch["passage"], batch["passage_length"], strict=True):
         assert (row[length:] == 7).all()
 
@@ -69,11 +62,7 @@ def test_an_epoch_has_every_example_once() -> None:
     assert sorted(seen) == list(range(48)) and seen != list(range(48))
     with Loader(memory(48), batch_size=8, lengths=LENGTHS, epochs=1, shuffle=False) as loader:
         assert [n for batch in loader for n in numbers(batch)] == list(range(48))
-
-
-def test_epochs_and_seeds_differ() -> None:
-    loader = Loader(memory(48), batch_size=48, lengths=LENGTHS, epochs=3)
-    epochs = [numbers(batch) for batch in loader]
+    epochs = [numbers(b) for b in Loader(memory(48), batch_size=48, lengths=LENGTHS, epochs=3)]
     other = numbers(next(Loader(memory(48), batch_size=48, lengths=LENGTHS, seed=1)))
     assert len({tuple(e) for e in [*epochs, other]}) == 4
 
@@ -133,15 +122,21 @@ class Broken(dict[str, Any]):
         raise self.get("error", ValueError)("number 17 is bad")
 
 
-@pytest.mark.parametrize("ahead", [{"backend": "plain"}, {"backend": "grain"}, {"workers": 1}])
-@pytest.mark.parametrize("error", [UserError, ZeroDivisionError])
+@pytest.mark.parametrize(
+    ("ahead", "error"),
+    [
+        ({"backend": "plain"}, UserError),
+        ({"backend": "grain"}, ZeroDivisionError),
+        ({"workers": 1}, UserError),
+        ({"workers": 1}, ZeroDivisionError),
+    ],
+)
 def test_errors_reach_the_consumer(ahead: dict[str, Any], error: type[Exception]) -> None:
     whole = memory(40)
     records = list(whole.read(np.arange(40)))
     records[17] = Broken(error=error)
     source = MemoryExamples(records, whole.info)
-    loader = Loader(source, batch_size=8, lengths=LENGTHS, shuffle=False, **ahead)
-    with loader:
+    with Loader(source, batch_size=8, lengths=LENGTHS, shuffle=False, **ahead) as loader:
         next(loader)
         next(loader)
         expected = RuntimeError if error is not UserError and "workers" in ahead else error
@@ -209,41 +204,22 @@ def test_mixtures_keep_their_proportions_and_wrap_each_source_by_itself() -> Non
     loader.close()
 
 
-def test_mixtures_must_be_alike() -> None:
-    with pytest.raises(UserError, match="cannot be mixed"):
-        Loader([Part(memory()), Part(memory(), kind="mlm")], batch_size=4)
-    with pytest.raises(UserError, match="at least one part"):
-        Loader([], batch_size=4)
-    with pytest.raises(UserError, match="smallest share"):
-        Loader([Part(memory()), Part(memory(), weight=1e-6)], batch_size=4)
-    with pytest.raises(UserError, match="belong to each Part"):
-        Loader([Part(memory())], batch_size=4, kind="mlm")
-
-
 def test_what_cannot_be_loaded() -> None:
-    with pytest.raises(UserError, match="larger than the number of examples"):
-        Loader(memory(3), batch_size=4)
-    with pytest.raises(UserError, match="shared by 3 hosts"):
-        Loader(memory(), batch_size=4, host=(0, 3))
-    with pytest.raises(UserError, match="documents are known"):
-        Loader(memory(), batch_size=4, separate_documents=True)
-    with pytest.raises(UserError, match=r"number of documents \(2\)"):
-        Loader(memory(4, [0, 0, 1, 1]), batch_size=3, separate_documents=True)
-    with pytest.raises(UserError, match="hold no 'spans'"):
-        Loader(memory(), batch_size=4, kind="two_spans")
-    with pytest.raises(UserError, match="did you mean 'two_spans'"):
-        Loader(memory(), batch_size=4, kind="two_span")
-    with pytest.raises(UserError, match="remainder 'keep'"):
-        Loader(memory(), batch_size=4, remainder="keep")
-
-
-def test_recipes_travel_to_other_processes() -> None:
-    for kind in KINDS.values():
-        assert pickle.loads(pickle.dumps(kind)) is kind
-    recipe = pickle.loads(
-        pickle.dumps(settle("mlm", Loader(memory(), batch_size=1).featurizers[0].form))
-    )
-    assert recipe.kind is KINDS["mlm"]
+    for source, batch_size, given, message in (
+        ([Part(memory()), Part(memory(), kind="mlm")], 4, {}, "cannot be mixed"),
+        ([], 4, {}, "at least one part"),
+        ([Part(memory()), Part(memory(), weight=1e-6)], 4, {}, "smallest share"),
+        ([Part(memory())], 4, {"kind": "mlm"}, "belong to each Part"),
+        (memory(3), 4, {}, "larger than the number of examples"),
+        (memory(), 4, {"host": (0, 3)}, "shared by 3 hosts"),
+        (memory(), 4, {"separate_documents": True}, "documents are known"),
+        (memory(4, [0, 0, 1, 1]), 3, {"separate_documents": True}, r"number of documents \(2\)"),
+        (memory(), 4, {"kind": "two_spans"}, "hold no 'spans'"),
+        (memory(), 4, {"kind": "two_span"}, "did you mean 'two_spans'"),
+        (memory(), 4, {"remainder": "keep"}, "remainder 'keep'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Loader(source, batch_size=batch_size, **given)
 
 
 def test_damaged_records_are_noticed() -> None:

@@ -52,15 +52,15 @@ def loop(q: np.ndarray, p: np.ndarray, temperature: float, extra: np.ndarray | N
     )
 
 
-@pytest.mark.parametrize("extra", [None, 5])
-def test_in_batch_equals_a_loop_over_candidates(extra: int | None) -> None:
+def test_in_batch_equals_a_loop_over_candidates() -> None:
     with jax.enable_x64(True):
-        q, p = vectors(0, 4, 3), vectors(1, 4, 2, 3)
-        more = None if extra is None else jnp.asarray(vectors(2, extra, 3))
-        found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5, extra=more)
-        np.testing.assert_allclose(
-            found.loss, loop(q, p, 0.5, None if more is None else np.asarray(more)), rtol=1e-12
-        )
+        q, p, extra = vectors(0, 4, 3), vectors(1, 4, 2, 3), vectors(2, 5, 3)
+        for more in (None, extra):
+            given = None if more is None else jnp.asarray(more)
+            found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5, extra=given)
+            np.testing.assert_allclose(found.loss, loop(q, p, 0.5, more), rtol=1e-12)
+    with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
+        in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
 
 
 def test_a_group_sees_itself_only() -> None:
@@ -138,11 +138,6 @@ def test_row_chunks_change_nothing(loss: Any) -> None:
             assert np.abs(direct).max() > 0.01
 
 
-def test_a_group_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
-        in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
-
-
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 4, 7)) * 3
 LABELS = RNG.integers(0, 7, (3, 4))
@@ -156,44 +151,37 @@ def made_for(request):
         yield
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_token_loss_is_torchs_cross_entropy(made_for, smoothing: float) -> None:
+def test_token_loss_is_torchs_cross_entropy(made_for) -> None:
     torch = pytest.importorskip("torch")
-    losses = torch.nn.functional.cross_entropy(
-        torch.tensor(LOGITS.reshape(-1, 7)),
-        torch.tensor(LABELS.ravel()),
-        reduction="none",
-        label_smoothing=smoothing,
-    )
-    with jax.enable_x64(True):
-        padded = jnp.pad(
-            jnp.asarray(LOGITS), ((0, 0), (0, 0), (0, 3)), constant_values=np.finfo(np.float64).min
+    lowest = np.finfo(np.float64).min
+    padded = np.pad(LOGITS, ((0, 0), (0, 0), (0, 3)), constant_values=lowest)
+    for smoothing in (0.0, 0.2):
+        losses = torch.nn.functional.cross_entropy(
+            torch.tensor(LOGITS.reshape(-1, 7)),
+            torch.tensor(LABELS.ravel()),
+            reduction="none",
+            label_smoothing=smoothing,
         )
-        for logits in (jnp.asarray(LOGITS), padded):
-            found = token_loss(
-                logits, jnp.asarray(LABELS), jnp.asarray(WEIGHTS), smoothing=smoothing
-            )
-            expected = float((losses.numpy() * WEIGHTS.ravel()).sum())
-            np.testing.assert_allclose(found.loss, expected, rtol=1e-12)
+        expected = float((losses.numpy() * WEIGHTS.ravel()).sum())
+        with jax.enable_x64(True):
+            for logits in (LOGITS, padded):
+                arguments = map(jnp.asarray, (logits, LABELS, WEIGHTS))
+                found = token_loss(*arguments, smoothing=smoothing)
+                np.testing.assert_allclose(found.loss, expected, rtol=1e-12)
     right = (LOGITS.argmax(-1) == LABELS) * WEIGHTS
     np.testing.assert_allclose(found.accuracy, right.sum(), rtol=1e-12)
 
 
-def test_z_loss_is_the_square_of_the_normaliser(made_for) -> None:
+def test_z_loss_and_the_gradient_of_a_token(made_for) -> None:
+    """The square of the normaliser; softmax minus target."""
     with jax.enable_x64(True):
-        arguments = jnp.asarray(LOGITS), jnp.asarray(LABELS), jnp.asarray(WEIGHTS)
-        plain, with_z = token_loss(*arguments), token_loss(*arguments, z_loss=0.01)
-        z = np.log(np.exp(LOGITS).sum(-1))
-        np.testing.assert_allclose(
-            with_z.loss - plain.loss, 0.01 * (WEIGHTS * z**2).sum(), rtol=1e-10
-        )
+        logits, labels, weights = map(jnp.asarray, (LOGITS, LABELS, WEIGHTS))
+        plain = token_loss(logits, labels, weights)
+        with_z = token_loss(logits, labels, weights, z_loss=0.01)
+        squares = 0.01 * (WEIGHTS * np.log(np.exp(LOGITS).sum(-1)) ** 2).sum()
+        np.testing.assert_allclose(with_z.loss - plain.loss, squares, rtol=1e-10)
         np.testing.assert_allclose(with_z.likelihood, plain.loss, rtol=1e-12)
-
-
-def test_the_gradient_of_a_token_is_softmax_minus_target(made_for) -> None:
-    with jax.enable_x64(True):
-        labels, weights = jnp.asarray(LABELS), jnp.asarray(WEIGHTS)
-        gradient = jax.grad(lambda x: token_loss(x, labels, weights).loss)(jnp.asarray(LOGITS))
+        gradient = jax.grad(lambda x: token_loss(x, labels, weights).loss)(logits)
         softmax = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
         expected = (softmax - np.eye(7)[LABELS]) * WEIGHTS[..., None]
         np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-12)
@@ -224,13 +212,6 @@ def draws(text: str, rate: float, variant: str = "condenser") -> np.ndarray:
     return np.asarray(selected)[:, 1 : len(row) - 1]
 
 
-def test_budgets_round_half_to_even_as_python_does() -> None:
-    assert masking.Masking(0.15).budgets(30)[[0, 1, 3, 10, 30]].tolist() == [1, 1, 1, 2, 4]
-    assert masking.Masking(0.45).budgets(10)[10] == 4
-    assert masking.Masking(0.15).budgets(10_000)[-1] == 512
-    assert masking.Masking(0.15).max_predictions(128) == 19
-
-
 def test_words_are_visited_in_random_order_and_those_that_do_not_fit_are_skipped() -> None:
     # Sizes 1, 2, 3, 1 with budget 3: every permutation, by the sequential rule.
     text, sizes, budget = "a b ##1 c ##1 ##2 d", (1, 2, 3, 1), 3
@@ -252,27 +233,17 @@ def test_words_are_visited_in_random_order_and_those_that_do_not_fit_are_skipped
         assert abs(seen.count(outcome) / len(MASK_KEYS) - share) < error, outcome
 
 
-def test_the_scan_equals_the_sequential_rule() -> None:
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(0, 6, (200, 40)).astype(np.int32)
-    budgets = rng.integers(0, 20, 200).astype(np.int32)
-    taken = np.asarray(jax.jit(jax.vmap(masking._take_what_fits))(sizes, budgets))
-    for row, budget, got in zip(sizes, budgets, taken, strict=True):
-        for size, flag in zip(row, got, strict=True):
-            assert flag == (0 < size <= budget)
-            budget -= size * flag
-
-
-def test_a_word_larger_than_the_budget_is_never_masked() -> None:
+def test_budgets() -> None:
+    """They round half to even, as Python does; a word larger than the budget is never masked."""
+    assert masking.Masking(0.15).budgets(30)[[0, 1, 3, 10, 30]].tolist() == [1, 1, 1, 2, 4]
+    assert masking.Masking(0.45).budgets(10)[10] == 4
+    assert masking.Masking(0.15).budgets(10_000)[-1] == 512
+    assert masking.Masking(0.15).max_predictions(128) == 19
     assert not draws("a ##1 ##2 ##3 ##4", 0.15).any()
     beside = draws("a ##1 ##2 b", 0.5)
     assert beside[:, 3].all() and not beside[:, :3].any()
-
-
-def test_a_row_that_starts_with_a_continuation_opens_a_word_there() -> None:
-    selected = draws("##1 ##2 a b", 0.5)
-    assert (selected[:, 0] == selected[:, 1]).all() and selected[:, 0].any()
-    assert selected.sum(1).max() == 2
+    start = draws("##1 ##2 a b", 0.5)  # a row that starts with a continuation opens a word there
+    assert (start[:, 0] == start[:, 1]).all() and start[:, 0].any() and start.sum(1).max() == 2
 
 
 def test_unknown_pieces_are_read_as_each_variant_reads_them() -> None:
@@ -282,12 +253,9 @@ def test_unknown_pieces_are_read_as_each_variant_reads_them() -> None:
     assert (condenser[:, 0] == condenser[:, 2]).all() and condenser[:, 0].any()
     cotmae = draws(text, 0.5, "cotmae_qc")
     assert (cotmae[:, 1] == cotmae[:, 2]).all() and cotmae[:, 1].any()
-
-
-def test_an_unknown_piece_uses_budget_but_is_not_predicted() -> None:
+    # It uses budget but is not predicted.
     row = jnp.array([[VOCABULARY.cls, *pieces("[UNK]"), VOCABULARY.sep]], jnp.int32)
-    rule = masking.Masking(0.5, "cotmae_qc")
-    length = jnp.array([3], jnp.int32)
+    length, rule = jnp.array([3], jnp.int32), masking.Masking(0.5, "cotmae_qc")
     assert np.asarray(rule.select(row, length, MASK_KEYS[:1], VOCABULARY)).sum() == 1
     masked = jax.jit(lambda i, n, k: rule(i, n, k, VOCABULARY))(row, length, MASK_KEYS[:1])
     assert (masked.ids == row).all() and not masked.weights.any()
@@ -341,17 +309,6 @@ def test_a_row_depends_on_its_key_and_on_no_other_row(masked_rows) -> None:
     assert differ[lengths > 12].mean() > 0.9
 
 
-def test_the_vocabulary_of_a_tokenizer() -> None:
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.wordpiece({piece: i for i, piece in enumerate(PIECES)}),
-        {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
-        "test",
-    )
-    found = masking.Vocabulary.from_tokenizer(tokenizer)
-    assert (found.continuation == VOCABULARY.continuation).all()
-    assert found.special == VOCABULARY.special and found.size == len(PIECES)
-
-
 TOP, EOS, PAD, WIDTH = 999, 1, 0, 40
 
 
@@ -387,30 +344,22 @@ def restored(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
     return text
 
 
-@pytest.mark.parametrize("noise", [SpanNoise(), SpanNoise(0.5, 2.0), SpanNoise(0.9, 1.0)], ids=str)
-def test_inputs_and_targets_restore_the_text(noise: SpanNoise) -> None:
-    lengths = np.concatenate([np.arange(2, WIDTH + 1)] * 2).astype(np.int32)
-    ids = texts(lengths)
-    inputs, inputs_length, targets, targets_length = corrupt(ids, lengths, noise)
-    tokens, spans = noise.counts(WIDTH)
-    assert (inputs.shape[1], targets.shape[1]) == noise.widths(WIDTH)
-    assert inputs_length.max() == inputs.shape[1] and targets_length.max() == targets.shape[1]
-    for i, n in enumerate(lengths):
-        assert inputs_length[i] == n - tokens[n] + spans[n] + 1
-        assert targets_length[i] == tokens[n] + spans[n] + 1
-        assert (inputs[i, inputs_length[i] :] == PAD).all()
-        assert (targets[i, targets_length[i] :] == PAD).all()
-        text = restored(inputs[i, : inputs_length[i]], targets[i, : targets_length[i]])
-        assert text == ids[i, :n].tolist()
-        assert inputs[i, 0] == ids[i, 0], "a text starts with a stretch that is kept"
-
-
-def test_counts_are_t5s() -> None:
-    tokens, spans = SpanNoise().counts(568)
-    # 512 inputs and 114 targets: T5's own figures for texts of 568 tokens.
-    assert (tokens[568], spans[568]) == (85, 28)
-    assert 568 - tokens[568] + spans[568] + 1 == 512 and tokens[568] + spans[568] + 1 == 114
-    assert tokens[:4].tolist() == [0, 0, 1, 1] and tokens[10] == 2 and tokens[30] == 4
+def test_inputs_and_targets_restore_the_text() -> None:
+    for noise in [SpanNoise(), SpanNoise(0.5, 2.0), SpanNoise(0.9, 1.0)]:
+        lengths = np.concatenate([np.arange(2, WIDTH + 1)] * 2).astype(np.int32)
+        ids = texts(lengths)
+        inputs, inputs_length, targets, targets_length = corrupt(ids, lengths, noise)
+        tokens, spans = noise.counts(WIDTH)
+        assert (inputs.shape[1], targets.shape[1]) == noise.widths(WIDTH)
+        assert inputs_length.max() == inputs.shape[1] and targets_length.max() == targets.shape[1]
+        for i, n in enumerate(lengths):
+            assert inputs_length[i] == n - tokens[n] + spans[n] + 1
+            assert targets_length[i] == tokens[n] + spans[n] + 1
+            assert (inputs[i, inputs_length[i] :] == PAD).all()
+            assert (targets[i, targets_length[i] :] == PAD).all()
+            text = restored(inputs[i, : inputs_length[i]], targets[i, : targets_length[i]])
+            assert text == ids[i, :n].tolist()
+            assert inputs[i, 0] == ids[i, 0], "a text starts with a stretch that is kept"
 
 
 def test_every_way_to_cut_is_equally_likely() -> None:
@@ -436,16 +385,16 @@ def test_every_way_to_cut_is_equally_likely() -> None:
     assert all(abs(count / draws - share) < error for count in seen.values())
 
 
-def test_a_text_too_short_for_noise_says_nothing() -> None:
+def test_short_texts_counts_and_rows_that_do_not_depend_on_the_batch() -> None:
+    tokens, spans = SpanNoise().counts(568)
+    # 512 inputs and 114 targets: T5's own figures for texts of 568 tokens.
+    assert (tokens[568], spans[568]) == (85, 28)
+    assert tokens[:4].tolist() == [0, 0, 1, 1] and tokens[10] == 2 and tokens[30] == 4
     lengths = np.array([0, 1, 2], np.int32)
     inputs, inputs_length, _, targets_length = corrupt(texts(lengths), lengths, SpanNoise())
     assert inputs_length.tolist() == [1, 2, 3] and targets_length.tolist() == [0, 0, 3]
     assert inputs[1, :2].tolist() == [100, EOS]
-
-
-def test_a_corrupted_row_does_not_depend_on_the_rest_of_the_batch() -> None:
-    lengths = np.arange(20, 28).astype(np.int32)
-    keys = jax.random.split(jax.random.key(2), 8)
+    lengths, keys = np.arange(20, 28).astype(np.int32), jax.random.split(jax.random.key(2), 8)
     call = jax.jit(lambda i, n, k: SpanNoise()(i, n, k, top=TOP, eos=EOS, pad=PAD))
     order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
     first = call(texts(lengths), lengths, keys)
@@ -490,6 +439,11 @@ def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
         small().bind(Context(tokenizer([*pieces, *(f"x{i}" for i in range(200))])))
     with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set eos_id=2 of T5Config"):
         small().bind(Context(tokenizer(["[PAD]", "[UNK]", "</s>"])))
+    batch = {"tokens": np.full((1, 40), 9, np.int32), "tokens_length": np.array([40], np.int32)}
+    with pytest.raises(UserError, match="lose up to 2 spans, but there are 1 sentinels"):
+        small(sentinels=1).prepare(batch, jax.random.key(0))
+    with pytest.raises(UserError, match="density = 1.5"):
+        SpanNoise(1.5)
 
 
 def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:
@@ -501,11 +455,3 @@ def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:
     ready = Seq2Seq(T5(config)).prepare(batch, jax.random.key(0))
     assert ready["targets"].tolist() == [[9, 8, 3, 0], [9, 8, 3, 0], [7, 3, 0, 0]]
     assert ((ready["weights"] > 0).sum(1) == np.array([3, 3, 2])).all()
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UserError, match="density = 1.5"):
-        SpanNoise(1.5)
-    batch = {"tokens": np.full((1, 40), 9, np.int32), "tokens_length": np.array([40], np.int32)}
-    with pytest.raises(UserError, match="lose up to 2 spans, but there are 1 sentinels"):
-        small(sentinels=1).prepare(batch, jax.random.key(0))

@@ -32,7 +32,6 @@ from qac_jax.retrieval.mining import (
     Question,
     accuracy,
     lines_of,
-    plain,
     summed,
 )
 from qac_jax.stages import embed, index, mine, prepare
@@ -151,20 +150,14 @@ def test_generated_queries(folder, tmp_path):
     assert all("p3" not in record["negatives"] for record in Records(made))
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
+def test_mistakes_are_told(folder, tmp_path):
+    for settings, told in [
         ({"negatives": "mined+bm25"}, "pass --index"),
         ({"qrels": ""}, "--queries with --qrels"),
         ({"depth": 0}, "depth = 0"),
-    ],
-)
-def test_mistakes_are_told(folder, tmp_path, settings, told):
-    with pytest.raises(UserError, match=told):
-        stage.execute(stage_of(folder, **settings), tmp_path / "out")
-
-
-def test_foreign_passages_are_told(folder):
+    ]:
+        with pytest.raises(UserError, match=told):
+            stage.execute(stage_of(folder, **settings), tmp_path / "out")
     passages = Records(artifacts.load(folder / "passages"))
     with pytest.raises(UserError, match="1 judged passages .* 'nowhere'"):
         mining.questions_of({"q": "x"}, {"q": {"nowhere": 1}}, passages)
@@ -195,16 +188,13 @@ def test_the_best_candidate_and_the_first_that_are_surely_wrong() -> None:
     assert labelled(Labelling(depth=8))["negatives"] == ["a", "d", "f", "g"]
     assert labelled(Labelling(positives="all", depth=8))["positives"] == ["e", "b"]
     assert labelled(Labelling(depth=4))["positives"] == ["b"]
-
-
-def test_sampled_negatives_belong_to_query_and_seed() -> None:
-    drawn = {
-        tuple(labelled(Labelling(order="sampled", count=2, depth=8), seed)["negatives"])
-        for seed in range(20)
-    }
+    sampled = Labelling(order="sampled", count=2, depth=8)
+    drawn = {tuple(labelled(sampled, seed)["negatives"]) for seed in range(20)}
     assert len(drawn) > 3 and all(set(pair) < set("adfg") for pair in drawn)
-    again = Labelling(order="sampled", count=2, depth=8)
-    assert labelled(again, 3) == labelled(again, 3)
+    assert labelled(sampled, 3) == labelled(sampled, 3)
+    # What may be right is never a negative.
+    assert labelled(Labelling(depth=8), excluded={"a", "f"})["negatives"] == ["d", "g"]
+    assert "d" not in labelled(Labelling(depth=8), relevant={"d": -4.0})["negatives"]
 
 
 def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> None:
@@ -215,12 +205,6 @@ def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> No
     assert extended["positives"] == ["c", "z", "e", "b"]
     # Without a candidate that holds an answer there is no positive (Natural Questions).
     assert Labeller(Labelling(depth=8)).label(candidates(relevant={})) is None
-
-
-def test_what_may_be_right_is_never_a_negative() -> None:
-    record = labelled(Labelling(depth=8), excluded={"a", "f"})
-    assert record["negatives"] == ["d", "g"]
-    assert "d" not in labelled(Labelling(depth=8), relevant={"d": -4.0})["negatives"]
 
 
 def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
@@ -234,6 +218,8 @@ def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
 def test_without_a_teacher_all_but_the_known_is_wrong() -> None:
     record = labelled(Labelling(depth=8, count=3), odds=None, relevant={"b": 0.0}, excluded={"c"})
     assert record["positives"] == ["b"] and record["negatives"] == ["a", "d", "e"]
+    lines = lines_of(labelled(Labelling(depth=8, positives="all", count=3)))
+    assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -251,14 +237,6 @@ def test_what_is_left_out_is_counted() -> None:
     np.testing.assert_array_equal(kept.histogram, expected)
 
 
-def test_lines_of_one_positive_and_one_negative() -> None:
-    record = labelled(Labelling(depth=8, positives="all", count=3))
-    lines = lines_of(record)
-    assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
-    assert [line["negatives"][0] for line in lines[:3]] == record["negatives"]
-    assert lines[4]["negatives_scores"] == record["negatives_scores"][1:2]
-
-
 def test_accuracy_counts_judged_queries_alone() -> None:
     truth = {"q": {"e": 1, "a": 1}}
     right = accuracy(labelled(Labelling(depth=8)), truth)
@@ -272,17 +250,10 @@ def test_accuracy_counts_judged_queries_alone() -> None:
     }
 
 
-def test_equal_queries_are_told_whatever_their_marks() -> None:
-    assert plain("  Who was  Ada Lovelace? ") == plain("who was ada lovelace")
-    assert plain("who was ada") != plain("who was ada lovelace")
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"positive": 0.1}, {"negative": -0.1}, {"count": 0}, {"fill": 10}], ids=str
-)
-def test_rules_that_mean_nothing(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="expected|raise|move"):
-        Labelling(**wrong)
+def test_rules_that_mean_nothing() -> None:
+    for wrong in [{"positive": 0.1}, {"negative": -0.1}, {"count": 0}, {"fill": 10}]:
+        with pytest.raises(UserError, match="expected|raise|move"):
+            Labelling(**wrong)
 
 
 def test_every_row_is_in_a_group_with_its_like() -> None:
@@ -297,13 +268,13 @@ def test_every_row_is_in_a_group_with_its_like() -> None:
     assert all((a == b).all() for a, b in zip(groups, again, strict=True))
 
 
-@pytest.mark.parametrize("count", [3, 10, 11, 25])
-def test_groups_are_of_one_size(count: int) -> None:
-    vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-    groups = mining.similar_groups(vectors, 10, np.random.default_rng(0))
-    assert {len(rows) for rows in groups} == {min(10, count)}
-    assert all(len(set(rows.tolist())) == len(rows) for rows in groups)
-    assert set(np.concatenate(groups).tolist()) == set(range(count))
+def test_groups_are_of_one_size() -> None:
+    for count in [3, 10, 11, 25]:
+        vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+        groups = mining.similar_groups(vectors, 10, np.random.default_rng(0))
+        assert {len(rows) for rows in groups} == {min(10, count)}
+        assert all(len(set(rows.tolist())) == len(rows) for rows in groups)
+        assert set(np.concatenate(groups).tolist()) == set(range(count))
 
 
 @pytest.fixture(scope="module")
@@ -337,12 +308,8 @@ def records(folder: Path) -> Records:
 
 
 def made(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
-    grouped = mine.Group(
-        passages=str(road / "passages"),
-        contexts=str(road / "contexts"),
-        teacher=str(road / "hybrid"),
-        **settings,
-    )
+    of = {name: str(road / name) for name in ("passages", "contexts")}
+    grouped = mine.Group(teacher=str(road / "hybrid"), **of, **settings)
     return list(Records(stage.execute(grouped, out)))
 
 

@@ -39,18 +39,15 @@ def _whole(format: str, name: str, count: int, **options: Any) -> list[documents
     return [d for part in parts for d in documents.read_shard(part)]
 
 
-@pytest.mark.parametrize(
-    "format, module, package",
-    [
+def test_a_missing_library_names_the_command(monkeypatch):
+    for format, module, package in [
         ("tfds", "tensorflow_datasets", "tensorflow-datasets"),
         ("hf", "datasets", "datasets"),
         ("ir_datasets", "ir_datasets", "ir_datasets"),
-    ],
-)
-def test_a_missing_library_names_the_command(monkeypatch, format, module, package):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=f"needs {module}.*`pip install {package}`"):
-        list(documents.read(format, "some/name"))
+    ]:
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(UserError, match=f"needs {module}.*`pip install {package}`"):
+            list(documents.read(format, "some/name"))
 
 
 def _huggingface(monkeypatch, rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

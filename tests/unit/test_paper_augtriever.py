@@ -29,16 +29,12 @@ def built(corpus: str, strategy: str, loss: str) -> dict[str, Any]:
     return toy_recipes.stages(f"augtriever_{corpus}", strategy=strategy, loss=loss)
 
 
-@pytest.mark.parametrize(
-    ("corpus", "strategy"),
-    [
-        *(("cc", strategy) for strategy in STRATEGIES["cc"]),
-        *(("wiki", strategy) for strategy in STRATEGIES["wiki"]),
-    ],
-)
-def test_training(corpus: str, strategy: str) -> None:
-    """Experimental settings: 100k steps (Hybrid-TQGen+ 200k), 5e-5, 10k steps of warm-up."""
-    for loss in ("inbatch", "moco"):
+@pytest.mark.parametrize("loss", ["inbatch", "moco"])
+@pytest.mark.parametrize("corpus", STRATEGIES)
+def test_training(corpus: str, loss: str) -> None:
+    """Experimental settings: 100k steps (Hybrid-TQGen+ 200k), 5e-5, 10k steps of warm-up;
+    windows of 256 words, a tenth of the document's words deleted (code)."""
+    for strategy in STRATEGIES[corpus]:
         train = built(corpus, strategy, loss)["encoder"]
         plus = strategy == "hybrid_tqgen_plus"
         assert train.schedule.steps == (200_000 if plus else 100_000)
@@ -58,12 +54,8 @@ def test_training(corpus: str, strategy: str) -> None:
             assert isinstance(objective, MoCo)
             assert (objective.queue_size, objective.momentum) == (16_384, 0.9995)
             assert share == (0 if strategy.startswith("hybrid") else 0.5)  # half crops
-
-
-def test_documents_and_crops() -> None:
-    """Windows of 256 words, crops of 5 to 50 %, a tenth of the document's words deleted (code)."""
-    settings = built("cc", "random_crop", "inbatch")["encoder"].reading.settings
-    assert (settings["context_words"], settings["delete"]) == (256, 0.1)
+        settings = train.reading.settings
+        assert (settings["context_words"], settings["delete"]) == (256, 0.1)
 
 
 def test_hybrids() -> None:
@@ -76,17 +68,14 @@ def test_hybrids() -> None:
     assert rest == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("method", ["plm", "bm25"])
-def test_extracted_spans(method: str) -> None:
-    """16 random spans of 4 to 16 words, drawn again every time: an epoch has its own draw."""
-    extract = built("wiki", f"qext_{method}", "inbatch")["extracted"]
-    sampling = extract.sampling
-    assert (sampling.spans, sampling.shortest, sampling.longest) == (16, 4, 16)
-    assert extract.keep == 1 and extract.draws >= 4
-
-
-def test_generated_queries() -> None:
-    """Section 3.2: T0-3B, four prompts after the text, top-p 0.9, one text each."""
+def test_texts_of_strategies() -> None:
+    """16 random spans of 4 to 16 words, drawn again every time: an epoch has its own draw.
+    Section 3.2: T0-3B, four prompts after the text, top-p 0.9, one text each."""
+    for method in ("plm", "bm25"):
+        extract = built("wiki", f"qext_{method}", "inbatch")["extracted"]
+        sampling = extract.sampling
+        assert (sampling.spans, sampling.shortest, sampling.longest) == (16, 4, 16)
+        assert extract.keep == 1 and extract.draws >= 4
     generate = built("cc", "hybrid_tqgen", "moco")["generated"]
     asked = {name: prompt.after.strip() for name, prompt in generate.prompts.items()}
     assert asked == {
@@ -98,15 +87,12 @@ def test_generated_queries() -> None:
     decoding = generate.decoding
     assert (decoding.samples, decoding.top_p, decoding.top_k) == (1, 0.9, 0)
     assert not generate.filter.drop_repeats
-
-
-def test_corpora() -> None:
-    """Wikipedia by paragraphs; Pile-CC; PAQ's questions for PAQ's passages."""
-    assert built("wiki", "random_crop", "moco")["documents"].format == "wikipedia"
-    pile = built("cc", "random_crop", "moco")["documents"]
-    assert pile.options == "source=Pile-CC" and pile.cutting.cut == "none"
     paq = built("wiki", "paq", "moco")
     assert paq["documents"].format == "dpr" and "PAQ" in paq["generated"].imported
+    published = {"strategy": "hybrid_all", "published": "data:augq.jsonl"}
+    found = toy_recipes.stages("augtriever_cc", **published)
+    assert found["generated"].imported == found["documents"].documents == "data:augq.jsonl"
+    assert found["documents"].cutting.cut == "none" and not found["generated"].generator
 
 
 def test_table_1() -> None:
@@ -159,11 +145,3 @@ def test_as_released() -> None:
     assert not train.objective.remote_key_grad and train.objective.device_group == 128
     assert train.reading.settings["random_crop_share"] == 0.5
     assert found["extracted"].scoring.likelihood == "released"
-
-
-@pytest.mark.parametrize("strategy", ["tqgen_topic", "qgen_d2q", "hybrid_all"])
-def test_published_texts_take_the_place_of_generated_ones(strategy: str) -> None:
-    published = {"strategy": strategy, "published": "data:augq.jsonl"}
-    found = toy_recipes.stages("augtriever_cc", **published)
-    assert found["generated"].imported == found["documents"].documents == "data:augq.jsonl"
-    assert not found["generated"].generator

@@ -32,24 +32,24 @@ def built() -> dict[str, dict[str, Any]]:
     return {name: toy_recipes.stages(name) for name in RECIPES}
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_two_training_stages(built: Any, name: str) -> None:
+def test_two_training_stages(built: Any) -> None:
     """Section 3.4: pre-training with both losses, fine-tuning with the query-centric one."""
-    found = built[name]
-    pretrained, pair = found["pretrained"], found["pair"]
-    assert isinstance(pretrained.objective, Pair) and isinstance(pair.objective, Pair)
-    assert (pretrained.objective.alpha, pair.objective.alpha) == (0.1, 0.0)
-    assert pair.init == "stage:pretrained"
-    for train in (pretrained, pair):
-        assert train.optimizer.learning_rate == 3e-5
-        assert (train.optimizer.schedule_name, train.optimizer.warmup_ratio) == ("linear", 0.1)
-        assert train.reading.lengths == {"query": 32, "passages": 128}
-        assert train.schedule.epochs == 10  # code
-        assert train.objective.model.config.tied
-        assert train.objective.model.config.pooling == "cls"
-    # On unlabelled queries alone, then on labelled ones.
-    assert found["labels"].queries == "stage:unlabelled/queries.jsonl"
-    assert "unlabelled" not in found["judged_labels"].queries
+    for name in RECIPES:
+        found = built[name]
+        pretrained, pair = found["pretrained"], found["pair"]
+        assert isinstance(pretrained.objective, Pair) and isinstance(pair.objective, Pair)
+        assert (pretrained.objective.alpha, pair.objective.alpha) == (0.1, 0.0)
+        assert pair.init == "stage:pretrained"
+        for train in (pretrained, pair):
+            assert train.optimizer.learning_rate == 3e-5
+            assert (train.optimizer.schedule_name, train.optimizer.warmup_ratio) == ("linear", 0.1)
+            assert train.reading.lengths == {"query": 32, "passages": 128}
+            assert train.schedule.epochs == 10  # code
+            assert train.objective.model.config.tied
+            assert train.objective.model.config.pooling == "cls"
+        # On unlabelled queries alone, then on labelled ones.
+        assert found["labels"].queries == "stage:unlabelled/queries.jsonl"
+        assert "unlabelled" not in found["judged_labels"].queries
 
 
 def test_batches_and_optimizers(built: Any) -> None:
@@ -66,25 +66,18 @@ def test_batches_and_optimizers(built: Any) -> None:
     assert nq["pair"].schedule.batch_size == 512  # code: one GPU
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_pseudo_labels(built: Any, name: str) -> None:
+def test_pseudo_labels(built: Any) -> None:
     """Section 3.3: thresholds 0.9 and 0.1; negatives 1:4; more positives of labelled queries."""
-    for stage in ("labels", "judged_labels"):
-        rule = built[name][stage].rule
-        assert (rule.positive, rule.negative) == THRESHOLDS[0]
-        assert rule.count == 4 and rule.extend
-        assert built[name][stage].exclude  # dev and test questions
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_unlabelled_queries(built: Any, name: str) -> None:
-    """1.8 million of Yahoo! Answers, SQuAD, TriviaQA, HotpotQA and ORCAS."""
-    sample = built[name]["unlabelled"]
-    assert sample.count == 1_800_000
-    sources = sample.queries.lower()
-    for source in ("yahoo", "squad", "triviaqa", "hotpotqa", "orcas"):
-        assert source in sources
-    assert "stage:unlabelled/queries.jsonl" in built[name]["candidates"].queries
+    for name in RECIPES:
+        for stage in ("labels", "judged_labels"):
+            rule = built[name][stage].rule
+            assert (rule.positive, rule.negative) == THRESHOLDS[0]
+            assert rule.count == 4 and rule.extend
+            assert built[name][stage].exclude  # dev and test questions
+        sample = built[name]["unlabelled"]
+        assert sample.count == 1_800_000
+        for source in ("yahoo", "squad", "triviaqa", "hotpotqa", "orcas"):
+            assert source in sample.queries.lower()
 
 
 def test_the_teacher(built: Any) -> None:
@@ -135,13 +128,6 @@ def test_tables_3_and_5() -> None:
     assert "pretrained" not in alone and alone["labels"].queries == alone["candidates"].queries
 
 
-def test_figure_4(built: Any) -> None:
-    """Similarities of a positive to its query and to negatives, on NQ by answers."""
-    figure = built["pair_nq"]["figure_4"]
-    assert (figure.encoders, figure.runs) == ("stage:pair", "stage:pair_run")
-    assert not figure.qrels and figure.queries.endswith("nq-test.qa.csv")
-
-
 def test_the_released_switches() -> None:
     released = "overlays/released.gin"
     for name, optimizer in (("pair_msmarco", "lamb_paddle18"), ("pair_nq", "adamw")):
@@ -159,18 +145,18 @@ def test_the_released_switches() -> None:
     assert decayed.weight_decay == 0.01 and decayed.no_decay == ()
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_parameters_touch_what_they_say(built: Any, name: str) -> None:
-    for given, stages in (
-        ({"alpha": 0.0}, {"pretrained"}),
-        ({"pseudo_labels": False}, {"labels", "judged_labels"}),
-        ({"finetuning_alpha": 0.1}, {"pair"}),
-        ({"tied": False}, {"pretrained", "pair"}),
-        ({"pretraining": False}, {"pretrained", "pair", "labels"}),
-        ({"positive": 0.8, "negative": 0.2}, {"labels", "judged_labels"}),
-    ):
-        found = toy_recipes.stages(name, **given)
-        assert set(toy_recipes.different(built[name], found)) == stages, given
+def test_parameters_touch_what_they_say(built: Any) -> None:
+    for name in RECIPES:
+        for given, stages in (
+            ({"alpha": 0.0}, {"pretrained"}),
+            ({"pseudo_labels": False}, {"labels", "judged_labels"}),
+            ({"finetuning_alpha": 0.1}, {"pair"}),
+            ({"tied": False}, {"pretrained", "pair"}),
+            ({"pretraining": False}, {"pretrained", "pair", "labels"}),
+            ({"positive": 0.8, "negative": 0.2}, {"labels", "judged_labels"}),
+        ):
+            found = toy_recipes.stages(name, **given)
+            assert set(toy_recipes.different(built[name], found)) == stages, given
 
 
 def test_the_small_recipe() -> None:

@@ -31,19 +31,19 @@ def built() -> dict[str, dict[str, Any]]:
     return {base: toy_recipes.stages(f"msmarco_qac_{base}") for base in BASES}
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_pretraining(built: Any, base: str) -> None:
+def test_pretraining(built: Any) -> None:
     """Experimental settings; the cost of both (appendix)."""
-    encoder = built[base]["encoder"]
-    schedule, optimizer = encoder.schedule, encoder.optimizer
-    assert (schedule.steps, schedule.batch_size, optimizer.learning_rate) == PRETRAINING[base]
-    assert (optimizer.name, optimizer.weight_decay) == ("adamw", 0.01)
-    assert (optimizer.schedule_name, optimizer.warmup_ratio) == ("linear", 0.1)
-    assert encoder.reading.lengths["passage"] == 144
-    assert encoder.reading.kind == "passage_query"
-    assert encoder.reading.settings == {"queries": CHOSEN}
-    model = encoder.objective.model.config
-    assert (model.num_layers, model.hidden_size) == (12, 768)  # BERT-base
+    for base in BASES:
+        encoder = built[base]["encoder"]
+        schedule, optimizer = encoder.schedule, encoder.optimizer
+        assert (schedule.steps, schedule.batch_size, optimizer.learning_rate) == PRETRAINING[base]
+        assert (optimizer.name, optimizer.weight_decay) == ("adamw", 0.01)
+        assert (optimizer.schedule_name, optimizer.warmup_ratio) == ("linear", 0.1)
+        assert encoder.reading.lengths["passage"] == 144
+        assert encoder.reading.kind == "passage_query"
+        assert encoder.reading.settings == {"queries": CHOSEN}
+        model = encoder.objective.model.config
+        assert (model.num_layers, model.hidden_size) == (12, 768)  # BERT-base
 
 
 def test_the_objectives(built: Any) -> None:
@@ -60,40 +60,40 @@ def test_the_objectives(built: Any) -> None:
     assert built["cotmae"]["encoder"].init == "data:bert-base-uncased"
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_spans_and_queries(built: Any, base: str) -> None:
+def test_spans_and_queries(built: Any) -> None:
     """Section 3: MS MARCO's documents in spans of 144 tokens; top-k 25 and top-p 0.95."""
-    spans, queries = built[base]["spans"], built[base]["queries"]
-    assert spans.format == "msmarco_docs" and spans.cutting.max_tokens == 144
-    assert spans.cutting.short_span_probability == 0.15  # scripts
-    decoding = queries.decoding
-    assert (decoding.method, decoding.top_k, decoding.top_p) == ("sample", 25, 0.95)
-    assert decoding.temperature == 1.0
-    assert queries.prefix == "text2query: " and decoding.max_tokens == 64  # scripts
-    assert decoding.samples == max(QUERIES)
-    assert not queries.filter.drop_repeats and not queries.filter.well_formed
-    assert not queries.filter.round_trip and not queries.filter.drop_copies
+    for base in BASES:
+        spans, queries = built[base]["spans"], built[base]["queries"]
+        assert spans.format == "msmarco_docs" and spans.cutting.max_tokens == 144
+        assert spans.cutting.short_span_probability == 0.15  # scripts
+        decoding = queries.decoding
+        assert (decoding.method, decoding.top_k, decoding.top_p) == ("sample", 25, 0.95)
+        assert decoding.temperature == 1.0
+        assert queries.prefix == "text2query: " and decoding.max_tokens == 64  # scripts
+        assert decoding.samples == max(QUERIES)
+        assert not queries.filter.drop_repeats and not queries.filter.well_formed
+        assert not queries.filter.round_trip and not queries.filter.drop_copies
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("count", QUERIES)
-def test_table_3(built: Any, base: str, count: int) -> None:
+def test_table_3(built: Any) -> None:
     """1, 5, 10 and 20 queries: of one generation the first ones."""
-    found = toy_recipes.stages(f"msmarco_qac_{base}", f"QUERIES = {count}")
-    changed = toy_recipes.different(built[base], found)
-    assert found["encoder"].reading.settings == {"queries": count}
-    assert set(changed) == (set() if count == CHOSEN else {"encoder"})
+    for base in BASES:
+        for count in QUERIES:
+            found = toy_recipes.stages(f"msmarco_qac_{base}", f"QUERIES = {count}")
+            changed = toy_recipes.different(built[base], found)
+            assert found["encoder"].reading.settings == {"queries": count}
+            assert set(changed) == (set() if count == CHOSEN else {"encoder"})
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_table_4(base: str) -> None:
+def test_table_4() -> None:
     """Passage-query mixed with passage-passage, equally often."""
-    encoder = toy_recipes.stages(f"msmarco_qac_{base}", "overlays/mixed.gin")["encoder"]
-    weights = encoder.reading.settings["probabilities"]
-    assert encoder.reading.kind == "mixed" and encoder.reading.lengths["context"] == 144
-    assert weights["query"] == pytest.approx(0.5) and sum(weights.values()) == pytest.approx(
-        1, abs=1e-3
-    )
+    for base in BASES:
+        encoder = toy_recipes.stages(f"msmarco_qac_{base}", "overlays/mixed.gin")["encoder"]
+        weights = encoder.reading.settings["probabilities"]
+        assert encoder.reading.kind == "mixed" and encoder.reading.lengths["context"] == 144
+        assert weights["query"] == pytest.approx(0.5) and sum(weights.values()) == pytest.approx(
+            1, abs=1e-3
+        )
 
 
 def test_baselines() -> None:
@@ -112,46 +112,49 @@ def test_baselines() -> None:
         assert (schedule.steps, schedule.batch_size) == PRETRAINING[base][:2]
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_fine_tuning(built: Any, base: str) -> None:
+def test_fine_tuning(built: Any) -> None:
     """Section 3.2 and the experimental settings: two stages, each from the pre-trained encoder."""
-    found = built[base]
-    for retriever in (found["retriever_1"], found["retriever_2"]):
-        assert retriever.init == "stage:encoder"
-        assert retriever.optimizer.learning_rate == 2e-5
-        assert (retriever.optimizer.weight_decay, retriever.optimizer.warmup_ratio) == (0.01, 0.1)
-        assert retriever.schedule.epochs == 3 and retriever.schedule.batch_size == 64
-        assert retriever.reading.settings["n_passages"] == 16
-        assert retriever.reading.lengths == {"query": 32, "passages": 144}
-    # BM25's negatives, then mined ones combined with them; 128 of the first 200 (scripts).
-    assert "qidpidtriples" in found["triples_1"].negatives
-    assert found["negatives_2"].negatives == "mined+bm25"
-    assert (found["negatives_2"].mining.depth, found["negatives_2"].mining.keep) == (200, 128)
+    for base in BASES:
+        found = built[base]
+        for retriever in (found["retriever_1"], found["retriever_2"]):
+            assert retriever.init == "stage:encoder"
+            assert retriever.optimizer.learning_rate == 2e-5
+            assert (retriever.optimizer.weight_decay, retriever.optimizer.warmup_ratio) == (
+                0.01,
+                0.1,
+            )
+            assert retriever.schedule.epochs == 3 and retriever.schedule.batch_size == 64
+            assert retriever.reading.settings["n_passages"] == 16
+            assert retriever.reading.lengths == {"query": 32, "passages": 144}
+        # BM25's negatives, then mined ones combined with them; 128 of the first 200 (scripts).
+        assert "qidpidtriples" in found["triples_1"].negatives
+        assert found["negatives_2"].negatives == "mined+bm25"
+        assert (found["negatives_2"].mining.depth, found["negatives_2"].mining.keep) == (200, 128)
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_table_1(built: Any, base: str) -> None:
+def test_table_1(built: Any) -> None:
     """MRR@10, R@50 and R@1k on MS MARCO, nDCG@10 on TREC DL 2019 and 2020, of both retrievers."""
-    found = built[base]
-    assert {"mrr@10", "hit@50", "hit@1000"} <= set(found["metrics"].rules.resolved().measures)
-    assert found["metrics"].rules.protocol == "msmarco"
-    for year in ("dl19", "dl20"):
-        assert found[year].runs == f"stage:run_1_{year},stage:run_2_{year}"
-        assert found[year].rules.protocol == "trec_dl"
-        assert "ndcg@10" in found[year].rules.resolved().measures
-    for number in (1, 2):
-        assert found[f"index_{number}"].method == "exact"
-        for name in (f"run_{number}", f"run_{number}_dl19", f"run_{number}_dl20"):
-            assert (found[name].index, found[name].k) == (f"stage:index_{number}", 1000)
-    assert "stage:run_bm25" in found["metrics"].runs
+    for base in BASES:
+        found = built[base]
+        assert {"mrr@10", "hit@50", "hit@1000"} <= set(found["metrics"].rules.resolved().measures)
+        assert found["metrics"].rules.protocol == "msmarco"
+        for year in ("dl19", "dl20"):
+            assert found[year].runs == f"stage:run_1_{year},stage:run_2_{year}"
+            assert found[year].rules.protocol == "trec_dl"
+            assert "ndcg@10" in found[year].rules.resolved().measures
+        for number in (1, 2):
+            assert found[f"index_{number}"].method == "exact"
+            for name in (f"run_{number}", f"run_{number}_dl19", f"run_{number}_dl20"):
+                assert (found[name].index, found[name].k) == (f"stage:index_{number}", 1000)
+        assert "stage:run_bm25" in found["metrics"].runs
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_the_grids_of_tables_1_3_and_4(base: str) -> None:
-    cells = toy_recipes.cells(f"qac_{base}_tables")
-    assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
-    generators = {str(of["queries"]) for name, of in cells.items() if name != "passages"}
-    assert len(generators) == 1
+def test_the_grids_of_tables_1_3_and_4() -> None:
+    for base in BASES:
+        cells = toy_recipes.cells(f"qac_{base}_tables")
+        assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
+        generators = {str(of["queries"]) for name, of in cells.items() if name != "passages"}
+        assert len(generators) == 1
 
 
 def test_rows_of_table_1_beside_them() -> None:

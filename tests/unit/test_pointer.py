@@ -165,6 +165,7 @@ def test_decoding(params: Any) -> None:
     np.testing.assert_array_equal(np.asarray(greedy.tokens)[:, 0, 0], first[:, 0].argmax(-1))
 
 
+@pytest.mark.slow
 def test_half_precision(params: Any) -> None:
     args = (BATCH["inputs"], BATCH["inputs_length"], BATCH["targets"])
     half = PointerGenerator(CONFIG, Runtime(dtype="bfloat16")).apply({"params": params}, *args)

@@ -34,15 +34,6 @@ def test_a_log_sees_a_line_a_minute_and_the_end():
     assert "1,000/1,000" in stream.getvalue()
 
 
-def test_what_an_earlier_run_did_is_not_in_the_rate(monkeypatch):
-    clock = iter([0.0, 10.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    bar = progress.Bar("x", total=100, stream=io.StringIO())
-    bar.skip(90)
-    bar.count += 5
-    assert "0.5/s" in bar.line()
-
-
 def test_metrics_are_lines_that_are_there_at_once(tmp_path):
     with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
         metrics.log(1, {"loss": 2})
@@ -51,10 +42,3 @@ def test_metrics_are_lines_that_are_there_at_once(tmp_path):
     with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
         metrics.log(2, {"loss": 1})
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-def test_figures_are_readable():
-    assert progress.human(1_234_567) == "1.23M"
-    assert progress.human(3.2e9, "B") == "3.2GB"
-    assert progress.human_seconds(3725) == "1:02:05"
-    assert progress.human_seconds(59.6) == "1:00"

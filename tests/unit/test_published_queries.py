@@ -23,12 +23,8 @@ AUGQ: list[dict[str, Any]] = [
         "meta": {"pile_set_name": "Pile-CC"},
         "outputs": {
             "T03B-topic": "copper",
-            "T03B-title": "A soft metal",
-            "T03B-absum": "Copper is soft.",
-            "T03B-exsum": "It is soft.",
             "D2Q-t2q": "what does copper conduct",
             "D2Q-a2t": "Copper",
-            "D2Q-r2t": "Heat",
         },
     },
     {
@@ -39,27 +35,19 @@ AUGQ: list[dict[str, Any]] = [
         "outputs": {"T03B-topic": "iron", "T03B-title": "", "D2Q-t2q": None},
     },
 ]
-# PAQ_passages.tsv is as DPR's Wikipedia; PAQ.metadata.jsonl has a line a question.
-PASSAGES = 'id\ttext\ttitle\n1\t"Paris is a ""city""."\tParis\n2\tIt lies on the Seine.\tParis\n'
+# PAQ.metadata.jsonl has a line a question.
 METADATA: list[dict[str, Any]] = [
     {
-        "question": "what is paris",
+        "question": f"{word} is paris",
         "subsets": ["L1"],
         "answer": ["a city"],
         "passage_score": "-0.2",
-        "answers": [
-            {"text": "a city", "passage_id": "1", "offset": 9, "extractor": "L"},
-            {"text": "city", "passage_id": "1", "offset": 12, "extractor": "NE"},
-        ],
-    },
-    {
-        "question": "where is paris",
-        "subsets": ["NE"],
-        "answer": ["the seine"],
-        "passage_score": "-0.9",
-        "answers": [{"text": "the Seine", "passage_id": "2", "offset": 11, "extractor": "NE"}],
-    },
+        "answers": [{"text": "a city", "passage_id": place, "offset": 9, "extractor": "L"}] * 2,
+    }
+    for place, word in (("1", "what"), ("2", "where"))
 ]
+# PAQ_passages.tsv is as DPR's Wikipedia.
+PASSAGES = 'id\ttext\ttitle\n1\t"Paris is a ""city""."\tParis\n2\tIt lies on the Seine.\tParis\n'
 
 
 def lines(path: Path, records: list[dict[str, Any]]) -> str:
@@ -98,12 +86,8 @@ def test_augq(tmp_path: Path) -> None:
     first, second = imported(tmp_path, path, "tqgen_").values()
     assert first == {
         "tqgen_topic": ["copper"],
-        "tqgen_title": ["A soft metal"],
-        "tqgen_absum": ["Copper is soft."],
-        "tqgen_exsum": ["It is soft."],
         "qgen_d2q": ["what does copper conduct"],
         "D2Q-a2t": ["Copper"],
-        "D2Q-r2t": ["Heat"],
     }
     assert second == {"tqgen_topic": ["iron"]}
 
