@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -118,35 +117,6 @@ def test_what_can_be_asked_of_every_passage_is_not_specific() -> None:
     assert [c["text"] for c in few[0]["contexts"]] == ["a copper"]
 
 
-def test_every_prompts_texts_are_compared_with_its_own_inputs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Inputs are numbered as the generator reads them: two prompts for each of three passages."""
-    prompts = {"one": Prompt(before="1"), "two": Prompt(before="2")}
-    generator = SimpleNamespace(
-        tokenizer=None, max_input=64, read=lambda requests: [[n] for n in range(len(requests))]
-    )
-    seen: list[tuple[list[list[int]], list[list[str]]]] = []
-
-    def values(_: Any, inputs: list[list[int]], asked: list[list[str]]) -> list[list[float]]:
-        seen.append((inputs, asked))
-        return [[float(ord(text)) for text in of] for of in asked]
-
-    monkeypatch.setattr(generation, "_specificity", values)
-    monkeypatch.setattr(generation, "text_of", lambda *_: "")
-    made = generation.Generation(
-        cast(Any, None), generation.Selection(), cast(Any, generator), prompts, ""
-    )
-    records: list[dict[str, Any]] = [
-        {"contexts": [{"text": "a", "origin": "two"}, {"text": "b", "origin": "one"}]},
-        {"contexts": []},
-        {"contexts": [{"text": "d", "origin": "one"}, {"text": "e", "origin": "two"}]},
-    ]
-    passages = [{"_id": "p0", "text": "x"}, {"_id": "p1", "text": " "}, {"_id": "p2", "text": "y"}]
-    assert made.specificity(passages, records) == [[97.0, 98.0], [], [100.0, 101.0]]
-    assert seen == [([[0], [2]], [["b"], ["d"]]), ([[1], [3]], [["a"], ["e"]])]
-
-
 def written(folder: Path, *lines: Any, name: str = "queries.jsonl") -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     (folder / name).write_text("".join(f"{text}\n" for text in texts))
@@ -235,13 +205,6 @@ def test_the_summary_line_is_a_question_that_the_body_does_not_hold():
     assert record["targets"] == ["What hovers?", LEAD.rstrip(".")]
     assert record["text"] == BODY
     assert record["before"] == "text2query: "
-
-
-def test_documents_of_unseen_passages_are_kept_apart():
-    passages = [{"_id": f"p{n}", "doc": f"d{n // 2}"} for n in range(6)]
-    seen, theirs = generator_pairs.documents_apart(passages, {"p3": ["asked"]})
-    assert [p["_id"] for p in theirs] == ["p2", "p3"]
-    assert [p["_id"] for p in seen] == ["p0", "p1", "p4", "p5"]
 
 
 def test_prompts_that_lack_one_are_refused():

@@ -41,19 +41,6 @@ def test_sums_of_products_with_a_broadcast_array() -> None:
         np.testing.assert_allclose(compiled(added)(x, y), expected, atol=1e-4)
 
 
-def test_compiled_gradients_of_rows_at_once() -> None:
-    # As in accumulation over several rows of devices: vmap of a gradient, the parameters shared.
-    def loss(scale: jax.Array, x: jax.Array) -> jax.Array:
-        scale = scale / scale.sum(-1, keepdims=True)
-        return jnp.sum(jnp.square(x * scale.sum(-1)[:, None] + (scale * x).sum(-1, keepdims=True)))
-
-    differentiate = jax.vmap(jax.grad(loss), (None, 0))
-    scale, x = np.abs(draw(64, 64)), draw(64, 64, 64)
-    expected = differentiate(scale, x)
-    found = compiled(differentiate)(scale, x)
-    np.testing.assert_allclose(found, expected, atol=1e-4 * float(jnp.abs(expected).max()))
-
-
 def test_a_token_outside_a_decoders_window_has_no_gradient() -> None:
     """The decoder of CoT-MAE sees two tokens back: later rows must not depend on token 1."""
     config = BertConfig(

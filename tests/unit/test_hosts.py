@@ -18,7 +18,7 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline import hosts, stage
-from qac_jax.pipeline.sharding import ShardFile, Workers, pooled, sharded
+from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import Inputs, Stage, option
 from qac_jax.processes import Place, place
 
@@ -98,16 +98,6 @@ def same(out: Path, whole: Artifact) -> None:
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole.path.iterdir())
 
 
-@pytest.mark.parametrize("processes", [4])
-def test_several_processes_are_one(processes, whole, tmp_path, monkeypatch) -> None:
-    writers = set()
-    monkeypatch.setattr(f"{__name__}.before", lambda number, *_: writers.add(number))
-    ends = start(tmp_path / "out", range(processes), processes)
-    assert all(isinstance(end, Artifact) for end in ends), ends
-    assert writers == set(range(processes))
-    same(tmp_path / "out", whole)
-
-
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_failure_ends_all_and_the_same_command_continues(
     failing, whole, tmp_path, monkeypatch
@@ -153,21 +143,6 @@ def test_a_stage_that_is_not_shared_is_waited_for(tmp_path, monkeypatch) -> None
     assert sorted(type(end).__name__ for end in ends) == ["RuntimeError", "UserError"]
     ends = execute((1, 0), pause=0.2)  # the failure is one of an earlier run
     assert [type(end) for end in ends] == [Artifact, Artifact]
-
-
-def test_a_pool_is_shared_too(tmp_path, capsys) -> None:
-    out = Writer(artifacts.place(tmp_path), {})
-    shards = [ShardFile(str(n), 1, str(out.part(str(n)))) for n in range(3)]
-    with progress.Bar("pool", total=3) as bar:
-        facts = pooled(out, shards, _touch, Workers(workers=1), bar)
-    assert [f["records"] for f in facts] == [1, 1, 1]
-    shown = capsys.readouterr().err
-    assert "3/3 items (100%)" in shown and "  0/s" not in shown
-
-
-def _touch(path: str) -> dict[str, Any]:
-    Path(path).write_text("x")
-    return {"records": 1}
 
 
 def test_launchers() -> None:

@@ -329,13 +329,12 @@ def test_filters_that_are_refused(filtered: LiveIndex) -> None:
             filtered.search(["bee"], where=where)
 
 
-RUN_TEXTS = (
-    "a copper lamp",
-    "the lamp burns",
-    "stones of the river",
-    "a violin",
-    "copper and lamp",
-)
+RUN_TEXTS = [
+    {"_id": f"p{n}", "text": text, "year": 2000 + n if n < 3 else 2010}
+    for n, text in enumerate(
+        "a copper lamp, the lamp burns, stones of the river, a violin, copper and lamp".split(", ")
+    )
+]
 QUERIES = {"q1": "copper lamp", "q2": "river violin"}
 
 
@@ -343,12 +342,8 @@ QUERIES = {"q1": "copper lamp", "q2": "river violin"}
 def live(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
     place = tmp_path_factory.mktemp("live")
     made = LiveIndex.create(place / "index", toy.SETTINGS, encoder=toy.stub())
-    made.add(
-        {"_id": f"p{n}", "text": text, "year": 2000 + n} for n, text in enumerate(RUN_TEXTS[:3])
-    )
-    made.add(
-        {"_id": f"p{n + 3}", "text": text, "year": 2010} for n, text in enumerate(RUN_TEXTS[3:])
-    )
+    made.add(RUN_TEXTS[:3])
+    made.add(RUN_TEXTS[3:])
     made.delete(["p1"])
     lines = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in QUERIES.items()]
     (place / "queries.jsonl").write_text("".join(lines))
@@ -385,10 +380,7 @@ def test_files_of_queries(live: LiveIndex, tmp_path: Path, capsys: Any) -> None:
     assert cli.main([*words, "--where", "{", "--out", str(tmp_path / "out3")]) == 2
     assert "is not JSON" in capsys.readouterr().err
     live.delete(["p9"])
-
-
-def test_texts_for_a_reranker(live: LiveIndex) -> None:
-    texts = convert.texts_of(artifacts.load(live.folder))
+    texts = convert.texts_of(artifacts.load(live.folder))  # for a reranker
     assert list(texts(["p4", "p0"])) == ["copper and lamp", "a copper lamp"]
     with pytest.raises(UserError, match="passage 'p1' is not in"):
         texts(["p1"])

@@ -235,20 +235,11 @@ def test_damaged_records_are_noticed() -> None:
 
 
 def test_accelerators_get_processes_unless_there_is_no_room(monkeypatch) -> None:
-    from qac_jax.data import feeding
-
-    spec = {"passage": ((512, 144), np.dtype(np.int32))}
-    room = SimpleNamespace(f_bavail=1 << 20, f_frsize=4096)
-    monkeypatch.setattr(feeding.os, "statvfs", lambda path: room)
-    monkeypatch.setattr(feeding.os, "cpu_count", lambda: 96)
-    assert [feeding.usual(n, spec, 2) for n in (0, 1, 8)] == [0, 1, 4]
-    monkeypatch.setattr(feeding.os, "cpu_count", lambda: 2)
-    assert feeding.usual(8, spec, 2) == 1
-    room.f_bavail = 100
-    assert feeding.usual(8, spec, 2) == 0
-    assert Loader(memory(40), batch_size=8, lengths=LENGTHS)._ahead.workers == 0
-    monkeypatch.undo()
     loader = Loader(memory(40), batch_size=8, lengths=LENGTHS, accelerators=1)
     assert loader._ahead.workers == 1
+    assert Loader(memory(40), batch_size=8, lengths=LENGTHS)._ahead.workers == 0
+    room = SimpleNamespace(f_bavail=100, f_frsize=4096)
+    monkeypatch.setattr(feeding.os, "statvfs", lambda path: room)
+    assert feeding.usual(8, {"passage": ((512, 144), np.dtype(np.int32))}, 2) == 0
     with pytest.raises(UserError, match="not a number of processes"):
         Reading(workers=-2).check_installed()

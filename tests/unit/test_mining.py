@@ -83,14 +83,12 @@ def test_positives_and_their_copies_are_no_negatives(folder):
     assert sorted(record["negatives"]) == ["p0", "p1", "p4", "p6", "p7", "p8"]
     ranks = dict(zip(record["negatives"], record["ranks"]["mined"], strict=True))
     assert (ranks["p0"], ranks["p8"]) == (1, 9)
-
-
-def test_both_systems_are_drawn_from_and_noted(folder):
+    # Both systems are drawn from and noted.
     (record,) = miner(folder, "mined", "backwards", depth=3).mine([Question("q", "x", (0,))])
     assert sorted(record["negatives"]) == ["p1", "p2", "p27", "p28", "p29", "p3"]
     of = {
         name: dict(zip(record["negatives"], record["ranks"][name], strict=True))
-        for name in ("mined", "backwards")
+        for name in record["ranks"]
     }
     assert (of["mined"]["p1"], of["backwards"]["p1"]) == (2, 0)
     assert (of["mined"]["p29"], of["backwards"]["p29"]) == (0, 1)
@@ -223,18 +221,16 @@ def test_without_a_teacher_all_but_the_known_is_wrong() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    labeller = Labeller(Labelling(positive=0.99, depth=8))
-    assert labeller.label(candidates()) is None
-    assert labeller.counts["queries without a positive"] == 1
-    none = Labeller(Labelling(negative=0.001, depth=8))
-    assert none.label(candidates()) is None and none.counts["queries without a negative"] == 1
+    for rule, reason in (
+        (Labelling(positive=0.99, depth=8), "queries without a positive"),
+        (Labelling(negative=0.001, depth=8), "queries without a negative"),
+    ):
+        labeller = Labeller(rule)
+        assert labeller.label(candidates()) is None and labeller.counts[reason] == 1
     kept = Labeller(Labelling(depth=8))
     kept.label(candidates())
-    counts = {"queries": 1, "queries kept": 1, "positives": 1, "positives by score": 1}
-    assert kept.counts == {**counts, "negatives": 4}
-    expected = np.zeros(20, int)
-    np.add.at(expected, (SURE * 20).astype(int), 1)
-    np.testing.assert_array_equal(kept.histogram, expected)
+    assert (kept.counts["queries kept"], kept.counts["negatives"]) == (1, 4)
+    assert kept.histogram.sum() == len(SURE)
 
 
 def test_accuracy_counts_judged_queries_alone() -> None:
@@ -242,12 +238,8 @@ def test_accuracy_counts_judged_queries_alone() -> None:
     right = accuracy(labelled(Labelling(depth=8)), truth)
     assert not accuracy({"_id": "other", "positives": ["x"], "negatives": ["y"]}, truth)
     pieces = [{"counts": {}, "accuracy": right, "histogram": [1]}]
-    assert summed(pieces, {}, judged=True)["accuracy"] == {
-        "positives": 1.0,
-        "positives_looked_at": 1,
-        "negatives": 0.75,
-        "negatives_looked_at": 4,
-    }
+    found = summed(pieces, {}, judged=True)["accuracy"]
+    assert (found["positives"], found["negatives"]) == (1.0, 0.75)
 
 
 def test_rules_that_mean_nothing() -> None:
@@ -361,17 +353,12 @@ def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
     teacher = Hybrid(artifacts.load(road / "hybrid"))
     text = records(road / "passages")[5]["text"]
-    (tmp_path / "queries.jsonl").write_text(
-        "".join(
-            json.dumps({"_id": name, "text": words}) + "\n"
-            for name, words in (("judged", "river"), ("log", text), ("elsewhere", "lamp"))
-        )
-    )
+    asked = {"judged": "river", "log": text, "elsewhere": "lamp"}
+    lines = [json.dumps({"_id": name, "text": words}) for name, words in asked.items()]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines))
     known = list(teacher.ids)
-    (tmp_path / "qrels.tsv").write_text(
-        f"query-id\tcorpus-id\tscore\njudged\t{known[0]}\t1\njudged\t{known[1]}\t1\n"
-        "elsewhere\tnowhere\t1\n"
-    )
+    judgements = f"judged\t{known[0]}\t1\njudged\t{known[1]}\t1\nelsewhere\tnowhere\t1\n"
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
     grouped = mine.Group(
         passages=str(road / "passages"),
         queries=str(tmp_path / "queries.jsonl"),
@@ -379,10 +366,7 @@ def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None
         teacher=str(road / "hybrid"),
         size=8,
     )
-    asked = [
-        name
-        for of in records(stage.execute(grouped, tmp_path / "out").path)
-        for name in of["query_ids"]
-    ]
+    groups = records(stage.execute(grouped, tmp_path / "out").path)
+    found = sorted(name for of in groups for name in of["query_ids"])
     first = teacher.ids[int(teacher.find([text], 1)[1][0, 0])]
-    assert sorted(asked) == ["judged", "judged", "log"] and first == known[5]
+    assert found == ["judged", "judged", "log"] and first == known[5]

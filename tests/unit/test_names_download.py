@@ -63,9 +63,6 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
     def do_GET(self) -> None:
         info = re.match(r"/api/models/(\w+/\w+)(?:/revision/([\w.]+))?(?:\?.*)?$", self.path)
         tree = re.match(r"/api/models/(\w+/\w+)/tree/(\w+)", self.path)
@@ -91,6 +88,8 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{_hash(body)}"', "X-Repo-Commit": file[2]}
         return self.answer(200, body, headers)
 
+    do_HEAD = do_GET
+
     def answer(self, code: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(code)
         for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
@@ -106,12 +105,10 @@ def _hash(body: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def asked(cache: Path, *names: str, **environment: str) -> list[Any]:

@@ -157,17 +157,3 @@ def test_parameters_touch_what_they_say(built: Any) -> None:
         ):
             found = toy_recipes.stages(name, **given)
             assert set(toy_recipes.different(built[name], found)) == stages, given
-
-
-def test_the_small_recipe() -> None:
-    small = toy_recipes.stages("pair_small")
-    reader, teacher = small["reader"], small["teacher"]
-    assert (reader.init, teacher.init) == ("shipped:minilm", "stage:reader")
-    assert (reader.reading.lengths, teacher.reading.lengths) == ({"pair": 160}, {"pair": 256})
-    assert (reader.objective, reader.optimizer) == (teacher.objective, teacher.optimizer)
-    assert small["teacher_examples"].kept_negatives.scores
-    assert not small["reader_examples"].kept_negatives.scores
-    assert small["pretrained"].init == "stage:start" and small["start"].init == "stage:encoder"
-    without = toy_recipes.stages("pair_small", true_labels=True)
-    assert not {"reader", "teacher", "scored", "teacher_run"} & without.keys()
-    assert without["union"].judged == 0.999 and not without["labels"].scored

@@ -75,25 +75,20 @@ def test_spans_and_queries(built: Any) -> None:
         assert not queries.filter.round_trip and not queries.filter.drop_copies
 
 
-def test_table_3(built: Any) -> None:
-    """1, 5, 10 and 20 queries: of one generation the first ones."""
+def test_tables_3_and_4(built: Any) -> None:
+    """1, 5, 10 and 20 queries: of one generation the first ones. Passage-query mixed with
+    passage-passage, equally often."""
     for base in BASES:
         for count in QUERIES:
             found = toy_recipes.stages(f"msmarco_qac_{base}", f"QUERIES = {count}")
             changed = toy_recipes.different(built[base], found)
             assert found["encoder"].reading.settings == {"queries": count}
             assert set(changed) == (set() if count == CHOSEN else {"encoder"})
-
-
-def test_table_4() -> None:
-    """Passage-query mixed with passage-passage, equally often."""
-    for base in BASES:
-        encoder = toy_recipes.stages(f"msmarco_qac_{base}", "overlays/mixed.gin")["encoder"]
-        weights = encoder.reading.settings["probabilities"]
-        assert encoder.reading.kind == "mixed" and encoder.reading.lengths["context"] == 144
-        assert weights["query"] == pytest.approx(0.5) and sum(weights.values()) == pytest.approx(
-            1, abs=1e-3
-        )
+        reading = toy_recipes.stages(f"msmarco_qac_{base}", "overlays/mixed.gin")["encoder"].reading
+        weights = reading.settings["probabilities"]
+        assert reading.kind == "mixed" and reading.lengths["context"] == 144
+        assert weights["query"] == pytest.approx(0.5)
+        assert sum(weights.values()) == pytest.approx(1, abs=1e-3)
 
 
 def test_baselines() -> None:
@@ -249,20 +244,3 @@ def test_the_claims_differ_in_what_they_say() -> None:
     shown = {n: counts[f"queries_{n}"]["encoder"].reading.settings["queries"] for n in QUERIES}
     assert shown == {n: n for n in QUERIES}
     assert counts["none"]["elsewhere"].beir == "data:.."
-
-
-def test_the_frontier() -> None:
-    """DupMAE on queries, a contrastive stage by a gradient cache, two rounds, a teacher."""
-    found = toy_recipes.stages("frontier")
-    encoder, contrastive = found["encoder"], found["contrastive"]
-    assert encoder.reading.kind == contrastive.reading.kind == "passage_query"
-    assert (contrastive.schedule.batch_size, contrastive.schedule.microbatch) == (2048, 256)
-    assert (contrastive.init, found["retriever_1"].init) == ("stage:encoder", "stage:contrastive")
-    assert found["teacher"].objective.model.config.num_layers == 24
-    third = found["retriever_3"]
-    assert (third.objective.distillation, third.objective.contrastive_weight) == ("kl", 0.2)
-    assert third.reading.settings == {"n_passages": 24, "teacher": True}
-    cells = toy_recipes.cells("frontier_small_grid")
-    assert type(cells["pair"]["retriever_3"].objective).__name__ == "Pair"
-    teachers = {str(c["teacher"]) for c in cells.values() if "teacher" in c}
-    assert len(teachers) == 1  # made once for all cells

@@ -46,15 +46,6 @@ concatenate : Join a sequence of arrays
 hstack, dstack
 numpy.vsplit : Split.
 
-Notes
------
-The kernel is
-
-.. math::
-    y = x
-
-and nothing else happens here; it takes as long as it takes to copy all of the arrays given to it.
-
 Examples
 --------
 >>> np.vstack((a,b))
@@ -70,7 +61,7 @@ def test_numpy_style():
     parsed = docstrings.parse(NUMPY)
     assert parsed.summary == "Stack arrays in sequence vertically (row wise)."
     assert parsed.see_also == ("concatenate", "hstack", "dstack", "numpy.vsplit")
-    intro, interface, notes, examples = parsed.sections
+    intro, interface, examples = parsed.sections
     assert intro == (
         "Stack arrays in sequence vertically (row wise).\n\n"
         "Rebuilds arrays divided by vsplit. See numpy.stack and hstack, or the guide; "
@@ -81,7 +72,6 @@ def test_numpy_style():
         "The arrays must have the same shape along all but the first axis.\ndtype : str or dtype"
     )
     assert "\n\nReturns:\nstacked : ndarray\nThe array formed" in interface
-    assert notes.startswith("Notes:\nThe kernel is\n\ny = x\n\nand nothing")
     assert examples.startswith(
         "Examples:\n>>> np.vstack((a,b))\narray([[1, 2, 3],\n       [4, 5, 6]])\n\nThen a remark on"
         " what was seen"
@@ -140,20 +130,6 @@ def test_a_package_that_lists_a_name_is_its_home():
     assert found["p.sub.impl:Thing"] == ["p.sub.Thing", "p.Thing", "p.sub.impl.Thing"]
 
 
-def test_the_only_instance_of_a_class_lends_it_its_name():
-    found = names_of(
-        {
-            "p": "from ._d import *",
-            "p._d": "class norm_gen: pass\nnorm = norm_gen()\n"
-            "class Pair: pass\none = Pair()\ntwo = Pair()\n"
-            "class Random:\n    def shuffle(self): pass\n_inst = Random()\nshuffle = _inst.shuffle",
-        }
-    )
-    assert found["p._d:norm_gen"] == ["p.norm", "p.norm_gen"]
-    assert found["p._d:Pair"] == ["p.Pair"]
-    assert found["p._d:Random.shuffle"] == ["p.shuffle"]
-
-
 def test_circular_imports_end_and_what_is_compiled_is_told():
     init = b"from ._a import x\nfrom ._c import fast\n__all__ = ['x', 'fast', 'N']\nN = 1"
     again = b"from p import x"
@@ -196,9 +172,6 @@ class Mill:
 
     def stop(self):
         """Stops the wheel until the next tide comes."""
-
-    def short(self):
-        """Too short."""
 
     def again(self):
         """Grind grain between the stones of a mill.
@@ -295,34 +268,9 @@ def test_the_held_out_fifth_can_be_left_out():
     assert not any(d.meta["held_out"] for d in kept.values())
 
 
-@pytest.fixture(scope="module")
-def real():
-    titles: dict = {}
-    packages = "optax,nltk,collections,json,asyncio,random,datetime,functools"
-    for document in documents.read("python_docs", packages):
-        for part, section in zip(document.meta["parts"], document.sections, strict=True):
-            titles.setdefault(part["title"], (part, section.text))
-    return titles
-
-
-def test_real_public_names(real):
-    for name in [
-        "optax.adamw",
-        "nltk.tokenize.sent_tokenize",
-        "collections.Counter",
-        "collections.Counter.most_common",
-        "random.shuffle",
-        "json.loads",
-        "asyncio.run",
-        "datetime.datetime",
-        "nltk.tokenize.PunktSentenceTokenizer",
-        "functools.lru_cache",
-    ]:
-        assert name in real
-
-
 def test_shards_are_packages_and_their_union_is_the_whole(toymill):
     everything = list(documents.read("python_docs", "toymill,json"))
+    assert any(part["title"] == "json.loads" for d in everything for part in d.meta["parts"])
     for count in (None, 1, 2, 9):
         shards = documents.shards("python_docs", "toymill,json", count)
         assert len(shards) == (2 if count is None else min(count, 2))
@@ -331,11 +279,11 @@ def test_shards_are_packages_and_their_union_is_the_whole(toymill):
 
 
 def test_mistakes_are_one_sentence():
-    with pytest.raises(UserError, match="'scipi' is not installed; .*did you mean 'scipy'"):
-        documents.shards("python_docs", "scipi")
-    with pytest.raises(UserError, match="no packages are named"):
-        documents.shards("python_docs", " , ")
-    with pytest.raises(UserError, match="not a top-level package"):
-        documents.shards("python_docs", "scipy.stats")
-    with pytest.raises(UserError, match="held_out='no'"):
-        documents.shards("python_docs", "scipy", options={"held_out": "no"})
+    for packages, options, message in (
+        ("scipi", {}, "'scipi' is not installed; .*did you mean 'scipy'"),
+        (" , ", {}, "no packages are named"),
+        ("scipy.stats", {}, "not a top-level package"),
+        ("scipy", {"held_out": "no"}, "held_out='no'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            documents.shards("python_docs", packages, options=options)
