@@ -120,7 +120,8 @@ def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
     assert any(tokenizer.sep_id in tokenizer.encode(text) for text in texts["passage"])
 
 
-def test_its_index_mines_for_the_next_one(road: Path) -> None:
+@pytest.mark.slow
+def test_it_mines_and_is_trained_on_in_its_own_shape(road: Path) -> None:
     retriever = trained(road, "tied_True", tied=True, pooling="mean", normalize=True)
     execute(Embed(encoder=str(retriever), passages=str(road / "passages")), road / "vectors_mine")
     execute(Index(vectors=str(road / "vectors_mine")), road / "index")
@@ -133,10 +134,5 @@ def test_its_index_mines_for_the_next_one(road: Path) -> None:
     )
     mined = execute(mine, road / "negatives")
     assert all(len(r["negatives"]) == 5 for r in records.Records(mined))
-
-
-@pytest.mark.slow
-def test_training_goes_on_from_it_in_its_own_shape(road: Path) -> None:
-    retriever = trained(road, "tied_True", tied=True, pooling="mean", normalize=True)
     again = trained(road, "again", init=str(retriever))
     assert Encoder.load(again).module.config.pooling == "mean"

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import toy_grid
 import toy_retrieval as toy
 
 from qac_jax import cli
@@ -95,22 +94,3 @@ def test_a_misspelt_grid_is_told(
     assert "untitled.gin does not exist" in error and "untitled2" in error
     assert cli.main([*arguments, "--dry_run", "--systems=wiht"]) == 2
     assert "did you mean 'with'" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "objective, figure", [("retromae", "decoder_accuracy"), ("dupmae", "bag_loss")]
-)
-def test_rows_with_the_passage_itself_train(
-    objective: str, figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    queries = {"objective": objective}
-    arguments = toy_grid.write(
-        tmp_path, {"own": {**queries, "contexts": "mlm"}, "queries": queries}
-    )
-    assert cli.main(["run", *arguments, f"--out={tmp_path / 'out'}", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {row["system"] for row in rows} == {"", "own", "queries"}  # "": BM25
-    for system in ("own", "queries"):
-        log = tmp_path / "out" / system / "seed_0" / "encoder" / "metrics.jsonl"
-        assert figure in log.read_text()  # not CoT-MAE's

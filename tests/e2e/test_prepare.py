@@ -74,6 +74,7 @@ def test_passages_cover_the_documents_in_order(whole, corpus):
     assert len(whole.matching("passages-")) == 3
 
 
+@pytest.mark.slow
 def test_processes_change_nothing(whole, corpus, tmp_path):
     flags = ["--input", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 2]
     again = prepare(tmp_path / "A", *flags)

@@ -74,38 +74,26 @@ def pretrain(objective: str, examples: Path, out: Path, *more: str) -> artifacts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("objective", "head"), [("cocondenser", "head"), ("cotmae", "mlm_decoder")]
-)
-def test_heads_stay_with_the_checkpoint(objective, head, examples, tmp_path, capsys):
-    first = pretrain(objective, examples, tmp_path / "first")
+def test_heads_stay_with_the_checkpoint(examples, tmp_path, capsys):
+    first = pretrain("cotmae", examples, tmp_path / "first")
     _, exported = parameters.load(first)
     assert set(exported["params"]) == {"embeddings", "layers"}
     whole = parameters.load_whole(first)
-    assert set(whole) == {"embeddings", "layers", "mlm_head", head}
+    assert set(whole) == {"embeddings", "layers", "mlm_head", "mlm_decoder"}
     capsys.readouterr()
     held_out = ["--init", str(first.path), "--validation", str(examples)]
-    again = pretrain(objective, examples, tmp_path / "second", *held_out)
+    again = pretrain("cotmae", examples, tmp_path / "second", *held_out)
     said = capsys.readouterr().err
     assert "are initialised" not in said and "are not used" not in said
-    measure = {"cocondenser": "pair_accuracy", "cotmae": "mlm_decoder_loss_other"}[objective]
-    assert f"validation/{measure}" in (again.path / "metrics.jsonl").read_text()
+    assert "validation/mlm_decoder_loss_other" in (again.path / "metrics.jsonl").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["cotmae", "cocondenser"])
-def test_the_benchmark_measures_all_sorts_of_contexts(objective):
-    with_peer = objective == "cotmae"
-    if with_peer:
-        pytest.importorskip("transformers")
-        pytest.importorskip("torch")
+def test_the_benchmark_measures_all_sorts_of_contexts():
     shape = Shape(layers=1, hidden=32, vocabulary=64)
-    bench = Pretrain(objective=objective, peer=with_peer, shape=shape, pairs=4, passage=16,
-                     context=8, repetitions=1)  # fmt: skip
-    figures = bench.run()
-    found = figures[objective]
+    sizes = {"pairs": 4, "passage": 16, "context": 8, "repetitions": 1}
+    found = Pretrain(objective="cocondenser", peer=False, shape=shape, **sizes).run()["cocondenser"]
     for sort in ("passage_query", "passage_passage", "passage_query_padded"):
         assert found[sort]["examples_per_second"] > 0 and found[sort]["flops_per_example"] > 0
     short, long = (found[s]["flops_per_example"] for s in ("passage_query", "passage_passage"))
     assert short < long == found["passage_query_padded"]["flops_per_example"]
-    assert ("ratio" in found) == with_peer and ("pytorch" in figures) != with_peer

@@ -74,16 +74,6 @@ def _jsonl(folder: Path, size: int) -> Path:
     return path
 
 
-def _rocketqa(folder: Path, size: int) -> Path:
-    number = 0
-    with open(folder / "para.txt", "w") as texts, open(folder / "para.title.txt", "w") as titles:
-        while texts.tell() < size:
-            texts.write(f"{number}\t{number} {_text(number % 60)}\n")
-            titles.write(f"{number}\ttitle of {number}\n")
-            number += 1
-    return folder
-
-
 def _wikipedia(folder: Path, size: int) -> Path:
     path, number = folder / "dump.xml", 0
     article = "\n\n".join(f"'''{_text(i)}''' [[Target {i}|label]]" for i in range(12))
@@ -105,11 +95,10 @@ def _wikipedia(folder: Path, size: int) -> Path:
     "format, make, road",
     [
         ("jsonl", _jsonl, STREAM),
-        pytest.param("msmarco_passages", _rocketqa, STREAM, marks=pytest.mark.slow),
         pytest.param("wikipedia", _wikipedia, STREAM, marks=pytest.mark.slow),
         pytest.param("jsonl", _jsonl, PREPARE, marks=pytest.mark.slow),
     ],
-    ids=["jsonl", "rocketqa", "wikipedia", "prepare"],
+    ids=["jsonl", "wikipedia", "prepare"],
 )
 def test_five_times_the_corpus_takes_no_more_memory(
     tmp_path: Path, format: str, make: Callable[[Path, int], Path], road: str
