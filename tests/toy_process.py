@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +28,14 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
         text=True,
         **options,
     )
+
+
+def kill_when(ready: Callable[[], bool], *arguments: object) -> None:
+    """Starts the command line and kills it as soon as something can be seen of it."""
+    process = start(*arguments)
+    deadline = time.monotonic() + 200
+    while not ready() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert process.poll() is None, process.communicate()[1]
+    process.kill()
+    process.communicate()

@@ -102,27 +102,14 @@ def embed(road: Road) -> Callable[..., Any]:
     return lambda **host: Embed.make(encoder=str(encoder), passages=corpus, shard_rows=7, **host)
 
 
-SLOW = [pytest.param(verb, marks=pytest.mark.slow) for verb in (taught, reranked, generate, embed)]
+SLOW = [pytest.param(verb, 2, marks=pytest.mark.slow) for verb in (taught, reranked, generate)]
+SLOW.append(pytest.param(embed, 4, marks=pytest.mark.slow))
 
 
-@pytest.mark.parametrize("verb", [extract, searched, mine, label, *SLOW])
-def test_two_hosts_are_one(verb, road, tmp_path, monkeypatch) -> None:
-    _hosts_are_one(2, verb, road, tmp_path, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", [extract, searched, mine, label])
-def test_four_hosts_are_one(verb, road, tmp_path, monkeypatch) -> None:
-    _hosts_are_one(4, verb, road, tmp_path, monkeypatch)
-
-
-def _hosts_are_one(
-    hosts: int,
-    verb: Callable[[Road], Callable[..., Any]],
-    road: Road,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize(
+    ("verb", "hosts"), [(extract, 4), (searched, 2), (mine, 2), (label, 4), *SLOW]
+)
+def test_hosts_are_one(verb, hosts, road, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(search, "TOGETHER", 2)
     monkeypatch.setattr(search, "_PAIRS", 10)
     monkeypatch.setattr(label_stage, "_LABELLED", 2)

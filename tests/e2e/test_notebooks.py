@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,40 +16,21 @@ import toy_retrieval as toy
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launch" / "colab"
 NAMES = ["1_tour", "2_own_documents", "3_new_objective", "4_profile", "5_claims"]
-_REPOSITORY = re.compile(r"github(?:\.com)?/(\w+/\w+)")
 
 
-def stored(name: str) -> dict[str, Any]:
-    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-
-
-def sources(name: str) -> list[str]:
-    return ["".join(c["source"]) for c in stored(name)["cells"] if c["cell_type"] == "code"]
-
-
-def test_each_has_its_test() -> None:
+def test_they_hold_no_outputs_and_install_on_colab_only() -> None:
+    """From where the README's badge opens the notebook."""
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_stored_without_outputs(name: str) -> None:
-    for cell in stored(name)["cells"]:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
-        assert cell["metadata"] == {}
-    assert (FOLDER / f"{name}.ipynb").stat().st_size < 20_000
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_first_cell_installs_on_colab_only(name: str) -> None:
-    """And from where the README's badge opens the notebook."""
-    first = sources(name)[0]
-    before, _, within = first.partition('if "google.colab" in sys.modules:\n')
-    assert within and all(line.startswith("    ") for line in within.splitlines() if line)
-    assert not re.search(r"^\s*[!%]", before, re.M)
-    (place,) = set(_REPOSITORY.findall(first))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    opened = f"https://colab.research.google.com/github/{place}/blob/main/launch/colab/{name}.ipynb"
-    assert opened in readme
+    for name in NAMES:
+        cells = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        assert not any(cell.get("outputs") or cell["metadata"] for cell in cells), name
+        first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        before, _, within = first.partition('if "google.colab" in sys.modules:\n')
+        assert within and all(line.startswith("    ") for line in within.splitlines() if line)
+        assert not re.search(r"^\s*[!%]", before, re.M)
+        (place,) = set(re.findall(r"github(?:\.com)?/(\w+/\w+)", first))
+        assert f"research.google.com/github/{place}/blob/main/launch/colab/{name}.ipynb" in readme
 
 
 @pytest.mark.slow

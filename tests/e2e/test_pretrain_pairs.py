@@ -91,8 +91,9 @@ def test_heads_stay_with_the_checkpoint(examples, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_benchmark_measures_all_sorts_of_contexts():
     shape = Shape(layers=1, hidden=32, vocabulary=64)
-    sizes = {"pairs": 4, "passage": 16, "context": 8, "repetitions": 1}
-    found = Pretrain(objective="cocondenser", peer=False, shape=shape, **sizes).run()["cocondenser"]
+    bench = Pretrain(objective="cocondenser", peer=False, shape=shape, pairs=4, passage=16,
+                     context=8, repetitions=1)  # fmt: skip
+    found = bench.run()["cocondenser"]
     for sort in ("passage_query", "passage_passage", "passage_query_padded"):
         assert found[sort]["examples_per_second"] > 0 and found[sort]["flops_per_example"] > 0
     short, long = (found[s]["flops_per_example"] for s in ("passage_query", "passage_passage"))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import toy_process
 import toy_retrieval as toy
 
 from qac_jax import artifacts, cli
@@ -58,11 +55,8 @@ def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
 
 
 def test_bm25_on_a_collection(road, tmp_path):
-    out = str(tmp_path / "out")
-    assert (
-        cli.main(["evaluate", "--bm25", "anserini", "--beir", str(road / "toys"), "--out", out])
-        == 0
-    )
+    words = ["evaluate", "--bm25", "anserini", "--beir", road / "toys", "--out", tmp_path / "out"]
+    assert cli.main([str(word) for word in words]) == 0
     assert figures(tmp_path / "out").mean["recall@100"] == 1.0  # queries repeat words
 
 
@@ -101,39 +95,10 @@ def test_a_moved_encoder_is_told(road, tmp_path, capsys):
         shutil.move(tmp_path / "encoder", road / "encoder")
 
 
-@pytest.mark.parametrize("words", [[], ["--queries", "q.jsonl"], ["a question", "--run", "x"]])
-def test_unclear_searches_are_told(road, capsys, words):
-    assert cli.main(["search", "--index", str(road / "index"), *words]) == 2
-    assert "give one or the other" in capsys.readouterr().err
-
-
-def kill_when(ready: Callable[[], bool], *words: object) -> None:
-    """Starts the command line and kills it as soon as something can be seen of it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "qac_jax.cli", *map(str, words)], stderr=subprocess.PIPE
-    )
-    deadline = time.monotonic() + 200
-    while not ready() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert process.poll() is None, process.communicate()[1]
-    process.kill()
-    process.communicate()
-
-
-def test_killed_embedding_is_never_whole_and_completes(road, tmp_path):
-    # 200 shards, so that it is far from its end when the kill comes.
-    data, out = toy.write_collection(tmp_path / "toys", 800) / "corpus.jsonl", tmp_path / "vectors"
-    words = ["embed", "--model", road / "encoder", "--input", data, "--shard_rows", 4]
-    whole = tmp_path / "whole"
-    assert cli.main([*map(str, words), "--out", str(whole)]) == 0
-    kill_when((out / "vectors-00001-of-00200.npy").exists, *words, "--out", out)
-    assert not (out / "vectors-00199-of-00200.npy").exists()
-    with pytest.raises(UserError, match="is unfinished"):
-        artifacts.load(out)
-    assert cli.main([*map(str, words), "--out", str(out)]) == 0
-    again = artifacts.load(out, "vectors")
-    again.verify()
-    assert again.identity == artifacts.load(whole).identity
+def test_unclear_searches_are_told(road, capsys):
+    for words in ([], ["--queries", "q.jsonl"], ["a question", "--run", "x"]):
+        assert cli.main(["search", "--index", str(road / "index"), *words]) == 2
+        assert "give one or the other" in capsys.readouterr().err
 
 
 def test_killed_indexing_is_never_whole_and_completes(tmp_path):
@@ -143,7 +108,7 @@ def test_killed_indexing_is_never_whole_and_completes(tmp_path):
     assert cli.main([*map(str, words), "--out", str(tmp_path / "whole")]) == 0
     for step, sign in enumerate((".scratch/scann", ".scratch/scann/part-00000", "index.json")):
         out = tmp_path / f"killed-{step}"
-        kill_when((out / sign).exists, *words, "--out", out)
+        toy_process.kill_when((out / sign).exists, *words, "--out", out)
         with pytest.raises(UserError, match="is unfinished"):
             artifacts.load(out)
         assert cli.main([*map(str, words), "--out", str(out)]) == 0

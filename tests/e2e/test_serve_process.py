@@ -89,14 +89,6 @@ def server(folder: Path) -> Iterator[Server]:
     made.stop(signal.SIGKILL)
 
 
-def test_a_search(server: Server) -> None:
-    status, answer = server.ask("POST", "/search", {"query": "copper lamp", "k": 3})
-    assert status == 200 and len(answer["hits"]) == 3
-    status, answer = server.ask("POST", "/v1/embeddings", {"input": ["copper"], "model": "x"})
-    assert status == 200 and answer["usage"]["total_tokens"] >= 3
-    assert server.ask("GET", "/")[0] == 200
-
-
 def raw(server: Server, content: bytes, wait: float) -> bytes:
     """What comes back to these bytes, and then silence."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as connection:
