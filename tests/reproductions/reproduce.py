@@ -1,4 +1,4 @@
-"""Figures of docs/results and the commands that give them: one yaml file a figure.
+"""Figures of docs/results and the commands that give them, in figures.yaml.
 
 what         one line about it
 command      {data} is the folder of the collections, {out} an empty folder to write to
@@ -6,7 +6,6 @@ file, key    where the figure stands in {out}: keys of JSON; a mapping picks the
 value        the figure; tolerance: how far another run may be from it, because …
 page         where it is reported; printed: its text there
 minutes      of the command on the machine, on the date, at the commit
-stale        why it is no longer what the command gives, where that is known
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ROOT = FOLDER.parents[1]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A figure; its name is that of its file."""
+    """A figure."""
 
     name: str
     what: str
@@ -48,7 +47,6 @@ class Reproduction:
     date: Any
     commit: str
     machine: str
-    stale: str = ""
 
     def words(self, data: str, out: str) -> list[str]:
         """The command, as a process is started."""
@@ -71,14 +69,8 @@ def _picked(rows: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> dict[str,
 
 def read_all() -> dict[str, Reproduction]:
     """Name -> figure."""
-    found = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-        try:
-            found[path.stem] = Reproduction(name=path.stem, **fields)
-        except TypeError as error:
-            raise ValueError(f"{path.name}: {error}") from None
-    return found
+    figures = yaml.safe_load((FOLDER / "figures.yaml").read_text(encoding="utf-8"))
+    return {name: Reproduction(name=name, **fields) for name, fields in figures.items()}
 
 
 def run(one: Reproduction, data: str, out: Path) -> float:
@@ -99,8 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"{unknown[0]!r} is not a figure; known are {', '.join(known)}")
     if not options.names:
         for one in known.values():
-            stale = f" [stale: {one.stale}]" if one.stale else ""
-            print(f"{one.name:<24} {one.value:g} ± {one.tolerance:g}, {one.minutes:g} min{stale}")
+            print(f"{one.name:<24} {one.value:g} ± {one.tolerance:g}, {one.minutes:g} min")
             print(f"{'':<24} {one.what}")
         return 0
     if not options.data:
@@ -117,7 +108,6 @@ def main(arguments: Sequence[str]) -> int:
         print(
             f"{name}: {figure:.4f} ({one.value:g} ± {one.tolerance:g} expected: "
             f"{'yes' if same else 'no'}), {minutes:.1f} min"
-            + (f"; stale: {one.stale}" if one.stale else "")
         )
     return 1 if failed else 0
 
