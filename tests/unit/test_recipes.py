@@ -7,40 +7,28 @@ import json
 import pytest
 import toy_recipes
 
-from qac_jax import cli, gin_files, recipes
+from qac_jax import cli, recipes
 from qac_jax.errors import UserError
 from qac_jax.pipeline.stage import Stage
 from qac_jax.recipes import own_corpus
 
 
-@pytest.mark.parametrize("name", toy_recipes.RECIPES)
-def test_a_recipe_builds_and_takes_the_released_switches(name: str) -> None:
-    stages = toy_recipes.stages(name)
-    assert stages and all(isinstance(stage, Stage) for stage in stages.values())
-    if name not in ("augtriever_evaluation", "generators"):  # which have no use for them
-        assert toy_recipes.stages(name, "overlays/released.gin").keys() == stages.keys()
-    for stage in stages.values():
-        stage.check()
+def test_a_recipe_builds_and_takes_the_released_switches() -> None:
+    for name in toy_recipes.RECIPES:
+        stages = toy_recipes.stages(name)
+        assert stages and all(isinstance(stage, Stage) for stage in stages.values()), name
+        if name not in ("augtriever_evaluation", "generators"):  # which have no use for them
+            assert toy_recipes.stages(name, "overlays/released.gin").keys() == stages.keys()
+        for stage in stages.values():
+            stage.check()
 
 
-@pytest.mark.parametrize("name", toy_recipes.GRIDS)
-def test_the_cells_of_a_grid_share_stages(name: str) -> None:
-    found = toy_recipes.placed(toy_recipes.grid_of(name))
-    places = {place for cell in found for place in cell.places.values()}
-    alone = name == "augtriever_adaptation_grid"  # whose systems have targets of their own
-    assert (len(places) == sum(len(cell.places) for cell in found)) == alone
-
-
-def test_headers_say_what_to_set() -> None:
-    for name, header in recipes.headers().items():
-        assert header.summary and "Commonly overridden: " in header.text, name
-        assert f"qac run {name}" in header.text or name in ("msmarco_qac",), name
-    assert recipes.header("own_corpus").needs == "--data_dir"
-    assert not recipes.header("demo").needs
-    with pytest.raises(UserError, match="did you mean 'own_corpus'"):
-        recipes.header("own_corpse")
-    for path in gin_files.folder().glob("**/*.gin"):
-        assert "# Set: " in path.read_text() and "# Commonly overridden: " in path.read_text()
+def test_the_cells_of_a_grid_share_stages() -> None:
+    for name in toy_recipes.GRIDS:
+        found = toy_recipes.placed(toy_recipes.grid_of(name))
+        places = {place for cell in found for place in cell.places.values()}
+        alone = name == "augtriever_adaptation_grid"  # whose systems have targets of their own
+        assert (len(places) == sum(len(cell.places) for cell in found)) == alone, name
 
 
 def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,16 +38,16 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["claim_qac"]["grid"] and not listed["msmarco_qac_cotmae"]["grid"]
     assert cli.main(["recipes", "demo"]) == 0
     assert "launch/demo.sh" in capsys.readouterr().out
+    with pytest.raises(UserError, match="did you mean 'own_corpus'"):
+        recipes.header("own_corpse")
 
 
-@pytest.mark.parametrize("budget", own_corpus.BUDGETS)
-def test_budgets_of_own_corpus(budget: str) -> None:
-    sizes = own_corpus.BUDGETS[budget]
-    found = toy_recipes.stages("own_corpus", budget=budget)
-    assert ("retriever_2" in found) == (sizes.rounds == 2)
-    assert found["trained_1"].schedule.steps == sizes.fine_steps
-    assert found["trained_1"].init == "shipped:minilm" and "encoder" not in found
-    assert "--budget" in recipes.header("own_corpus").overridden
+def test_budgets_of_own_corpus() -> None:
+    for budget, sizes in own_corpus.BUDGETS.items():
+        found = toy_recipes.stages("own_corpus", budget=budget)
+        assert ("retriever_2" in found) == (sizes.rounds == 2)
+        assert found["trained_1"].schedule.steps == sizes.fine_steps
+        assert found["trained_1"].init == "shipped:minilm" and "encoder" not in found
     scratch = toy_recipes.stages("own_corpus", budget=budget, start="none", rounds=1)
     assert scratch["base"].objective.model.config.hidden_size == sizes.width
     assert scratch["trained_1"].init == "stage:encoder" and scratch["encoder"].init == "stage:base"

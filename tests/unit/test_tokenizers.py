@@ -105,13 +105,7 @@ def test_continuation_of_both_kinds(shipped, t5):
     assert [bool(shipped.continuation[i]) for i in ids] == [p.startswith("##") for p in pieces]
     assert not shipped.continuation[list(shipped.special_ids)].any()
     pieces = [t5.token(i) for i in range(t5.vocab_size)]
-    assert [p for p, c in zip(pieces, t5.continuation, strict=True) if c] == [
-        "s",
-        "e",
-        "t",
-        "o",
-        "p",
-    ]
+    assert [p for p, c in zip(pieces, t5.continuation, strict=True) if c] == list("setop")
 
 
 def test_unigram_with_its_own_specials_and_no_padding_left(t5):
@@ -160,29 +154,20 @@ def roberta(tmp_path):
     return tokenizers.load(str(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["roberta"])
-def test_special_ids_and_pairs_of_roberta(kind, request):
+def test_special_ids_pairs_and_words_of_roberta(roberta):
     """<s> and </s> are [CLS] and [SEP], also where only the template says so; two between texts."""
-    loaded = request.getfixturevalue(kind)
-    ids = (loaded.cls_id, loaded.pad_id, loaded.sep_id, loaded.unk_id, loaded.mask_id)
-    assert ids == (0, 1, 2, 3, 4)
+    special = (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id)
+    assert special == (0, 1, 2, 3, 4)
     expected = {"before": [0], "between": [2, 2], "after": [2], "pad": 1}
-    assert form_of(loaded) == expected
-
-
-@pytest.mark.parametrize("kind", ["roberta"])
-def test_words_of_vocabularies_that_mark_spaces(kind, request):
-    loaded = request.getfixturevalue(kind)
-    text = "the tide mills" if kind == "xlmr" else "the tide mills\nthe tide"
-    ids = loaded.encode(text)
-    opens = [i == 0 or not loaded.continuation[piece] for i, piece in enumerate(ids)]
-    assert sum(opens) == len(text.split())
-    words, pieces = [], [loaded.token(piece) for piece in ids]
-    for first, piece in zip(opens, pieces, strict=True):
-        words += [piece] if first else []
-        words[-1] += "" if first else piece
+    assert form_of(roberta) == expected
+    text = "the tide mills\nthe tide"
+    words: list[str] = []
+    for place, piece in enumerate(roberta.encode(text)):
+        if place == 0 or not roberta.continuation[piece]:
+            words.append("")
+        words[-1] += roberta.token(piece)
     assert [word.strip("Ġ▁Ċ") for word in words] == text.split()
-    assert not loaded.continuation[list(loaded.special_ids)].any()
+    assert not roberta.continuation[list(roberta.special_ids)].any()
 
 
 CORPUS = ["the tide mill ground barley", "the miller's mills were milling", "tidal barley, barley!"]

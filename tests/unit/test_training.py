@@ -528,7 +528,7 @@ def test_weights_and_biases_get_the_figures(
             finish=lambda: seen.append("finished"),
         )
 
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     (mirror,) = metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
     mirror.log(3, {"loss": 1.0})
     mirror.close()

@@ -133,9 +133,8 @@ def test_bad_dumps_name_file_and_line(tmp_path):
     assert bad.left_out == {"documents without text": 1}
 
 
-@pytest.mark.parametrize(
-    "source, shown",
-    [
+def test_markup_that_is_broken_or_rare():
+    for source, shown in (
         ("a {{open", "a open"),
         ("a }} b", "a b"),
         ("a [[open", "a open"),
@@ -147,10 +146,8 @@ def test_bad_dumps_name_file_and_line(tmp_path):
         ("[[:Category:A|the category]]", "the category"),
         ("[[a#part|label]] [[#part|here]]", "label here"),
         ("__NOTOC__x", "x"),
-    ],
-)
-def test_markup_that_is_broken_or_rare(source, shown):
-    assert [text for _, text in wikipedia.parse(source).sections] == [shown]
+    ):
+        assert [text for _, text in wikipedia.parse(source).sections] == [shown]
 
 
 def test_time_grows_with_the_length_alone():
@@ -246,19 +243,16 @@ def test_pages_of_warc_files(tmp_path):
     assert bad.kept == {"pages that the crawl cut off": 1}
 
 
-@pytest.mark.parametrize(
-    ("raw", "said"),
-    [
+def test_damaged_crawls(tmp_path):
+    for raw, said in (
         (INFO + _record("conversion", b"x" * 99)[:-20], "damaged at record 2 .*it ends early"),
         (INFO.replace(b"Content-Length: 13", b"Content-Length: 5") + INFO, "damaged at record 1"),
         (b"no crawl", "does not begin with WARC/"),
         (gzip.compress(INFO)[:-12], "compressed data is damaged"),
-    ],
-)
-def test_damaged_crawls(tmp_path, raw, said):
-    (tmp_path / "a.warc.gz").write_bytes(raw)
-    with pytest.raises(DataError, match=said):
-        list(documents.read("warc", tmp_path / "a.warc.gz", skip_bad=9))
+    ):
+        (tmp_path / "a.warc.gz").write_bytes(raw)
+        with pytest.raises(DataError, match=said):
+            list(documents.read("warc", tmp_path / "a.warc.gz", skip_bad=9))
 
 
 def test_a_bomb_is_left_out(tmp_path, monkeypatch):
@@ -273,10 +267,3 @@ def test_a_bomb_is_left_out(tmp_path, monkeypatch):
         "pages packed in a way that is not read",
         "records of more than 4,000 bytes",
     }
-
-
-def test_auto_recognises_crawls(tmp_path):
-    from qac_jax.formats.registry import DOCUMENTS, sample
-
-    (tmp_path / "a.warc").write_bytes(INFO)
-    assert DOCUMENTS.detect(sample(str(tmp_path / "a.warc"))) == "warc"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,17 +96,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Train:
     weights.write_file(
         theirs / weights.SAFETENSORS, {"bert.embeddings.word_embeddings.weight": vectors}
     )
-    config = T5Config(
-        vocab_size=own.vocab_size,
-        d_model=32,
-        d_kv=8,
-        num_heads=4,
-        d_ff=32,
-        num_layers=1,
-        num_decoder_layers=1,
-        eos_id=own.special("sep"),
-        start_id=own.special("cls"),
-    )
+    sizes: dict[str, Any] = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 32}
+    sizes |= {"num_layers": 1, "num_decoder_layers": 1, "vocab_size": own.vocab_size}
+    config = T5Config(**sizes, eos_id=own.special("sep"), start_id=own.special("cls"))
     return Train.make(
         objective=Seq2Seq(T5(config), start="copying"),
         examples=str(examples.path),
