@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qac_jax.hub import backbones
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5, T5Config
 from qac_jax.training import mesh as meshes
 
 
-MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
 STORED = Path(__file__).parent / "parameter_shardings.json"
 CONFIG = BertConfig(
     vocab_size=64,
@@ -35,13 +36,29 @@ CONFIG = BertConfig(
     pooler=True,
     mlm_head=True,
 )
-BATCH, LENGTH = 8, 8
+# d_kv * heads differs from d_model; gated and untied.
+T5_CONFIG = T5Config(
+    vocab_size=64,
+    d_model=16,
+    d_kv=8,
+    d_ff=32,
+    num_layers=2,
+    num_decoder_layers=2,
+    num_heads=4,
+    num_buckets=8,
+    max_distance=16,
+    feed_forward="gated-gelu",
+    tied=False,
+    scaled=False,
+)
+BATCH, LENGTH, TARGET = 8, 8, 3
 IDS = np.random.default_rng(0).integers(1, CONFIG.vocab_size, (BATCH, LENGTH)).astype(np.int32)
+TARGETS = np.random.default_rng(1).integers(2, 64, (BATCH, TARGET)).astype(np.int32)
 LENGTHS = np.array([8, 3, 5, 8, 2, 7, 6, 4], np.int32)
 
 
 def _models() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
-    """Every module of this room that has BERT's layers, with inputs."""
+    """Modules and their inputs."""
     scan = Runtime(scan=True, dropout="hash")
     loop = Runtime(dropout="hash")
     vectors = np.ones((BATCH, 16), np.float32), np.ones((BATCH, LENGTH, 16), np.float32)
@@ -53,6 +70,7 @@ def _models() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
         "causal_decoder_scan": (CausalDecoder(CONFIG, scan, 2, 3), (*vectors, LENGTHS)),
         "dual_encoder": (DualEncoder(dual, scan), (IDS, LENGTHS)),
         "cross_encoder": (CrossEncoder(CONFIG, scan, labels=2), (IDS, LENGTHS)),
+        "t5": (T5(T5_CONFIG, scan), (IDS, LENGTHS, TARGETS)),
     }
 
 
@@ -85,8 +103,9 @@ def _on_one_device(name: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        *(("bert_scan", shape) for shape in MESHES),
-        pytest.param("dual_encoder", MESHES[-1], marks=pytest.mark.slow),
+        pytest.param("bert_scan", (2, 4, 1), marks=pytest.mark.slow),
+        pytest.param("dual_encoder", (2, 2, 2), marks=pytest.mark.slow),
+        ("bert_scan", (8, 1, 1)),
     ],
     ids=str,
 )
@@ -103,6 +122,34 @@ def test_sharded_is_single_device(name: str, shape: tuple[int, int, int]) -> Non
     _close((variables, output), _on_one_device(name))
     vectors = output.cls if name == "bert_scan" else output
     assert vectors.sharding.is_equivalent_to(rows, vectors.ndim), "the batch was gathered"
+
+
+def forced(module: T5, variables: Any, ids: Any, lengths: Any, targets: Any) -> Any:
+    return module.apply(variables, ids, lengths, targets)
+
+
+def cached(module: T5, variables: Any, ids: Any, lengths: Any, targets: Any) -> Any:
+    memory = module.apply(variables, ids, lengths, method="encode")
+    cache = module.apply(variables, memory, lengths, TARGET, method="init_cache")
+    steps = []
+    for position in range(TARGET):
+        logits, cache = module.apply(variables, targets[:, position], cache, method="step")
+        steps.append(logits)
+    return jnp.stack(steps, axis=1)
+
+
+@pytest.mark.parametrize(("shape", "function"), [((2, 4, 1), forced), ((2, 2, 2), cached)])
+def test_t5_is_that_of_one_device_through_the_cache_too(shape: Any, function: Any) -> None:
+    module, inputs = T5(T5_CONFIG, Runtime(scan=True)), (IDS, LENGTHS, TARGETS)
+    rng, shapes = np.random.default_rng(0), backbones.new_parameters(module, abstract=True)
+    drawn = jax.tree.map(lambda x: rng.normal(0.1, 0.3, x.shape).astype(np.float32), shapes)
+    expected = jax.jit(functools.partial(forced, module))({"params": drawn}, *inputs)
+    mesh, rules = meshes.make_mesh(shape), meshes.rules_named("default")
+    with meshes.use(mesh, rules):
+        placed = jax.device_put({"params": drawn}, meshes.shardings(_abstract("t5"), mesh, rules))
+        rows = [jax.device_put(x, meshes.batch_sharding(mesh)) for x in inputs]
+        logits = jax.jit(functools.partial(function, module))(placed, *rows)
+    np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
 
 
 def _close(actual: Any, expected: Any) -> None:

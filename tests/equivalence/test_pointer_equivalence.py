@@ -115,8 +115,7 @@ def test_mixed_precision_rounds_products_alone(logits: np.ndarray) -> None:
     assert 1e-5 < np.abs(np.asarray(rounded) - logits).max() < 0.1
 
 
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize(("copies", "scan"), [(1, False), (2, True)])
 def test_one_token_at_a_time(logits: np.ndarray, scan: bool, copies: int) -> None:
     model, tree = module(scan=scan), params()
     variables = {"params": weights.scanned(tree) if scan else tree}

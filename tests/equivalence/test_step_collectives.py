@@ -36,10 +36,7 @@ MLM = Mlm(BERT, vocabulary=Vocabulary(np.arange(64) % 3 == 2))
 CASES: dict[str, tuple[Any, tuple[int, int, int], int]] = {
     "mlm direct 8x1x1": (toy.ToyMlm(), (8, 1, 1), 0),
     "mlm accumulated 8x1x1": (toy.ToyMlm(), (8, 1, 1), 8),
-    "mlm accumulated 2x4x1": (toy.ToyMlm(), (2, 4, 1), 8),
-    "mlm direct 2x4x1": (toy.ToyMlm(), (2, 4, 1), 0),
     "mlm direct 2x2x2": (toy.ToyMlm(), (2, 2, 2), 0),
-    "bert mlm 8x1x1": (MLM, (8, 1, 1), 0),
     "bert mlm 2x4x1": (MLM, (2, 4, 1), 0),
     "contrastive direct 8x1x1": (toy.ToyContrastive(), (8, 1, 1), 0),
     "contrastive chunked 8x1x1": (toy.ToyContrastive(chunk=8), (8, 1, 1), 0),
@@ -82,6 +79,7 @@ def test_gradients_meet_once_and_not_in_every_microbatch() -> None:
     assert not [name for name in counted(*CASES["mlm accumulated 8x1x1"]) if "loop" in name]
 
 
+@pytest.mark.slow
 def test_contiguous_chunks_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     def contiguous(batch: Any, count: int) -> Any:
         return jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
