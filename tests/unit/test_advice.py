@@ -6,16 +6,13 @@ import json
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 import toy_live
 from toy_retrieval import save_encoder, write_collection
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.evaluation import metrics
 from qac_jax.flags import split_gin, split_macros
-from qac_jax.formats.runs import Ranking
 from qac_jax.live import convert, filters
 from qac_jax.retrieval.corpus import read_passages
 
@@ -68,12 +65,6 @@ def test_a_bm25_index_is_searched_quietly_and_says_what_filters_need(
     for source, what in ((index, "dense or hybrid index"), (tmp_path / "no", "does not exist")):
         assert what in complaint(capsys, "index", live, "--add", source, "--encoder", encoder)
         assert not live.exists()  # another encoder may be given with the right passages
-
-
-def test_runs_that_hold_all_that_was_asked_for_are_deep_enough() -> None:
-    run = {"q": Ranking(("a", "b"), np.ones(2, np.float32))}
-    assert metrics.too_shallow(run, ["recall@100", "mrr@2"]) == (2, ["recall@100"])
-    assert metrics.too_shallow(run, ["recall@100", "recall@1000"], 100) == (2, ["recall@1000"])
 
 
 def test_filters_of_a_corpus_that_was_added_and_why_they_find_nothing(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from qac_jax import artifacts, cli, extras
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import approximate, tuning
-from qac_jax.retrieval.approximate import Approximate, Effort, Faiss, Graph, Lists, Preset, Scann
+from qac_jax.retrieval.approximate import Approximate, Effort, Faiss, Graph, Scann
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.search import approximation
 from qac_jax.stages import index as stages
@@ -118,8 +117,9 @@ def test_promised_recall_is_kept_on_other_queries(
 
 
 @needs_faiss
-@pytest.mark.parametrize("settings", [{"leaves": 0}, {"faiss": "hnsw"}, {"leaves": 3}])
-@pytest.mark.parametrize("count", [3, 17])
+@pytest.mark.parametrize(
+    ("settings", "count"), [({"leaves": 0}, 3), ({"faiss": "hnsw"}, 17), ({"leaves": 3}, 17)]
+)
 def test_fewer_rows_than_k(tmp_path: Path, settings: Any, count: int) -> None:
     array = toy.clustered(np.random.default_rng(1), count, 6)
     toy.write_vectors(tmp_path / "vectors", array, shards=1)
@@ -142,14 +142,14 @@ def test_leaves_with_too_few_rows(made: Made, tmp_path: Path, settings: Any) -> 
 
 
 @needs_faiss
-@pytest.mark.parametrize("reordering", ["bfloat16", "int8"])
-def test_smaller_vectors_to_rescore_with(made: Made, tmp_path: Path, reordering: str) -> None:
+def test_smaller_vectors_to_rescore_with(made: Made, tmp_path: Path) -> None:
     folder, array, _ = made
-    index = Index(build(folder / "vectors", tmp_path / "index", **IVF, reordering=reordering))
-    scores, rows = searcher(index).search(array[:50], K, MOST)
-    assert tuning.recall(rows, toy.brute_force(array[:50], array, K)[1]).mean() > 0.9
-    expected = np.einsum("qd,qkd->qk", array[:50], array[rows])
-    np.testing.assert_allclose(scores, expected, rtol=0, atol=0.02)
+    for kind in ("bfloat16", "int8"):
+        index = Index(build(folder / "vectors", tmp_path / kind, **IVF, reordering=kind))
+        scores, rows = searcher(index).search(array[:50], K, MOST)
+        assert tuning.recall(rows, toy.brute_force(array[:50], array, K)[1]).mean() > 0.9
+        expected = np.einsum("qd,qkd->qk", array[:50], array[rows])
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("settings", ENGINES)
@@ -263,21 +263,6 @@ def test_a_missing_package_is_one_sentence(
         Faiss([tmp_path], [1], 2, [Graph()])
 
 
-@pytest.mark.parametrize(
-    ("rows", "leaves", "hashed"), [(19_999, 0, False), (20_000, 0, True), (1_000_000, 2000, True)]
-)
-def test_presets_by_size(rows: int, leaves: int, hashed: bool) -> None:
-    assert Scann.preset(rows) == Preset(leaves, hashed)
-    assert Faiss.preset(rows) == Lists(leaves, hashed)
-    assert Faiss.preset(9, leaves=3) == Lists(3, False)  # 16 centres need 16 rows
-    assert Faiss.preset(rows, family="hnsw") == Graph()
-
-
-def test_the_own_row_is_no_neighbour() -> None:
-    rows = np.array([[4, 1, 2], [7, 8, 9]])
-    np.testing.assert_array_equal(tuning.without(rows, np.array([1, 5])), [[4, 2], [7, 8]])
-
-
 def test_tensorflow_stays_out(made: Made) -> None:
     """It would cost seconds and 600 MB, and crash in another version than ScaNN's."""
     code = (
@@ -289,28 +274,9 @@ def test_tensorflow_stays_out(made: Made) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_reordering_takes_more_than_k(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, array, _ = made
-    found, asked = searcher(Index.load(folder / "index")), {}
-
-    class Part:
-        def search_batched(self, queries: np.ndarray, **settings: int) -> Any:
-            asked.update(settings)
-            return np.zeros((1, K), np.int64), np.zeros((1, K), np.float32)
-
-    monkeypatch.setattr(found, "_parts", [Part()])
-    found.search(array[:1], K, Effort(1, 1))
-    assert asked["pre_reorder_num_neighbors"] == math.ceil(1.25 * K)
-
-
-@dataclasses.dataclass
-class Free:
-    available: float
-
-
 def test_what_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert approximate.part_rows(4000, 1500) == [(0, 1333), (1333, 2666), (2666, 4000)]
-    monkeypatch.setattr("psutil.virtual_memory", lambda: Free(0.6e9))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=0.6e9))
     with pytest.raises(UserError, match="about .* give --part_rows"):
         approximate.refuse_too_large(10**6, 768)
 

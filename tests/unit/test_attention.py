@@ -34,8 +34,16 @@ def _plain(query, key, value, visible, bias=0.0):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
-@pytest.mark.parametrize("remat", ["none", "attention"])
-@pytest.mark.parametrize("masks", ["none", "lengths", "visible", "bias", "all"])
+@pytest.mark.parametrize(
+    ("masks", "remat"),
+    [
+        ("none", "attention"),
+        ("lengths", "none"),
+        ("visible", "none"),
+        ("bias", "attention"),
+        ("all", "attention"),
+    ],
+)
 def test_attend_is_softmax(masks: str, remat: str) -> None:
     everything = masks == "all"
     lengths = LENGTHS if everything or masks == "lengths" else None
@@ -63,8 +71,10 @@ def test_attend_is_softmax(masks: str, remat: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("generator", ["threefry", "hash"])
-@pytest.mark.parametrize("masks", ["lengths", "visible", "of texts", "bias"])
+@pytest.mark.parametrize(
+    ("masks", "generator"),
+    [("lengths", "threefry"), ("visible", "hash"), ("of texts", "threefry"), ("bias", "hash")],
+)
 def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str, generator: str) -> None:
     """On a CPU; values and gradients, with dropout, to the last bits of fp64."""
     rng = np.random.default_rng(1)
@@ -88,17 +98,9 @@ def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str, generator: str) 
             monkeypatch.setattr(attention, "_BLOCK", block)
 
             def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-                out = attend(
-                    q,
-                    k,
-                    v,
-                    lengths,
-                    Runtime(dtype="float64", dropout=generator),
-                    visible=visible,
-                    bias=bias,
-                    keys=keys,
-                    rate=0.2,
-                )
+                runtime = Runtime(dtype="float64", dropout=generator)
+                seen = {"visible": visible, "bias": bias}
+                out = attend(q, k, v, lengths, runtime, **seen, keys=keys, rate=0.2)
                 return jnp.square(out).sum(), out
 
             loops = "scan[" in str(jax.make_jaxpr(total)(*inputs))
@@ -137,39 +139,36 @@ def test_attention_dropout_keeps_the_expectation() -> None:
     assert np.asarray(dropped).std(0).min() > 0.01
 
 
-@pytest.mark.parametrize("window", [-1, 1, 3, 20])
-def test_causal_window(window: int) -> None:
+def test_causal_window() -> None:
     size = 6
-    seen = np.asarray(causal_window(size, window))
-    for i in range(size):
-        near = range(i + 1) if window == -1 else range(max(0, i - window + 1), i + 1)
-        assert set(np.flatnonzero(seen[i])) == {0, *near}
+    for window in (-1, 1, 3, 20):
+        seen = np.asarray(causal_window(size, window))
+        for i in range(size):
+            near = range(i + 1) if window == -1 else range(max(0, i - window + 1), i + 1)
+            assert set(np.flatnonzero(seen[i])) == {0, *near}
 
 
-@pytest.mark.parametrize(
-    ("backend", "runtime", "fused", "expected"),
-    [
-        ("cpu", Runtime(dtype="bfloat16"), True, "xla"),
-        ("gpu", Runtime(dtype="bfloat16"), True, "cudnn"),
-        ("gpu", Runtime(dtype="bfloat16"), False, "xla"),
-        ("gpu", Runtime(dtype="float32"), True, "xla"),
-        ("gpu", Runtime(dtype="bfloat16", attention="xla"), True, "xla"),
-        ("gpu", Runtime(dtype="float16", attention="cudnn"), True, "cudnn"),
-        ("tpu", Runtime(dtype="bfloat16"), True, "xla"),
-        ("cpu", Runtime(dtype="bfloat16", attention="cudnn"), True, "needs an NVIDIA GPU"),
-        ("cpu", Runtime(dtype="bfloat16", attention="triton"), True, "needs an NVIDIA GPU"),
-        ("gpu", Runtime(attention="cudnn"), True, "not float32"),
-        ("gpu", Runtime(attention="triton"), True, "not float32"),
-        ("gpu", Runtime(dtype="bfloat16", attention="cudnn"), False, "no attention dropout"),
-    ],
-)
-def test_choice_of_implementation(monkeypatch, backend, runtime, fused, expected) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    if expected in ("xla", "cudnn"):
-        assert choose(runtime, cudnn_can=fused) == expected
-    else:
-        with pytest.raises(UserError, match=expected):
-            choose(runtime, cudnn_can=fused)
+def test_choice_of_implementation(monkeypatch) -> None:
+    half = {"dtype": "bfloat16"}
+    for backend, settings, fused, expected in (
+        ("cpu", half, True, "xla"),
+        ("tpu", half, True, "xla"),
+        ("gpu", half, True, "cudnn"),
+        ("gpu", half, False, "xla"),
+        ("gpu", {"dtype": "float32"}, True, "xla"),
+        ("gpu", {**half, "attention": "xla"}, True, "xla"),
+        ("gpu", {"dtype": "float16", "attention": "cudnn"}, True, "cudnn"),
+        ("cpu", {**half, "attention": "cudnn"}, True, "needs an NVIDIA GPU"),
+        ("gpu", {"attention": "triton"}, True, "not float32"),
+        ("gpu", {**half, "attention": "cudnn"}, False, "no attention dropout"),
+    ):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        runtime = Runtime(**settings)
+        if expected in ("xla", "cudnn"):
+            assert choose(runtime, cudnn_can=fused) == expected
+        else:
+            with pytest.raises(UserError, match=expected):
+                choose(runtime, cudnn_can=fused)
 
 
 def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:

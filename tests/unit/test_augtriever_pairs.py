@@ -63,11 +63,11 @@ def test_a_batch_with_and_without_candidates() -> None:
     assert batch["spans"].shape == (8, 3, 32) and batch["extract"].tolist() == extract[:8].tolist()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_a_share_of_all_examples_is_crops(share: float) -> None:
-    _, found = examples({"strategies": {"title": 1.0}, "random_crop_share": share}, 400)
-    crops = np.mean([example["context"][1] < 20_000 for example in found])
-    assert abs(crops - share) < 0.08
+def test_a_share_of_all_examples_is_crops() -> None:
+    for share in (0.0, 0.5, 1.0):
+        _, found = examples({"strategies": {"title": 1.0}, "random_crop_share": share}, 400)
+        crops = np.mean([example["context"][1] < 20_000 for example in found])
+        assert abs(crops - share) < 0.08
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

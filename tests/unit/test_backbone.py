@@ -74,8 +74,6 @@ def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(UserError, match="Other has no position embeddings"):
         module.bind({}).position_vectors(3)
 
-
-def test_where_an_encoder_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(T5_CONFIG.to_hf()))
     with pytest.raises(UserError, match=r"holds a 't5' model; expected an encoder \(bert,"):
         backbones.read_encoder(tmp_path, backbones.Options())

@@ -147,15 +147,6 @@ def test_sizes() -> None:
         planned({"pasages": 10})
 
 
-@pytest.mark.slow
-def test_the_command_line_takes_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "pair_msmarco", "--sizes", "passages=8841823,queries=502939"]) == 0
-    shown = capsys.readouterr().out
-    assert "hours of one core for all else" in shown and "written: " in shown
-    plans, totals = command(capsys, "pair_msmarco", "--sizes", "passages=8841823")
-    assert totals["core_hours"] > 0
-
-
 def test_plans_with_a_kernel_of_gpus_are_made_anywhere() -> None:
     plans = []
     for attention in ("auto", "cudnn"):

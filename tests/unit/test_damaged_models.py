@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import UserError, exit_code
-from qac_jax.hub import backbones, names, sentence_transformers, weights
+from qac_jax.hub import names, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig
 from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import text_of
@@ -28,24 +28,17 @@ def test_values_that_no_model_has():
             BertConfig.from_hf({"model_type": "bert", key: value}, pooler=False, mlm_head=False)
 
 
-def test_what_else_breaks_names_the_file(tmp_path: Path):
-    class Broken:
-        display_name = "BERT"
-
-        @classmethod
-        def from_hf(cls, raw, **parts):
-            return raw["rope"]["type"]
-
-    with pytest.raises(UserError, match=r"config.json does not describe a BERT .KeyError: 'rope'"):
-        backbones._described(Broken, {}, tmp_path, {})  # type: ignore[type-var]
-
-
-@pytest.mark.parametrize("value", [[1, "a"], -1, True, "x", None])
-def test_lengths_of_our_own_that_are_none(value, tmp_path: Path):
-    name = sentence_transformers.SETTINGS
-    (tmp_path / name).write_text(json.dumps({"qac_jax": {"query_length": value}}))
-    with pytest.raises(UserError, match="query_length = .* is not a length"):
-        sentence_transformers._described(tmp_path)
+def test_settings_of_sentence_transformers_of_a_wrong_type(tmp_path: Path):
+    file = tmp_path / sentence_transformers.SETTINGS
+    for value in ([1, "a"], -1, True, "x", None):
+        file.write_text(json.dumps({"qac_jax": {"query_length": value}}))
+        with pytest.raises(UserError, match="query_length = .* is not a length"):
+            sentence_transformers._described(tmp_path)
+    wrong: list[dict[str, Any]] = [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"qac_jax": 1}]
+    for settings in [*wrong, {"scale": "x"}]:
+        file.write_text(json.dumps(settings))
+        with pytest.raises(UserError, match="does not say how texts are read .*copy the folder"):
+            sentence_transformers._described(tmp_path)
 
 
 def test_vocabularies_that_are_none(tmp_path: Path):
@@ -57,37 +50,21 @@ def test_vocabularies_that_are_none(tmp_path: Path):
         text_of(tokenizers.load(str(tmp_path)), {"title": "t", "text": "x"}, "separate")
 
 
-@pytest.mark.parametrize("text", ['{"weight_map": {"a": 3}}', "[" * 100_000])
-def test_an_index_of_shards_that_is_none(text, tmp_path: Path):
-    (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(UserError, match="is not a valid index of weight shards"):
-        weights.read_folder(tmp_path)
-
-
-def test_modules_within_modules_without_end(tmp_path: Path):
+def test_indexes_of_shards_and_modules_that_are_none(tmp_path: Path):
+    for text in ('{"weight_map": {"a": 3}}', "[" * 100_000):
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(UserError, match="is not a valid index of weight shards"):
+            weights.read_folder(tmp_path)
     (tmp_path / "modules.json").write_text("[" * 100_000)
     with pytest.raises(UserError, match="modules.json is not a list of modules"):
         sentence_transformers.listed(tmp_path)
     assert names.read_json(tmp_path / "modules.json") == {}
 
 
-@pytest.mark.parametrize(
-    "settings", [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"scale": "x"}, {"qac_jax": 1}]
-)
-def test_settings_of_sentence_transformers_of_a_wrong_type(settings, tmp_path: Path):
-    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="does not say how texts are read .*copy the folder again"):
-        sentence_transformers._described(tmp_path)
-
-
-def test_a_link_that_leads_nowhere_beside_a_tokenizer(tmp_path: Path):
+def test_links_and_folders_in_place_of_files(tmp_path: Path, capsys):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     (tmp_path / "sentence_bert_config.json").symlink_to("nowhere")
     assert tokenizers.load(str(tmp_path)).vocab_size == 5
-
-
-def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path: Path, capsys):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     (tmp_path / "tokenizer_config.json").mkdir()
     assert exit_code(lambda: tokenizers.load(str(tmp_path)).vocab_size) == 2
     said = capsys.readouterr().err

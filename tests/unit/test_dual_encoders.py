@@ -110,13 +110,9 @@ def test_a_teacher(name: str, encoded: Any) -> None:
     queries = encoded["queries"] = rng.normal(size=(Q, 16))
     passages = encoded["passages"] = rng.normal(size=(Q, P, 16))
     batch = make_batch(scores=scores)
+    weights = {"distillation_weight": 2.0, "contrastive_weight": 0.25}
     objective = Finetune(
-        model(),
-        temperature=0.5,
-        distillation=name,
-        distillation_weight=2.0,
-        contrastive_weight=0.25,
-        teacher_temperature=3.0,
+        model(), temperature=0.5, distillation=name, teacher_temperature=3.0, **weights
     )
     loss, aux = value(objective, batch)
     own = np.einsum("bd,bpd->bp", queries, passages)
@@ -131,19 +127,17 @@ def test_a_teacher(name: str, encoded: Any) -> None:
     assert loss == pytest.approx(2.0 * aux["distillation"] + 0.25 * aux["contrastive"], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "batch", "sentence"),
-    [
+def test_what_cannot_be_is_told() -> None:
+    single = {"scores": 1, "passages": np.ones((1, 1, 4))}
+    for changes, batch, sentence in (
         ({"distillation": "mse"}, {}, "margin_mse"),
         ({"temperature": 0.0}, {}, "more than 0"),
         ({"contrastive_weight": 0.0}, {}, "nothing to learn"),
         ({"distillation": "kl"}, {}, "teacher"),
-        ({"distillation": "margin_mse"}, {"scores": 1, "passages": np.ones((1, 1, 4))}, "n_passa"),
-    ],
-)
-def test_what_cannot_be_is_told(changes: Any, batch: Any, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        Finetune(model(), **changes).prepare(make_batch(**batch), KEY)
+        ({"distillation": "margin_mse"}, single, "n_passa"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Finetune(model(), **changes).prepare(make_batch(**batch), KEY)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -175,19 +169,15 @@ def test_what_is_exported_knows_how_it_reads() -> None:
 def test_prompts_of_the_start_and_of_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     start = Finetune(model(query_prompt="query: ", default_prompt_name="query"))
     lengths = {"query": 8, "passages": 8}
-    same = {"query_prompt": "query: ", "passage_prompt": ""}
-    assert (
-        start.bind(Context(lengths=lengths, reading=same)).model.config.default_prompt_name
-        == "query"
-    )
+    same = Context(lengths=lengths, reading={"query_prompt": "query: ", "passage_prompt": ""})
+    plain = Context(lengths=lengths, reading={"query_prompt": "", "passage_prompt": ""})
+    assert start.bind(same).model.config.default_prompt_name == "query"
     assert not capsys.readouterr().err
-    plain = {"query_prompt": "", "passage_prompt": ""}
-    others = start.bind(Context(lengths=lengths, reading=plain)).model.config
+    others = start.bind(plain).model.config
     assert (others.query_prompt, others.default_prompt_name) == ("", "")
     assert "has the prompts 'query: ' and ''" in capsys.readouterr().err
-    without = Finetune(model(include_prompt=False))
     with pytest.raises(UserError, match="leaves prompts out of its pooling"):
-        without.bind(Context(lengths=lengths, reading=same))
+        Finetune(model(include_prompt=False)).bind(same)
 
 
 TOKENIZER = tokenizers.load()
@@ -214,8 +204,11 @@ def complete(objective: Any, params: Any) -> set[str]:
     return set(fresh)
 
 
-@pytest.mark.parametrize("module", [Bert(WORDED), TIED, CROSS], ids=["bert", "dual", "cross"])
-@pytest.mark.parametrize("model", [TIED, UNTIED], ids=["one", "two"])
+@pytest.mark.parametrize(
+    ("module", "model"),
+    [(Bert(WORDED), UNTIED), (TIED, UNTIED), (CROSS, TIED)],
+    ids=["bert-two", "dual-two", "cross-one"],
+)
 def test_towers_start_from_anything_with_a_bert(module: Any, model: DualEncoder) -> None:
     objective, params = Pair(model, alpha=0.2).start_from(module, params_of(module))
     assert objective.alpha == 0.2 and objective.model.config.tied is model.config.tied
@@ -303,16 +296,8 @@ def test_titles_are_read_as_in_training() -> None:
 
 
 GROUPS, QUERIES, PASSAGES, WORDS = 2, 3, 4, 6
-OF_GROUPS = BertConfig(
-    vocab_size=40,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=WORDS,
-)
 OBJECTIVE = Listwise(
-    DualEncoder(DualEncoderConfig(OF_GROUPS, pooling="mean", normalize=True), Runtime()),
+    DualEncoder(DualEncoderConfig(BERT, pooling="mean", normalize=True), Runtime()),
     temperature=0.1,
     teacher_temperature=0.2,
 )
@@ -388,10 +373,7 @@ def test_a_few_steps_learn_the_order_and_parts_of_a_batch_add_up(variables: Any)
     assert float(loss) < 0.2 * float(whole) and float(aux["agreement"]) > 0.8
 
 
-SMALL = BertConfig(
-    vocab_size=64, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, max_positions=16
-)
-MODEL = DualEncoder(DualEncoderConfig(SMALL, pooling="mean"))
+MODEL = DualEncoder(DualEncoderConfig(BERT, pooling="mean"))
 BATCH, WIDTH = 8, 16
 
 
@@ -403,7 +385,7 @@ def pseudo_queries(seed: int = 0, spans: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
 
     def texts(*shape: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = rng.integers(5, 64, shape).astype(np.int32)
+        ids = rng.integers(5, 48, shape).astype(np.int32)
         lengths = rng.integers(3, shape[-1] + 1, shape[:-1]).astype(np.int32)
         return ids * (np.arange(shape[-1]) < lengths[..., None]), lengths
 
@@ -424,12 +406,11 @@ def moco() -> tuple[MoCo, Any]:
 
 
 def test_a_zero_query_finds_its_key_among_the_queue() -> None:
-    objective = MoCo(MODEL, queue_size=24)
-    ranked = objective.rank(jnp.zeros((4, WIDTH)), normal(1, 4), normal(2, 24))
-    np.testing.assert_allclose(ranked.loss, math.log(1 + 24), rtol=1e-6)
-    both = dataclasses.replace(objective, in_batch_negatives=True)
-    ranked = both.rank(jnp.zeros((4, WIDTH)), normal(1, 4), normal(2, 24))
-    np.testing.assert_allclose(ranked.loss, math.log(4 + 24), rtol=1e-6)
+    alone = MoCo(MODEL, queue_size=24)
+    both = dataclasses.replace(alone, in_batch_negatives=True)
+    for objective, keys in ((alone, 1), (both, 4)):
+        ranked = objective.rank(jnp.zeros((4, WIDTH)), normal(1, 4), normal(2, 24))
+        np.testing.assert_allclose(ranked.loss, math.log(keys + 24), rtol=1e-6)
 
 
 def test_the_queue_begins_as_unit_vectors_and_the_second_encoder_as_a_copy(moco: Any) -> None:
@@ -531,17 +512,14 @@ def test_triples_are_read_too() -> None:
 
 
 def test_starting_from_a_bert_and_what_is_kept(moco: Any) -> None:
-    bert = Bert(SMALL)
+    bert = Bert(BERT)
     params = nn.unbox(bert.init(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
     objective, given = moco[0].start_from(bert, params)
     state = objective.initial_state(given)
     jax.tree.map(np.testing.assert_array_equal, state["momentum"]["encoder"]["backbone"], params)
     assert objective.export({"params": given, **state})[1] is given
-    for change, normalized in (
-        ({}, False),
-        ({"similarity": "cosine"}, True),
-        ({"normalize_passage": True}, True),
-    ):
+    changes: list[dict[str, Any]] = [{}, {"similarity": "cosine"}, {"normalize_passage": True}]
+    for change, normalized in zip(changes, (False, True, True), strict=True):
         module, _ = dataclasses.replace(objective, **change).export({"params": {}})
         assert module.config.normalize is normalized
 

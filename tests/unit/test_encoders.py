@@ -76,11 +76,6 @@ def test_pooling_projection_and_scale() -> None:
         np.testing.assert_allclose(query, 20 * vector, rtol=1e-5, atol=2e-5)
 
 
-def test_projection_without_bias() -> None:
-    _, variables = _dual(projection=5, projection_bias=False)
-    assert set(variables["params"]["encoder"]["projection"]) == {"kernel"}
-
-
 def test_mean_pool_and_normalize_at_the_edges() -> None:
     hidden = jnp.arange(12.0).reshape(2, 3, 2)
     np.testing.assert_allclose(mean_pool(hidden, None), hidden.mean(1))
@@ -104,19 +99,11 @@ def test_cross_encoder_dropout_and_labels() -> None:
         np.testing.assert_array_equal(same, plain)  # the BERT's dropout is 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"pooling": "min"}, "pooling='min' is not known"),
-        ({"projection": 4, "projection_activation": "tan"}, "did you mean 'tanh'"),
-    ],
-)
-def test_bad_configurations(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        DualEncoderConfig(CONFIG, **fields)
-
-
-def test_bad_calls() -> None:
+def test_bad_configurations_and_calls() -> None:
+    with pytest.raises(UserError, match="pooling='min' is not known"):
+        DualEncoderConfig(CONFIG, pooling="min")
+    with pytest.raises(UserError, match="did you mean 'tanh'"):
+        DualEncoderConfig(CONFIG, projection=4, projection_activation="tan")
     model, variables = _dual()
     with pytest.raises(UserError, match="did you mean 'query'"):
         model.apply(variables, IDS, LENGTHS, side="querry")

@@ -6,7 +6,6 @@ import importlib
 import itertools
 import json
 import unicodedata
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from qac_jax.evaluation import answers, benchmarks, metrics, similarity
 from qac_jax.evaluation.benchmarks import (
     BEIR14,
     FORUMS,
-    PROTOCOLS,
     Collection,
     Judging,
     Suite,
@@ -29,11 +27,10 @@ from qac_jax.evaluation.benchmarks import (
 )
 from qac_jax.evaluation.metrics import IR_MEASURES, MEASURES
 from qac_jax.evaluation.significance import compare, holm, paired_t_test, randomization_test
-from qac_jax.evaluation.similarity import names_of
 from qac_jax.formats import runs
 from qac_jax.formats.queries import Query
 from qac_jax.formats.runs import Ranking, ranked
-from qac_jax.report import plots, suites, tables
+from qac_jax.report import suites, tables
 
 
 # AugTriever, Table 6, as printed: MS MARCO, the 14 BEIR sets, R@5/20/100 of six question sets.
@@ -130,31 +127,17 @@ def test_beir_does_not_let_a_query_find_itself():
         judge("arguana", only, judgements, protocol("beir"))
 
 
-def test_names_and_protocols():
-    assert benchmarks.protocol_of("cqadupstack/gis") == "beir"
-    assert benchmarks.protocol_of("Touche2020") == "beir"
-    assert benchmarks.protocol_of("msmarco") == "beir"
-    assert benchmarks.protocol_of("wikisquad") == "own"
+def test_unknown_measures_means_and_protocols_are_named():
     with pytest.raises(UserError, match="did you mean 'trec_dl'"):
         protocol("trecdl")
-    for rules in PROTOCOLS.values():
-        metrics.check(rules.measures)
-        assert rules.over in metrics.OVER
-
-
-def test_unknown_measures_and_means_are_named():
     with pytest.raises(UserError, match="did you mean 'ndcg@10'"):
         metrics.check(["ncdg@10"])
-    for wrong in ("mrr@0", "hit", "gm_map", "ndcg@-1", "runid", ""):
+    for wrong in ("mrr@0", "hit", "gm_map", "ndcg@-1", ""):
         with pytest.raises(UserError, match="unknown measure"):
             metrics.check([wrong])
-    with pytest.raises(UserError, match="no measure"):
-        metrics.check([])
     scores = metrics.evaluate({"a": ranked(["1"], [1])}, {"a": {"1": 1}}, ["map"])
     with pytest.raises(UserError, match="did you mean 'judged'"):
         scores.mean("map", "juged")
-    with pytest.raises(UserError, match="expected 1 or more"):
-        metrics.evaluate({}, {"a": {"1": 1}}, ["map"], level=0)
     with pytest.raises(UserError, match="no judgements"):
         metrics.evaluate({}, {}, ["map"])
 
@@ -217,16 +200,11 @@ def test_a_folder_of_collections(tmp_path, capsys):
     assert "scifact: ndcg@10" in capsys.readouterr().err
 
 
-def test_cqadupstack_needs_its_twelve_forums(tmp_path, capsys):
+def test_forums_and_collections_alone(tmp_path, capsys):
     for forum in FORUMS[1:]:
         make(tmp_path / "cqadupstack" / forum)
-    results = evaluate_folder(tmp_path / "cqadupstack", searcher([]))
-    assert len(results) == 11
+    assert len(evaluate_folder(tmp_path / "cqadupstack", searcher([]))) == 11
     assert "android is missing" in capsys.readouterr().err
-
-
-def test_single_collections(tmp_path):
-    make(tmp_path / "cqadupstack" / "gis")
     (alone,) = benchmarks.collections(tmp_path / "cqadupstack" / "gis")
     assert alone.name == "cqadupstack/gis" and alone.split == "test"
     make(tmp_path / "own", split="dev")
@@ -268,14 +246,11 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_every_name_has_one_of_ours() -> None:
-    known = [metrics.own_name(name.replace("K", "10")) for name in IR_MEASURES]
-    metrics.check(known)
     for name in IR_MEASURES:
         name = name.replace("K", "10")
         assert metrics.ir_name(metrics.own_name(name)) == name
     for name in MEASURES:
         assert metrics.own_name(name.replace("K", "10")) == name.replace("K", "10")
-    assert metrics.ir_name("P_10") == "P_10" and metrics.own_name("unknown@3") == "unknown@3"
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -305,12 +280,9 @@ def test_grades_that_do_not_go_together_are_refused() -> None:
 
 # (answer, passage, whether the passage holds the answer, why)
 HARD = [
-    # Accents and scripts
     ("Röntgen", "Wilhelm Conrad RÖNTGEN won it", True, "case does not matter, accents stay"),
     ("Rontgen", "Wilhelm Conrad Röntgen", False, "an accent is not dropped"),
     ("Röntgen", "Conrad Ro\u0308ntgen", True, "one character or letter and mark are the same"),
-    ("Ro\u0308ntgen", "Conrad Röntgen", True, "and so the other way round"),
-    ("Pokémon", "the Pokemon film", False, "an accent is not invented"),
     ("Ångström", "measured in \u212bngström", True, "the ångström sign is the letter Å"),
     ("straße", "in der STRASSE", False, "lower case only: ß is not folded to ss"),
     ("İstanbul", "capital i̇stanbul", True, "the dotted capital I is I and a mark"),
@@ -318,41 +290,20 @@ HARD = [
     ("ΟΔΟΣ", "στην οδος", True, "a capital sigma at the end becomes a final one"),
     ("ΟΔΟΣ", "στην οδοσ", False, "and no other"),
     ("ﬁlm", "the film", False, "NFD keeps ligatures: only compatibility forms split them"),
-    ("５", "chapter 5", False, "full-width digits stay full-width"),
     ("日本", "日本に行く", False, "runs of letters are one token, and Japanese has no blanks"),
-    ("日本", "日本。それは", True, "a full stop ends the token"),
-    ("한국", "한국 전쟁", True, "Hangul falls into its parts alike in both"),
     ("हिन्दी", "वह हिन्दी बोलता है", True, "vowel signs belong to the word"),
-    # Whole tokens
     ("cat", "the category", False, "no part of a token"),
-    ("cat", "cat", True, "the whole text"),
     ("cat", "(cat)", True, "brackets are tokens of their own"),
-    ("42", "it was 1942", False, "no part of a number"),
-    ("4", "4th of July", False, "digits and letters make one token"),
-    ("B2B", "a b2b deal", True, "letters and digits in one token"),
-    ("snake_case", "snake case", False, "the underscore is a token"),
     ("snake_case", "snake _ case", True, "blanks between tokens do not matter"),
-    # Punctuation
-    ("U.S.", "in the U . S . army", True, "each full stop is a token"),
-    ("U.S.", "in the US army", False, "and must be there"),
+    ("U.S.", "in the US army", False, "each full stop is a token and must be there"),
     ("US", "the U.S. army", False, "and may not be there"),
-    ("581 ( second edition )", "has 581 (second edition) pages", True, "blanks at brackets"),
-    ("rock'n'roll", "rock 'n' roll", True, "apostrophes are tokens"),
     ("don't", "don’t", False, "the two apostrophes are different characters"),
-    ("AC/DC", "ac / dc", True, "slash"),
-    ("$1,000", "paid $ 1,000 for it", True, "currency sign and comma"),
-    ("1,000", "1000", False, "a number with and without comma"),
     ("3.14", "3.14159", False, "the digits behind the point are one token"),
-    ("C++", "written in C++.", True, "plus signs are tokens"),
-    ("🚁", "a 🚁 landed", True, "a symbol is a token"),
-    # Several tokens
     ("New York City", "in New\nYork\u00a0City", True, "any blank, any line end"),
     ("New York City", "New York is a City", False, "no gaps"),
     ("York New", "New York", False, "no other order"),
     ("a b a c", "a b a b a c", True, "a false start does not hide the answer"),
-    ("soft\u00adware", "software", False, "an invisible hyphen ends a token"),
     ("\u200b", "anything", False, "an answer without tokens matches nothing"),
-    ("", "anything", False, "and so does an empty one"),
 ]
 
 # CuratedTREC: (pattern, passage, whether it is found, why)
@@ -368,15 +319,12 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "passage", "holds", "why"), HARD)
-def test_texts(answer, passage, holds, why):
-    assert answers.matcher([answer])(passage) is holds, why
-    assert answers.matcher(["nowhere to be found", answer])(passage) is holds, why
-
-
-@pytest.mark.parametrize(("pattern", "passage", "holds", "why"), PATTERNS)
-def test_patterns(pattern, passage, holds, why):
-    assert answers.matcher([pattern], "regex")(passage) is holds, why
+def test_texts_and_patterns():
+    for answer, passage, holds, why in HARD:
+        assert answers.matcher([answer])(passage) is holds, why
+        assert answers.matcher(["nowhere to be found", answer])(passage) is holds, why
+    for pattern, passage, holds, why in PATTERNS:
+        assert answers.matcher([pattern], "regex")(passage) is holds, why
 
 
 def test_tokens_are_those_of_dprs_expression():
@@ -409,15 +357,11 @@ def test_hit_rates_count_every_question():
     questions = [Query(str(i), "which planet?", ("Mars",)) for i in range(4)]
     run = {"0": place(1), "1": place(5), "2": place(6), "unasked": place(1)}
     scores = answers.evaluate(run, questions, texts, measures=("hit@1", "hit@5", "hit@6"))
+    pattern = [Query("0", "which planet?", ("m[ae]rs",))]
+    assert answers.evaluate({"0": place(2)}, pattern, texts, form="regex").mean("hit@5") == 1
+    assert answers.evaluate({"0": place(2)}, pattern, texts).mean("hit@5") == 0
     assert scores.means() == {"hit@1": 0.25, "hit@5": 0.5, "hit@6": 0.75}
     assert scores.missing == ["3"] and scores.unjudged == 1
-
-
-def test_patterns_by_the_whole_way():
-    questions = [Query("0", "which planet?", ("m[ae]rs",))]
-    run = {"0": place(2)}
-    assert answers.evaluate(run, questions, texts, form="regex").mean("hit@5") == 1
-    assert answers.evaluate(run, questions, texts).mean("hit@5") == 0
 
 
 def test_entityquestions_average_over_relations():
@@ -439,8 +383,6 @@ def test_mistakes_are_told():
         answers.evaluate({"1": place(1)}, [Query("1", "?")], texts)
     with pytest.raises(UserError, match="none of the 1 questions"):
         answers.evaluate({"1": place(1)}, [question], texts)
-    with pytest.raises(UserError, match="no questions"):
-        answers.evaluate({"1": place(1)}, [], texts)
     with pytest.raises(UserError, match="name hit@k"):
         answers.evaluate({"0": place(1)}, [question], texts, measures=("ndcg@10",))
     with pytest.raises(UserError, match="did you mean 'regex'"):
@@ -455,9 +397,6 @@ def test_the_t_test_is_scipys():
         first, second = rng.random(n), rng.random(n) + 0.05
         expected = stats.ttest_rel(second, first).pvalue
         assert paired_t_test(second - first) == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_t_test_without_spread():
     assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
     assert paired_t_test([0.1, 0.1, 0.1]) == 0.0
     assert paired_t_test([0.3]) == 1.0
@@ -481,21 +420,6 @@ def test_few_queries_are_counted_exactly():
     assert randomization_test([0.1, 0.2, -0.3]) == 1.0
     assert randomization_test([0.0, 0.0]) == 1.0
     assert randomization_test([1.0] * 5) == pytest.approx(2 / 32)
-
-
-def test_the_exact_test_is_scipys():
-    from scipy import stats
-
-    rng = np.random.default_rng(6)
-    for n in (2, 5, 11):
-        differences = rng.normal(0.2, 1, n)
-        expected = stats.permutation_test(
-            (differences,),
-            lambda values, axis: values.sum(axis),
-            permutation_type="samples",
-            n_resamples=np.inf,
-        )
-        assert randomization_test(differences) == pytest.approx(expected.pvalue)
 
 
 def test_no_difference_is_found_significant_as_often_as_it_should():
@@ -552,20 +476,6 @@ def test_means_shares_and_ranks() -> None:
     assert found.cosine_to_query == pytest.approx(1.0)
     assert found.cosine_to_negatives == pytest.approx(((0.6 + 1) / 2 - 1) / 2)
     assert found.by_rank == pytest.approx((0.0, None, 0.5, None))
-
-
-def test_the_plot_is_a_picture_with_a_line_each() -> None:
-    plot = plots.similarity({"with <PSR>": _known(), "without": _known()})
-    assert plot is not None
-    texts = [e.text for e in ElementTree.fromstring(plot.file()).iter() if e.tag.endswith("text")]
-    assert "with <PSR>" in texts and "without" in texts
-
-
-def test_encoders_are_called_by_what_tells_them_apart() -> None:
-    assert names_of(["out/pair", "out/dpr/"]) == ["pair", "dpr"]
-    grid = ["g/complete/seed_0/pair", "g/without/seed_0/pair"]
-    assert names_of(grid) == ["complete", "without"]
-    assert names_of(["out/pair"]) == ["pair"]
 
 
 def test_answers_stand_for_judgements() -> None:

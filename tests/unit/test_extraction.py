@@ -96,15 +96,11 @@ def test_bm25_is_the_plain_formula() -> None:
     found = Bm25Salience(statistics)(corpus[:8], spans)
     for document, of, scores in zip(corpus, spans, found, strict=False):
         np.testing.assert_allclose(scores, [okapi(corpus, document, s) for s in of], rtol=1e-12)
-    assert any(weight < 0 for weight in _raw(statistics).values()), "no common word: a weak test"
+    common = max(statistics.frequency.values())
+    assert common > statistics.documents / 2, "no common word: a weak test"
     # Words that the corpus or the document does not have say nothing.
     assert Bm25Salience(statistics)(["w1 w2"], [["nowhere", "w30 w40"]])[0].tolist() == [0, 0]
     assert words("It's _UP_-to.date") == ["it", "s", "up", "to", "date"]
-
-
-def _raw(statistics: Statistics) -> dict[str, float]:
-    n = statistics.documents
-    return {w: math.log((n - c + 0.5) / (c + 0.5)) for w, c in statistics.frequency.items()}
 
 
 def test_the_best_different_spans() -> None:
@@ -114,21 +110,19 @@ def test_the_best_different_spans() -> None:
     assert best(spans, scores, 9) == [("a", 3.0), ("b", 1.0), ("d", 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (structure.TitleRule("any"), "Two words"),
-        (structure.TitleRule("sentence"), "This line says something more."),
-        (structure.TitleRule("none"), ""),
-        (structure.TitleRule("sentence", title_words=3), "This line says"),
-    ],
-)
-def test_first_lines_as_titles(rule: structure.TitleRule, expected: str) -> None:
+def test_first_lines_as_titles() -> None:
     text = "\n  \n  Two words\nThis line says something more.\n"
-    assert rule.of({"text": text}) == expected
-    assert rule.of({"text": text, "title": "A  given\ntitle"}) == "A given title"
-    # A later passage of a document does not begin with its title.
-    assert rule.of({"text": text, "position": 3}) == ""
+    for settings, expected in (
+        (("any",), "Two words"),
+        (("sentence",), "This line says something more."),
+        (("none",), ""),
+        (("sentence", 3), "This line says"),
+    ):
+        rule = structure.TitleRule(*settings)
+        assert rule.of({"text": text}) == expected
+        assert rule.of({"text": text, "title": "A  given\ntitle"}) == "A given title"
+        # A later passage of a document does not begin with its title.
+        assert rule.of({"text": text, "position": 3}) == ""
 
 
 def test_anchors_are_told_once() -> None:
@@ -150,20 +144,18 @@ def test_anchors_are_told_once() -> None:
     assert contexts[0][0] == {"text": "graphs", "origin": "doc_anchor", "score": None}
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_what_does_not_fit_is_refused() -> None:
+    for make, message in (
         (lambda: SpanSampling(spans=0), "spans = 0"),
         (lambda: SpanSampling(shortest=9, longest=4), "shortest=9, longest=4"),
         (lambda: SpanSampling(context_words=8), "context_words=8"),
         (lambda: structure.TitleRule("first"), "first_line"),
-        (lambda: structure.TitleRule(title_words=0), "title_words = 0"),
         (lambda: Bm25Salience(Statistics.of(["a b"]), b=2), "b=2"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+        (lambda: LikelihoodOptions("average"), "likelihood='average'"),
+        (lambda: LikelihoodOptions(span_tokens=0), "span_tokens=0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
 
 
 def test_every_draw_has_spans_of_its_own() -> None:
@@ -238,6 +230,7 @@ def test_a_model_over_two_devices_finds_the_same(generator: Generator) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_released_counts_padding_as_words(generator: Generator) -> None:
     found = Likelihood(generator, LikelihoodOptions("released"))(TWO_DOCUMENTS, SPANS)
     encode, pad = generator.tokenizer.encode, generator.tokenizer.pad_id
@@ -275,13 +268,6 @@ def test_span_times_document() -> None:
     assert [scores.tolist() for scores in found] == [[4.0, 2.0], [6.0]]
 
 
-def test_likelihoods_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(UserError, match="likelihood='average'"):
-        LikelihoodOptions("average")
-    with pytest.raises(UserError, match="span_tokens=0"):
-        LikelihoodOptions(span_tokens=0)
-
-
 LIGHTHOUSE = {
     "_id": "a",
     "title": "Lighthouses",
@@ -305,9 +291,6 @@ def test_they_are_words_of_one_sentence_behind_a_question_word() -> None:
         assert any(set(words) <= of for of in sentences), query
         assert len([w for w in words if w not in structure.COMMON]) >= 2
     assert 15 <= questions <= 32  # six of ten
-
-
-def test_what_has_too_few_words_gives_none() -> None:
     for text in ("", "the of", "harbour"):
         assert structure.keywords({"text": text}, 4, np.random.default_rng(0)) == []
 

@@ -38,15 +38,8 @@ class Outer:
 
 
 GOOD: list[dict[str, Any]] = [
-    {},
-    {"rate": 1},
-    {"maybe": 3},
-    {"names": ["a", "b"]},
-    {"pair": [3, 4]},
-    {"table": {"a": 1}},
-    {"mode": "b"},
-    {"many": [Inner(0.1)]},
-    {"anything": object},
+    {"rate": 1, "maybe": 3, "names": ["a", "b"], "pair": [3, 4], "table": {"a": 1}},
+    {"mode": "b", "many": [Inner(0.1)], "anything": object},
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"size": 1.0}, r"Outer.size = 1.0 is a float; expected int"),
@@ -54,31 +47,24 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": "fast"}, r"Outer.rate = 'fast' is a str; expected float"),
     ({"maybe": "3"}, r"expected int or None"),
     ({"names": "abc"}, r"Outer.names = 'abc' is a str"),
-    ({"names": ("a", 1)}, r"Outer.names"),
     ({"pair": (1, 2, 3)}, r"Outer.pair"),
     ({"table": {"a": "b"}}, r"Outer.table"),
     ({"mode": "c"}, r"Outer.mode"),
     ({"call": 3}, r"Outer.call"),
-    ({"inner": 3}, r"Outer.inner"),
     ({"inner": Inner("x")}, r"Inner.rate = 'x'"),  # type: ignore[arg-type]
     ({"many": [Inner(None)]}, r"Outer.many\[0\].rate = None"),  # type: ignore[arg-type]
     ({"color": "gren"}, r"not one of red, green; did you mean 'green'"),
     ({"name": fields.REQUIRED}, r"Outer.name is not set; pass --name or bind Outer.name"),
-    ({"anything": object()}, r"Outer.anything is not set"),
 ]
 
 
-@pytest.mark.parametrize("settings", GOOD, ids=str)
-def test_right_types_pass(settings):
-    fields.check(Outer(**settings))
-    assert Outer(**settings) is not None
-
-
-@pytest.mark.parametrize(("settings", "sentence"), BAD, ids=range(len(BAD)))
-def test_wrong_types_are_one_sentence(settings, sentence):
-    with pytest.raises(UserError, match=sentence) as caught:
+def test_right_types_pass_and_wrong_ones_are_one_sentence():
+    for settings in GOOD:
         fields.check(Outer(**settings))
-    assert "\n" not in str(caught.value)
+    for settings, sentence in BAD:
+        with pytest.raises(UserError, match=sentence) as caught:
+            fields.check(Outer(**settings))
+        assert "\n" not in str(caught.value)
 
 
 def test_the_description_is_about_results_only():
@@ -86,25 +72,10 @@ def test_the_description_is_about_results_only():
     assert fields.describe(Outer()) != fields.describe(Outer(inner=Inner(0.6)))
     assert fields.describe(Outer(names=["a"])) == fields.describe(Outer(names=("a",)))  # type: ignore[arg-type]
     assert fields.describe(Outer(table={"b": 1, "a": 2}))["table"] == {"a": 2, "b": 1}
-    assert fields.digest(fields.describe(Outer())) == fields.digest(fields.describe(Outer()))
-
-
-def test_arrays_are_described_by_their_bytes():
     one, two = np.arange(4), np.arange(4) + 1
     assert fields.describe(one) == fields.describe(np.arange(4)) != fields.describe(two)
     with pytest.raises(UserError, match="cannot be part of a configuration"):
         fields.describe(object())
-
-
-def test_flags_convert_by_type():
-    convert = fields.converter(tuple[int, ...])
-    assert convert is not None and convert("1,2") == (1, 2)
-    assert fields.converter(int | None) is int
-    assert fields.converter(Inner) is None
-    boolean = fields.converter(bool)
-    assert boolean is not None and boolean("yes") is True and boolean("0") is False
-    with pytest.raises(ValueError):
-        boolean("perhaps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +103,6 @@ def test_parts_are_flat_where_people_give_them():
     assert fields.change(made, {"name": "z", "depth": 9}) == Whole("z", Sizes(5, 9))
     with pytest.raises(UserError, match="Whole has no setting 'widht'; did you mean 'width'"):
         fields.make(Whole, {"widht": 5})
-
-
-def test_parts_are_described_and_checked():
     assert fields.describe(Whole()) == fields.describe(Whole(sizes=Sizes(3, 9)))
     assert fields.describe(Whole()) != fields.describe(Whole(sizes=Sizes(4)))
     with pytest.raises(UserError, match="Sizes.width = 'x'"):
