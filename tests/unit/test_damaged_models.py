@@ -62,10 +62,11 @@ def test_indexes_of_shards_and_modules_that_are_none(tmp_path: Path):
 
 
 def test_links_and_folders_in_place_of_files(tmp_path: Path, capsys):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
-    (tmp_path / "sentence_bert_config.json").symlink_to("nowhere")
-    assert tokenizers.load(str(tmp_path)).vocab_size == 5
-    (tmp_path / "tokenizer_config.json").mkdir()
-    assert exit_code(lambda: tokenizers.load(str(tmp_path)).vocab_size) == 2
-    said = capsys.readouterr().err
-    assert "tokenizer_config.json cannot be used (Is a directory)" in said
+    for name in ("link", "folder"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    (tmp_path / "link" / "sentence_bert_config.json").symlink_to("nowhere")
+    assert tokenizers.load(str(tmp_path / "link")).vocab_size == 5
+    (tmp_path / "folder" / "tokenizer_config.json").mkdir()
+    assert exit_code(lambda: tokenizers.load(str(tmp_path / "folder")).vocab_size) == 2
+    assert "tokenizer_config.json cannot be used (Is a directory)" in capsys.readouterr().err
