@@ -7,17 +7,15 @@ import json
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
-
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, parameters
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Architecture
 from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig, backbone_of
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5, T5Config
+from qac_jax.models.t5 import T5Config
 
 
 CONFIG = BertConfig(20, 8, 1, 2, 12, 6)
@@ -77,27 +75,6 @@ def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(T5_CONFIG.to_hf()))
     with pytest.raises(UserError, match=r"holds a 't5' model; expected an encoder \(bert,"):
         backbones.read_encoder(tmp_path, backbones.Options())
-
-
-def test_the_encoder_in_a_model() -> None:
-    tied, two = (DualEncoder(DualEncoderConfig(CONFIG, tied=tied)) for tied in (True, False))
-    inside = {"backbone": {"x": 1}}
-    assert backbone_of(Bert(CONFIG), {"x": 1}) == (CONFIG, {"x": 1})
-    assert backbone_of(tied, {"encoder": inside}) == (CONFIG, {"x": 1})
-    assert backbone_of(two, {"query": {}, "passage": inside}) == (CONFIG, {"x": 1})
-    assert backbone_of(two, {"query": inside, "passage": {}}, "query") == (CONFIG, {"x": 1})
-    with_pooler = CONFIG.with_parts("pooler")
-    assert backbone_of(CrossEncoder(with_pooler), inside) == (with_pooler, {"x": 1})
-    assert backbone_of(T5(T5_CONFIG), {}) is None
-
-
-def test_word_embeddings() -> None:
-    table = np.ones((2, 2))
-    params = {"embeddings": {"word": {"embedding": table}, "norm": 1}, "layers": 2}
-    moved = CONFIG.with_words(params, table + 1)
-    assert CONFIG.words_of(moved)[0, 0] == 2 and CONFIG.words_of(params)[0, 0] == 1
-    assert (moved["layers"], moved["embeddings"]["norm"]) == (2, 1)
-    assert T5_CONFIG.with_words({}, table) == {"shared": {"embedding": table}}
 
 
 def test_what_is_stored_is_checked() -> None:

@@ -11,17 +11,10 @@ import jax
 import numpy as np
 import pytest
 import toy_retrieval as toy
-
 from qac_jax import cli, hardware
-from qac_jax.data.featurizer import settle
-from qac_jax.data.form import Form
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, weights
-from qac_jax.models.bert import BertConfig
-from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
-from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Config
-from qac_jax.objectives.finetune import Finetune
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
 from qac_jax.stages.embed import Embed
@@ -58,10 +51,6 @@ STAGES = {
 }
 
 
-BERT = BertConfig(64, 16, 2, 2, 32, max_positions=64)
-TRIPLES = settle(
-    "triples", Form(), lengths={"query": 8, "passages": 16}, settings={"n_passages": 2}
-)
 SMALL_T5 = T5Config(64, 16, 8, 32, num_layers=1, num_decoder_layers=1, num_heads=2)
 
 
@@ -116,7 +105,6 @@ def test_the_index_of_wikipedia_is_built_in_128_gb():
     plan = plans["index"]
     assert plan["parts"] == 5
     assert approximate.build_bytes(21_000_000 // 5, 768) < 60e9
-    assert approximate.build_bytes(21_000_000, 768) > 128e9
     small = Index(vectors="stage:vectors", reordering="bfloat16", part_rows=2_000_000)
     sized = small.plan({"vectors": {"count": 21_000_000, "dimension": 768}})
     assert sized["parts"] == 11 and sized["bytes"] < 60e9 < plan["bytes"]
@@ -145,17 +133,6 @@ def test_sizes() -> None:
             costs.sizes_of(text)
     with pytest.raises(UserError, match="'pasages' is neither a stage .* 'passages'"):
         planned({"pasages": 10})
-
-
-def test_plans_with_a_kernel_of_gpus_are_made_anywhere() -> None:
-    plans = []
-    for attention in ("auto", "cudnn"):
-        network = DualEncoder(DualEncoderConfig(BERT), Runtime(attention=attention))
-        plans.append(costs.of_training(Finetune(network), TRIPLES, batch_size=4, steps=1))
-    assert plans[0] == plans[1]
-    assert plans[0]["hours"]["H100"] == pytest.approx(
-        plans[0]["flops"] / (989e12 * costs.TRAINING_MFU) / 3600
-    )
 
 
 def test_hours_and_the_longest_path() -> None:

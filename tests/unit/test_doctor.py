@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import toy_hub
-
 from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.hub import names
@@ -127,34 +124,6 @@ def test_this_installation() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False 0", done.stdout + done.stderr
-
-
-REQUIRES = {
-    "qac_jax": [
-        "numpy<3,>=2.4",
-        'fastwarc<4,>=3; extra == "warc"',
-        'jax[cuda12]; extra == "cuda"',
-        'qac_jax[warc,cuda]; extra == "all"',
-    ],
-    "jax": ["jaxlib", 'jax-cuda12-plugin[with-cuda]==0.10.2; extra == "cuda12"'],
-}
-VERSIONS = {"fastwarc": "3.1.0", "jax": "0.10.2"}
-
-
-def test_every_extra_with_what_it_brings(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        if name not in VERSIONS:
-            raise metadata.PackageNotFoundError(name)
-        return VERSIONS[name]
-
-    described = SimpleNamespace(get_all=lambda name: ["cuda", "warc", "all"])
-    monkeypatch.setattr(metadata, "metadata", lambda name: described)
-    monkeypatch.setattr(metadata, "requires", REQUIRES.get)
-    monkeypatch.setattr(metadata, "version", version)
-    warc = extras.Brought("fastwarc", "<4,>=3", "3.1.0")
-    plugin = extras.Brought("jax-cuda12-plugin", "==0.10.2", "")
-    cuda = [extras.Brought("jax", "", "0.10.2"), plugin]
-    assert extras.listed() == {"all": [warc, *cuda], "warc": [warc], "cuda": cuda}
 
 
 def test_a_missing_module_names_its_extra() -> None:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-
 from qac_jax.data.form import Form, form_of, title_and_body
 from qac_jax.errors import UserError
 from qac_jax.hub import parameters
@@ -155,17 +154,6 @@ def test_it_starts_from_a_bert(tied: bool) -> None:
     assert (config.backbone.num_layers, config.pooling, config.normalize) == (2, "mean", True)
 
 
-def test_what_is_exported_knows_how_it_reads() -> None:
-    reading = {"title": "separate", "query_prompt": "query: ", "passage_prompt": ""}
-    objective = Finetune(model()).bind(
-        Context(lengths={"query": 12, "passages": 16}, reading=reading)
-    )
-    module, _ = train.exported(objective, {"encoder": {}})
-    config = module.config
-    assert (config.query_length, config.passage_length) == (12, 16)
-    assert (config.title, config.query_prompt) == ("separate", "query: ")
-
-
 def test_prompts_of_the_start_and_of_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     start = Finetune(model(query_prompt="query: ", default_prompt_name="query"))
     lengths = {"query": 8, "passages": 8}
@@ -270,6 +258,8 @@ def test_titles_are_read_as_in_training() -> None:
     reading = {"title": "separate", "query_prompt": "", "passage_prompt": ""}
     objective = Pair(TIED).bind(Context(lengths=lengths, reading=reading, settings=settings))
     assert objective.model.config.title == "segments"
+    config = train.exported(objective, {"encoder": {}})[0].config
+    assert (config.query_length, config.passage_length) == (16, 24)
     plain = Pair(TIED).bind(Context(lengths=lengths, reading=reading))
     assert plain.model.config.title == "separate"
     params = params_of(TIED)

