@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import toy_live
+from toy_retrieval import save_encoder, write_collection
+
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.flags import split_gin, split_macros
 from qac_jax.live import convert, filters
 from qac_jax.retrieval.corpus import read_passages
-from toy_retrieval import save_encoder, write_collection
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_retrieval as toy
+
 from qac_jax import artifacts, cli, extras
 from qac_jax.errors import UserError
 from qac_jax.pipeline import stage

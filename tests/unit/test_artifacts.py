@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy_live
+from toy_kills import Killed, at_operation, operations
+
 from qac_jax import artifacts, hashing
 from qac_jax.artifacts import arrays, disk, reading
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
-from toy_kills import Killed, at_operation, operations
 
 
 def write(out: Path, key: str = "k", *, replace: bool = False, **options) -> artifacts.Artifact:

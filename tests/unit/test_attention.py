@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from qac_jax.errors import UserError
 from qac_jax.models import attention, packing
 from qac_jax.models.attention import attend, causal_window, choose, in_one_kernel

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form
 from qac_jax.data.randomness import ExampleRng

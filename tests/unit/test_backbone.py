@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, parameters
 from qac_jax.models import backbone

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from toy_torch_files import pickled, tensor
+
 from qac_jax import artifacts, cli
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import files
@@ -20,7 +22,6 @@ from qac_jax.formats.lines import json_object
 from qac_jax.hub import names, torch_files
 from qac_jax.text import sentences, tokenizers
 from qac_jax.text.passages import Cutter, Cutting
-from toy_torch_files import pickled, tensor
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from qac_jax.bench import everything
 from qac_jax.errors import UserError
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy_retrieval as toy
+
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_records

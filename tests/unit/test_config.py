@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import toy_stages
+
 from qac_jax import cli, config
 from qac_jax.errors import UserError
 from qac_jax.pipeline import recipe

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import toy_retrieval as toy
+
 from qac_jax import cli, hardware
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, weights

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from qac_jax.errors import UserError, exit_code
 from qac_jax.hub import names, sentence_transformers, weights
 from qac_jax.models.bert import BertConfig

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import toy_hub
+
 from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.hub import names

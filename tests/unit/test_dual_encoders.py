@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+
 from qac_jax.data.form import Form, form_of, title_and_body
 from qac_jax.errors import UserError
 from qac_jax.hub import parameters

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+
 from qac_jax import cli, progress
 from qac_jax.errors import Interrupted, UserError, exit_code
 from qac_jax.processes import interruptible

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from qac_jax.errors import UserError
 from qac_jax.evaluation import answers, benchmarks, metrics, similarity
 from qac_jax.evaluation.benchmarks import (

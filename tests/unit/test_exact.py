@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import toy_retrieval as toy
+
 from qac_jax.errors import UserError
 from qac_jax.retrieval.exact import Exact, best
 from qac_jax.retrieval.vectors import Vectors

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_retrieval import save_encoder
+
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
@@ -27,7 +29,6 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.report import model_card
 from qac_jax.stages.export import Export
 from qac_jax.text import tokenizers
-from toy_retrieval import save_encoder
 
 
 TEXTS = ["a river of stone", "lamp"]

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from qac_jax.errors import UserError
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.likelihood import Likelihood

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+
 from qac_jax import fields
 from qac_jax.errors import UserError
 from qac_jax.fields import option

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from qac_jax import hardware
 from qac_jax.hub import backbones
 from qac_jax.models.backbone import BackboneConfig

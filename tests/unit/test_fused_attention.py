@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+
 from qac_jax.models import attention, fused_attention, packing
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime, seeds_of

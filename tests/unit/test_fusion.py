@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_retrieval import write_vectors
+
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats import runs
@@ -17,7 +19,6 @@ from qac_jax.retrieval import index as indexes
 from qac_jax.retrieval.fusion import Merged
 from qac_jax.stages.index import Index
 from qac_jax.stages.search import Fuse
-from toy_retrieval import write_vectors
 
 
 DENSE = {"q": ranked(["a", "b", "c"], [0.8, 0.6, 0.2])}
