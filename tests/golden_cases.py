@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,30 +43,59 @@ def parameters(*prefixes: str) -> list[Any]:
     return found
 
 
-def case_variants(*prefixes: str, slow: tuple[str, ...] = ()) -> list[Any]:
-    """pytest parameters (case, variant name), the variants as `case.json` lists them.
+def each_case(*prefixes: str, slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Runs a test for every case in both precisions; those of `slow` in the slow tests only.
 
-    Those in `slow` are compared by the slow tests only: each compiles a program of its own.
+    The test's file says `precision = golden.precision`.
     """
-    found: list[Any] = []
-    for prefix in prefixes:
-        for case in cases(prefix) or [root() / f"{prefix}-is-missing"]:
-            names = variants(case) if case.is_dir() else ["missing"]
-            assert names, f"{case} lists no variants"
-            label = str(case.relative_to(root()))
-            for name in names:
-                marks = [pytest.mark.slow] if name in slow else []
-                found.append(pytest.param(case, name, id=f"{label}-{name}", marks=marks))
-    return found
+    found = [
+        pytest.param(*case.values, p, id=f"{case.id}-{p}", marks=_slow(p in slow))
+        for case in parameters(*prefixes)
+        for p in PRECISIONS
+    ]
+    return pytest.mark.parametrize(("case", "precision"), found, indirect=["precision"])
 
 
-def variants(case: Path) -> list[str]:
-    """The variants of a case: its `variants` table, else the flag tables named by variant."""
+def each_variant(
+    *prefixes: str, kind: str = "", without: str = "", slow: tuple[str, ...] = ()
+) -> pytest.MarkDecorator:
+    """Runs a test for every variant of the cases in float64; for the first in float32 too.
+
+    Float32 and the variants in `slow` are compared by the slow tests only: each compiles a
+    program of its own. Variants with `without` in their name are left out.
+    """
+    found = []
+    for case in parameters(*prefixes):
+        names = list(variants(case.values[0], kind)) if case.values[0].is_dir() else ["missing"]
+        names = [name for name in names if not without or without not in name]
+        assert names, f"{case.id} lists no variants"
+        runs = [(name, "float64", name in slow) for name in names] + [(names[0], "float32", True)]
+        found += [
+            pytest.param(*case.values, name, p, id=f"{case.id}-{name}-{p}", marks=_slow(late))
+            for name, p, late in runs
+        ]
+    return pytest.mark.parametrize(("case", "variant", "precision"), found, indirect=["precision"])
+
+
+def _slow(late: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if late else []
+
+
+@pytest.fixture
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The precision of a run, in which JAX computes during the test."""
+    with precision_context(request.param):
+        yield request.param
+
+
+def variants(case: Path, kind: str = "") -> dict[str, Any]:
+    """The variants of a case (of a kind, where it has several) and their flags."""
     meta = _meta(case)
-    table = meta.get("variants") or {
-        name: flags for name, flags in meta.get("flags", {}).items() if isinstance(flags, dict)
+    flags = {
+        name: given for name, given in meta.get("flags", {}).items() if isinstance(given, dict)
     }
-    return list(table)
+    table = meta.get("variants") or flags or meta["grad_norms_f64"]
+    return table.get(kind, table)
 
 
 def load(case: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -124,44 +153,29 @@ def in_precision(variables: Any, precision: str) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, precision), variables)
 
 
-def assert_activation(
-    actual: Any, reference: np.ndarray, precision: str, *, factor: float = 1.0, what: str = ""
-) -> None:
-    """Activations, logits, vectors: 2e-5 of max(1, largest), in x64 rtol 1e-9 and atol 1e-10."""
-    scale = max(1.0, _largest(reference))
-    _assert_close(actual, reference, precision, 2e-5 * scale * factor, what)
+def _assertion(tolerance: Callable[[float], float]) -> Callable[..., None]:
+    """Compares to within `tolerance` of the reference's largest entry."""
+
+    def check(
+        actual: Any, reference: Any, precision: str, *, factor: float = 1.0, what: str = ""
+    ) -> None:
+        largest = float(np.max(np.abs(np.asarray(reference, np.float64)), initial=0.0))
+        _assert_close(actual, reference, precision, tolerance(largest) * factor, what)
+
+    return check
 
 
-def assert_gradient(
-    actual: Any, reference: np.ndarray, precision: str, *, factor: float = 1.0, what: str = ""
-) -> None:
-    """Gradients: 2e-5 of the largest entry, in x64 rtol 1e-9 and atol 1e-10."""
-    _assert_close(actual, reference, precision, 2e-5 * _largest(reference) * factor, what)
+# In x64 all of them: rtol 1e-9 and atol 1e-10. Activations are also logits and vectors.
+assert_activation = _assertion(lambda largest: 2e-5 * max(1.0, largest))
+assert_gradient = _assertion(lambda largest: 2e-5 * largest)
+assert_loss = _assertion(lambda largest: 1e-5 * largest)
+_assert_norm = _assertion(lambda largest: 1e-4 * largest + 1e-5)
 
 
-def assert_loss(
-    actual: Any, reference: np.ndarray, precision: str, *, factor: float = 1.0, what: str = ""
-) -> None:
-    """Scalar losses: rtol 1e-5, in x64 1e-9."""
-    _assert_close(actual, reference, precision, 1e-5 * _largest(reference) * factor, what)
-
-
-def assert_gradient_norm(
-    actual: Any, reference: float, precision: str, *, factor: float = 1.0, what: str = ""
-) -> None:
-    """L2 norm of one parameter's gradient: rtol 1e-4, atol 1e-5; in x64 as everything else."""
+def assert_gradient_norm(actual: Any, reference: float, precision: str, **options: Any) -> None:
+    """L2 norm of one parameter's gradient."""
     norm = np.linalg.norm(np.asarray(actual, np.float64).ravel())
-    _assert_close(
-        norm,
-        np.asarray(reference, np.float64),
-        precision,
-        (1e-4 * abs(reference) + 1e-5) * factor,
-        what,
-    )
-
-
-def _largest(reference: np.ndarray) -> float:
-    return float(np.max(np.abs(np.asarray(reference, np.float64)), initial=0.0))
+    _assert_norm(norm, np.asarray(reference, np.float64), precision, **options)
 
 
 def _assert_close(
@@ -172,9 +186,7 @@ def _assert_close(
     assert actual.shape == reference.shape, (what, actual.shape, reference.shape)
     if precision == "float64":
         assert actual.dtype == np.float64, f"{what}: computed in {actual.dtype}, not in x64"
-        np.testing.assert_allclose(
-            actual, reference, rtol=X64_RTOL, atol=X64_ATOL, err_msg=what, strict=False
-        )
+        np.testing.assert_allclose(actual, reference, X64_RTOL, X64_ATOL, err_msg=what)
         return
     worst = float(np.max(np.abs(np.asarray(actual, np.float64) - reference), initial=0.0))
     assert worst <= tolerance, f"{what}: off by {worst:.3g}, at most {tolerance:.3g} is allowed"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import golden_cases as golden
 import numpy as np
 
 
@@ -60,9 +61,26 @@ def select(trees: Mapping[str, Any], name: str) -> np.ndarray:
     return np.asarray(node).T if transposed else np.asarray(node)
 
 
+def check_gradients(
+    trees: Mapping[str, Any],
+    arrays: dict[str, np.ndarray],
+    norms: Mapping[str, float],
+    prefix: str,
+    precision: str,
+    factor: float = 1.0,
+) -> None:
+    """The gradients that a case stores under `prefix`, and the norms of all of them."""
+    assert norms, "the case holds no gradients"
+    for name in golden.names(arrays, prefix):
+        expected = golden.expected(arrays, f"{prefix}{name}", precision)
+        golden.assert_gradient(select(trees, name), expected, precision, factor=factor, what=name)
+    for name, norm in norms.items():
+        golden.assert_gradient_norm(select(trees, name), norm, precision, factor=factor, what=name)
+
+
 def _place(name: str) -> tuple[str, bool]:
     """(path in our trees, whether it is transposed) of a tensor."""
-    name = name.removeprefix("lm.")
+    name = re.sub(r"^(lm\.|.*?(?=\bembeddings\.|\bencoder\.layer\.))", "", name, count=1)
     if name.startswith(("embeddings.", "encoder.", "pooler.")):
         name = f"bert.{name}"
     if name in _WHOLE:

@@ -25,7 +25,6 @@ from qac_jax.models.layers import Runtime
 
 LENGTHS = np.asarray([21, 9, 1], np.int32)
 BF16 = 2e-2
-scans = pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +35,6 @@ class Case:
     config: Mapping[str, Any]
     words: int = 50
     pad: int = 1
-
-    def __str__(self) -> str:
-        return self.name
 
     def model(self, kind: str, **more: Any) -> Any:
         """transformers' model with random weights, biases and norms too."""
@@ -67,6 +63,18 @@ class Case:
         """Right-padded ids of the lengths LENGTHS."""
         ids = np.random.default_rng(0).integers(5, self.words, (len(LENGTHS), LENGTHS.max()))
         return np.where(seen(), ids, self.pad).astype(np.int32)
+
+
+def random_variables(module: Any) -> dict[str, Any]:
+    """Parameters of any size but 0, biases too, so that none can be lost unseen."""
+    shapes = backbones.new_parameters(module, abstract=True)
+    rng = np.random.default_rng(0)
+
+    def drawn(path: Any, x: Any) -> np.ndarray:
+        noise = rng.normal(0, 0.4, x.shape).astype(np.float32)
+        return noise + 1 if path[-1].key == "scale" else noise
+
+    return {"params": jax.tree_util.tree_map_with_path(drawn, shapes)}
 
 
 def seen() -> np.ndarray:
@@ -105,14 +113,18 @@ def check_hidden_states(case: Case, path: Path, scan: bool = False, **more: Any)
             return out, logits, alone.last
 
         out, logits, alone = run(given)
-        for number in states:
-            reference = expected.hidden_states[number].numpy()
-            close(out.hidden_states[number], reference, tolerance, f"{dtype} state {number}")
+        check_states(out, expected.hidden_states, tolerance, dtype)
         last = expected.hidden_states[-1].numpy()
-        close(out.last, last, tolerance, f"{dtype} last")
         if dtype == "float32":
             close(logits, expected.logits.numpy(), tolerance, "logits")
         assert scaled(alone, last[1:2, :2]) <= tolerance, f"{dtype} first rows"
+
+
+def check_states(out: Any, expected: Any, tolerance: float, what: str) -> None:
+    """Every hidden state, the last one by its name too."""
+    for number, reference in enumerate(expected):
+        close(out.hidden_states[number], reference.numpy(), tolerance, f"{what} state {number}")
+    close(out.last, expected[-1].numpy(), tolerance, f"{what} last")
 
 
 def close(actual: Any, reference: np.ndarray, tolerance: float, what: str) -> None:
@@ -160,8 +172,8 @@ def check_gradients(case: Case, path: Path, **more: Any) -> None:
         actual = written[copies.get(name, name)]
         if np.abs(expected).max() < zero:
             assert np.abs(actual).max() < zero, name
-            continue
-        golden.assert_gradient(actual, expected, "float32", what=name)
+        else:
+            golden.assert_gradient(actual, expected, "float32", what=name)
 
 
 def check_round_trip(case: Case, path: Path, kind: str, scan: bool = False, **more: Any) -> None:
@@ -213,7 +225,8 @@ def check_refusals(case: Case, path: Path, kind: str = "ForMaskedLM", **more: An
         with pytest.raises(UserError, match=message):
             huggingface.load(folder)
 
-    config = architecture_of(folder)
+    config = backbone.reading(json.loads((folder / "config.json").read_text()), BackboneConfig)
+    assert config is not None
     for name in tensors:
         whole = config.hf_bases and name.endswith(config.hf_words)  # known by its words
         message = "hold no .* ends in" if whole else rf"lack 1 tensor .*: {re.escape(name)}"
@@ -224,10 +237,3 @@ def check_refusals(case: Case, path: Path, kind: str = "ForMaskedLM", **more: An
         refused(tensors | {name: odd}, rf"{re.escape(name)} of .* has shape .*not fit")
     weights.write_file(file, tensors)
     huggingface.load(folder, options=Options(mlm_head=False))
-
-
-def architecture_of(folder: Path) -> type[BackboneConfig]:
-    raw = json.loads((folder / "config.json").read_text())
-    found = backbone.reading(raw, BackboneConfig)
-    assert found is not None
-    return found

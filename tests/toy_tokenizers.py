@@ -16,6 +16,7 @@ from qac_jax.text import tokenizers
 
 TEXTS = ["the tide mill ground barley", "near the sea", "the miller's mills", "x"]
 _LEARNED = [*TEXTS, " ".join(toy_retrieval.WORDS)]
+T5_ROLES = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -69,13 +70,7 @@ def wordpiece_of_mpnet(folder: Path) -> Path:
 
 def unigram(folder: Path) -> Path:
     """XLM-R's kind of tokenizer."""
-    backend = hf.Tokenizer(hf.models.Unigram())
-    backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
-    backend.decoder = hf.decoders.Metaspace()
-    trainer = hf.trainers.UnigramTrainer(
-        vocab_size=60, special_tokens=SPECIALS, unk_token="<unk>", show_progress=False
-    )
-    backend.train_from_iterator(_LEARNED * 10, trainer)
+    backend = pieces_of_sentences(_LEARNED * 10, 60, SPECIALS)
     backend.post_processor = hf.processors.TemplateProcessing(
         single="<s> $A </s>",
         pair="<s> $A </s> </s> $B </s>",
@@ -83,6 +78,18 @@ def unigram(folder: Path) -> Path:
     )
     roles = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "sep": "</s>", "eos": "</s>"}
     return stored(folder, backend, roles | {"unk": "<unk>", "mask": "<mask>"})
+
+
+def pieces_of_sentences(texts: list[str], size: int, specials: list[str]) -> hf.Tokenizer:
+    """SentencePiece's unigrams, learned from these texts."""
+    backend = hf.Tokenizer(hf.models.Unigram())
+    backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+    backend.decoder = hf.decoders.Metaspace()
+    trainer = hf.trainers.UnigramTrainer(
+        vocab_size=size, special_tokens=specials, unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
 
 
 def stored(folder: Path, backend: hf.Tokenizer, roles: Mapping[str, str]) -> Path:
@@ -107,20 +114,26 @@ def wordpiece(folder: Path) -> Path:
 
 def sentencepiece(folder: Path) -> Path:
     """T5's kind of tokenizer: no token before a text, </s> after it."""
-    backend = hf.Tokenizer(hf.models.Unigram())
-    backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
-    backend.decoder = hf.decoders.Metaspace()
-    trainer = hf.trainers.UnigramTrainer(
-        vocab_size=45,
-        special_tokens=["<pad>", "</s>", "<unk>"],
-        unk_token="<unk>",
-        show_progress=False,
-    )
-    backend.train_from_iterator(_LEARNED * 10, trainer)
+    return stored(folder, t5(_LEARNED * 10, 45), T5_ROLES)
+
+
+def t5(texts: list[str], size: int) -> hf.Tokenizer:
+    backend = pieces_of_sentences(texts, size, list(T5_ROLES.values()))
     backend.post_processor = hf.processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
     )
-    return stored(folder, backend, {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"})
+    return backend
+
+
+def numbered_words(folder: Path) -> Path:
+    """A tokenizer whose words are w5, w6 …"""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, 40))]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    backend = hf.Tokenizer(hf.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = hf.pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = hf.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    roles = {name: f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk")}
+    return stored(folder, backend, roles)
 
 
 _KINDS = {

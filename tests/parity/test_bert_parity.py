@@ -1,7 +1,8 @@
-"""Golden case 01: BERT's hidden states, pooler, MLM logits, loss and gradients."""
+"""Golden cases 01, 09 and 15: BERT, cross-encoders, their objectives and adversarial step."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -11,30 +12,25 @@ import hf_bert
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from qac_jax.hub import huggingface
 from qac_jax.models.bert import Bert
+from qac_jax.models.encoders import CrossEncoder
 from qac_jax.models.layers import Runtime
+from qac_jax.objectives import cross_encoder
 
 
-CASES = golden.parameters("01_")
-
-
-@pytest.fixture(params=golden.PRECISIONS)
-def precision(request):
-    with golden.precision_context(request.param):
-        yield request.param
+precision = golden.precision
 
 
 def _inputs(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return arrays["input_ids"], golden.lengths(arrays["attention_mask"]), arrays["token_type_ids"]
 
 
-def _model(folder: Path, precision: str, scan: bool = False) -> tuple[Bert, Any]:
-    bert, variables = huggingface.load(folder, Runtime(dtype=precision, scan=scan))
-    assert isinstance(bert, Bert)
-    return bert, golden.in_precision(variables, precision)
+def _model(folder: Path, precision: str, scan: bool = False) -> tuple[Any, Any]:
+    model, variables = huggingface.load(folder, Runtime(dtype=precision, scan=scan))
+    assert isinstance(model, Bert | CrossEncoder)
+    return model, golden.in_precision(variables, precision)
 
 
 def _mean_cross_entropy(logits: jax.Array, labels: np.ndarray) -> jax.Array:
@@ -45,7 +41,7 @@ def _mean_cross_entropy(logits: jax.Array, labels: np.ndarray) -> jax.Array:
     return -jnp.where(wanted, picked, 0).sum() / wanted.sum()
 
 
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("01_")
 def test_hidden_states_and_logits(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     scan = precision == "float32"  # scan = loop is shown elsewhere, in x64
@@ -71,7 +67,7 @@ def test_hidden_states_and_logits(case: Path, precision: str) -> None:
     golden.assert_loss(loss, expect("mlm_loss"), precision, what="mlm_loss")
 
 
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("01_")
 def test_default_arguments_mean_no_padding(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     bert, variables = _model(case / "model", precision)
@@ -80,7 +76,7 @@ def test_default_arguments_mean_no_padding(case: Path, precision: str) -> None:
     golden.assert_activation(last, expected, precision)
 
 
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("01_", slow=("float32",))
 def test_pooler(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     bert, variables = _model(case / "model_bert", precision)
@@ -89,7 +85,7 @@ def test_pooler(case: Path, precision: str) -> None:
     golden.assert_activation(pooled, golden.expected(arrays, "pooler_output", precision), precision)
 
 
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("01_", slow=("float32",))
 def test_gradients(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     bert, variables = _model(case / "model", precision)
@@ -101,10 +97,90 @@ def test_gradients(case: Path, precision: str) -> None:
 
     gradients = jax.jit(jax.grad(loss))(variables)
     trees = {"backbone": jax.device_get(gradients["params"])}
-    stored = list(golden.names(arrays, "grad__"))
-    assert stored and meta["grad_norms_f64"], "the case holds no gradients"
-    for name in stored:
-        expected = golden.expected(arrays, f"grad__{name}", precision)
-        golden.assert_gradient(hf_bert.select(trees, name), expected, precision, what=name)
-    for name, norm in meta["grad_norms_f64"].items():
-        golden.assert_gradient_norm(hf_bert.select(trees, name), norm, precision, what=name)
+    assert list(golden.names(arrays, "grad__"))
+    hf_bert.check_gradients(trees, arrays, meta["grad_norms_f64"], "grad__", precision)
+
+
+def _pairs(arrays: dict[str, np.ndarray], name: str = "pair") -> dict[str, Any]:
+    ids, lengths, types = _inputs(arrays)
+    given = {name: ids, f"{name}_types": types, f"{name}_length": lengths}
+    return given | {"label": arrays["labels_2"]}
+
+
+def _run(objective: Any, variables: Any, batch: Any, train: bool = False) -> Any:
+    def loss(variables: Any) -> Any:
+        ready = objective.prepare(batch, jax.random.key(0))
+        return objective.loss(variables, ready, jax.random.key(1), train)[0]
+
+    value, gradients = jax.jit(jax.value_and_grad(loss))(variables)
+    return value, jax.device_get(gradients["params"])
+
+
+@golden.each_case("09_", slow=("float32",))
+def test_logits(case: Path, precision: str) -> None:
+    _, arrays = golden.load(case)
+    folders = sorted(case.glob("model_*label"))
+    assert folders
+    for folder in folders:
+        model, variables = _model(folder, precision)
+        logits = jax.jit(model.apply)(variables, *_inputs(arrays))
+        name = f"logits_{model.labels}label"
+        expected = golden.expected(arrays, name, precision)
+        golden.assert_activation(logits, expected, precision, what=name)
+
+
+@golden.each_case("09_", slow=("float64",))
+def test_pointwise(case: Path, precision: str) -> None:
+    meta, arrays = golden.load(case)
+    model, variables = _model(case / "model_2label", precision)
+    value, gradients = _run(cross_encoder.Pointwise(model), variables, _pairs(arrays))
+    golden.assert_loss(value, golden.expected(arrays, "loss_2label", precision), precision)
+    assert list(golden.names(arrays, "grad_2label__"))
+    hf_bert.check_gradients(
+        gradients, arrays, meta["grad_norms_2label_f64"], "grad_2label__", precision
+    )
+
+
+@golden.each_case("09_", slow=("float64",))
+def test_localized(case: Path, precision: str) -> None:
+    meta, arrays = golden.load(case)
+    model, variables = _model(case / "model_1label", precision)
+    groups = _pairs(arrays, "pairs")
+    del groups["label"]
+    groups = {n: x.reshape(2, -1, *x.shape[1:]) for n, x in groups.items()}
+    value, gradients = _run(cross_encoder.Localized(model), variables, groups)
+    golden.assert_loss(value, golden.expected(arrays, "rerank_loss", precision), precision)
+    assert list(golden.names(arrays, "grad_rerank__"))
+    hf_bert.check_gradients(
+        gradients, arrays, meta["grad_norms_rerank_f64"], "grad_rerank__", precision
+    )
+
+
+@golden.each_case("15_", slow=golden.PRECISIONS)
+def test_adversarial_step(case: Path, precision: str) -> None:
+    meta, arrays = golden.load(case)
+    (origin,) = case.parent.glob("09_*")
+    _, inputs = golden.load(origin)
+    model, variables = _model(origin / "model_2label", precision)
+    batch = _pairs(inputs)
+    clean, gradients = _run(cross_encoder.Pointwise(model), variables, batch, train=True)
+    golden.assert_loss(clean, golden.expected(arrays, "clean_loss", precision), precision)
+    gradient = model.config.words_of(gradients["backbone"])
+    expected = golden.expected(arrays, "clean_grad_word_embeddings", precision)
+    golden.assert_gradient(gradient, expected, precision)
+    assert meta["steps"]
+    for step in meta["steps"]:
+        variant = f"step{step}"
+        objective = cross_encoder.Pointwise(model, adversarial_step=step)
+        assert not objective.splittable
+        delta = cross_encoder.adversarial(gradient, step)
+        golden.assert_gradient(
+            delta, golden.expected(arrays, f"{variant}__delta", precision), precision
+        )
+        if precision == "float64":  # in chunks its direction is still that of the whole batch
+            objective = dataclasses.replace(objective, chunk=len(batch["label"]) // 2)
+        value, moved = _run(objective, variables, batch, train=True)
+        expected = golden.expected(arrays, f"{variant}__perturbed_loss", precision)
+        golden.assert_loss(value, expected, precision, what=variant)
+        norms = meta["grad_norms_perturbed_f64"][variant]
+        hf_bert.check_gradients(moved, arrays, norms, f"{variant}__grad__", precision)

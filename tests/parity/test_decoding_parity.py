@@ -20,7 +20,7 @@ from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
 
 
-MODELS = ("08a_", "08b_")
+SLOW = pytest.mark.slow
 FILTERS = golden.parameters("08c_")
 _NUMBERS = {
     "max_new_tokens": "max_tokens",
@@ -32,17 +32,16 @@ _NUMBERS = {
 
 
 def generations() -> list[Any]:
-    """Every case with every way of generating that it lists; one of a sort is quick."""
+    """Every case with every way of generating that it lists; in float32 one of a sort, quickly."""
     found = []
-    for prefix in MODELS:
-        for case in golden.cases(prefix) or [golden.root() / f"{prefix}-is-missing"]:
-            names = golden.load(case)[0]["generation"] if case.is_dir() else ["missing"]
-            for name in names:
-                quick = prefix == MODELS[0] and re.fullmatch(
-                    r"greedy\d+|.*(early|norepeat).*", name
-                )
-                marks = () if quick else pytest.mark.slow
-                found.append(pytest.param(case, name, id=f"{case.name}-{name}", marks=marks))
+    for prefix in ("08a_", "08b_"):
+        assert golden.cases(prefix), f"no case {prefix}"
+        for case in golden.cases(prefix):
+            for name in golden.load(case)[0]["generation"]:
+                label = f"{case.name}-{name}"
+                found.append(pytest.param(case, name, "float64", id=label, marks=SLOW))
+                if prefix == "08a_" and re.fullmatch(r"greedy\d+|.*early.*", name):
+                    found.append(pytest.param(case, name, "float32", id=f"{label}-float32"))
     return found
 
 
@@ -67,7 +66,6 @@ def settings_of(case: Path, name: str) -> Decoding:
     return Decoding(method=base[1], **numbers)
 
 
-@functools.cache
 def decoded(case: Path, name: str, precision: str) -> Decoded:
     _, arrays = golden.load(case)
     settings = settings_of(case, name)
@@ -80,8 +78,7 @@ def decoded(case: Path, name: str, precision: str) -> Decoded:
         return jax.device_get(found)
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("case", "name"), generations())
+@pytest.mark.parametrize(("case", "name", "precision"), generations())
 def test_ids_are_the_references(case: Path, name: str, precision: str) -> None:
     _, arrays = golden.load(case)
     found = decoded(case, name, precision)
@@ -125,6 +122,7 @@ def test_kept_sets(case: Path) -> None:
             np.testing.assert_allclose(probabilities, arrays[f"probs_{name}"], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FILTERS)
 def test_draws_follow_the_filtered_distribution(case: Path) -> None:
     """Chi-square of 20,000 draws a row; nothing outside of the kept set is ever drawn."""

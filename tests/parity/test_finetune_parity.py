@@ -10,7 +10,6 @@ import hf_bert
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from qac_jax.hub import huggingface
 from qac_jax.models.layers import Runtime
@@ -18,10 +17,7 @@ from qac_jax.objectives import contrastive, towers
 from qac_jax.objectives.finetune import Finetune
 
 
-@pytest.fixture(params=[pytest.param("float32", marks=pytest.mark.slow), "float64"])
-def precision(request):
-    with golden.precision_context(request.param):
-        yield request.param
+precision = golden.precision
 
 
 def _batch(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -36,9 +32,7 @@ def _batch(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any
     }
 
 
-@pytest.mark.parametrize(
-    ("case", "variant"), golden.case_variants("05_", slow=("mean_T1", "cls_T1"))
-)
+@golden.each_variant("05_", slow=("mean_T1", "cls_T1"))
 def test_losses_vectors_and_gradients(case: Path, variant: str, precision: str) -> None:
     meta, arrays = golden.load(case)
     flags = meta["variants"][variant]
@@ -81,22 +75,13 @@ def test_losses_vectors_and_gradients(case: Path, variant: str, precision: str) 
 
     value, gradients = loss(variables["params"])
     golden.assert_loss(value, expect("loss"), precision, factor=factor)
-    tower = jax.device_get(gradients["encoder"])
-
-    def own(name: str) -> np.ndarray:
-        return hf_bert.select(tower, "bert." + name.removeprefix("encoder."))
-
-    stored = list(golden.names(arrays, f"{variant}__grad__"))
+    trees, prefix = jax.device_get(gradients["encoder"]), f"{variant}__grad__"
+    assert list(golden.names(arrays, prefix))
     norms = meta["grad_norms_f64"][variant]
-    assert stored and norms, "the case holds no gradients"
-    for name in stored:
-        known = expect(f"grad__{name}")
-        golden.assert_gradient(own(name), known, precision, factor=factor, what=name)
-    for name, norm in norms.items():
-        golden.assert_gradient_norm(own(name), norm, precision, factor=factor, what=name)
+    hf_bert.check_gradients(trees, arrays, norms, prefix, precision, factor)
 
 
-@pytest.mark.parametrize("case", golden.parameters("05_"))
+@golden.each_case("05_")
 def test_given_vectors(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     queries = np.asarray(arrays["given_q_reps"], precision)

@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import golden_cases
+import golden_cases as golden
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,22 +24,20 @@ SPECIAL = ("pad", "unk", "cls", "sep", "mask")
 def settings() -> list[Any]:
     """(case, collator, rate), as the results of each case list them."""
     found = []
-    for case in golden_cases.cases("12_"):
-        results = golden_cases.load(case)[0]["results"]
+    for case in golden.cases("12_"):
+        results = golden.load(case)[0]["results"]
         pairs = sorted({(r["collator"], r["p"]) for r in results})
-        found += [pytest.param(case, c, p, id=f"{case.name}-{c}-{p}") for c, p in pairs]
-    return found or [pytest.param(golden_cases.root() / "12_-is-missing", "", 0.5)]
+        for pair in pairs:
+            marks = [] if pair in (pairs[0], pairs[-1]) else [pytest.mark.slow]
+            found.append(pytest.param(case, *pair, marks=marks))
+    return found or [pytest.param(golden.root() / "12_-is-missing", "", 0.5)]
 
 
 @functools.cache
 def _lists(case: Path) -> tuple[masking.Vocabulary, np.ndarray, np.ndarray]:
     """The vocabulary that the lists imply, and them as rows [CLS] … [SEP]."""
-    lists = golden_cases.load(case)[0]["lists"]
-    known = {
-        token: index
-        for tokens in lists
-        for token, index in zip(tokens["tokens"], tokens["ids"], strict=True)
-    }
+    lists = golden.load(case)[0]["lists"]
+    known = {t: i for every in lists for t, i in zip(every["tokens"], every["ids"], strict=True)}
     unused = (i for i in range(10**6) if i not in set(known.values()))
     special: dict[str, int] = {}
     for name in SPECIAL:
@@ -88,7 +86,7 @@ def _fits(observed: np.ndarray, expected: np.ndarray) -> bool:
 
 @pytest.mark.parametrize(("case", "collator", "rate"), settings())
 def test_the_law_of_whole_word_masking(case: Path, collator: str, rate: float) -> None:
-    meta, arrays = golden_cases.load(case)
+    meta, arrays = golden.load(case)
     results = [r for r in meta["results"] if (r["collator"], r["p"]) == (collator, rate)]
     assert results
     for result in results:
@@ -112,9 +110,9 @@ def test_the_law_of_whole_word_masking(case: Path, collator: str, rate: float) -
         assert _fits(histogram, DRAWS * law), (result["key"], histogram, law)
 
 
-@pytest.mark.parametrize("case", golden_cases.parameters("12_"))
+@pytest.mark.parametrize("case", golden.parameters("12_"))
 def test_replacement_is_80_10_10(case: Path) -> None:
-    expected = golden_cases.load(case)[0]["replacement"]
+    expected = golden.load(case)[0]["replacement"]
     size = expected["vocab_size"]
     vocabulary = masking.Vocabulary(np.zeros(size, bool))
     tokens = jnp.tile(jnp.arange(5, 5 + 1000, dtype=jnp.int32), (1000, 1))

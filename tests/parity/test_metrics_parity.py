@@ -47,31 +47,24 @@ def blocks(expected: dict, prefix: str) -> list[tuple[int, dict]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_query(case):
+def test_every_query_and_means(case):
     expected, run, judgements = read(case)
     for level, block in blocks(expected, "per_query"):
-        names = list(next(iter(block.values())))
-        asked = [name for reference in names for name in ours(reference)]
+        asked = [name for reference in next(iter(block.values())) for name in ours(reference)]
         scores = metrics.evaluate(run, judgements, asked, level)
         assert scores.retrieved == block.keys()
         for query, values in block.items():
-            for reference, value in values.items():
-                for name in ours(reference):
-                    actual = scores.per_query[query][name]
-                    assert actual == pytest.approx(value, abs=TOLERANCE), (level, query, name)
+            same(scores.per_query[query], values)
+    for prefix, over in MEANS.items():
+        for level, block in blocks(expected, prefix):
+            asked = [name for reference in block for name in ours(reference)]
+            same(metrics.evaluate(run, judgements, asked, level).means(over), block)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("prefix", MEANS)
-def test_means(case, prefix):
-    expected, run, judgements = read(case)
-    for level, block in blocks(expected, prefix):
-        asked = [name for reference in block for name in ours(reference)]
-        scores = metrics.evaluate(run, judgements, asked, level)
-        means = scores.means(MEANS[prefix])
-        for reference, value in block.items():
-            for name in ours(reference):
-                assert means[name] == pytest.approx(value, abs=TOLERANCE), (level, name)
+def same(actual, expected):
+    for reference, value in expected.items():
+        for name in ours(reference):
+            assert actual[name] == pytest.approx(value, abs=TOLERANCE), name
 
 
 @pytest.mark.parametrize("case", CASES)

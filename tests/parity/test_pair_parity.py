@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,43 +10,34 @@ import golden_cases as golden
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from qac_jax.objectives import pair
 
 
-CASES = golden.parameters("06_")
+precision = golden.precision
 OUTPUTS = ("LQ", "LP", "L", "LQ_per_query", "LP_per_query")
 
 
-def _expected(arrays: dict[str, np.ndarray], name: str, precision: str) -> np.ndarray:
-    # The case is computed in float64 alone.
-    return np.asarray(arrays[name], precision)
-
-
-@pytest.mark.parametrize("precision", golden.PRECISIONS)
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("06_")
 def test_losses_and_gradients(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     assert set(meta["variants"]) == set(pair.DENOMINATORS)
-    names = [name for name in arrays if name.endswith("__LQ")]
-    variants = [name.removesuffix("__LQ") for name in names]
+    variants = list(golden.names(arrays, suffix="__LQ"))
     assert len(variants) >= len(pair.DENOMINATORS)
     alpha = float(arrays["alpha"])
-    with golden.precision_context(precision):
 
-        @jax.jit  # one program for all variants: compiling is what takes time here
-        def everything(given: Any) -> Any:
-            return {v: _of_variant(v, given, arrays, alpha) for v in variants}
+    @jax.jit  # one program for all variants: compiling is what takes time here
+    def everything(given: Any) -> Any:
+        return {v: _of_variant(v, given, arrays, alpha) for v in variants}
 
-        given = tuple(jnp.asarray(arrays[name], precision) for name in ("q", "pos", "neg"))
-        for variant, (found, gradients) in jax.device_get(everything(given)).items():
-            for name in OUTPUTS:
-                expected = _expected(arrays, f"{variant}__{name}", precision)
-                golden.assert_loss(found[name], expected, precision, what=f"{variant} {name}")
-            for name, value in zip(("q", "pos", "neg"), gradients, strict=True):
-                expected = _expected(arrays, f"{variant}__grad_{name}", precision)
-                golden.assert_gradient(value, expected, precision, what=f"{variant} {name}")
+    given = tuple(jnp.asarray(arrays[name], precision) for name in ("q", "pos", "neg"))
+    for variant, (found, gradients) in jax.device_get(everything(given)).items():
+        for name in OUTPUTS:
+            expected = np.asarray(arrays[f"{variant}__{name}"], precision)
+            golden.assert_loss(found[name], expected, precision, what=f"{variant} {name}")
+        for name, value in zip(("q", "pos", "neg"), gradients, strict=True):
+            expected = np.asarray(arrays[f"{variant}__grad_{name}"], precision)
+            golden.assert_gradient(value, expected, precision, what=f"{variant} {name}")
 
 
 def _of_variant(variant: str, given: Any, arrays: Any, alpha: float) -> Any:
@@ -82,71 +74,58 @@ def test_vectors_of_zeros_count_the_candidates() -> None:
             np.testing.assert_allclose(loss, np.log(candidates), rtol=1e-6)
 
 
-def _losses(queries: Any, passages: Any, **options: Any) -> Any:
-    @jax.jit
-    def both(queries: Any, passages: Any) -> Any:
-        return {
-            d: [
-                loss(queries, passages, d, **options).loss
-                for loss in (pair.query_centric, pair.passage_centric)
-            ]
-            for d in pair.DENOMINATORS
-        }
-
-    return jax.device_get(both(queries, passages))
-
-
-def test_groups_see_only_themselves_and_rows_change_nothing() -> None:
-    rng = np.random.default_rng(0)
-    queries = rng.normal(size=(8, 4)).astype(np.float32)
-    passages = rng.normal(size=(8, 3, 4)).astype(np.float32)
-    whole, grouped = _losses(queries, passages), _losses(queries, passages, group=4)
-    first = _losses(queries[:4], passages[:4])
-    in_rows = _losses(queries, passages, rows=2)
-    for denominator in pair.DENOMINATORS:
-        for which in (0, 1):
-            together = grouped[denominator][which]
-            np.testing.assert_allclose(together[:4], first[denominator][which], rtol=1e-5)
-            np.testing.assert_allclose(
-                in_rows[denominator][which], whole[denominator][which], rtol=1e-5
-            )
-            apart = np.abs(whole[denominator][which] - together).max()
-            assert (apart > 1e-3) == (denominator != "own_hard_only")
-
-
-def test_a_temperature_divides_all_scores() -> None:
-    rng = np.random.default_rng(2)
-    queries = rng.normal(size=(6, 4)).astype(np.float32)
-    passages = rng.normal(size=(6, 2, 4)).astype(np.float32)
-    divided = _losses(queries, passages, temperature=0.25)
-    # Scores are products of two vectors: twice the length of each is four times the score.
-    longer = _losses(2 * queries, 2 * passages)
-    for denominator in pair.DENOMINATORS:
-        for which in (0, 1):
-            np.testing.assert_allclose(
-                divided[denominator][which], longer[denominator][which], rtol=1e-6
-            )
-
-
-def test_copies_of_a_positive_are_as_if_they_were_not_there() -> None:
+def _vectors(queries: int, passages: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(1)
-    queries = rng.normal(size=(6, 4)).astype(np.float32)
-    passages = rng.normal(size=(6, 2, 4)).astype(np.float32)
-    numbers = np.arange(12).reshape(6, 2)
-    passages[4, 0], numbers[4, 0] = passages[1, 0], numbers[1, 0]  # one passage answers two
-    passages[5, 1], numbers[5, 1] = passages[1, 0], numbers[1, 0]  # and is a third one's negative
+    shapes = ((queries, 4), (queries, passages, 4))
+    first, second = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    return first, second
+
+
+def _losses(queries: Any, passages: Any, numbers: Any = None, **options: Any) -> Any:
+    """Of both directions, by the denominator."""
 
     @jax.jit
     def both(queries: Any, passages: Any, numbers: Any) -> Any:
         return {
             d: [
-                loss(queries, passages, d, numbers=numbers).loss
+                loss(queries, passages, d, numbers=numbers, **options).loss
                 for loss in (pair.query_centric, pair.passage_centric)
             ]
             for d in pair.DENOMINATORS
         }
 
-    masked = jax.device_get(both(queries, passages, numbers))
+    return jax.device_get(both(queries, passages, numbers))
+
+
+def test_groups_see_only_themselves_and_rows_change_nothing() -> None:
+    queries, passages = _vectors(8, 3)
+    whole, grouped = _losses(queries, passages), _losses(queries, passages, group=4)
+    first = _losses(queries[:4], passages[:4])
+    in_rows = _losses(queries, passages, rows=2)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), in_rows, whole)
+    for denominator in pair.DENOMINATORS:
+        for which in (0, 1):
+            together = grouped[denominator][which]
+            np.testing.assert_allclose(together[:4], first[denominator][which], rtol=1e-5)
+            apart = np.abs(whole[denominator][which] - together).max()
+            assert (apart > 1e-3) == (denominator != "own_hard_only")
+
+
+def test_a_temperature_divides_all_scores() -> None:
+    queries, passages = _vectors(6, 2)
+    divided = _losses(queries, passages, temperature=0.25)
+    # Scores are products of two vectors: twice the length of each is four times the score.
+    longer = _losses(2 * queries, 2 * passages)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), divided, longer)
+
+
+def test_copies_of_a_positive_are_as_if_they_were_not_there() -> None:
+    queries, passages = _vectors(6, 2)
+    numbers = np.arange(12).reshape(6, 2)
+    passages[4, 0], numbers[4, 0] = passages[1, 0], numbers[1, 0]  # one passage answers two
+    passages[5, 1], numbers[5, 1] = passages[1, 0], numbers[1, 0]  # and is a third one's negative
+
+    masked = _losses(queries, passages, numbers)
     plain = _losses(queries, passages)
     scores = {"q": queries @ passages.reshape(12, 4).T, "p": passages[1, 0] @ queries.T}
     seen = [i for i in range(12) if i not in (8, 11)]  # what query 1 sees: all but the two copies

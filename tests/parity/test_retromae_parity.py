@@ -22,19 +22,11 @@ from qac_jax.models.layers import Runtime
 from qac_jax.objectives.dupmae import DupMae
 from qac_jax.objectives.masking import Masking, Vocabulary
 from qac_jax.objectives.retromae import RetroMae
-from qac_jax.training.optimizers import Optimizer
 
 
 VOCABULARY = Vocabulary(np.arange(64) % 3 == 2)
 HEADS, SIZE, LENGTH, CONTEXT = 2, 6, 14, 9
-BERT = BertConfig(
-    vocab_size=64,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=HEADS,
-    intermediate_size=24,
-    max_positions=LENGTH,
-)
+BERT = BertConfig(64, 16, 1, HEADS, 24, LENGTH)
 OBJECTIVE = RetroMae(Bert(BERT, Runtime("float64", dropout="hash")), vocabulary=VOCABULARY)
 _erf = np.vectorize(math.erf)
 
@@ -115,13 +107,8 @@ def nll(p: Tree, hidden: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def mask_matrix(visible: np.ndarray) -> np.ndarray:
     """M (6): 0 where x_j was sampled for row i, or j = 0 and i ≠ 0; -∞ elsewhere and at j = i."""
-    size = len(visible)
-    m = np.full((size, size), -np.inf)
-    for i in range(size):
-        for j in range(size):
-            if i != j and (visible[i, j] or j == 0):
-                m[i, j] = 0.0
-    return m
+    seen = visible | (np.arange(len(visible)) == 0)
+    return np.where(seen & ~np.eye(len(visible), dtype=bool), 0.0, -np.inf)
 
 
 def losses(objective: RetroMae, p: Tree, batch: Tree) -> tuple[float, float]:
@@ -158,40 +145,43 @@ def losses(objective: RetroMae, p: Tree, batch: Tree) -> tuple[float, float]:
     return float(np.mean(mlm)), float(np.mean(decoded))
 
 
+def prepared(objective: Any, given: Tree) -> tuple[Tree, Tree, Any]:
+    """Parameters larger than a new model's, so that every part matters; a batch; the loss."""
+    shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
+    rng = np.random.default_rng(7)
+    params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape), shapes)
+    batch = jax.jit(objective.prepare)(given, jax.random.key(1))
+
+    @jax.jit
+    def run(params: Tree) -> Any:
+        return objective.loss({"params": params}, batch, jax.random.key(2), False)
+
+    plain = jax.tree.map(
+        lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x), batch
+    )
+    return params, plain, run
+
+
 @pytest.mark.parametrize(
     ("pairs", "change"),
     [
-        (False, {}),
+        pytest.param(False, {}, marks=pytest.mark.slow),
         pytest.param(True, {"embeddings": "sum", "visible_sets": 3}, marks=pytest.mark.slow),
         (False, {"enhanced": False}),
-        pytest.param(True, {"enhanced": False, "embeddings": "sum"}, marks=pytest.mark.slow),
     ],
-    ids=["enhanced", "pairs", "basic", "basic-pairs"],
+    ids=["enhanced", "pairs", "basic"],
 )
 def test_losses_and_gradients_are_the_equations(pairs: bool, change: dict[str, Any]) -> None:
     with jax.enable_x64(True):
         objective = dataclasses.replace(OBJECTIVE, **change)
-        shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
-        rng = np.random.default_rng(7)
-        # Larger than a new model's, so that every part matters.
-        draw = lambda spread: jax.tree.map(lambda x: rng.normal(0, spread, x.shape), shapes)  # noqa: E731
-        params, direction = draw(0.3), draw(1.0)
-        batch = jax.jit(objective.prepare)(features(pairs), jax.random.key(1))
-
-        @jax.jit
-        def run(params: Tree, batch: Tree) -> Any:
-            def loss(params: Tree) -> Any:
-                return objective.loss({"params": params}, batch, jax.random.key(2), False)
-
-            return jax.value_and_grad(loss, has_aux=True)(params)
-
-        (loss, aux), gradient = run(params, batch)
-        batch = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-                             else np.asarray(x), batch)  # fmt: skip
+        params, batch, run = prepared(objective, features(pairs))
+        (loss, aux), gradient = jax.jit(jax.value_and_grad(run, has_aux=True))(params)
         mlm, decoded = losses(objective, params, batch)
         np.testing.assert_allclose(aux["encoder_mlm_loss"], mlm, rtol=1e-10)
         np.testing.assert_allclose(aux["decoder_loss"], decoded, rtol=1e-10)
         np.testing.assert_allclose(loss, mlm + decoded, rtol=1e-10)
+        rng = np.random.default_rng(8)
+        direction = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
 
         def moved(step: float) -> float:
             there = jax.tree.map(lambda p, d: p + step * d, params, direction)
@@ -204,8 +194,7 @@ def test_losses_and_gradients_are_the_equations(pairs: bool, change: dict[str, A
         np.testing.assert_allclose(sum(jax.tree.leaves(products)), slope, rtol=1e-6)
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.7])
-@pytest.mark.parametrize("sets", [0, 4])
+@pytest.mark.parametrize(("rate", "sets"), [(0.5, 0), pytest.param(0.7, 4, marks=pytest.mark.slow)])
 def test_every_row_sees_its_own_sample_and_never_itself(rate: float, sets: int) -> None:
     objective = dataclasses.replace(
         OBJECTIVE, decoder_masking=Masking(rate), visible_sets=sets, vocabulary=Vocabulary(
@@ -252,64 +241,21 @@ def bag_loss(p: Tree, batch: Tree) -> float:
 def test_the_bag_of_words_is_the_equation(bag: str) -> None:
     with jax.enable_x64(True):
         objective = DupMae(OBJECTIVE.model, vocabulary=VOCABULARY, bag=bag, bag_coefficient=0.5)
-        shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
-        rng = np.random.default_rng(7)
-        params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape), shapes)
         given = features(pairs=True)
         for name in ("passage", "context"):  # a word that comes twice, and one that is not masked
             given[name][:, 2] = given[name][:, 1]
-        batch = jax.jit(objective.prepare)(given, jax.random.key(1))
-
-        @jax.jit
-        def run(params: Tree) -> Any:
-            return objective.loss({"params": params}, batch, jax.random.key(2), False)
-
+        params, batch, run = prepared(objective, given)
         loss, aux = run(params)
-        batch = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-                             else np.asarray(x), batch)  # fmt: skip
         mlm, decoded = losses(objective, params, batch)
         expected = bag_loss(params, batch)
         np.testing.assert_allclose(aux["bag_loss"], expected, rtol=1e-10)
         np.testing.assert_allclose(loss, mlm + decoded + 0.5 * expected, rtol=1e-10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [RetroMae, DupMae])
-def test_steps_lower_all_losses(make: Any) -> None:
-    objective = make(Bert(BERT, Runtime(dropout="hash")), vocabulary=VOCABULARY)
-    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))["params"]
-    tx = Optimizer(learning_rate=3e-3, schedule_name="constant").build(80, params)
-    batch = features(False)
-
-    @jax.jit
-    def step(params: Tree, state: Any, number: jax.Array) -> Any:
-        prepare_key, key = jax.random.split(jax.random.fold_in(jax.random.key(1), number))
-        ready = objective.prepare(batch, prepare_key)
-
-        def loss(params: Tree) -> Any:
-            return objective.loss({"params": params}, ready, key, True)
-
-        (_, aux), gradient = jax.value_and_grad(loss, has_aux=True)(params)
-        updates, state = tx.update(gradient, state, params)
-        return jax.tree.map(jnp.add, params, updates), state, aux
-
-    state, seen = tx.init(params), []
-    for number in range(80):
-        params, state, aux = step(params, state, number)
-        seen.append([float(value) for name, value in aux.items() if name.endswith("_loss")])
-    first, last = np.mean(seen[:8], 0), np.mean(seen[-8:], 0)
-    assert (last < 0.8 * first).all(), (first, last)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_what_cannot_be_is_refused() -> None:
+    for change, message in (
         ({"visible_sets": -1}, "visible_sets = -1; expected"),
-        ({"embeddings": "layers"}, "did you mean 'layer'"),
         ({"bag": "texts"}, "did you mean 'text'"),
-        ({"bag_coefficient": -1.0}, "bag_coefficient = -1.0; expected"),
-    ],
-)
-def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        DupMae(OBJECTIVE.model, **change)
+    ):
+        with pytest.raises(UserError, match=message):
+            DupMae(OBJECTIVE.model, **change)

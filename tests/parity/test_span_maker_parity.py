@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import golden_cases as golden
 import pytest
-from conftest import GOLDEN
 
 from qac_jax.text import spans
-
-
-def golden_runs() -> list:
-    """Every (document, run) of every case of this kind in the golden folder."""
-    found = []
-    for case in sorted(GOLDEN.glob("14_span_maker*/**/case.json")):
-        documents = json.loads(case.read_text())["documents"]
-        for d, document in enumerate(documents):
-            for r, run in enumerate(document["runs"]):
-                name = f"{case.parent.relative_to(GOLDEN)}-doc{d}-run{r}"
-                found.append(pytest.param(document, run, id=name))
-    return found
-
-
-RUNS = golden_runs()
 
 
 class Targets(Iterator[int]):
@@ -59,42 +45,36 @@ class Script:
         return next(self.draws, None) is None
 
 
-def test_the_case_exists():
-    assert RUNS, f"no case 14 in {GOLDEN}"
+@pytest.mark.parametrize("case", golden.parameters("14_"))
+def test_spans_and_contexts(case: Path) -> None:
+    documents = golden.load(case)[0]["documents"]
+    assert documents
+    for document in documents:
+        counts = document["sentence_token_counts"]
+        for run in document["runs"]:
+            for make, expected, kind in (
+                (spans.spans_overshooting, run["qc"], "span"),
+                (spans.spans_within, run["condenser"], "block"),
+            ):
+                targets = Targets(run["targets"])
+                found = make(counts, targets)
+                assert found == expected[f"{kind}s"]
+                assert targets.drawn == expected["targets_consumed"]
+                tokens = [sum(counts[s] for s in span) for span in found]
+                assert tokens == expected[f"{kind}_token_counts"]
+            check_contexts(counts, run["qc"], run["maxlen"])
 
 
-@pytest.mark.parametrize(("document", "run"), RUNS)
-def test_query_as_context_spans(document, run):
-    counts, expected = document["sentence_token_counts"], run["qc"]
-    targets = Targets(run["targets"])
-    found = spans.spans_overshooting(counts, targets)
-    assert found == expected["spans"]
-    assert targets.drawn == expected["targets_consumed"]
-    assert [sum(counts[s] for s in span) for span in found] == expected["span_token_counts"]
-
-
-@pytest.mark.parametrize(("document", "run"), RUNS)
-def test_contexts(document, run):
-    counts, expected = document["sentence_token_counts"], run["qc"]
+def check_contexts(counts: list[int], expected: dict[str, Any], longest: int) -> None:
     found, rng = expected["spans"], Script(expected["context_draws_in_order"])
     n = len(found)
     sampled = [spans.random_sampled(n, i, rng) for i in range(n)]
     near = [spans.nearby(n, i, rng) for i in range(n)]
-    over = [spans.overlap(found, i, counts, run["maxlen"], rng) for i in range(n)]
+    over = [spans.overlap(found, i, counts, longest, rng) for i in range(n)]
     assert sampled == expected["random_sampled_span_index"]
     assert near == expected["nearby_span_index"]
     assert over == expected["overlap_spans"]
     assert rng.finished(), "the reference drew more often"
-
-
-@pytest.mark.parametrize(("document", "run"), RUNS)
-def test_condenser_blocks(document, run):
-    counts, expected = document["sentence_token_counts"], run["condenser"]
-    targets = Targets(run["targets"])
-    found = spans.spans_within(counts, targets)
-    assert found == expected["blocks"]
-    assert targets.drawn == expected["targets_consumed"]
-    assert [sum(counts[s] for s in span) for span in found] == expected["block_token_counts"]
 
 
 def test_short_targets_follow_the_stated_law():

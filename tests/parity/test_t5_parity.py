@@ -1,4 +1,4 @@
-"""T5 against the reference: states, logits, loss, gradients, buckets, greedy decoding.
+"""T5 against its golden cases, and its encoder against transformers' T5EncoderModel.
 
 Hugging Face's T5 takes the mean square of its norm and its softmax in float32 even when the model
 is float64. So the cases' `__f64` values carry float32 noise (1e-6), and are compared at float32's
@@ -8,22 +8,34 @@ casts taken out (`test_float64`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import golden_cases as golden
+import hf_encoders as hf
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_decoding import greedy
+import toy_tokenizers
+from toy_pretraining import VOCABULARY
+from toy_tokenizers import TEXTS
 
-from qac_jax.hub import huggingface, weights
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, huggingface, weights
+from qac_jax.inference.encoder import Encoder
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5, shift_right
+from qac_jax.models.t5 import T5, T5Encoder, T5EncoderConfig, shift_right
 from qac_jax.models.t5_layers import relative_buckets
+from qac_jax.objectives.masking import Masking
+from qac_jax.objectives.mlm import Mlm
 
 
+precision = golden.precision
 CASES = golden.parameters("08a_", "08b_")
 # T5's gradients: torch's own float32 is up to 9e-5 away from float64 (README of the cases).
 GRADIENT_FACTOR = 5e-4 / 2e-5
@@ -64,29 +76,23 @@ def loss_and_gradient(case: Path, precision: str) -> tuple[jax.Array, dict]:
     return value, weights.tensors_of(module.config.table(), looped)
 
 
-@pytest.mark.parametrize(
-    ("precision", "scan"),
-    [("float32", False), ("float32", True), ("float64", False)],
-    ids=["float32-loop", "float32-scan", "float64-loop"],
-)
-@pytest.mark.parametrize("case", CASES)
-def test_forward(case: Path, precision: str, scan: bool) -> None:
+@golden.each_case("08a_", "08b_")
+def test_forward(case: Path, precision: str) -> None:
     _, arrays = golden.load(case)
     ids, lengths, targets_in = inputs(arrays)
     states = [n for n in golden.names(arrays, "encoder_hidden_state_")]
     assert states, "the case lists no hidden state of the encoder"
-    with golden.precision_context(precision):
-        module, variables = model(case, precision, scan)
+    module, variables = model(case, precision, scan=precision == "float32")
 
-        @jax.jit
-        def forward(variables):
-            memory, hidden = module.apply(
-                variables, ids, lengths, wanted=tuple(map(int, states)), method="encode_states"
-            )
-            decoded = module.apply(variables, targets_in, memory, lengths, method="decode_hidden")
-            return memory, hidden, decoded, module.apply(variables, decoded, method="logits")
+    @jax.jit
+    def forward(variables):
+        memory, hidden = module.apply(
+            variables, ids, lengths, wanted=tuple(map(int, states)), method="encode_states"
+        )
+        decoded = module.apply(variables, targets_in, memory, lengths, method="decode_hidden")
+        return memory, hidden, decoded, module.apply(variables, decoded, method="logits")
 
-        memory, hidden, decoded, logits = forward(variables)
+    memory, hidden, decoded, logits = forward(variables)
 
     def check(actual: jax.Array, name: str) -> None:
         assert actual.dtype == precision
@@ -100,8 +106,7 @@ def test_forward(case: Path, precision: str, scan: bool) -> None:
     check(logits, "decoder_logits")
 
 
-@pytest.mark.parametrize("precision", golden.PRECISIONS)
-@pytest.mark.parametrize("case", CASES)
+@golden.each_case("08a_", "08b_")
 def test_loss_and_gradients(case: Path, precision: str) -> None:
     meta, arrays = golden.load(case)
     value, theirs = loss_and_gradient(case, precision)
@@ -152,39 +157,129 @@ def test_float64(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_buckets(case: Path) -> None:
+def test_buckets_and_decoder_input(case: Path) -> None:
     _, arrays = golden.load(case)
     config = huggingface.load(case / "model")[0].config
-    for name, bidirectional in (("bucket_bidirectional", True), ("bucket_causal", False)):
-        actual = relative_buckets(
-            arrays["rel_positions"],
-            bidirectional=bidirectional,
-            buckets=config.num_buckets,
-            max_distance=config.max_distance,
-        )
+    sizes = {"buckets": config.num_buckets, "max_distance": config.max_distance}
+    for name, both in (("bucket_bidirectional", True), ("bucket_causal", False)):
+        actual = relative_buckets(arrays["rel_positions"], bidirectional=both, **sizes)
         np.testing.assert_array_equal(actual, arrays[name], err_msg=name)
-
-
-@pytest.mark.parametrize("precision", golden.PRECISIONS)
-@pytest.mark.parametrize("name", ["greedy20", "greedy20_no_eos"])
-@pytest.mark.parametrize("case", CASES)
-def test_greedy(case: Path, name: str, precision: str) -> None:
-    """The reference's sequences, through the cache."""
-    _, arrays = golden.load(case)
-    ids, lengths, _ = inputs(arrays)
-    expected = arrays[f"{name}_sequences"]
-    with golden.precision_context(precision):
-        module, variables = model(case, precision)
-        steps = expected.shape[1] - 1
-        actual = greedy(module, variables, ids, lengths, steps, stop=name == "greedy20")
-    np.testing.assert_array_equal(actual, expected)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_decoder_input(case: Path) -> None:
-    _, arrays = golden.load(case)
-    config = huggingface.load(case / "model")[0].config
     labels = arrays["labels"]
     targets = np.where(labels == IGNORED, config.pad_id, labels)
     shifted = shift_right(jnp.asarray(targets), config.start_id)
     np.testing.assert_array_equal(shifted, arrays["decoder_input_ids"])
+
+
+# The encoder by itself.
+
+SIZES: dict[str, Any] = {
+    "d_model": 16,
+    "d_kv": 4,
+    "d_ff": 24,
+    "num_layers": 2,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
+ENCODERS = {
+    "v1.0": hf.Case("T5", SIZES, pad=0),
+    "v1.1": hf.Case("T5", SIZES | {"feed_forward_proj": "gated-gelu"}, pad=0),
+}
+CONFIG = T5EncoderConfig(50, 16, 2, 3, 24, head_size=4, num_buckets=8, max_distance=12)
+encoders = pytest.mark.parametrize("name", ENCODERS)
+
+
+@encoders
+def test_hidden_states_of_the_encoder(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    case = ENCODERS[name]
+    folder, model = case.folder(tmp_path, "EncoderModel")
+    with torch.no_grad():
+        expected = model(**hf.asked(case), output_hidden_states=True)
+    ids, states = case.texts(), tuple(range(3))
+    for scan, dtype, tolerance in ((False, "float32", 2e-5), (True, "bfloat16", hf.BF16)):
+        module, given = huggingface.load(folder, Runtime(dtype=dtype, scan=scan))
+        out = jax.jit(partial(module.apply, hidden_states=states))(given, ids, hf.LENGTHS)
+        hf.check_states(out, expected.hidden_states, tolerance, dtype)
+        alone = jax.jit(partial(module.apply, rows=2))(given, ids[1:2, : hf.LENGTHS[1]]).last
+        reference = expected.last_hidden_state[1:2, :2].numpy()
+        assert hf.scaled(alone, reference) <= tolerance, f"{dtype} first rows"
+
+
+def test_gradients_of_the_encoder(tmp_path: Path) -> None:
+    """Of a sum of the last hidden states, each within 2e-5 of PyTorch's largest entry."""
+    torch = pytest.importorskip("torch")
+    case = ENCODERS["v1.1"]
+    folder, model = case.folder(tmp_path, "EncoderModel")
+    weight = np.random.default_rng(1).normal(size=(*hf.seen().shape, 16)).astype(np.float32)
+    weight = np.where(hf.seen()[..., None], weight, 0)
+    (model(**hf.asked(case)).last_hidden_state * torch.tensor(weight)).sum().backward()
+    theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    module, given = huggingface.load(folder)
+
+    def total(given: Any) -> jax.Array:
+        return (module.apply(given, case.texts(), hf.LENGTHS).last * weight).sum()
+
+    ours = backbones.loop_params(jax.jit(jax.grad(total))(given))
+    written = weights.tensors_of(module.config.table(), ours)
+    assert written.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        golden.assert_gradient(written[name], expected, "float32", what=name)
+
+
+@encoders
+def test_round_trip(name: str, tmp_path: Path) -> None:
+    hf.check_round_trip(ENCODERS[name], tmp_path, "EncoderModel", scan=name == "v1.1")
+
+
+def test_refusals(tmp_path: Path) -> None:
+    hf.check_refusals(ENCODERS["v1.1"], tmp_path, "EncoderModel")
+
+
+def test_whole_t5s_and_encoders(tmp_path: Path) -> None:
+    """A whole T5 is a generator, and no encoder where one is wanted."""
+    whole, _ = ENCODERS["v1.0"].folder(tmp_path / "whole", "ForConditionalGeneration")
+    assert isinstance(huggingface.load(whole)[0], T5)
+    with pytest.raises(UserError, match="holds a 't5' model; expected an encoder"):
+        backbones.read_encoder(whole, backbones.Options())
+    alone, _ = ENCODERS["v1.0"].folder(tmp_path / "alone", "EncoderModel")
+    assert isinstance(huggingface.load(alone)[0], T5Encoder)
+
+
+def test_sentence_t5(tmp_path: Path) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    torch = pytest.importorskip("torch")
+    folder, _ = ENCODERS["v1.1"].folder(tmp_path / "e", "EncoderModel")
+    toy_tokenizers.sentencepiece(folder)
+    torch.manual_seed(0)
+    dense = parts.Dense(16, 6, bias=False, activation_function=torch.nn.Identity())
+    modules = [parts.Transformer(os.fspath(folder)), parts.Pooling(16, "mean"), dense]
+    peer = st.SentenceTransformer(modules=[*modules, parts.Normalize()], device="cpu")
+    expected, theirs = peer.encode(TEXTS), tmp_path / "theirs"
+    peer.save(os.fspath(theirs))
+    np.testing.assert_allclose(Encoder.load(theirs).encode(TEXTS), expected, rtol=0, atol=2e-5)
+    module, given = huggingface.load(theirs)
+    assert module.config.backbone.feed_forward == "gated-gelu"
+    ours = huggingface.save(tmp_path / "ours", module, given, tokenizer=theirs, max_length=32)
+    for place in (".", "2_Dense"):
+        hf.assert_same(*(weights.read_folder(folder / place) for folder in (ours, theirs)))
+    again = st.SentenceTransformer(os.fspath(ours), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(again, expected, rtol=0, atol=1e-6)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a T5 encoder has neither a \[MASK\] token nor"):
+        CONFIG.with_parts("mlm_head")
+    objective = Mlm(T5Encoder(CONFIG), Masking(0.3), VOCABULARY)
+    with pytest.raises(UserError, match="predicts no masked words"):
+        objective.init(jax.random.key(0))
+    with pytest.raises(UserError, match="T5 encoder has no mlm_head"):
+        folder, _ = ENCODERS["v1.0"].folder(tmp_path, "EncoderModel")
+        huggingface.load(folder, options=backbones.Options(mlm_head=True))
+    with pytest.raises(UserError, match="feed_forward='gated-silu'"):
+        dataclasses.replace(CONFIG, feed_forward="gated-silu")
+    with pytest.raises(UserError, match="600 tokens do not fit"):
+        module = T5Encoder(CONFIG)
+        params = backbones.new_parameters(module)
+        module.apply({"params": params}, np.ones((1, 600), np.int32))

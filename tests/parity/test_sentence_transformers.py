@@ -1,4 +1,4 @@
-"""Poolings and the modules after them are those of sentence-transformers, prompts left out too."""
+"""Poolings, prompts, modules and every family of encoders are those of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import os
 from pathlib import Path
 from typing import Any
 
+import hf_encoders as hf
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tokenizers as hf
+import toy_configs
+import toy_tokenizers
 
-from qac_jax.hub import backbones, huggingface, sentence_transformers
-from qac_jax.inference import settings
+from qac_jax.hub import huggingface, sentence_transformers
 from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.reranker import Reranker
+from qac_jax.inference.settings import RerankerOptions
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models import heads
-from qac_jax.models.bert import BertConfig
-from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
+from qac_jax.models.backbone import BackboneConfig
+from qac_jax.models.bert import BertConfig, XlmRobertaConfig
+from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 
 
 TEXTS = ["w9 w7 w5", "w8", "w11 w12 w30 w7 w9"]
@@ -48,63 +52,26 @@ def test_poolings(name: str, start: int) -> None:
     np.testing.assert_allclose(alone[0], ours[2], rtol=0, atol=2e-6)
 
 
-def test_names() -> None:
-    assert settings.POOLINGS == heads.POOLINGS
-
-
-def words(folder: Path) -> Path:
-    """A tokenizer whose words are w5, w6 …"""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, 40))]
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    backend = hf.Tokenizer(hf.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = hf.pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = hf.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    folder.mkdir()
-    backend.save(os.fspath(folder / "tokenizer.json"))
-    roles = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk")}
-    content = roles | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(content))
-    return folder
-
-
 def dual(tied: bool = True, **fields: Any) -> tuple[DualEncoder, dict[str, Any]]:
     """A dual encoder whose parameters, biases too, are not 0."""
     module = DualEncoder(DualEncoderConfig(CONFIG, tied=tied, **fields))
-    shapes = backbones.new_parameters(module, abstract=True)
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), shapes)
-    return module, {"params": params}
+    return module, hf.random_variables(module)
 
 
 def both_sides(model: Any, texts: list[str]) -> dict[str, np.ndarray]:
     return {"query": model.encode_query(texts), "passage": model.encode_document(texts)}
 
 
+LEFT_OUT = {"query_prompt": "w6 w7 ", "include_prompt": False}
+TOWERS = {"tied": False, "pooling": "weightedmean", "normalize": True, "query_prompt": "w6 "}
+SAME = {"query_prompt": "w9 ", "passage_prompt": "w9 ", "other_prompts": (("sts", "w9 "),)}
 FOLDERS: dict[str, dict[str, Any]] = {
     "prompts": {"query_prompt": "w6 w7 ", "other_prompts": (("sts", "w9 "),)},
-    "default-prompt": {
-        "query_prompt": "w9 ",
-        "passage_prompt": "w9 ",
-        "other_prompts": (("sts", "w9 "),),
-        "default_prompt_name": "sts",
-        "pooling": "max",
-    },
-    "prompt-left-out": {
-        "pooling": "mean",
-        "query_prompt": "w6 w7 ",
-        "passage_prompt": "w8 ",
-        "include_prompt": False,
-    },
-    "prompt-left-out-first": {"query_prompt": "w6 w7 ", "include_prompt": False},
+    "default-prompt": {**SAME, "default_prompt_name": "sts", "pooling": "max"},
+    "prompt-left-out": {**LEFT_OUT, "pooling": "mean", "passage_prompt": "w8 "},
+    "prompt-left-out-first": LEFT_OUT,
     "dense": {"pooling": "lasttoken", "projection": 5, "projection_activation": "gelu"},
-    "towers": {
-        "tied": False,
-        "pooling": "weightedmean",
-        "projection": 5,
-        "projection_bias": False,
-        "normalize": True,
-        "query_prompt": "w6 ",
-    },
+    "towers": {**TOWERS, "projection": 5, "projection_bias": False},
     "plain-towers": {"tied": False, "pooling": "mean_sqrt_len_tokens", "passage_prompt": "w6 "},
 }
 
@@ -114,12 +81,13 @@ def test_folders(name: str, tmp_path: Path) -> None:
     """Text to vectors as `encode_query` and `encode_document`; what they save, we load."""
     st = pytest.importorskip("sentence_transformers")
     module, variables = dual(**FOLDERS[name])
-    tokenizer = words(tmp_path / "tokenizer")
+    tokenizer = toy_tokenizers.numbered_words(tmp_path / "tokenizer")
     folder = huggingface.save(
         tmp_path / "model", module, variables, tokenizer=tokenizer, max_length=9
     )
     theirs = st.SentenceTransformer(os.fspath(folder), device="cpu")
     expected = both_sides(theirs, TEXTS)
+    assert theirs.similarity_fn_name == ("cosine" if module.config.normalize else "dot")
     ours = Encoder.load(folder)
     for side in SIDES:
         np.testing.assert_allclose(ours.encode(TEXTS, side), expected[side], rtol=0, atol=2e-5)
@@ -156,7 +124,7 @@ def test_routers_with_shared_modules(kind: str, tmp_path: Path) -> None:
     st = pytest.importorskip("sentence_transformers")
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     module, variables = dual()
-    tokenizer = words(tmp_path / "tokenizer")
+    tokenizer = toy_tokenizers.numbered_words(tmp_path / "tokenizer")
     folder = huggingface.save(tmp_path / "inner", module, variables, tokenizer=tokenizer)
     parts = list(st.SentenceTransformer(os.fspath(folder), device="cpu"))
     routes = {name: [modules.Dense(8, 3, bias=False)] for name in ("query", "document")}
@@ -180,7 +148,7 @@ def test_lower_case_of_a_tokenizer_with_cases(tmp_path: Path) -> None:
     """sentence_bert_config.json may ask for it; it is kept when the folder is written again."""
     st = pytest.importorskip("sentence_transformers")
     module, variables = dual()
-    tokenizer = words(tmp_path / "tokenizer")
+    tokenizer = toy_tokenizers.numbered_words(tmp_path / "tokenizer")
     folder = huggingface.save(tmp_path / "model", module, variables, tokenizer=tokenizer)
     file = folder / sentence_transformers.LENGTHS
     file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": True}))
@@ -191,3 +159,44 @@ def test_lower_case_of_a_tokenizer_with_cases(tmp_path: Path) -> None:
         ours = Encoder.load(place)
         assert ours.tokenizer.encode_batch(texts) == [[9, 7], [8, 5]]
     np.testing.assert_allclose(ours.encode(texts), theirs, rtol=0, atol=2e-5)
+
+
+# Every family with a tokenizer of its own.
+
+CONFIGS: dict[str, BackboneConfig] = {
+    **toy_configs.masking(32),
+    "xlmr": XlmRobertaConfig(**toy_configs.SIZES, max_positions=34, type_vocab_size=1),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_vectors_of_texts(name: str, tmp_path: Path) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    tokenizer = toy_tokenizers.of(name, tmp_path / "tokenizer")
+    module = DualEncoder(DualEncoderConfig(CONFIGS[name], pooling="mean", normalize=True))
+    variables = hf.random_variables(module)
+    folder = huggingface.save(
+        tmp_path / "model", module, variables, tokenizer=tokenizer, max_length=24
+    )
+    ours = Encoder.load(folder).encode(toy_tokenizers.TEXTS)
+    theirs = st.SentenceTransformer(os.fspath(folder), device="cpu").encode(toy_tokenizers.TEXTS)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
+    assert np.abs(ours[0] - ours[1]).max() > 0.01
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_scores_of_pairs(name: str, tmp_path: Path) -> None:
+    """With the special tokens of the family between the texts: two for RoBERTa."""
+    st, torch = pytest.importorskip("sentence_transformers"), pytest.importorskip("torch")
+    tokenizer = toy_tokenizers.of(name, tmp_path / "tokenizer")
+    module = CrossEncoder(CONFIGS[name].with_parts("pooler"))
+    folder = huggingface.save(
+        tmp_path / "model", module, hf.random_variables(module), tokenizer=tokenizer
+    )
+    queries, passages = toy_tokenizers.TEXTS, toy_tokenizers.TEXTS[1:] + toy_tokenizers.TEXTS[:1]
+    ours = Reranker.load(folder, RerankerOptions(max_length=32)).score(queries, passages)
+    peer = st.CrossEncoder(os.fspath(folder), device="cpu")
+    pairs = list(zip(queries, passages, strict=True))
+    theirs = peer.predict(pairs, activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
+    assert np.ptp(ours) > 1e-3
