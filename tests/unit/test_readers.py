@@ -398,22 +398,6 @@ def line(**record: Any) -> bytes:
 
 
 SETS = {
-    "MS MARCO documents": Dirty(
-        "msmarco_docs",
-        "msmarco-docs.tsv",
-        [
-            b"D1\thttp://a\tTitle\tA body.",
-            b"D2\thttp://b\tOnly a title\t",
-            b"D3\thttp://c\t\tNo title.",
-            b"D4\thttp://d\tT\tA\0NUL.",
-            b"D5\thttp://e\tT\tcaf\xe9",
-            b"D1\thttp://a\tTitle\tA body.",
-            b"D1\thttp://a\tTitle\tAnother body.",
-        ],
-        {"D1": ("Title", "A body."), "D3": ("", "No title."), "D4": ("T", "A NUL.")},
-        {"documents without text": 1, "repeated documents": 1},
-        {"lines with NUL characters, read as blanks": 1},
-    ),
     "Natural Questions": Dirty(
         "dpr",
         "psgs_w100.tsv",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from html.parser import HTMLParser
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,38 +27,6 @@ from qac_jax.report.suites import Heatmap
 from qac_jax.stages.report import PAGE, TABLE, Report
 
 
-class Checker(HTMLParser):
-    """Every element is closed; text and what is loaded are kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text: list[str] = []
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag != "meta":
-            self.open.append(tag)
-        self.handle_startendtag(tag, attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.loads += [v for n in ("src", "href", "xlink:href") if (v := values.get(n))]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def parsed(text: str) -> Checker:
-    checker = Checker()
-    checker.feed(text)
-    assert checker.open == []
-    return checker
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toy_report.build(tmp_path_factory.mktemp("report") / "run")
@@ -69,19 +37,14 @@ def made(run: Path) -> artifacts.Artifact:
     return execute(Report(folder=str(run), title="Stones & rivers"), run / "report")
 
 
-def test_everything_is_on_the_page(made: artifacts.Artifact) -> None:
+def test_everything_is_on_the_page_and_it_stands_alone(made: artifacts.Artifact) -> None:
     text = made.file(PAGE).read_text()
-    checker = parsed(text)
-    words = " ".join(checker.text)
     for expected in ("Stones & rivers", "who likes a ladder & why?", "About stone <21>"):
-        assert expected in words, expected
+        assert escape(expected, quote=False) in text, expected
     headings = "Figures|Wins and losses|Training|Index|Samples|Time and memory|Configuration"
     assert re.findall(r"<h2>(.*?)</h2>", text) == headings.split("|")
-
-
-def test_the_page_stands_alone(made: artifacts.Artifact) -> None:
-    text = made.file(PAGE).read_text()
-    assert all(link.startswith("#") for link in parsed(text).loads)
+    loads = re.findall(r'\b(?:src|href)="([^"]*)"', text)
+    assert loads and all(link.startswith("#") for link in loads)
     elsewhere = text.replace("http://www.w3.org/", "")  # names of SVG, which nobody loads
     assert "<script" not in text and "http" not in elsewhere and "@import" not in text
 
@@ -155,13 +118,6 @@ def test_a_verdict_comes_first() -> None:
     text = html(content)
     assert "Use a &amp; b." in text and "people &lt;x&gt;" in text and "1,200" in text
     assert "| test | 1,200 | people &lt;x> | none |" in markdown(content)
-
-
-def test_systems_are_called_as_they_are_named(run: Path, tmp_path: Path) -> None:
-    stage = Report(folder=str(run), names={"bm25": "A baseline", "retriever_2": "Ours"})
-    text = execute(stage, tmp_path / "named").file(TABLE).read_text()
-    assert "A baseline" in text and "Ours" in text and "retriever_1" in text
-    assert "bm25" not in text and "retriever_2" not in text
 
 
 def test_a_plot_has_its_lines_and_names_and_the_same_bytes_every_time() -> None:

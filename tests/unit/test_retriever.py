@@ -86,9 +86,7 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
     card = (tmp_path / "moved" / "model" / "README.md").read_text()
     assert "# bees" in card and "license: mit" in card
     # The parts stand for themselves too.
-    place = tmp_path / "moved" / "index"
-    assert artifacts.load(place).kind == "index"
-    alone = Retriever.load(place, model=tmp_path / "moved" / "model")
+    alone = Retriever.load(tmp_path / "moved" / "index", model=tmp_path / "moved" / "model")
     assert alone.search("honey", k=1) == searching.search("honey", k=1)
     with pytest.raises(UserError, match="exists and is not empty"):
         searching.save(tmp_path / "moved")

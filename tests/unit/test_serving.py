@@ -303,24 +303,6 @@ def batcher(work: Any, **changes: Any) -> Batcher:
     return Batcher(work, **{"most": 4, "wait": 0.005, "queue": 8, **changes})
 
 
-def test_items_are_answered_in_batches_of_at_most_so_much() -> None:
-    batches: list[list[int]] = []
-
-    def work(items: Sequence[int]) -> list[int]:
-        batches.append(list(items))
-        return [2 * item for item in items]
-
-    async def run() -> list[int]:
-        made = batcher(work, queue=20)
-        answers = await asyncio.gather(*(made.submit(n) for n in range(10)))
-        large = await made.submit(100, size=99)
-        await made.close()
-        return [*answers, large]
-
-    assert asyncio.run(run()) == [*range(0, 20, 2), 200]
-    assert sum(batches, []) == [*range(10), 100] and max(map(len, batches)) == 4
-
-
 def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
     go = threading.Event()
 
@@ -351,23 +333,29 @@ def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
     } == {(503, "1")}
 
 
-def test_errors_go_to_those_whose_they_are() -> None:
+def test_batches_are_small_and_errors_go_to_those_whose_they_are() -> None:
+    batches: list[list[int]] = []
+
     def work(items: Sequence[int]) -> list[Any]:
+        batches.append(list(items))
         if 13 in items:
             raise RuntimeError("the whole batch")
         return [ValueError(str(item)) if item % 2 else item for item in items]
 
     async def run() -> list[Any]:
-        made = batcher(work)
-        answers = await asyncio.gather(*(made.submit(n) for n in range(4)), return_exceptions=True)
+        made = batcher(work, queue=20)
+        several = (made.submit(n) for n in range(10))
+        answers = await asyncio.gather(*several, return_exceptions=True)
         again = await asyncio.gather(made.submit(13), return_exceptions=True)
         after = await made.submit(2)
         await made.close()
         return [*answers, *again, after]
 
     answers = asyncio.run(run())
-    assert answers[0] == 0 and answers[2] == 2 and answers[5] == 2
-    assert isinstance(answers[1], ValueError) and isinstance(answers[4], RuntimeError)
+    assert answers[:10:2] == [0, 2, 4, 6, 8] and answers[11] == 2
+    assert all(isinstance(answer, ValueError) for answer in answers[1:10:2])
+    assert isinstance(answers[10], RuntimeError)
+    assert sum(batches, []) == [*range(10), 13, 2] and max(map(len, batches)) == 4
 
 
 def test_who_has_gone_is_left_out() -> None:

@@ -30,16 +30,16 @@ def submit(folder: Path, code: int, *words: str, **variables: str) -> tuple[int,
     return done.returncode, (folder / "ran").read_text(), said.read_text() if said.exists() else ""
 
 
-@pytest.mark.parametrize("flag", ["--out {}", "--out={}"])
-def test_what_is_finished_is_not_queued_again(tmp_path: Path, flag: str) -> None:
+def test_what_is_finished_is_not_queued_again(tmp_path: Path) -> None:
     (tmp_path / "out" / "stage").mkdir(parents=True)  # of a recipe: no artifact.json beside it
-    words = flag.format(tmp_path / "out").split()
+    words = ["--out", str(tmp_path / "out")]
     assert submit(tmp_path, 0, "run", "demo", *words)[::2] == (0, "")
+    words = [f"--out={tmp_path / 'out'}"]
     (tmp_path / "out" / "stage" / ".unfinished.json").touch()
     assert submit(tmp_path, 0, "run", "demo", *words)[::2] == (0, "requeue 7\n")
 
 
-@pytest.mark.parametrize(("code", "said"), [(2, ""), (1, ""), (143, "requeue 7\n")])
+@pytest.mark.parametrize(("code", "said"), [(2, ""), (143, "requeue 7\n")])
 def test_errors_are_not_queued_again(tmp_path: Path, code: int, said: str) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".unfinished.json").touch()
