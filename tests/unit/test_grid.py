@@ -96,12 +96,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, A
 def test_equal_stages_are_one(done: tuple[Path, Any]) -> None:
     out, _ = done
     plan = grid.plan(grid.cells(toy(), build))
-    assert [row["new"] for row in plan["cells"]] == [
-        ["first", "twice", "metrics"],
-        ["twice", "metrics"],
-        ["metrics"],
-        ["metrics"],
-    ]
+    new = [["first", "twice", "metrics"], ["twice", "metrics"], ["metrics"], ["metrics"]]
+    assert [row["new"] for row in plan["cells"]] == new
     assert plan["distinct_stages"] == 7 == len(list((out / "stages").glob("*/*")))
     assert [row["cell"] for row in plan["cells"]][:2] == ["plain/seed_0", "double/seed_0"]
     cell = out / "double" / "seed_1"
@@ -135,6 +131,11 @@ def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
     more = toy(systems={"plain": {}, "double": {"factor": 2}, "triple": {"factor": 3}})
     run(more, out)
     assert RAN == ["judge 0", "judge 1"]
+    # Cells of some systems alone are those of the whole grid.
+    alone = toy(only=["double"])
+    assert list(alone.chosen()) == ["double"]
+    assert {row["system"] for row in run(alone, out)["rows"]} == {"double", ""}
+    assert RAN == []
 
 
 def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,15 +180,6 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     assert drawn.columns == ("forum", "tales") and drawn.figures["a"] == (0.2, 0.2)
     one = grids.summarize({"a": {0: judged(0.0)}}, grids.Layout({"forum": "forum"}))
     assert one["rows"][0]["deviation"] == {"mrr@10": None} and one["comparisons"] == []
-
-
-def test_some_systems_alone(done: tuple[Path, Any]) -> None:
-    """Their cells are those of the whole grid, so what it has done is not done again."""
-    out, _ = done
-    alone = toy(only=["double"])
-    assert list(alone.chosen()) == ["double"]
-    assert {row["system"] for row in run(alone, out)["rows"]} == {"double", ""}
-    assert RAN == []
 
 
 def test_what_cannot_be_a_grid() -> None:

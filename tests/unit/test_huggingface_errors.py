@@ -96,12 +96,10 @@ def test_odd_configurations(tensors, tmp_path: Path) -> None:
 def test_broken_folders(tmp_path: Path, tensors) -> None:
     with pytest.raises(UserError, match="no config.json"):
         huggingface.load(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UserError, match="is not JSON"):
-        huggingface.load(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="no JSON object"):
-        huggingface.load(tmp_path)
+    for content, message in (("{", "is not JSON"), ("[]", "no JSON object")):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(UserError, match=message):
+            huggingface.load(tmp_path)
     other = folder_of(tmp_path / "m", {"something.weight": np.zeros(1, np.float32)})
     with pytest.raises(UserError, match="hold no BERT"):
         huggingface.load(other)

@@ -178,16 +178,7 @@ def test_a_saved_retriever_keeps_its_hybrid_index(road, tmp_path):
         ]
 
 
-def test_other_passages_are_refused(road, tmp_path):
-    for lexical, difference in [
-        ("bm25_fewer", "40 and 39"),
-        ("bm25_other", "'x39' is only in the latter"),
-    ]:
-        with pytest.raises(UserError, match=f"hold different passages .{difference}."):
-            built(road, tmp_path / "out", lexical)
-
-
-def test_settings_that_are_refused(road, tmp_path):
+def test_settings_and_other_passages_are_refused(road, tmp_path):
     for settings, message in (
         ({"weight": 1.5}, "weight = 1.5; expected at least 0"),
         ({"depth": 0}, "depth = 0; expected at least 1"),
@@ -196,6 +187,9 @@ def test_settings_that_are_refused(road, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             built(road, tmp_path / "out", **settings)
+    for name, difference in (("fewer", "40 and 39"), ("other", "'x39' is only in the latter")):
+        with pytest.raises(UserError, match=f"hold different passages .{difference}."):
+            built(road, tmp_path / "out", f"bm25_{name}")
 
 
 def test_an_interrupted_run_completes(road, tmp_path, monkeypatch):

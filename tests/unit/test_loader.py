@@ -96,9 +96,8 @@ def test_every_backend_and_worker_count_gives_the_same_batches() -> None:
 
     plain = batches(backend="plain", prefetch=0)
     assert len(plain) == 10
-    assert batches(backend="plain", prefetch=3) == plain
-    assert batches(backend="grain", prefetch=3) == plain
-    assert batches(backend="grain", prefetch=0) == plain
+    for backend, prefetch in (("plain", 3), ("grain", 3), ("grain", 0)):
+        assert batches(backend=backend, prefetch=prefetch) == plain
     assert batches(workers=2, prefetch=1) == plain
 
 

@@ -23,20 +23,8 @@ from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.hybrid import Hybrid
-from qac_jax.retrieval.mining import (
-    Candidates,
-    Labeller,
-    Labelling,
-    Miner,
-    Mining,
-    Question,
-    accuracy,
-    lines_of,
-    summed,
-)
+from qac_jax.retrieval.mining import Candidates, Labeller, Labelling, Miner, Mining, Question
 from qac_jax.stages import embed, index, mine, prepare
-from qac_jax.stages import index as hybrids
-from qac_jax.stages import index as index_stage
 from qac_jax.stages.tokenize import Tokenize
 
 
@@ -216,7 +204,7 @@ def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
 def test_without_a_teacher_all_but_the_known_is_wrong() -> None:
     record = labelled(Labelling(depth=8, count=3), odds=None, relevant={"b": 0.0}, excluded={"c"})
     assert record["positives"] == ["b"] and record["negatives"] == ["a", "d", "e"]
-    lines = lines_of(labelled(Labelling(depth=8, positives="all", count=3)))
+    lines = mining.lines_of(labelled(Labelling(depth=8, positives="all", count=3)))
     assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
 
 
@@ -235,10 +223,10 @@ def test_what_is_left_out_is_counted() -> None:
 
 def test_accuracy_counts_judged_queries_alone() -> None:
     truth = {"q": {"e": 1, "a": 1}}
-    right = accuracy(labelled(Labelling(depth=8)), truth)
-    assert not accuracy({"_id": "other", "positives": ["x"], "negatives": ["y"]}, truth)
+    right = mining.accuracy(labelled(Labelling(depth=8)), truth)
+    assert not mining.accuracy({"_id": "other", "positives": ["x"], "negatives": ["y"]}, truth)
     pieces = [{"counts": {}, "accuracy": right, "histogram": [1]}]
-    found = summed(pieces, {}, judged=True)["accuracy"]
+    found = mining.summed(pieces, {}, judged=True)["accuracy"]
     assert (found["positives"], found["negatives"]) == (1.0, 0.75)
 
 
@@ -276,12 +264,11 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     toy.save_encoder(folder / "encoder")
     stage.execute(prepare.Prepare.make(documents=str(data), format="beir"), folder / "passages")
     passages = str(folder / "passages")
-    stage.execute(
-        embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors"
-    )
-    stage.execute(index_stage.Index(vectors=str(folder / "vectors")), folder / "index")
+    embedding = embed.Embed(encoder=str(folder / "encoder"), passages=passages)
+    stage.execute(embedding, folder / "vectors")
+    stage.execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
     stage.execute(index.Bm25(passages=passages), folder / "bm25")
-    joined = hybrids.Hybrid.make(index=str(folder / "index"), bm25=str(folder / "bm25"), weight=0.4)
+    joined = index.Hybrid.make(index=str(folder / "index"), bm25=str(folder / "bm25"), weight=0.4)
     stage.execute(joined, folder / "hybrid")
     names = records(folder / "passages").ids()
     found = [

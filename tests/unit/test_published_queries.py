@@ -14,7 +14,7 @@ from qac_jax.stages.prepare import Prepare
 from qac_jax.text.passages import Cutting
 
 
-# memray/AugTriever-AugQ-CC: id, text, title, meta, outputs; a document may lack an output.
+# memray/AugTriever-AugQ-CC: id, text, title, meta, outputs, which may be absent.
 AUGQ: list[dict[str, Any]] = [
     {
         "id": "a1",
@@ -25,15 +25,9 @@ AUGQ: list[dict[str, Any]] = [
             "T03B-topic": "copper",
             "D2Q-t2q": "what does copper conduct",
             "D2Q-a2t": "Copper",
+            "D2Q-r2t": None,
         },
-    },
-    {
-        "id": "a2",
-        "text": "Iron rusts.",
-        "title": None,
-        "meta": {"pile_set_name": "Pile-CC"},
-        "outputs": {"T03B-topic": "iron", "T03B-title": "", "D2Q-t2q": None},
-    },
+    }
 ]
 # PAQ.metadata.jsonl has a line a question.
 METADATA: list[dict[str, Any]] = [
@@ -83,13 +77,12 @@ def test_augq(tmp_path: Path) -> None:
     path = lines(tmp_path / "augq.jsonl", AUGQ)
     passages = list(Records(prepared(tmp_path, path, format="jsonl")))
     assert [p["text"] for p in passages] == [record["text"] for record in AUGQ]
-    first, second = imported(tmp_path, path, "tqgen_").values()
+    (first,) = imported(tmp_path, path, "tqgen_").values()
     assert first == {
         "tqgen_topic": ["copper"],
         "qgen_d2q": ["what does copper conduct"],
         "D2Q-a2t": ["Copper"],
     }
-    assert second == {"tqgen_topic": ["iron"]}
 
 
 def test_paq(tmp_path: Path) -> None:
