@@ -177,7 +177,8 @@ def test_figures_of_validation_of_a_filled_batch(name: str) -> None:
         made = engine(objective(name), (devices, 1, 1))
         measure = made.compile_measure(batch)
         found = measure(start(made).variables, meshes.place(batch, made.mesh))
-        figures.append({name: float(value) for name, value in found.items()})
+        # A gain is the difference of two losses that are compared here, with their rounding.
+        figures.append({n: float(x) for n, x in found.items() if not n.endswith("_gain")})
     assert figures[1] == pytest.approx(figures[0], rel=1e-5, abs=1e-7)
 
 
