@@ -34,20 +34,6 @@ settings.load_profile("fixed")
 GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))
 
 
-# Marks and the files that name their tests, one a line.
-MARKED = {mark: Path(__file__).parent / f"{mark}.txt" for mark in ("slow", "long")}
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not select
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of slow.txt and long.txt."""
-    for mark, file in MARKED.items():
-        named = {n for n in file.read_text().splitlines() if n and not n.startswith("#")}
-        for item in items:
-            if item.nodeid in named:
-                item.add_marker(mark)
-
-
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
     """The folder of golden cases: QAC_GOLDEN_DIR, or the one that is shipped."""
