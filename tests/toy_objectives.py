@@ -44,7 +44,7 @@ def objective(
         t5 = T5(TINY_T5, options)
         return SpanCorruption(t5) if "span" in name else Seq2Seq(t5, smoothing=0.1, z_loss=1e-3)
     if name in ("pointwise", "adversarial"):
-        adversarial = {"adversarial_step": 0.5} if name == "adversarial" else {}
+        adversarial: Any = {"adversarial_step": 0.5} if name == "adversarial" else {}
         return Pointwise(CrossEncoder(config, options, labels=2), **adversarial)
     if name == "localized":
         return Localized(CrossEncoder(config, options))

@@ -99,7 +99,7 @@ def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str, generator: str) 
 
             def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
                 runtime = Runtime(dtype="float64", dropout=generator)
-                seen = {"visible": visible, "bias": bias}
+                seen: Any = {"visible": visible, "bias": bias}
                 out = attend(q, k, v, lengths, runtime, **seen, keys=keys, rate=0.2)
                 return jnp.square(out).sum(), out
 
@@ -150,6 +150,7 @@ def test_causal_window() -> None:
 
 def test_choice_of_implementation(monkeypatch) -> None:
     half = {"dtype": "bfloat16"}
+    settings: Any
     for backend, settings, fused, expected in (
         ("cpu", half, True, "xla"),
         ("tpu", half, True, "xla"),

@@ -110,7 +110,7 @@ def test_a_teacher(name: str, encoded: Any) -> None:
     queries = encoded["queries"] = rng.normal(size=(Q, 16))
     passages = encoded["passages"] = rng.normal(size=(Q, P, 16))
     batch = make_batch(scores=scores)
-    weights = {"distillation_weight": 2.0, "contrastive_weight": 0.25}
+    weights: Any = {"distillation_weight": 2.0, "contrastive_weight": 0.25}
     objective = Finetune(
         model(), temperature=0.5, distillation=name, teacher_temperature=3.0, **weights
     )
@@ -128,7 +128,7 @@ def test_a_teacher(name: str, encoded: Any) -> None:
 
 
 def test_what_cannot_be_is_told() -> None:
-    single = {"scores": 1, "passages": np.ones((1, 1, 4))}
+    single: Any = {"scores": 1, "passages": np.ones((1, 1, 4))}
     for changes, batch, sentence in (
         ({"distillation": "mse"}, {}, "margin_mse"),
         ({"temperature": 0.0}, {}, "more than 0"),
@@ -137,7 +137,7 @@ def test_what_cannot_be_is_told() -> None:
         ({"distillation": "margin_mse"}, single, "n_passa"),
     ):
         with pytest.raises(UserError, match=sentence):
-            Finetune(model(), **changes).prepare(make_batch(**batch), KEY)  # type: ignore[arg-type]
+            Finetune(model(), **changes).prepare(make_batch(**batch), KEY)
 
 
 @pytest.mark.parametrize("tied", [True, False])

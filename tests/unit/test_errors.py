@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_circumstances_are_sentences_and_bugs_are_not(capsys):
         (MemoryError(), "there is not enough memory (for the next object); use a smaller batch"),
         (OSError(errno.EMFILE, "many", "x"), "too many files are open (x); raise the limit"),
     ):
-        assert exit_code(lambda error=error: raises(error)) == 2
+        assert exit_code(partial(raises, error)) == 2
         assert capsys.readouterr().err.startswith(f"qac: {sentence}")
     with pytest.raises(ValueError, match="a bug"):
         exit_code(lambda: raises(ValueError("a bug")))

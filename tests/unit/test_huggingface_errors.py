@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -79,6 +80,7 @@ def test_wrong_shapes_name_the_tensor(tensors, tmp_path: Path) -> None:
 
 
 def test_odd_configurations(tensors, tmp_path: Path) -> None:
+    raw: Any
     for raw, message in [
         ({"position_embedding_type": "relative_key"}, "relative_key.*not supported"),
         ({"model_type": "ernie", "use_task_id": True}, "task embeddings"),
@@ -106,6 +108,7 @@ def test_broken_folders(tmp_path: Path, tensors) -> None:
 
 
 def test_prefixes(tmp_path: Path) -> None:
+    raw: Any
     for encoder, model, raw in [
         ("ernie.", "", {"model_type": "ernie", "use_task_id": False}),
         ("lm.bert.", "lm.", {}),

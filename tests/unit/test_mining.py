@@ -137,6 +137,7 @@ def test_generated_queries(folder, tmp_path):
 
 
 def test_mistakes_are_told(folder, tmp_path):
+    settings: Any
     for settings, told in [
         ({"negatives": "mined+bm25"}, "pass --index"),
         ({"qrels": ""}, "--queries with --qrels"),
@@ -231,6 +232,7 @@ def test_accuracy_counts_judged_queries_alone() -> None:
 
 
 def test_rules_that_mean_nothing() -> None:
+    wrong: Any
     for wrong in [{"positive": 0.1}, {"negative": -0.1}, {"count": 0}, {"fill": 10}]:
         with pytest.raises(UserError, match="expected|raise|move"):
             Labelling(**wrong)
@@ -287,7 +289,7 @@ def records(folder: Path) -> Records:
 
 
 def made(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
-    of = {name: str(road / name) for name in ("passages", "contexts")}
+    of: Any = {name: str(road / name) for name in ("passages", "contexts")}
     grouped = mine.Group(teacher=str(road / "hybrid"), **of, **settings)
     return list(Records(stage.execute(grouped, out)))
 
