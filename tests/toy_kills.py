@@ -1,7 +1,7 @@
 """Kills at the k-th file operation below a folder, as an exception that nothing catches.
 
 What has reached the file system until then is what SIGKILL would leave, since the writers buffer
-nothing beyond the end of their blocks: tests/campaign kills real processes.
+nothing beyond the end of their blocks: tests/e2e/test_campaign.py kills real processes.
 """
 
 from __future__ import annotations
