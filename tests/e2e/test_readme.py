@@ -42,7 +42,8 @@ def commands(page: str) -> Iterator[str]:
 
 def is_form(command: str) -> bool:
     bare = re.sub(r"--gin\.\w+=\S+", "", command)
-    named_only = len(command.split()) == 2 and command not in ("qac doctor", "qac --help")
+    words = command.removeprefix("qac step ").removeprefix("qac ").split()
+    named_only = len(words) == 1 and command not in ("qac doctor", "qac --help")
     return bool(_A_FORM.search(bare)) or named_only
 
 

@@ -86,7 +86,10 @@ def with_parameters_of(objective: Any, dtype: str) -> Any:
 
     class Cast(type(objective)):  # type: ignore[misc]
         def init(self, key: jax.Array) -> Any:
-            return jax.tree.map(lambda x: x.astype(dtype), super().init(key))
+            def cast(x: jax.Array) -> jax.Array:
+                return x.astype(dtype) if np.issubdtype(x.dtype, np.floating) else x
+
+            return jax.tree.map(cast, super().init(key))
 
     fields = [field.name for field in dataclasses.fields(objective) if field.init]
     return Cast(**{name: getattr(objective, name) for name in fields})
