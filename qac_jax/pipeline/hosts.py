@@ -197,19 +197,23 @@ def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer],
         """Whether process 0 has claimed the folder for what this process makes, too."""
         nonlocal run
         record = artifacts.peek(folder)
-        if record is None or record == before and (record["finished"] or FAILED in record):
-            if time.monotonic() - began > _PATIENCE:
+        late = time.monotonic() - began > _PATIENCE
+        left = record == before and (not record or record["finished"] or FAILED in record)
+        if record and record["key"] != key and CLEARING not in record:
+            # What stands there from the first look on may be left from an interrupted run.
+            if record != before or late and not left:
+                run = record.get(RUN, 0)
+                raise UserError(
+                    f"process 0 writes {out} with other settings than this process; start all "
+                    "processes with the same command and the same inputs"
+                )
+        if not record or left:
+            if late:
                 raise UserError(
                     f"process 0 of this run has not begun {out}; see what it printed, and start "
                     "all processes again"
                 )
-            return False  # there is nothing, or what an earlier run has left
-        if record["key"] != key and record != before:
-            run = record.get(RUN, 0)
-            raise UserError(
-                f"process 0 writes {out} with other settings than this process; start all "
-                "processes with the same command and the same inputs"
-            )
+            return False
         run = record.get(RUN, 0)
         return record["key"] == key and CLEARING not in record
 

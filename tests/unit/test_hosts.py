@@ -122,10 +122,17 @@ def test_a_failure_ends_all_and_the_same_command_continues(
     same(tmp_path / "out", whole)
 
 
-def test_another_command_is_refused(tmp_path) -> None:
-    ends = toy_hosts.execute(
-        lambda n: Squares(number=n, processes=2, count=3 + n), tmp_path / "out", (1, 0)
-    )
+@pytest.mark.parametrize("first", [0, 1])
+def test_another_command_is_refused(first, tmp_path, monkeypatch) -> None:
+    """Also by a process that starts after process 0 has claimed the folder."""
+    monkeypatch.setattr(hosts, "_PATIENCE", 1.0)
+
+    def of(number: int) -> Stage:
+        if number != first:
+            time.sleep(0.5)
+        return Squares(number=number, processes=2, count=3 + number)
+
+    ends = toy_hosts.execute(of, tmp_path / "out", (0, 1))
     assert all(isinstance(end, UserError) for end in ends)
     assert "with other settings than this process" in "".join(map(str, ends))
 
