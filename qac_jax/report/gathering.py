@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -22,7 +23,7 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, read_run, run_files
 from qac_jax.report import suites
-from qac_jax.report.suites import Heatmap
+from qac_jax.report.plots import Plot
 
 
 KIND = "report"
@@ -40,9 +41,9 @@ class Case:
 
     question: str
     values: tuple[float, float]
-    relevant: tuple[str, ...] = ()
-    first: str = ""  # the text that the first system ranks highest
-    second: str = ""
+    relevant: tuple[str, ...]
+    first: str  # the text that the first system ranks highest
+    second: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,7 @@ class Evaluation:
     comparisons: Sequence[Comparison] = ()
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     compared: tuple[str, str] = ("", "")
-    wins: Sequence[Case] = ()
-    losses: Sequence[Case] = ()
+    cases: Mapping[str, Sequence[Case]] = dataclasses.field(default_factory=dict)
     of_collections: bool = False  # rows are collections
 
     @property
@@ -68,8 +68,8 @@ class Evaluation:
         beaten: dict[str, set[str]] = {result.name: set() for result in self.results}
         for c in self.comparisons:
             if c.measure == measure and c.randomization_holm < ALPHA and c.difference:
-                pair = (c.second, c.first) if c.difference > 0 else (c.first, c.second)
-                beaten[pair[0]].add(letters.get(pair[1], ""))
+                better, worse = (c.second, c.first) if c.difference > 0 else (c.first, c.second)
+                beaten[better].add(letters.get(worse, ""))
         return {name: "".join(sorted(marks)) for name, marks in beaten.items()}
 
 
@@ -84,23 +84,8 @@ class Content:
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     stages: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)  # by time
     gin: str = ""
-    heatmap: Heatmap | None = None  # systems by collections
+    heatmap: Plot | None = None  # systems by collections
     conclusion: Mapping[str, Any] | None = None  # of `qac step conclude`: verdict, provenance
-
-
-@dataclasses.dataclass(frozen=True)
-class ReportOptions:
-    """How much is shown, and under which names."""
-
-    title: str = "Report"
-    cases: int = 5  # wins and losses of each evaluation
-    samples: int = 6  # passages with their generated queries, of each artefact
-    queries: str = ""  # where the questions' texts are, if the runs do not name them
-    # Of evaluations, runs and trainings.
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def called(self, name: str) -> str:
-        return self.names.get(name, name)
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
@@ -116,182 +101,154 @@ def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
     return finished
 
 
-def content(
-    artefacts: Mapping[str, Artifact], metrics: Mapping[str, Artifact], options: ReportOptions
-) -> Content:
-    """The report of a run's artefacts; `metrics` are those of kind "metrics"."""
-    texts = _Texts(artefacts, options)
-    by_time = sorted(
-        artefacts.items(), key=lambda pair: (pair[1].record.get("written", ""), pair[0])
-    )
-    return Content(
-        title=options.title,
-        evaluations=[_evaluation(n, a, texts, options) for n, a in metrics.items()],
-        curves={
-            options.called(n): [json.loads(x) for x in a.file(_HISTORY).read_text().splitlines()]
-            for n, a in artefacts.items()
-            if _HISTORY in a.files
-        },
-        indexes={n: a.info["tuning"] for n, a in artefacts.items() if a.info.get("tuning")},
-        samples={
-            n: _samples(a, texts, options.samples)
-            for n, a in artefacts.items()
-            if a.kind == "contexts"
-        },
-        stages=dict(by_time),
-        gin=max((a.info.get("gin") or "" for a in artefacts.values()), key=len, default=""),
-        heatmap=_heatmap({options.called(n): a for n, a in metrics.items()}),
-    )
+@dataclasses.dataclass(frozen=True)
+class Gathering:
+    """A run's artefacts, how much of them is shown, and under which names."""
 
+    artefacts: Mapping[str, Artifact]
+    title: str
+    cases: int  # wins and losses of each evaluation
+    samples: int  # passages with their generated queries, of each artefact
+    queries: str  # where the questions' texts are, if the runs do not name them
+    names: Mapping[str, str]  # of evaluations, runs and trainings
 
-class _Texts:
-    """Texts of questions and passages, as far as the run's folder has them."""
+    def content(self, metrics: Mapping[str, Artifact]) -> Content:
+        """The report; `metrics` are the artefacts of kind "metrics"."""
+        made = self.artefacts
+        systems = {
+            self._called(name): suites.suite(results.read(artifact)[0])
+            for name, artifact in metrics.items()
+            if suites.of_collections(artifact)
+        }
+        by_time = sorted(
+            made.items(), key=lambda pair: (pair[1].record.get("written", ""), pair[0])
+        )
+        return Content(
+            title=self.title,
+            evaluations=[self._evaluation(n, a) for n, a in metrics.items()],
+            curves={
+                self._called(n): list(map(json.loads, a.file(_HISTORY).read_text().splitlines()))
+                for n, a in made.items()
+                if _HISTORY in a.files
+            },
+            indexes={n: a.info["tuning"] for n, a in made.items() if a.info.get("tuning")},
+            samples={n: self._samples(a) for n, a in made.items() if a.kind == "contexts"},
+            stages=dict(by_time),
+            gin=max((a.info.get("gin") or "" for a in made.values()), key=len, default=""),
+            heatmap=suites.heatmap(systems)
+            if len(systems) > 1 and any(suite.ndcg for suite in systems.values())
+            else None,
+        )
 
-    def __init__(self, artefacts: Mapping[str, Artifact], options: ReportOptions):
-        self._passages = [Records(a) for a in artefacts.values() if a.kind == "passages"]
-        self._folder = next((a.path.parent for a in artefacts.values()), Path())
-        named = [
-            a.fields.get("queries") for a in artefacts.values() if a.kind in ("run", "vectors")
-        ]
-        self._sources = [s for s in dict.fromkeys([options.queries, *named]) if s]
+    def _called(self, name: str) -> str:
+        return self.names.get(name, name)
 
-    def existing(self, path: str) -> str:
+    def _existing(self, path: str) -> str:
         """A path that a stage read, or where it is after the run was moved; "" if nowhere."""
+        here = next((a.path.parent for a in self.artefacts.values()), Path())
         folders = Path(path).parts[-2:]
-        moved = [str(Path(self._folder, *folders[i:])) for i in range(len(folders))]
+        moved = [os.path.join(here, *folders[i:]) for i in range(len(folders))]
         return next((p for p in (path, *moved) if p and os.path.exists(p)), "")
 
-    def questions(self, ids: Iterable[str]) -> dict[str, str]:
+    def _questions(self, ids: Iterable[str]) -> dict[str, str]:
         """Their texts; a question without a text is shown by its id."""
         wanted = {name: name for name in ids}
-        for source in self._sources:
+        read = [a for a in self.artefacts.values() if a.kind in ("run", "vectors")]
+        for source in dict.fromkeys([self.queries, *(a.fields.get("queries") for a in read)]):
             with contextlib.suppress(UserError):
-                for query in read_queries(self.existing(source) or source):
+                for query in read_queries(self._existing(source) or source) if source else ():
                     if query.id in wanted:
                         wanted[query.id] = query.text
         return wanted
 
-    def passage(self, name: str) -> dict[str, Any]:
+    @functools.cached_property
+    def _passages(self) -> list[Records]:
+        return [Records(a) for a in self.artefacts.values() if a.kind == "passages"]
+
+    def _passage(self, name: str) -> tuple[str, str]:
+        """(title or id, beginning of the text)."""
         for records in self._passages:
             (position,) = records.positions([name])
             if position is not None:
-                return records[position]
-        return {"_id": name}
+                record = records[position]
+                text = " ".join((record.get("text") or "").split())
+                short = text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"
+                return record.get("title") or name, short
+        return name, ""
 
-    def title(self, name: str) -> str:
-        return self.passage(name).get("title") or name
+    def _shown(self, name: str) -> str:
+        return ": ".join(filter(None, self._passage(name)))
 
-    def shown(self, name: str) -> str:
-        return ": ".join(
-            filter(None, (self.title(name), _short(self.passage(name).get("text", ""))))
+    def _samples(self, artifact: Artifact) -> list[dict[str, Any]]:
+        """Records at equal distances, each with the text of its passage."""
+        records = Records(artifact)
+        step = max(len(records) // max(self.samples, 1), 1)
+        chosen = [records[i] for i in range(step // 2, len(records), step)][: self.samples]
+        named = [(record, *self._passage(record["_id"])) for record in chosen]
+        return [{**record, "title": title, "text": text} for record, title, text in named]
+
+    def _evaluation(self, name: str, artifact: Artifact) -> Evaluation:
+        """Metrics, and the questions on which the best system gains and loses most."""
+        read, facts = results.read(artifact)
+        systems = [dataclasses.replace(r, name=self._called(r.name)) for r in read]
+        comparisons = [
+            Comparison(**{**c, **{side: self._called(c[side]) for side in ("first", "second")}})
+            for c in facts.get("comparisons") or ()
+        ]
+        collections = suites.of_collections(artifact)
+        plain = Evaluation(
+            self._called(name), systems, comparisons, facts, of_collections=collections
+        )
+        # Collections have questions of their own each.
+        if collections or not plain.measures or not all(result.per_query for result in systems):
+            return plain
+        measure = plain.measures[0]
+        ranked = sorted(systems, key=lambda result: result.mean.get(measure, 0.0), reverse=True)
+        best = ranked[0]
+        # The first system is the baseline; the best one is compared with the second best.
+        other = next((r for r in (systems[0], *ranked) if r.name != best.name), None)
+        if other is None:
+            return dataclasses.replace(plain, compared=("", best.name))
+        before, after = other.values(measure), best.values(measure)
+        gains = {query: after[query] - before[query] for query in after if query in before}
+        order = sorted((q for q in gains if gains[q]), key=lambda q: (-gains[q], q))
+        wins = [q for q in order if gains[q] > 0][: self.cases]
+        losses = [q for q in reversed(order) if gains[q] < 0][: self.cases]
+        questions = self._questions([*wins, *losses])
+        runs, relevant = self._runs(artifact), self._relevant(artifact)
+
+        def case(query: str) -> Case:
+            first, second = (
+                self._shown(runs[r.name][query].ids[0]) if query in runs.get(r.name, {}) else ""
+                for r in (other, best)
+            )
+            passages = relevant.get(query, ())
+            # A title may be that of many passages; several passages are too much to show.
+            alone = len(passages) == 1
+            named = dict.fromkeys(
+                self._shown(p) if alone else self._passage(p)[0] for p in passages
+            )
+            shown = tuple(itertools.islice(named, _MAX_TITLES))
+            return Case(questions[query], (before[query], after[query]), shown, first, second)
+
+        cases = {"Won": [case(query) for query in wins], "Lost": [case(query) for query in losses]}
+        return dataclasses.replace(
+            plain, compared=(other.name, best.name), cases=cases if wins or losses else {}
         )
 
+    def _runs(self, artifact: Artifact) -> dict[str, Run]:
+        """The runs that were evaluated; none if one of them was removed."""
+        paths = [path.strip() for path in (artifact.fields.get("runs") or "").split(",")]
+        existing = list(map(self._existing, paths))
+        if not all(existing):
+            return {}
+        files = run_files(",".join(existing))
+        return {self._called(name): read_run(path, _DEPTH) for name, path in files.items()}
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"
-
-
-def _samples(artifact: Artifact, texts: _Texts, count: int) -> list[dict[str, Any]]:
-    """Records at equal distances, each with the text of its passage."""
-    records = Records(artifact)
-    step = max(len(records) // max(count, 1), 1)
-    samples = []
-    for record in [records[i] for i in range(step // 2, len(records), step)][:count]:
-        passage = texts.passage(record["_id"])
-        text = _short(passage.get("text", ""))
-        samples.append({**record, "title": passage.get("title") or record["_id"], "text": text})
-    return samples
-
-
-def _evaluation(name: str, artifact: Artifact, texts: _Texts, options: ReportOptions) -> Evaluation:
-    """Metrics, and the questions on which the best system gains and loses most."""
-    called = options.called
-    read, facts = results.read(artifact)
-    systems = [dataclasses.replace(result, name=called(result.name)) for result in read]
-    comparisons = [
-        Comparison(**{**c, "first": called(c["first"]), "second": called(c["second"])})
-        for c in facts.get("comparisons") or ()
-    ]
-    collections = suites.of_collections(artifact)
-    plain = Evaluation(called(name), systems, comparisons, facts, of_collections=collections)
-    # Collections have questions of their own each.
-    if collections or not plain.measures or not all(result.per_query for result in systems):
-        return plain
-    measure = plain.measures[0]
-    ranked = sorted(systems, key=lambda result: result.mean.get(measure, 0.0), reverse=True)
-    best = ranked[0]
-    runs = {called(run): ranking for run, ranking in _runs(artifact, texts).items()}
-    relevant = _relevant(artifact, texts)
-    # The first system is the baseline; if it is the best one, it is compared with the second best.
-    other = next((r for r in (systems[0], *ranked) if r.name != best.name), None)
-    if other is None:
-        return dataclasses.replace(plain, compared=("", best.name))
-    gains = {
-        query: value - other.per_query[query][measure]
-        for query, value in best.values(measure).items()
-        if query in other.per_query
-    }
-    order = sorted((q for q in gains if gains[q]), key=lambda q: (-gains[q], q))
-    wins = [q for q in order if gains[q] > 0][: options.cases]
-    losses = [q for q in reversed(order) if gains[q] < 0][: options.cases]
-    questions = texts.questions([*wins, *losses])
-
-    def case(query: str) -> Case:
-        first, second = (
-            texts.shown(runs[r.name][query].ids[0]) if query in runs.get(r.name, {}) else ""
-            for r in (other, best)
-        )
-        passages = relevant.get(query, ())
-        # A title may be that of many passages; several passages are too much to show.
-        named = texts.shown if len(passages) == 1 else texts.title
-        answers = dict.fromkeys(map(named, passages))
-        return Case(
-            questions[query],
-            (other.per_query[query][measure], best.per_query[query][measure]),
-            tuple(itertools.islice(answers, _MAX_TITLES)),
-            first,
-            second,
-        )
-
-    return dataclasses.replace(
-        plain,
-        compared=(other.name, best.name),
-        wins=[case(query) for query in wins],
-        losses=[case(query) for query in losses],
-    )
-
-
-def _heatmap(metrics: Mapping[str, Artifact]) -> Heatmap | None:
-    """Systems by collections, where there are several of both."""
-    systems = {
-        name: suites.suite(results.read(artifact)[0])
-        for name, artifact in metrics.items()
-        if suites.of_collections(artifact)
-    }
-    if len(systems) < 2 or not any(suite.ndcg for suite in systems.values()):
-        return None
-    return Heatmap.of(systems)
-
-
-def _runs(artifact: Artifact, texts: _Texts) -> dict[str, Run]:
-    """The runs that were evaluated; none if one of them was removed."""
-    runs = artifact.fields.get("runs") or ""
-    paths = [part.strip() for part in runs.split(",") if part.strip()]
-    existing = list(filter(None, map(texts.existing, paths)))
-    if not existing or len(existing) != len(paths):
-        return {}
-    files = run_files(",".join(existing))
-    return {name: read_run(path, _DEPTH) for name, path in files.items()}
-
-
-def _relevant(artifact: Artifact, texts: _Texts) -> dict[str, list[str]]:
-    """Query -> its relevant passages, the best grade first."""
-    path = texts.existing(artifact.fields.get("qrels") or "")
-    if not path:
-        return {}
-    judgements = by_query(read_judgements(path))
-    return {
-        query: [p for p, grade in sorted(grades.items(), key=lambda g: -g[1]) if grade > 0]
-        for query, grades in judgements.items()
-    }
+    def _relevant(self, artifact: Artifact) -> dict[str, list[str]]:
+        """Query -> its relevant passages, the best grade first."""
+        path = self._existing(artifact.fields.get("qrels") or "")
+        return {
+            query: [p for p, grade in sorted(grades.items(), key=lambda g: -g[1]) if grade > 0]
+            for query, grades in (by_query(read_judgements(path)) if path else {}).items()
+        }

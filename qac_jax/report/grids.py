@@ -10,16 +10,19 @@ run, and all runs (and baselines) of one system.
 from __future__ import annotations
 
 import dataclasses
-import math
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from qac_jax.errors import UserError
 from qac_jax.evaluation import significance
 from qac_jax.evaluation.benchmarks import Suite
 from qac_jax.evaluation.results import Result
-from qac_jax.report import tables
-from qac_jax.report.suites import NDCG, Heatmap
+from qac_jax.report import suites, tables
+from qac_jax.report.plots import Plot
+from qac_jax.report.suites import NDCG
 from qac_jax.report.tables import number, probability
 
 
@@ -59,7 +62,7 @@ def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[
     }
 
 
-def heatmap(summary: Mapping[str, Any]) -> Heatmap:
+def heatmap(summary: Mapping[str, Any]) -> Plot:
     """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
     systems: dict[str, dict[str, float]] = {}
     for row in summary["rows"]:
@@ -67,7 +70,7 @@ def heatmap(summary: Mapping[str, Any]) -> Heatmap:
             if NDCG not in row["mean"]:
                 raise UserError(f"a heat map shows {NDCG}; add it to grid.Grid.measures")
             systems.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
-    return Heatmap.of({system: Suite(figures) for system, figures in systems.items()})
+    return suites.heatmap({system: Suite(figures) for system, figures in systems.items()})
 
 
 def markdown(summary: Mapping[str, Any], title: str = "") -> str:
@@ -86,9 +89,9 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     ]
     lines = [f"# {tables.unmarked(title)}", ""] if title else []
     lines += [tables.markdown(header, rows, aligned=True), *devices(summary.get("devices", {}))]
-    families: dict[str, list[list[str]]] = {}
-    for c in summary["comparisons"]:
-        families.setdefault(c["family"], []).append(
+    for family, compared in itertools.groupby(summary["comparisons"], key=itemgetter("family")):
+        name = tables.unmarked(family)
+        rows = [
             [
                 f"{c['second']} − {c['first']}",
                 f"{c['difference']:+.4f}",
@@ -97,11 +100,10 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
                 probability(c["randomization_holm"]),
                 " ".join(f"{of['difference']:+.4f}" for of in c["per_seed"].values()),
             ]
-        )
-    for family, compared in families.items():
-        name = tables.unmarked(family)
+            for c in compared
+        ]
         lines += ["", f"## {name}: differences in {first}, paired over queries", ""]
-        lines += [tables.markdown(_COMPARED, compared, aligned=True)]
+        lines += [tables.markdown(_COMPARED, rows, aligned=True)]
     return "\n".join(lines) + "\n"
 
 
@@ -111,9 +113,11 @@ def devices(of_cells: Mapping[str, Sequence[str]]) -> list[str]:
     for cell, kinds in of_cells.items():
         if kinds:
             cells.setdefault(" and ".join(kinds), []).append(cell)
-    lines = [f"- {tables.unmarked(kind)}: {', '.join(of)}" for kind, of in cells.items()]
-    if len(lines) == 1:
-        lines = [f"- {tables.unmarked(next(iter(cells)))}: all"]
+    every = len(cells) == 1
+    lines = [
+        f"- {tables.unmarked(kind)}: {'all' if every else ', '.join(of)}"
+        for kind, of in cells.items()
+    ]
     return ["", "Trained on:", "", *lines] if lines else []
 
 
@@ -127,7 +131,10 @@ def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout)
         "system": system,
         "run": label,
         "mean": {m: sum(values) / max(len(values), 1) for m, values in columns.items()},
-        "deviation": {m: _deviation(values) for m, values in columns.items()},
+        "deviation": {
+            m: statistics.stdev(values) if len(values) > 1 else None
+            for m, values in columns.items()
+        },
         "per_seed": per_seed,
     }
 
@@ -174,13 +181,6 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
 def _mean_by_query(results: Mapping[int, Result], measure: str) -> dict[str, float]:
     columns = [result.values(measure) for result in results.values()]
     return {query: sum(c[query] for c in columns) / len(columns) for query in columns[0]}
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _spread(row: Mapping[str, Any], measure: str) -> str:

@@ -22,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from qac_jax.evaluation.similarity import Similarity
 from qac_jax.progress import human
+from qac_jax.report import tables
 
 
 _WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
@@ -125,8 +126,11 @@ def lines(
     reference: float | None = None,
 ) -> Plot | None:
     """Several lines over one another; `reference` is a dashed line at this height."""
-    finite = [(one.name, *_finite(one)) for one in series]
-    finite = [(name, x, y) for name, x, y in finite if len(x)]
+    finite = []
+    for name, across, up in series:
+        x, y = np.asarray(across, float), np.asarray(up, float)
+        if (there := np.isfinite(x) & np.isfinite(y)).any():
+            finite.append((name, x[there], y[there]))
     if not finite:
         return None
     axes = _axes()
@@ -136,9 +140,9 @@ def lines(
         axes.plot(x[thin], y[thin], marker=marker, label=name, clip_on=False)
     if reference is not None:
         axes.axhline(reference, color=_SOFT, linewidth=1.2, linestyle=(0, (5, 4)))
-    across = np.concatenate([x for _, x, _ in finite])
-    up = np.concatenate([y for _, _, y in finite])
-    for axis, logarithmic, values in ((axes.xaxis, log_x, across), (axes.yaxis, log_y, up)):
+    _, every_x, every_y = zip(*finite, strict=True)
+    for axis, logarithmic, of in ((axes.xaxis, log_x, every_x), (axes.yaxis, log_y, every_y)):
+        values = np.concatenate(of)
         if logarithmic and values.min() > 0:
             getattr(axes, f"set_{axis.axis_name}scale")("log")
             getattr(axes, f"set_{axis.axis_name}lim")(0.9 * values.min(), 1.1 * values.max())
@@ -182,21 +186,22 @@ def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: st
 
 
 @mpl.rc_context(_STYLE)
-def heatmap(
-    columns: Sequence[str], rows: Mapping[str, Sequence[tuple[str, float | None]]], label: str
-) -> Plot:
-    """Cells (what is written, shade from 0 to 1 or None) by row and column."""
+def heatmap(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], label: str) -> Plot:
+    """Values as percentages, shaded from the lowest to the highest of their column."""
     left = 24 + _CHARACTER * max(map(len, rows))
     top = 24 + 0.75 * _CHARACTER * max(map(len, columns))
     axes = _axes(left + 54 * len(columns) + top, top + 26 * len(rows) + 12)
-    for y, cells in enumerate(rows.values()):
-        for x, (written, shade) in enumerate(cells):
-            fill: dict[str, Any] = {"facecolor": "none", "edgecolor": _EDGE}
-            if shade is not None:
-                fill = {"facecolor": _STRONG, "alpha": 0.04 + 0.96 * shade}
+    for x, column in enumerate(zip(*rows.values(), strict=True)):
+        known = [value for value in column if value is not None]
+        low, span = min(known), max(known) - min(known)
+        for y, value in enumerate(column):
+            shade = 0.0 if value is None else (value - low) / span if span else 1.0
+            fill: dict[str, Any] = {"facecolor": _STRONG, "alpha": 0.04 + 0.96 * shade}
+            if value is None:
+                fill = {"facecolor": "none", "edgecolor": _EDGE}
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **fill))
-            colour = _LIGHT if (shade or 0) > 0.65 else _INK
-            axes.text(x, y, written, color=colour, ha="center", va="center")
+            colour = _LIGHT if shade > 0.65 else _INK
+            axes.text(x, y, tables.percent(value), color=colour, ha="center", va="center")
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.tick_top()
@@ -236,9 +241,3 @@ def number(value: float) -> str:
         digits, power = f"{value:.2e}".split("e")
         return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}"
-
-
-def _finite(series: Series) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(series.x, float), np.asarray(series.y, float)
-    there = np.isfinite(x) & np.isfinite(y)
-    return x[there], y[there]

@@ -52,6 +52,8 @@ def html(content: Content) -> str:
     )
     environment.filters["rich"] = _rich
     questions = content.conclusion["questions"] if content.conclusion else {}
+    seconds = {name: a.info.get("seconds") or 0.0 for name, a in content.stages.items()}
+    times = [(name, value, human_seconds(value)) for name, value in seconds.items()]
     environment.filters["anchor"] = lambda name: re.sub(r"\W+", "-", name.lower())
     return environment.get_template("page.html").render(
         title=content.title,
@@ -66,15 +68,15 @@ def html(content: Content) -> str:
                 "comparisons": Listing(tables.COMPARED, tables.compared(e.comparisons)),
                 "compared": e.compared,
                 "measure": e.measures[0] if e.measures else "",
-                "cases": {"Won": e.wins, "Lost": e.losses} if e.wins or e.losses else {},
+                "cases": e.cases,
             }
             for e in content.evaluations
         ],
-        heatmap=_inline([content.heatmap.plot()] if content.heatmap else []),
-        curves={name: _inline(_curves(rows)) for name, rows in content.curves.items()},
+        heatmap=_inline([content.heatmap]),
+        curves={name: _curves(rows) for name, rows in content.curves.items()},
         indexes={name: _index(tuned) for name, tuned in content.indexes.items()},
         samples=content.samples,
-        timed=_inline([_times(content)]),
+        timed=_inline([plots.bars(times, "time of each stage")]),
         stages=_stages(content),
         settings={
             f"{name} ({a.stage})": json.dumps(
@@ -84,7 +86,7 @@ def html(content: Content) -> str:
             )
             for name, a in content.stages.items()
         },
-        total=human_seconds(sum(a.info.get("seconds") or 0.0 for a in content.stages.values())),
+        total=human_seconds(sum(seconds.values())),
         gin=content.gin,
         ABSENT=ABSENT,
     )
@@ -99,7 +101,7 @@ def _inline(drawn: Sequence[Plot | None]) -> list[Markup]:
     return [Markup(plot.inline()) for plot in drawn if plot is not None]
 
 
-def _curves(rows: Sequence[Mapping[str, float]]) -> list[Plot | None]:
+def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:
     """A plot a metric; the validation's line is in that of the same name."""
     names = list(dict.fromkeys(key for row in rows for key in row if key != "step"))
     shown = [n for n in names if "/" not in n and n not in _SPEED]
@@ -110,10 +112,10 @@ def _curves(rows: Sequence[Mapping[str, float]]) -> list[Plot | None]:
         series = []
         for key, name in ((metric, "training"), (f"validation/{metric}", "validation")):
             there = [row for row in rows if key in row]
-            steps = [row["step"] for row in there]
-            series.append(plots.Series(name, steps, [row[key] for row in there]))
+            points = [row["step"] for row in there], [row[key] for row in there]
+            series.append(plots.Series(name, *points))
         drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
-    return drawn
+    return _inline(drawn)
 
 
 def _index(tuned: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,12 +140,6 @@ def _index(tuned: Mapping[str, Any]) -> dict[str, Any]:
         f"{tuned['target']}), {human(chosen['queries_per_second'])} queries/s."
     )
     return {"plots": _inline([drawn]), "explained": explained}
-
-
-def _times(content: Content) -> Plot | None:
-    seconds = {name: a.info.get("seconds") or 0.0 for name, a in content.stages.items()}
-    rows = [(name, value, human_seconds(value)) for name, value in seconds.items()]
-    return plots.bars(rows, "time of each stage")
 
 
 def _stages(content: Content) -> Listing:
@@ -171,9 +167,8 @@ def metrics(evaluation: Evaluation) -> Listing:
     for letter, result in zip(LETTERS, results, strict=False):
         row = [letter, result.name]
         for measure in measures:
-            value = result.mean.get(measure)
-            text = number(value)
-            if value is not None and value == best[measure] and len(results) > 1:
+            text = number(result.mean.get(measure))
+            if result.mean.get(measure) == best[measure] and len(results) > 1:
                 text = f"**{text}**"
             row.append(text + (f" ^{m}" if (m := marks[measure][result.name]) else ""))
         rows.append(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ _FEW = 100
 
 @dataclasses.dataclass(frozen=True)
 class Systems:
-    """The runs of a recipe by their part in it; the start is the first of `alone`, `fused`."""
+    """The runs of a recipe; the start is the first of `alone` and of `fused`."""
 
     bm25: str
     alone: tuple[str, ...]
@@ -50,18 +51,15 @@ class Provenance:
         parts = self.source.split(" and ")
         named = [f"people ({part})" for part in parts if ".tsv" in part]
         named += [part for part in parts if part.startswith("query log")]
-        named += [
-            _EXTRACTED.get(made.get("name", ""), made.get("name", "?")) for made in self.made_by
-        ]
-        return ", ".join(named)
+        makers = (made.get("name", "?") for made in self.made_by)
+        return ", ".join([*named, *(_EXTRACTED.get(name, name) for name in makers)])
 
     @property
     def filters(self) -> str:
         """Reasons for which questions were left out, with counts."""
-        counts: dict[str, int] = dict(self.removed)
+        counts = Counter(self.removed)
         for made in self.made_by:
-            for reason, count in (made.get("filtered") or {}).items():
-                counts[reason] = counts.get(reason, 0) + count
+            counts.update(made.get("filtered") or {})
         return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
 
 
@@ -76,18 +74,25 @@ def verdict(
     names: Mapping[str, str],
 ) -> list[str]:
     """Sentences: what to use and what it answers, how sure that is, and what it does not say."""
-    by_name = {result.name: result for result in results}
-
-    def called(name: str) -> str:
-        return names.get(name, name)
-
     use = systems.used(choice.place, weight)
-    others = [systems.alone[0], systems.bm25]
-    sentences = [_first(by_name, use, others, called)]
+    others = [name for name in (systems.alone[0], systems.bm25) if name != use]
+    called = {result.name: names.get(result.name, result.name) for result in results}
+    first = {r.name: f"{100 * r.mean[FIRST]:.0f}" for r in results if FIRST in r.mean}
+    sentence = f"{called[use]} finds the answer first for {first[use]} of 100 questions"
+    beside = "; ".join(f"{called[n]} alone for {first[n]}" for n in others if n in first)
+    sentence = f"{sentence}; {beside}. Use {called[use]}." if beside else f"{sentence}. Use it."
+    sentences = [sentence[:1].upper() + sentence[1:]]
     for other in others:
-        if other != use and (sentence := _sure(comparisons, use, other, called)):
-            sentences.append(sentence)
-    sentences.append(_trained(choice, systems, called))
+        for c in comparisons:
+            if {c.first, c.second} == {use, other}:
+                difference = c.difference if c.second == use else -c.difference
+                said = "is significant" if c.randomization_holm < ALPHA else "may be noise"
+                sentences.append(
+                    f"Against {called[other]}: {difference:+.3f} {c.measure}, which {said} "
+                    f"(p = {c.randomization_holm:.2g})."
+                )
+                break
+    sentences.append(_trained(choice, [names.get(name, name) for name in systems.alone]))
     if systems.fused:
         said = {0.0: "BM25 did not help", 1.0: "BM25 alone was best"}.get(weight)
         sentences.append(
@@ -100,60 +105,6 @@ def verdict(
             f"Beside BM25 a passage's best window of words counts for {windows:g} of 1 and the "
             "whole passage for the rest; alone, only the whole passage counts."
         )
-    sentences += _caution(questions)
-    return sentences
-
-
-def _first(by_name: Mapping[str, Result], use: str, others: Sequence[str], called: Any) -> str:
-    """How many of 100 questions each answers first."""
-
-    def share(name: str) -> str:
-        return f"{100 * by_name[name].mean[FIRST]:.0f}"
-
-    compared = "; ".join(
-        f"{called(name)} alone for {share(name)}"
-        for name in others
-        if name != use and name in by_name
-    )
-    text = f"{_capital(called(use))} finds the answer first for {share(use)} of 100 questions"
-    return f"{text}; {compared}. Use {called(use)}." if compared else f"{text}. Use it."
-
-
-def _sure(comparisons: Sequence[Comparison], use: str, other: str, called: Any) -> str:
-    """Whether the difference to another system is more than noise, by the first measure."""
-    for c in comparisons:
-        if {c.first, c.second} == {use, other}:
-            difference = c.difference if c.second == use else -c.difference
-            said = "is significant" if c.randomization_holm < ALPHA else "may be noise"
-            return (
-                f"Against {called(other)}: {difference:+.3f} {c.measure}, which {said} "
-                f"(p = {c.randomization_holm:.2g})."
-            )
-    return ""
-
-
-def _trained(choice: ModelChoice, systems: Systems, called: Any) -> str:
-    """Whether training helped on the validation questions."""
-    start, *trained = choice.candidates
-    if not trained:
-        return "Nothing was trained."
-    asked, kept = f"the {choice.questions:,} validation questions", called(systems.alone[0])
-    if choice.changed:
-        chosen = choice.candidates[choice.place]
-        return (
-            f"On {asked} {called(systems.alone[choice.place])} has {choice.measure} "
-            f"{chosen.mean:.3f} and {kept} {start.mean:.3f} (p = {chosen.p:.2g}), so it was chosen."
-        )
-    best = max(trained, key=lambda candidate: candidate.mean)
-    place = choice.candidates.index(best)
-    return (
-        f"Training did not help on {asked} by more than noise ({called(systems.alone[place])}: "
-        f"{choice.measure} {best.mean:.3f}, {kept}: {start.mean:.3f}), so {kept} is kept."
-    )
-
-
-def _caution(questions: Provenance) -> list[str]:
-    sentences = []
     if questions.generated:
         sentences.append(
             f"Caution: the {questions.count:,} test questions were generated by {questions.makers} "
@@ -165,6 +116,26 @@ def _caution(questions: Provenance) -> list[str]:
             f"With {questions.count:,} test questions only large differences are more than noise."
         )
     return sentences
+
+
+def _trained(choice: ModelChoice, models: Sequence[str]) -> str:
+    """Whether training helped on the validation questions."""
+    start, *trained = choice.candidates
+    if not trained:
+        return "Nothing was trained."
+    asked = f"the {choice.questions:,} validation questions"
+    if choice.changed:
+        chosen = choice.candidates[choice.place]
+        return (
+            f"On {asked} {models[choice.place]} has {choice.measure} {chosen.mean:.3f} and "
+            f"{models[0]} {start.mean:.3f} (p = {chosen.p:.2g}), so it was chosen."
+        )
+    best = max(range(1, len(models)), key=lambda place: choice.candidates[place].mean)
+    return (
+        f"Training did not help on {asked} by more than noise ({models[best]}: {choice.measure} "
+        f"{choice.candidates[best].mean:.3f}, {models[0]}: {start.mean:.3f}), so {models[0]} is "
+        "kept."
+    )
 
 
 def opening(questions: Mapping[str, Provenance]) -> str:
@@ -192,7 +163,3 @@ def rows(questions: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         [name, f"{q['count']:,}", q["makers"], q["filters"] or "none"]
         for name, q in questions.items()
     ]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -5,21 +5,20 @@ drawn with a seed from its first 200 passages. A passage with the text of a posi
 positive, whatever its id.
 
 Pseudo-labels are those of PAIR (Ren et al., 2021) and RocketQA (Qu et al., 2021): a candidate that
-the teacher scores above s_pos is a positive, one below s_neg a negative. Candidates are in the
-retriever's order. Queries may have judgements (then their negatives are denoised and, with
-`extend`, positives added) or not.
+the teacher scores above s_pos is a positive, one below s_neg a negative. Negatives of judged queries
+are denoised, and with `extend` they get positives too.
 
-Groups are for distillation. Ranking losses learn most from passages that are hard to tell apart.
-TAS-B (Hofstätter et al., SIGIR 2021) makes batches of queries of one cluster, whose passages are
-negatives of one another. Here the passages are grouped, by a random projection tree over the
-vectors of the encoder that is to be trained, and each group comes with all queries of its passages:
-a passage is encoded once a step for all of them. The teacher is a hybrid index.
+Groups are for distillation from a hybrid index. TAS-B (Hofstätter et al., SIGIR 2021) makes batches
+of queries of one cluster, whose passages are hard to tell apart. Here similar passages are grouped,
+and each group comes with all queries of its passages: each is encoded once a step for all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+import operator
 import os
 import random
 from collections import Counter
@@ -122,7 +121,7 @@ class Miner:
             (_text_hash(record["text"]) for record in passages), np.uint64, len(passages)
         )
 
-    def mine(self, questions: Sequence[Question]) -> list[Record]:
+    def mine(self, questions: Sequence[Question]) -> Iterator[Record]:
         """A record for each question: ids of positives and negatives, ranks by each searcher."""
         most = max((len(q.positives) for q in questions), default=0)
         depth = min(self._mining.depth + most + _ROOM, len(self._passages))
@@ -130,45 +129,39 @@ class Miner:
         rankings = {}
         for name, searcher in self._searchers.items():
             scores, rows = searcher.find(texts, min(depth, len(searcher)))
-            rankings[name] = (scores, np.where(rows >= 0, self._rows[name][rows], -1))
-        return [
-            self._record(question, {n: (s[i], r[i]) for n, (s, r) in rankings.items()})
-            for i, question in enumerate(questions)
-        ]
-
-    def _record(
-        self, question: Question, rankings: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    ) -> Record:
-        positives = list(question.positives)
-        ranks: dict[str, dict[int, tuple[int, float]]] = {}
-        for name, (scores, rows) in rankings.items():
-            right = np.isin(rows, positives) | np.isin(self._texts[rows], self._texts[positives])
-            places = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth]
-            # Ranks are those of the whole ranking, positives included.
-            ranks[name] = {
-                int(rows[place]): (int(place) + 1, round(float(scores[place]), 6))
-                for place in places
+            rankings[name] = scores, np.where(rows >= 0, self._rows[name][rows], -1)
+        for number, question in enumerate(questions):
+            ranks = {
+                name: self._ranks(question, scores[number], rows[number])
+                for name, (scores, rows) in rankings.items()
             }
-        negatives = list(dict.fromkeys(row for ranked in ranks.values() for row in ranked))
-        random.Random(f"{self._seed} {question.id}").shuffle(negatives)
-        negatives = negatives[: self._mining.keep]
-        none = (0, None)
-        return {
-            "_id": question.id,
-            "query": question.text,
-            "positives": [self._passages[row]["_id"] for row in positives],
-            "negatives": [self._passages[row]["_id"] for row in negatives],
-            "ranks": {n: [r.get(row, none)[0] for row in negatives] for n, r in ranks.items()},
-            "scores": {n: [r.get(row, none)[1] for row in negatives] for n, r in ranks.items()},
-        }
+            negatives = list(dict.fromkeys(itertools.chain.from_iterable(ranks.values())))
+            random.Random(f"{self._seed} {question.id}").shuffle(negatives)
+            negatives = negatives[: self._mining.keep]
+            none = (0, None)
+            yield {
+                "_id": question.id,
+                "query": question.text,
+                "positives": [self._passages[row]["_id"] for row in question.positives],
+                "negatives": [self._passages[row]["_id"] for row in negatives],
+                "ranks": {n: [r.get(row, none)[0] for row in negatives] for n, r in ranks.items()},
+                "scores": {n: [r.get(row, none)[1] for row in negatives] for n, r in ranks.items()},
+            }
+
+    def _ranks(
+        self, question: Question, scores: np.ndarray, rows: np.ndarray
+    ) -> dict[int, tuple[int, float]]:
+        """Row -> (rank, score) of what is not a positive; positives count in the ranks."""
+        positives = list(question.positives)
+        right = np.isin(rows, positives) | np.isin(self._texts[rows], self._texts[positives])
+        places = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth].tolist()
+        return {int(rows[i]): (i + 1, round(float(scores[i]), 6)) for i in places}
 
 
 def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
     """For each row of the searcher, the row of the same passage."""
     ids = searcher.ids
-    if len(searcher) == len(passages) and all(
-        ours == theirs for ours, theirs in zip(ids, passages.ids(), strict=True)
-    ):
+    if len(searcher) == len(passages) and all(map(operator.eq, ids, passages.ids())):
         return np.arange(len(passages))
     places = passages.positions(ids)
     if None in places:
@@ -213,8 +206,7 @@ def questions_of(texts: Mapping[str, str], judged: Judgements, passages: Records
     }
     known = list(dict.fromkeys(passage for positives in wanted.values() for passage in positives))
     rows = dict(zip(known, passages.positions(known), strict=True))
-    absent = [passage for passage, row in rows.items() if row is None]
-    if absent:
+    if absent := [passage for passage, row in rows.items() if row is None]:
         raise UserError(
             f"{len(absent)} judged passages are not among the passages, such as {absent[0]!r}; "
             "give the passages that were judged"
@@ -226,23 +218,6 @@ def questions_of(texts: Mapping[str, str], judged: Judgements, passages: Records
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidates:
-    """A query's passages in the retriever's order.
-
-    odds: the teacher's log-odds of the first candidates (None: without a teacher, all that are not
-    relevant are negatives). relevant: the judged positives (None: the query has no judgements).
-    excluded: unlabelled passages that may be relevant: they are never negatives.
-    """
-
-    query: str
-    text: str
-    ids: Sequence[str]
-    odds: np.ndarray | None
-    relevant: Mapping[str, float] | None = None
-    excluded: Collection[str] = ()
-
-
 class Labeller:
     """Candidates to records, counting what is kept and why the rest is left out."""
 
@@ -251,40 +226,54 @@ class Labeller:
         self.counts: Counter[str] = Counter()
         self.histogram = np.zeros(BINS, np.int64)
 
-    def label(self, candidates: Candidates) -> Record | None:
-        """A record of an artefact of negatives; None for a query without a positive or negative."""
+    def label(
+        self,
+        query: Query,
+        ids: Sequence[str],
+        odds: np.ndarray | None,
+        relevant: Mapping[str, float] | None = None,
+        excluded: Collection[str] = (),
+    ) -> Record | None:
+        """A record of an artefact of negatives; None for a query without a positive or negative.
+
+        ids: the query's passages in the retriever's order. odds: the teacher's log-odds of the
+        first ones (None: without a teacher, all that are not relevant are negatives). relevant: the
+        judged positives (None: the query has no judgements). excluded: unlabelled passages that may
+        be relevant, which are never negatives.
+        """
         from qac_jax.inference.reranker import probability
 
-        rule = self.rule
-        ids = candidates.ids[: rule.depth]
-        if candidates.odds is None:
-            odds = sure = np.zeros(len(ids))
+        rule, first = self.rule, ids[: self.rule.depth]
+        if odds is None:
+            odds = sure = np.zeros(len(first))
         else:
-            odds = candidates.odds[: rule.depth]
+            odds = odds[: rule.depth]
             sure = probability(odds)
             self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
         self.counts["queries"] += 1
-        positives = dict(candidates.relevant or {})
-        if candidates.relevant is None or rule.extend:
+        positives = dict(relevant or {})
+        if relevant is None or rule.extend:
             above = [int(i) for i in np.argsort(-odds, kind="stable") if sure[i] > rule.positive]
             for i in above[:1] if rule.positives == "best" else above:
-                if ids[i] not in positives:
-                    positives[ids[i]] = float(odds[i])
+                if first[i] not in positives:
+                    positives[first[i]] = float(odds[i])
                     self.counts["positives by score"] += 1
         if not positives:
             self.counts["queries without a positive"] += 1
             return None
-        barred = {*positives, *candidates.excluded, *(candidates.relevant or ())}
-        below = [i for i in range(len(ids)) if sure[i] < rule.negative and ids[i] not in barred]
+        barred = {*positives, *excluded, *(relevant or ())}
+        below = [
+            i for i, name in enumerate(first) if sure[i] < rule.negative and name not in barred
+        ]
         if rule.order == "sampled":
-            below = self._drawn(candidates.query, below, rule.count)
-        negatives = {ids[i]: float(odds[i]) for i in below[: rule.count]}
+            below = self._drawn(query.id, below, rule.count)
+        negatives = {first[i]: float(odds[i]) for i in below[: rule.count]}
         self.counts["negatives"] += len(negatives)
         wanted = rule.count - len(negatives)
-        if wanted > 0 and rule.fill and candidates.relevant is not None:
+        if wanted > 0 and rule.fill and relevant is not None:
             # Candidates of later ranks, which the teacher did not score.
-            later = [n for n in candidates.ids[rule.depth : rule.fill] if n not in barred]
-            more = self._drawn(candidates.query, later, wanted)
+            later = [name for name in ids[rule.depth : rule.fill] if name not in barred]
+            more = self._drawn(query.id, later, wanted)
             self.counts["negatives not scored"] += len(more)
             negatives.update(dict.fromkeys(more, 0.0))
         if not negatives:
@@ -293,8 +282,8 @@ class Labeller:
         self.counts["queries kept"] += 1
         self.counts["positives"] += len(positives)
         return {
-            "_id": candidates.query,
-            "query": candidates.text,
+            "_id": query.id,
+            "query": query.text,
             "positives": list(positives),
             "negatives": list(negatives),
             "positives_scores": [round(value, 6) for value in positives.values()],
@@ -308,19 +297,14 @@ class Labeller:
 
 def lines_of(record: Mapping[str, Any]) -> list[Record]:
     """Records with one positive and one negative each, as in the released files."""
-    positives = list(zip(record["positives"], record["positives_scores"], strict=True))
-    negatives = list(zip(record["negatives"], record["negatives_scores"], strict=True))
-    return [
-        {
-            **record,
-            "positives": [positive],
-            "positives_scores": [p_score],
-            "negatives": [negative],
-            "negatives_scores": [n_score],
-        }
-        for positive, p_score in positives
-        for negative, n_score in negatives
+    sides = [
+        [
+            {side: [name], f"{side}_scores": [score]}
+            for name, score in zip(record[side], record[f"{side}_scores"], strict=True)
+        ]
+        for side in ("positives", "negatives")
     ]
+    return [{**record, **positive, **negative} for positive, negative in itertools.product(*sides)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,15 +335,13 @@ class RunLabels:
         for query in queries:
             ids, odds = self.run[query.id].ids, scored[query.id]
             known = relevant[query.id]
-            candidates = Candidates(
-                query.id,
-                query.text,
+            record = labeller.label(
+                query,
                 ids,
                 np.array([odds[name] for name in ids[: self.rule.depth]]) if odds else None,
                 None if known is None else {name: odds.get(name, 0.0) for name in known},
                 {*self.more.get(query.id, ()), *holding.get(query.id, ())},
             )
-            record = labeller.label(candidates)
             if record is not None:
                 right.update(accuracy(record, self.truth))
                 yield from lines_of(record) if self.pairs else [record]
@@ -386,30 +368,27 @@ class RunLabels:
     ) -> dict[str, dict[str, float]]:
         """Log-odds of every query's first candidates, and of its known positives."""
         if self.scores is not None:
-            return {query.id: self._known(query.id) for query in queries}
+            return {query.id: self._known(query.id, self.scores) for query in queries}
         if self.reranker is None:
             return {query.id: {} for query in queries}
-        wanted = {}
-        for query in queries:
-            ids = [*self.run[query.id].ids[: self.rule.depth], *(relevant[query.id] or ())]
-            wanted[query.id] = list(dict.fromkeys(ids))
-        names = list(dict.fromkeys(name for ids in wanted.values() for name in ids))
+        wanted = {
+            q.id: list(
+                dict.fromkeys([*self.run[q.id].ids[: self.rule.depth], *(relevant[q.id] or ())])
+            )
+            for q in queries
+        }
+        names = list(dict.fromkeys(itertools.chain.from_iterable(wanted.values())))
         texts = dict(zip(names, map(passage_text, by_id([self.passages], names)), strict=True))
-        query_texts = [query.text for query in queries for _ in wanted[query.id]]
-        read = [texts[name] for query in queries for name in wanted[query.id]]
-        odds = iter(self.reranker.score(query_texts, read).tolist())
-        return {name: {passage: next(odds) for passage in wanted[name]} for name in wanted}
+        pairs = [(query.text, texts[name]) for query in queries for name in wanted[query.id]]
+        odds = iter(self.reranker.score([q for q, _ in pairs], [p for _, p in pairs]).tolist())
+        return {query: {name: next(odds) for name in ids} for query, ids in wanted.items()}
 
-    def _known(self, query: str) -> dict[str, float]:
-        """The scores of the reranked run."""
-        assert self.scores is not None
+    def _known(self, query: str, reranked: Mapping[str, Ranking]) -> dict[str, float]:
         candidates = self.run[query].ids[: self.rule.depth]
-        scores = {}
-        if query in self.scores:
-            ranking = self.scores[query]
-            scores = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-        absent = [name for name in candidates if name not in scores]
-        if absent:
+        scores: dict[str, float] = {}
+        if query in reranked:
+            scores = dict(zip(reranked[query].ids, reranked[query].scores.tolist(), strict=True))
+        if absent := [name for name in candidates if name not in scores]:
             raise UserError(
                 f"passage {absent[0]!r} of query {query!r} has no score in --scored; reorder the "
                 f"same run with the teacher, to rank {len(candidates)} at least"
@@ -524,28 +503,24 @@ class Grouper:
         vectors = dense.vectors.take(np.arange(len(dense))).astype(np.float32)
         grouped = similar_groups(vectors, self.size, rng)
         for start in range(0, len(grouped), _TOGETHER):
-            yield from self._scored(grouped[start : start + _TOGETHER], turn, start, rng)
-
-    def _scored(
-        self, groups: Sequence[np.ndarray], turn: int, start: int, rng: np.random.Generator
-    ) -> Iterator[Record]:
-        names = [[self.teacher.parts.dense.ids[row] for row in rows.tolist()] for rows in groups]
-        asked = [[query for name in of for query in self._drawn(name, rng)] for of in names]
-        texts = [query.text for of in asked for query in of]
-        rows = [of for of, queries in zip(groups, asked, strict=True) for _ in queries]
-        scores = iter(self.scores(texts, rows))
-        for number, (ids, queries) in enumerate(zip(names, asked, strict=True), start):
-            if queries:
-                records = by_id([self.passages], ids)
-                yield {
-                    "_id": f"{turn}-{number}",
-                    "query_ids": [query.id for query in queries],
-                    "queries": [query.text for query in queries],
-                    "passages": [
-                        {"title": r.get("title") or "", "text": r["text"]} for r in records
-                    ],
-                    "scores": [next(scores).round(6).tolist() for _ in queries],
-                }
+            some = grouped[start : start + _TOGETHER]
+            names = [[dense.ids[row] for row in rows.tolist()] for rows in some]
+            asked = [[query for name in of for query in self._drawn(name, rng)] for of in names]
+            texts = [query.text for of in asked for query in of]
+            rows = [of for of, queries in zip(some, asked, strict=True) for _ in queries]
+            scores = iter(self.scores(texts, rows))
+            for number, (ids, queries) in enumerate(zip(names, asked, strict=True), start):
+                if queries:
+                    records = by_id([self.passages], ids)
+                    yield {
+                        "_id": f"{turn}-{number}",
+                        "query_ids": [query.id for query in queries],
+                        "queries": [query.text for query in queries],
+                        "passages": [
+                            {"title": r.get("title") or "", "text": r["text"]} for r in records
+                        ],
+                        "scores": [next(scores).round(6).tolist() for _ in queries],
+                    }
 
     def scores(self, questions: Sequence[str], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The teacher's score of each question's rows: 1 is the best passage of both systems."""

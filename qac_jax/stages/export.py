@@ -57,12 +57,9 @@ class Export(Stage):
     language: str = option("", "model card: language, such as en")
     data: str = option("", "model card: training data, in a sentence")
     recipe: str = option("", "model card: how to reproduce it, such as a command")
-    base_model: str = option(
-        "", "model card: the model it was made from, by its name at the Hub (default: if known)"
-    )
+    base_model: str = option("", "model card: the model it was made from, by its name at the Hub")
     datasets: tuple[str, ...] = option(
-        (),
-        "model card: data sets at the Hub that it was trained on (default: those it read by name)",
+        (), "model card: data sets at the Hub that it was trained on"
     )
     widget: tuple[str, ...] = option(
         (), "model card: texts to try it with; of a dual encoder a question, then passages"
@@ -151,31 +148,16 @@ class Export(Stage):
         from qac_jax.models.backbone import Backbone
         from qac_jax.report import model_card
 
-        figures = []
-        if self.figures:
-            figures = results.read(inputs.artifact("figures"))[0]
-        sources = model_card.data_sets(place)
-        card = model_card.Card(
-            self.name or out.path.name,
-            self.license,
-            self.data,
-            self.recipe,
-            self.language,
-            self.base_model or model_card.base_model(place),
-            self.datasets or model_card.at_hub(sources),
-            self.widget,
-            sources,
-            getattr(module.config, "title", ""),
-            model_card.separator(tokenizer_of(place)),
-        )
+        described = ("license", "language", "data", "recipe", "base_model", "datasets", "widget")
         return model_card.text(
-            card,
+            {name: getattr(self, name) for name in (*described, "dtype")}
+            | {"name": self.name or out.path.name},
             "encoder" if isinstance(module, Backbone) else self._named(module),
-            model_card.facts_of(module),
-            model_card.training_of(place),
-            figures,
+            module,
+            place,
+            tokenizer_of(place),
+            results.read(inputs.artifact("figures"))[0] if self.figures else [],
             differences,
-            self.dtype,
         )
 
 

@@ -100,14 +100,14 @@ class Report(Stage):
         metrics = named or {n: a for n, a in artifacts.items() if a.kind == "metrics"}
         if not artifacts and not metrics:
             raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
-        options = gathering.ReportOptions(
+        found = gathering.Gathering(
+            {**artifacts, **metrics},
             self.title or os.path.basename(os.path.abspath(folder)),
             self.cases,
             self.samples,
             self.queries,
             self.names or {},
-        )
-        found = gathering.content({**artifacts, **metrics}, metrics, options)
+        ).content(metrics)
         if "verdict" in inputs:
             summary = inputs.artifact("verdict").file("summary.json").read_text()
             return dataclasses.replace(found, conclusion=json.loads(summary))

@@ -26,7 +26,6 @@ from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.pipeline.stage import execute
-from qac_jax.report import model_card
 from qac_jax.stages.export import Export
 from qac_jax.text import tokenizers
 
@@ -166,21 +165,6 @@ def test_the_code_of_the_card_makes_our_vectors(form: str, tmp_path: Path) -> No
     np.testing.assert_allclose(
         vectors.detach().numpy() if form == "dpr" else vectors, encoder.encode([text]), atol=1e-4
     )
-
-
-def test_what_a_model_was_made_from(tmp_path: Path) -> None:
-    def made(name: str, kind: str, **fields: Any) -> str:
-        with artifacts.create(tmp_path / name, kind=kind, fields=fields) as out:
-            with out.open("x") as file:
-                file.write(name)
-        return str(tmp_path / name)
-
-    passages = made("passages", "passages", documents="hf:owner/wiki:en@main")
-    base = made("base", "parameters", init="owner/small@v1", examples=passages)
-    tuned = made("tuned", "parameters", model=base, start="elsewhere")
-    assert model_card.base_model(tuned) == "owner/small"
-    assert model_card.data_sets(tuned) == ["hf:owner/wiki:en@main"]
-    assert model_card.base_model(made("new", "parameters", init="")) == ""
 
 
 def saved(folder: Path, module: Any) -> Path:

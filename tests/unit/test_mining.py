@@ -17,13 +17,14 @@ from qac_jax.data import judged
 from qac_jax.data.kind import Negatives
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.queries import Query
 from qac_jax.formats.records import Records, write_records
 from qac_jax.inference.reranker import probability
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.hybrid import Hybrid
-from qac_jax.retrieval.mining import Candidates, Labeller, Labelling, Miner, Mining, Question
+from qac_jax.retrieval.mining import Labeller, Labelling, Miner, Mining, Question
 from qac_jax.stages import embed, index, mine, prepare
 from qac_jax.stages.tokenize import Tokenize
 
@@ -84,9 +85,9 @@ def test_positives_and_their_copies_are_no_negatives(folder):
 
 def test_the_draw_depends_on_seed_and_query_alone(folder):
     questions = [Question(f"q{i}", "x", (i,)) for i in range(3)]
-    whole = miner(folder, "mined", keep=4).mine(questions)
-    alone = miner(folder, "mined", keep=4).mine(questions[1:2])
-    other = miner(folder, "mined", keep=4, seed=1).mine(questions)
+    whole = list(miner(folder, "mined", keep=4).mine(questions))
+    alone = list(miner(folder, "mined", keep=4).mine(questions[1:2]))
+    other = list(miner(folder, "mined", keep=4, seed=1).mine(questions))
     assert alone[0] == whole[1]
     assert [r["negatives"] for r in other] != [r["negatives"] for r in whole]
     assert len({tuple(r["negatives"]) for r in whole}) == 3
@@ -154,13 +155,13 @@ IDS = tuple("abcdefgh")
 SURE = np.array([0.06, 0.93, 0.52, 0.02, 0.97, 0.01, 0.08, 0.31])
 
 
-def candidates(**changes: Any) -> Candidates:
+def label(labeller: Labeller, **changes: Any) -> dict[str, Any] | None:
     odds = np.log(SURE / (1 - SURE))
-    return Candidates(**{"query": "q", "text": "what?", "ids": IDS, "odds": odds, **changes})
+    return labeller.label(Query("q", "what?"), **{"ids": IDS, "odds": odds, **changes})
 
 
 def labelled(rule: Labelling, seed: int = 111, **changes: Any) -> dict[str, Any]:
-    record = Labeller(rule, seed).label(candidates(**changes))
+    record = label(Labeller(rule, seed), **changes)
     assert record is not None
     return record
 
@@ -191,7 +192,7 @@ def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> No
     extended = labelled(Labelling(depth=8, extend=True, positives="all"), **given)
     assert extended["positives"] == ["c", "z", "e", "b"]
     # Without a candidate that holds an answer there is no positive (Natural Questions).
-    assert Labeller(Labelling(depth=8)).label(candidates(relevant={})) is None
+    assert label(Labeller(Labelling(depth=8)), relevant={}) is None
 
 
 def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
@@ -215,9 +216,9 @@ def test_what_is_left_out_is_counted() -> None:
         (Labelling(negative=0.001, depth=8), "queries without a negative"),
     ):
         labeller = Labeller(rule)
-        assert labeller.label(candidates()) is None and labeller.counts[reason] == 1
+        assert label(labeller) is None and labeller.counts[reason] == 1
     kept = Labeller(Labelling(depth=8))
-    kept.label(candidates())
+    label(kept)
     assert (kept.counts["queries kept"], kept.counts["negatives"]) == (1, 4)
     assert kept.histogram.sum() == len(SURE)
 
