@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.evaluation.metrics import QueryScores, depth_of
 from qac_jax.evaluation.results import MACRO, Judge, Result
 from qac_jax.formats.queries import Query, read_queries
@@ -66,9 +66,7 @@ def matcher(answers: Sequence[str], form: str = "text") -> Matcher:
 
     An answer without tokens matches nothing, nor does an invalid regular expression (as in DPR).
     """
-    if form not in FORMS:
-        raise UserError(f"unknown form of answers {form!r}; {nearest(form, FORMS)}")
-    return FORMS[form](answers)
+    return _by_pattern(answers) if form == "regex" else _by_tokens(answers)
 
 
 def _by_tokens(answers: Sequence[str]) -> Matcher:
@@ -78,10 +76,7 @@ def _by_tokens(answers: Sequence[str]) -> Matcher:
         # Searching for a word of the answer first decides most passages; tokenizing is slow.
         plain = unicodedata.normalize("NFD", text).lower()
         likely = [joined for probe, joined in wanted if probe in plain]
-        if not likely:
-            return False
-        here = _joined(text)
-        return any(joined in here for joined in likely)
+        return bool(likely) and any(joined in _joined(text) for joined in likely)
 
     return holds
 
@@ -94,9 +89,6 @@ def _by_pattern(answers: Sequence[str]) -> Matcher:
         return any(pattern.search(text) for pattern in patterns)
 
     return holds
-
-
-FORMS: dict[str, Callable[[Sequence[str]], Matcher]] = {"text": _by_tokens, "regex": _by_pattern}
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -166,32 +158,15 @@ def evaluate(
     return QueryScores(per_query, retrieved, frozenset(per_query), unasked)
 
 
-def macro_means(scores: QueryScores, group_of: Mapping[str, str]) -> dict[str, float]:
-    """Means of the groups' means: EntityQuestions weighs all relations equally."""
-    groups: dict[str, list[dict[str, float]]] = {}
-    for query, values in scores.per_query.items():
-        groups.setdefault(group_of[query], []).append(values)
-    measures = next(iter(scores.per_query.values()))
-    return {
-        measure: sum(
-            sum(values[measure] for values in group) / len(group) for group in groups.values()
-        )
-        / len(groups)
-        for measure in measures
-    }
-
-
-def relations_of(questions: Iterable[Query]) -> dict[str, str]:
-    """Question -> relation for EntityQuestions; empty for any other set."""
-    return {q.id: str(q.meta["relation"]) for q in questions if "relation" in q.meta}
-
-
 def by_answers(
     queries: str | os.PathLike[str], passages: Artifact, form: str, measures: Sequence[str]
 ) -> Judge:
     """Judges runs by whether passages hold an answer; EntityQuestions by relation as well."""
     questions = list(read_queries(queries))
-    relations = relations_of(questions)
+    relations: dict[str, list[str]] = {}
+    for question in questions:
+        if "relation" in question.meta:
+            relations.setdefault(str(question.meta["relation"]), []).append(question.id)
     records = [Records(passages)]
 
     def texts(ids: Sequence[str]) -> list[str]:
@@ -200,9 +175,12 @@ def by_answers(
     def judge(name: str, run: Run) -> Result:
         scores = evaluate(run, questions, texts, form=form, measures=measures)
         result = Result.of(name, scores, "judged")
-        if relations:
-            macro = macro_means(scores, relations)
-            result.mean.update({MACRO + measure: value for measure, value in macro.items()})
+        for measure in measures if relations else ():
+            of_relations = [
+                sum(scores.per_query[query][measure] for query in of) / len(of)
+                for of in relations.values()
+            ]
+            result.mean[MACRO + measure] = sum(of_relations) / len(of_relations)
         return result
 
     return judge

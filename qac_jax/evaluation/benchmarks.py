@@ -142,13 +142,7 @@ class Judging:
     measures: tuple[str, ...] = option(
         (),
         "metrics, such as ndcg@10,mrr@10,map or nDCG@10,RR@10,AP (default: the protocol's)",
-        shown=(*MEASURES, *dict.fromkeys(name for name in IR_MEASURES if name not in MEASURES)),
-    )
-    names: str = option(
-        "",
-        "print measures by these names (default: as they were given)",
-        choices=("", "own", "ir_measures"),
-        affects_result=False,
+        shown=tuple(dict.fromkeys((*MEASURES, *IR_MEASURES))),
     )
     level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
     over: str = option(
@@ -169,11 +163,6 @@ class Judging:
         """The chosen measures by our names."""
         return tuple(metrics.own_name(measure, level) for measure in self.measures)
 
-    def printed(self, measure: str, level: int = 1) -> str:
-        """The name that a measure is printed by."""
-        given = "ir_measures" if any(map(metrics.is_of_ir_measures, self.measures)) else "own"
-        return metrics.ir_name(measure, level) if (self.names or given) != "own" else measure
-
     def resolved(self) -> Protocol:
         """The protocol with what was chosen instead."""
         rules = protocol(self.protocol)
@@ -192,21 +181,10 @@ def set_name(folder: str) -> str:
     return _ALIASES.get(name, name)
 
 
-def protocol_of(collection: str) -> str:
-    """The protocol of a collection: BEIR's for its sets, with MS MARCO."""
-    name = set_name(collection.split("/")[0])
-    return "beir" if name in BEIR14 or name == MSMARCO else "own"
-
-
-def without_self_hits(run: Mapping[str, Ranking]) -> Run:
-    """The run without passages that have their query's id."""
-    return {query: ranking.without(query) for query, ranking in run.items()}
-
-
 def judge(name: str, run: Mapping[str, Ranking], judgements: Judgements, rules: Protocol) -> Result:
-    """Metrics of one run on one collection by its rules; the whole run is used."""
+    """Metrics of one run on one collection by its rules."""
     if not rules.self_hits:
-        run = without_self_hits(run)
+        run = {query: ranking.without(query) for query, ranking in run.items()}
     scores = metrics.evaluate(run, judgements, rules.measures, rules.level)
     return Result.of(name, scores, rules.over)
 
@@ -227,7 +205,9 @@ class Collection:
 
     @property
     def protocol(self) -> str:
-        return protocol_of(self.name)
+        """BEIR's for its sets, with MS MARCO."""
+        name = set_name(self.name.split("/")[0])
+        return "beir" if name in BEIR14 or name == MSMARCO else "own"
 
     def judgements(self) -> dict[str, dict[str, int]]:
         return by_query(read_judgements(judgements_file(self.path, self.split)))
@@ -255,31 +235,31 @@ def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collect
     folder = os.path.abspath(os.fspath(folder))
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder; give a folder in BEIR's layout")
-    name = os.path.basename(folder)
-    if _is_collection(folder):
-        parent = os.path.basename(os.path.dirname(folder))
-        forum = set_name(parent) == CQADUPSTACK and name in FORUMS
-        return [_collection(f"{CQADUPSTACK}/{name}" if forum else name, folder, split)]
-    collections = []
-    for child in _children(folder):
-        path = os.path.join(folder, child)
-        if _is_collection(path):
-            below = set_name(name) == CQADUPSTACK
-            collections.append(
-                _collection(f"{CQADUPSTACK}/{child}" if below else child, path, split)
-            )
-        elif set_name(child) == CQADUPSTACK:
-            collections += [
-                _collection(f"{CQADUPSTACK}/{forum}", os.path.join(path, forum), split)
-                for forum in _children(path)
-                if _is_collection(os.path.join(path, forum))
-            ]
-    if not collections:
+    found = []
+    for path in (folder, *_children(folder)):
+        below = path != folder and set_name(os.path.basename(path)) == CQADUPSTACK
+        for place in (path, *(_children(path) if below else ())):
+            if not find(place, "corpus.jsonl") or not os.path.isdir(os.path.join(place, "qrels")):
+                continue
+            parent, name = os.path.split(place)
+            forum = set_name(os.path.basename(parent)) == CQADUPSTACK
+            if forum and (place != folder or name in FORUMS):
+                name = f"{CQADUPSTACK}/{name}"
+            default = "dev" if set_name(name) == MSMARCO else "test"
+            found.append(Collection(name, place, split or default))
+        if found and path == folder:
+            break
+    if not found:
         raise UserError(
             f"{folder} holds no collection; expected corpus.jsonl, queries.jsonl and qrels/ in it "
             f"or in its folders"
         )
-    return collections
+    return found
+
+
+def _children(folder: str) -> list[str]:
+    paths = (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
+    return [path for path in paths if os.path.isdir(path)]
 
 
 def evaluate_collection(
@@ -292,10 +272,10 @@ def evaluate_collection(
     judgements = collection.judgements()
     # One more, so that `depth` passages remain when a query retrieves itself.
     wanted = rules.depth if rules.self_hits else rules.depth + 1
-    run = dict(search(collection.queries(judgements), wanted))
-    if not rules.self_hits:
-        run = without_self_hits(run)
-    run = {query: ranking.top(rules.depth) for query, ranking in run.items()}
+    run = {}
+    for query, ranking in search(collection.queries(judgements), wanted).items():
+        kept = ranking if rules.self_hits else ranking.without(query)
+        run[query] = kept.top(rules.depth)
     return judge(collection.name, run, judgements, rules), run
 
 
@@ -342,31 +322,12 @@ def with_forums_together(results: Sequence[Result]) -> list[Result]:
     return [*results, together]
 
 
-def _collection(name: str, path: str, split: str) -> Collection:
-    default = "dev" if set_name(name) == MSMARCO else "test"
-    return Collection(name, path, split or default)
-
-
-def _is_collection(path: str) -> bool:
-    return bool(find(path, "corpus.jsonl")) and os.path.isdir(os.path.join(path, "qrels"))
-
-
-def _children(folder: str) -> list[str]:
-    return sorted(n for n in os.listdir(folder) if os.path.isdir(os.path.join(folder, n)))
-
-
 @dataclasses.dataclass(frozen=True)
 class Suite:
     """One system's metrics: nDCG@10 of BEIR sets, hit rates of question sets."""
 
     ndcg: Mapping[str, float]
     hits: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-
-    def beir14(self) -> float | None:
-        return _mean(self.ndcg, tuple(BEIR14))
-
-    def beir11(self) -> float | None:
-        return _mean(self.ndcg, BEIR11)
 
     def questions(self, sets: Sequence[str], measure: str = "hit@20") -> float | None:
         rates = {name: values[measure] for name, values in self.hits.items() if measure in values}
@@ -384,8 +345,8 @@ class Suite:
         """The columns of Table 1."""
         return {
             "MM": self.ndcg.get(MSMARCO),
-            "BEIR14": self.beir14(),
-            "BEIR11": self.beir11(),
+            "BEIR14": _mean(self.ndcg, tuple(BEIR14)),
+            "BEIR11": _mean(self.ndcg, BEIR11),
             "QA4": self.questions(QA4),
             "SQ&EQ": self.questions(SQ_EQ),
         }
@@ -394,7 +355,7 @@ class Suite:
         """The columns of Table 6 in their order."""
         columns: dict[str, float | None] = {"MS MARCO": self.ndcg.get(MSMARCO)}
         columns |= {printed: self.ndcg.get(name) for name, printed in BEIR14.items()}
-        columns["BEIR Avg (14)"] = self.beir14()
+        columns["BEIR Avg (14)"] = _mean(self.ndcg, tuple(BEIR14))
         for name, printed in QUESTIONS.items():
             for k in (5, 20, 100):
                 columns[f"{printed} R@{k}"] = self.hits.get(name, {}).get(f"hit@{k}")

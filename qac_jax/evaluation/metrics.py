@@ -31,10 +31,11 @@ Judgements = Mapping[str, Mapping[str, int]]
 # (the MS MARCO script). A judged query that is not in the run scores 0.
 OVER = ("judged", "retrieved", "answerable")
 
+_TREC_WHOLE = ("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret")
 # The forms of measures; K is a number. In ir_measures' names (rel=N) before the @ is the level.
 MEASURES = (
     *("ndcg@K", "mrr@K", "recall@K", "hit@K", "map@K", "precision@K", "capped_recall@K"),
-    *("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret"),
+    *_TREC_WHOLE,
     *("ndcg_cut_K", "recall_K", "map_cut_K", "P_K", "success_K"),
 )
 IR_MEASURES = (
@@ -44,7 +45,6 @@ IR_MEASURES = (
 
 # Our names -> trec_eval's, which are valid too ("ndcg_cut_10", "Rprec").
 _TREC = {"ndcg": "ndcg_cut", "recall": "recall", "map": "map_cut", "precision": "P"}
-_TREC_WHOLE = ("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret")
 _TREC_CUT = ("ndcg_cut", "recall", "map_cut", "P", "success")
 _AT = re.compile(r"([a-z_]+)@([1-9]\d*)")
 _CUT = re.compile(rf"({'|'.join(_TREC_CUT)})[_.]([1-9]\d*)")
@@ -52,14 +52,11 @@ _BATCH = 256
 
 # ir_measures' names -> ours, of a whole ranking and of its top k.
 _IR = re.compile(r"([A-Za-z]+)(?:\(rel=(\d+)\))?(?:@([1-9]\d*))?")
-_IR_WHOLE = {
-    **{"nDCG": "ndcg", "RR": "recip_rank", "AP": "map", "Rprec": "Rprec", "Bpref": "bpref"},
-    **{"NumRet": "num_ret", "NumRel": "num_rel"},
-}
-_IR_CUT = {
-    **{"nDCG": "ndcg", "RR": "mrr", "R": "recall", "AP": "map", "P": "precision"},
-    "Success": "hit",
-}
+_IR_WHOLE = dict(
+    nDCG="ndcg", RR="recip_rank", AP="map", Rprec="Rprec", Bpref="bpref", NumRet="num_ret",
+    NumRel="num_rel",
+)  # fmt: skip
+_IR_CUT = dict(nDCG="ndcg", RR="mrr", R="recall", AP="map", P="precision", Success="hit")
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,9 @@ def evaluate(
     if not judgements:
         raise UserError("there are no judgements; nothing can be measured")
     judgements = {query: grades for query, grades in judgements.items() if grades}
-    own, trec = {}, {}
-    for measure in measures:
-        parsed = _parse(measure)
-        if isinstance(parsed, str):
-            trec[measure] = parsed
-        else:
-            own[measure] = parsed
+    parsed = {measure: _parse(measure) for measure in measures}
+    own = {measure: of for measure, of in parsed.items() if not isinstance(of, str)}
+    trec = {measure: of for measure, of in parsed.items() if isinstance(of, str)}
     retrieved = frozenset(q for q in judgements if q in run and run[q].ids)
     if not retrieved:
         example, other = next(iter(judgements)), next(iter(run), "")
@@ -139,9 +132,11 @@ def evaluate(
         asked = [q for q in judgements if q in retrieved and known[q]]
         evaluator = pytrec_eval.RelevanceEvaluator(known, set(trec.values()), level)
         for start in range(0, len(asked), _BATCH):
-            scored = evaluator.evaluate(
-                {q: _as_dict(run[q]) for q in asked[start : start + _BATCH]}
-            )
+            some = {
+                q: dict(zip(run[q].ids, run[q].scores.tolist(), strict=True))
+                for q in asked[start : start + _BATCH]
+            }
+            scored = evaluator.evaluate(some)
             for query, values in scored.items():
                 for measure, name in trec.items():
                     per_query[query][measure] = values[name]
@@ -180,23 +175,18 @@ def too_shallow(
     return deepest, [m for m in measures if (depth_of(m) or 0) > max(deepest, asked)]
 
 
-def _reciprocal(ids: Sequence[str], relevant: frozenset[str], cut: int) -> float:
-    rank = next((rank for rank, name in enumerate(ids, 1) if name in relevant), None)
-    return 1.0 / rank if rank else 0.0
-
-
-def _hit(ids: Sequence[str], relevant: frozenset[str], cut: int) -> float:
-    return float(not relevant.isdisjoint(ids))
-
-
-def _capped_recall(ids: Sequence[str], relevant: frozenset[str], cut: int) -> float:
-    """BEIR's recall where there are more relevant passages than k (TREC-COVID)."""
-    retrieved = sum(name in relevant for name in ids)
-    return retrieved / min(cut, len(relevant)) if relevant else 0.0
-
-
 _Own = Callable[[Sequence[str], frozenset[str], int], float]
-_OWN: dict[str, _Own] = {"mrr": _reciprocal, "hit": _hit, "capped_recall": _capped_recall}
+# Of the top k passages' ids, the relevant ones, and k. Capped recall is BEIR's, for queries with
+# more relevant passages than k (TREC-COVID).
+_OWN: dict[str, _Own] = {
+    "mrr": lambda ids, right, cut: next(
+        (1.0 / rank for rank, name in enumerate(ids, 1) if name in right), 0.0
+    ),
+    "hit": lambda ids, right, cut: float(not right.isdisjoint(ids)),
+    "capped_recall": lambda ids, right, cut: (
+        sum(name in right for name in ids) / min(cut, len(right)) if right else 0.0
+    ),
+}
 
 
 def _parse(measure: str) -> str | tuple[_Own, int]:
@@ -214,16 +204,13 @@ def _parse(measure: str) -> str | tuple[_Own, int]:
     raise UserError(f"unknown measure {measure!r}; {nearest(measure, names)}")
 
 
-def _as_dict(ranking: Ranking) -> dict[str, float]:
-    return dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-
-
 def own_name(measure: str, level: int = 1) -> str:
-    """Our name of a measure; what is not a name of ir_measures stays as it is."""
+    """Our name of a measure; what only we name so stays as it is."""
     found = _IR.fullmatch(measure)
-    if found is None or not is_of_ir_measures(measure):
+    name, grade, cut = found.groups() if found else ("", None, None)
+    known = _IR_CUT if cut else _IR_WHOLE
+    if name not in known:
         return measure
-    name, grade, cut = found.groups()
     if name == "nDCG" and grade:
         raise UserError(f"{measure}: nDCG uses all grades; write {name}{f'@{cut}' if cut else ''}")
     if grade and int(grade) != level:
@@ -233,14 +220,7 @@ def own_name(measure: str, level: int = 1) -> str:
         )
     if name == "NumRet" and grade:
         return "num_rel_ret"
-    return f"{_IR_CUT[name]}@{cut}" if cut else _IR_WHOLE[name]
-
-
-def is_of_ir_measures(measure: str) -> bool:
-    """Whether only ir_measures names a measure so."""
-    found = _IR.fullmatch(measure)
-    known = {} if found is None else _IR_CUT if found[3] else _IR_WHOLE
-    return found is not None and known.get(found[1], measure) != measure
+    return f"{known[name]}@{cut}" if cut else known[name]
 
 
 def ir_name(measure: str, level: int = 1) -> str:

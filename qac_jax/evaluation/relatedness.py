@@ -13,6 +13,7 @@ least 3 of 6 judges vote so: at least half of them.
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import random
 import re
@@ -61,7 +62,7 @@ def drawn_pairs(
 ) -> Iterator[ContextPair]:
     """Pairs of every sort for the same random passages: those that have contexts of all sorts.
 
-    If every document is one passage, and so none has them all, only pairs with queries.
+    If every document is one passage, only pairs with queries.
     """
     rng = random.Random(seed)
     rows = list(range(len(contexts)))
@@ -98,15 +99,15 @@ def drawn_pairs(
 def _siblings(passages: Records, position: int) -> tuple[list[int], list[int]]:
     """Rows of the adjacent passages, and of all within the window, of the same document."""
     document = passages[position]["doc"]
-    around = []
-    for step in (-1, 1):
-        row = position + step
-        while 0 <= row < len(passages) and abs(row - position) <= _WINDOW:
-            if passages[row]["doc"] != document:
-                break
-            around.append(row)
-            row += step
-    return [row for row in around if abs(row - position) == 1], sorted(around)
+
+    def same(row: int) -> bool:
+        return passages[row]["doc"] == document
+
+    before = itertools.takewhile(same, range(position - 1, max(position - _WINDOW, 0) - 1, -1))
+    last = min(position + _WINDOW, len(passages) - 1)
+    after = itertools.takewhile(same, range(position + 1, last + 1))
+    around = sorted([*before, *after])
+    return [row for row in around if abs(row - position) == 1], around
 
 
 def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:
@@ -123,9 +124,8 @@ def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int |
         _, rows = index.find([pair.context for pair in pairs], min(DEPTH + 1, len(index)))
     ranks: list[int | None] = []
     for pair, ranking in zip(pairs, rows, strict=True):
-        others = ranking[ranking != pair.itself][:DEPTH]
-        positions = np.flatnonzero(others == pair.passage)
-        ranks.append(int(positions[0]) + 1 if len(positions) else None)
+        others = ranking[ranking != pair.itself][:DEPTH].tolist()
+        ranks.append(others.index(pair.passage) + 1 if pair.passage in others else None)
     return ranks
 
 
@@ -149,21 +149,22 @@ def cosines(
     text: Callable[[int], str],
 ) -> np.ndarray:
     """The cosine of passage and context of each pair; `encode(texts, side)` gives vectors."""
-    rows = list(dict.fromkeys(pair.passage for pair in pairs))
+
+    def unit(texts: Sequence[str], side: str) -> np.ndarray:
+        vectors = encode(texts, side)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+    rows = dict.fromkeys(pair.passage for pair in pairs)
     number_of = {row: number for number, row in enumerate(rows)}
-    passages = _unit(encode([text(row) for row in rows], "passage"))
+    passages = unit([text(row) for row in number_of], "passage")
     cosine = np.zeros(len(pairs), np.float32)
     for side, wanted in (("query", True), ("passage", False)):
         numbers = [n for n, pair in enumerate(pairs) if (pair.sort == QUERY) == wanted]
         if numbers:
-            vectors = _unit(encode([pairs[n].context for n in numbers], side))
+            vectors = unit([pairs[n].context for n in numbers], side)
             theirs = passages[[number_of[pairs[n].passage] for n in numbers]]
             cosine[numbers] = np.sum(vectors * theirs, axis=1)
     return cosine
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def copied(context: str, passage: str) -> float:
@@ -202,37 +203,33 @@ def measured(
     return results
 
 
-class Item(NamedTuple):
-    """Two texts to judge together, and their source, which judges do not see."""
+def write_sheet(
+    sheet: IO[str],
+    key: IO[str],
+    pairs: Sequence[ContextPair],
+    text: Callable[[int], str],
+    count: int,
+    seed: int = 0,
+) -> int:
+    """The blind sheet of the first `count` pairs of each sort, and its key; returns their number.
 
-    first: str
-    second: str
-    sort: str
-    name: str = ""
-
-
-def sheet_items(pairs: Sequence[ContextPair], text: Callable[[int], str], count: int) -> list[Item]:
-    """The first `count` pairs of each sort."""
+    They are shuffled, and the key has the sorts, which judges do not see.
+    """
     taken: Counter[str] = Counter()
-    items = []
+    chosen = []
     for pair in pairs:
         taken[pair.sort] += 1
         if taken[pair.sort] <= count:
-            items.append(Item(text(pair.passage), pair.context, pair.sort, pair.name))
-    return items
-
-
-def write_sheet(sheet: IO[str], key: IO[str], items: Sequence[Item], seed: int = 0) -> None:
-    """The blind sheet and its key, shuffled."""
-    order = list(items)
-    random.Random(seed).shuffle(order)
+            chosen.append(pair)
+    random.Random(seed).shuffle(chosen)
     sheet_writer, key_writer = csv.writer(sheet), csv.writer(key)
     sheet_writer.writerow(SHEET)
     key_writer.writerow(KEY)
-    for number, item in enumerate(order, start=1):
-        first, second = (" ".join(text.split()) for text in (item.first, item.second))
+    for number, pair in enumerate(chosen, start=1):
+        first, second = (" ".join(of.split()) for of in (text(pair.passage), pair.context))
         sheet_writer.writerow((number, first, second, ""))
-        key_writer.writerow((number, item.sort, item.name))
+        key_writer.writerow((number, pair.sort, pair.name))
+    return len(chosen)
 
 
 def read_key(path: str | os.PathLike[str]) -> dict[int, str]:
@@ -244,18 +241,16 @@ def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int
     """One judge's filled sheet."""
     votes: dict[int, bool] = {}
     for number, row, line in _rows(path, ("number", "vote")):
-        vote = (row["vote"] or "").strip().lower()
+        vote = row["vote"].strip().lower()
         if number not in key:
             raise DataError(f"number {number} is not in the key", file=str(path), line=line)
         if vote not in _YES + _NO:
-            raise DataError(
-                f"vote {row['vote']!r} is neither 1 (yes) nor 0 (no)", file=str(path), line=line
-            )
+            why = f"vote {row['vote']!r} is neither 1 (yes) nor 0 (no)"
+            raise DataError(why, file=str(path), line=line)
         votes[number] = vote in _YES
     if missing := len(key.keys() - votes.keys()):
-        raise DataError(
-            f"votes on {missing} of {len(key)} numbers are missing; fill in all", file=str(path)
-        )
+        why = f"votes on {missing} of {len(key)} numbers are missing; fill in all"
+        raise DataError(why, file=str(path))
     return votes
 
 
@@ -266,14 +261,14 @@ def _rows(
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         for row in reader:
-            line = reader.line_num
+            why = ""
             if absent := [name for name in columns if row.get(name) is None]:
                 why = f"has no column {absent[0]!r}; expected a sheet or key of qac analyse"
-                raise DataError(why, file=str(path), line=line)
-            if not row["number"].isdecimal():
+            elif not row["number"].isdecimal():
                 why = f"{row['number']!r} is not a valid number"
-                raise DataError(why, file=str(path), line=line)
-            rows.append((int(row["number"]), row, line))
+            if why:
+                raise DataError(why, file=str(path), line=reader.line_num)
+            rows.append((int(row["number"]), row, reader.line_num))
     if not rows:
         raise DataError("has no lines; expected a sheet or key of qac analyse", file=str(path))
     return rows

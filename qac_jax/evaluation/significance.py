@@ -51,36 +51,30 @@ def compare(
 ) -> list[Comparison]:
     """All pairs of runs (name -> query -> value) on one measure, corrected together."""
     pairs = list(itertools.combinations(per_query, 2))
-    compared = []
+    differences = []
     for first, second in pairs:
         if per_query[first].keys() != per_query[second].keys():
             raise UserError(
                 f"{first} and {second} were scored on different queries; compare runs on the "
                 f"same judgements"
             )
-        values = per_query[first], per_query[second]
-        difference = np.array([values[1][query] - values[0][query] for query in values[0]])
-        compared.append(
-            Comparison(
-                first,
-                second,
-                measure,
-                len(difference),
-                float(difference.mean()),
-                int((difference > 0).sum()),
-                int((difference < 0).sum()),
-                int((difference == 0).sum()),
-                t := paired_t_test(difference),
-                t,
-                r := randomization_test(difference, permutations, seed),
-                r,
-            )
-        )
-    by_t = holm([c.t_test for c in compared])
-    by_r = holm([c.randomization for c in compared])
+        before, after = per_query[first], per_query[second]
+        differences.append(np.array([after[query] - before[query] for query in before]))
+    t_tests = [paired_t_test(d) for d in differences]
+    randomized = [randomization_test(d, permutations, seed) for d in differences]
+    tests = zip(t_tests, holm(t_tests), randomized, holm(randomized), strict=True)
     return [
-        dataclasses.replace(c, t_test_holm=t, randomization_holm=r)
-        for c, t, r in zip(compared, by_t, by_r, strict=True)
+        Comparison(
+            *pair,
+            measure,
+            len(d),
+            float(d.mean()),
+            int((d > 0).sum()),
+            int((d < 0).sum()),
+            int((d == 0).sum()),
+            *tested,
+        )
+        for pair, d, tested in zip(pairs, differences, tests, strict=True)
     ]
 
 
@@ -91,16 +85,11 @@ def compared(
     seed: int = 0,
 ) -> list[Comparison]:
     """All pairs of results by each measure."""
-    return [
-        comparison
-        for measure in measures
-        for comparison in compare(
-            {result.name: result.values(measure) for result in results},
-            measure,
-            permutations=permutations,
-            seed=seed,
-        )
-    ]
+    found: list[Comparison] = []
+    for measure in measures:
+        values = {result.name: result.values(measure) for result in results}
+        found += compare(values, measure, permutations=permutations, seed=seed)
+    return found
 
 
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float:

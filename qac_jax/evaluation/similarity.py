@@ -22,6 +22,7 @@ from qac_jax.evaluation import answers
 from qac_jax.formats.queries import Query
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run
+from qac_jax.retrieval.corpus import by_id
 
 
 if TYPE_CHECKING:
@@ -53,33 +54,27 @@ def compare(
     depth: int = 100,
 ) -> Similarity:
     """queries, positives [Q, D]; negatives[i] [N, D] stand at the ranks (from 1) ranks[i]."""
-    if not len(queries):
-        raise ValueError("no query has a positive and negatives")
     to_query = np.einsum("qd,qd->q", positives, queries, dtype=np.float64)
     sums, counts = np.zeros(depth), np.zeros(depth, np.int64)
-    nearer: list[float] = []
-    means: list[float] = []
-    cosines: list[float] = []
+    rows: list[tuple[float, float, float]] = []  # nearer, mean score, mean cosine
     for row, (vectors, row_ranks) in enumerate(zip(negatives, ranks, strict=True)):
         scores = vectors.astype(np.float64) @ positives[row].astype(np.float64)
-        at = np.asarray(row_ranks) - 1
-        np.add.at(sums, at, scores)
-        np.add.at(counts, at, 1)
-        nearer.append(float(np.mean(to_query[row] > scores)))
-        means.append(float(scores.mean()))
+        np.add.at(sums, np.asarray(row_ranks) - 1, scores)
+        np.add.at(counts, np.asarray(row_ranks) - 1, 1)
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(positives[row])
-        cosines.append(float(np.mean(scores / np.maximum(lengths, 1e-12))))
+        cosines = scores / np.maximum(lengths, 1e-12)
+        rows.append((np.mean(to_query[row] > scores), scores.mean(), np.mean(cosines)))
+    nearer, to_negatives, cosine = (float(np.mean(column)) for column in zip(*rows, strict=True))
     lengths = np.linalg.norm(queries, axis=1) * np.linalg.norm(positives, axis=1)
     return Similarity(
         queries=len(queries),
         to_query=float(to_query.mean()),
-        to_negatives=float(np.mean(means)),
-        nearer=float(np.mean(nearer)),
+        to_negatives=to_negatives,
+        nearer=nearer,
         cosine_to_query=float(np.mean(to_query / np.maximum(lengths, 1e-12))),
-        cosine_to_negatives=float(np.mean(cosines)),
+        cosine_to_negatives=cosine,
         by_rank=tuple(
-            float(total / count) if count else None
-            for total, count in zip(sums, counts, strict=True)
+            s / n if n else None for s, n in zip(sums.tolist(), counts.tolist(), strict=True)
         ),
     )
 
@@ -101,21 +96,14 @@ def of_run(
     chosen: list[tuple[str, str, dict[str, int]]] = []
     for query, ranking in run.items():
         right = [name for name, grade in judged.get(query, {}).items() if grade > 0]
-        if query in queries and right:
-            wrong = {n: r for r, n in enumerate(ranking.ids, 1) if n not in right}
-            if wrong:
-                chosen.append((query, right[0], wrong))
+        wrong = {n: rank for rank, n in enumerate(ranking.ids, 1) if n not in right}
+        if query in queries and right and wrong:
+            chosen.append((query, right[0], wrong))
     chosen = chosen[: at_most or None]
     if not chosen:
         raise UserError("no query of the run has a judged positive and negatives; check both")
     names = list(dict.fromkeys(n for _, right, wrong in chosen for n in (right, *wrong)))
-    places = passages.positions(names)
-    if None in places:
-        raise UserError(
-            f"passage {names[places.index(None)]!r} is not among the passages; give those "
-            "that were searched"
-        )
-    vectors = encoder.encode([encoder.passage_text(passages[place or 0]) for place in places])
+    vectors = encoder.encode([encoder.passage_text(r) for r in by_id([passages], names)])
     rows = {name: row for row, name in enumerate(names)}
     return compare(
         encoder.encode([queries[query] for query, _, _ in chosen], "query"),
@@ -157,8 +145,7 @@ def names_of(folders: Sequence[str]) -> list[str]:
     paths = [os.path.normpath(folder).split(os.sep) for folder in folders]
     if len({path[-1] for path in paths}) == len(paths):
         return [path[-1] for path in paths]
-    while all(len(path) > 1 for path in paths) and len({path[-1] for path in paths}) == 1:
-        paths = [path[:-1] for path in paths]
-    while all(len(path) > 1 for path in paths) and len({path[0] for path in paths}) == 1:
-        paths = [path[1:] for path in paths]
+    for end in (-1, 0):
+        while all(len(path) > 1 for path in paths) and len({path[end] for path in paths}) == 1:
+            paths = [path[:-1] if end else path[1:] for path in paths]
     return ["/".join(path) for path in paths]

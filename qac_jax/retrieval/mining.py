@@ -5,8 +5,8 @@ drawn with a seed from its first 200 passages. A passage with the text of a posi
 positive, whatever its id.
 
 Pseudo-labels are those of PAIR (Ren et al., 2021) and RocketQA (Qu et al., 2021): a candidate that
-the teacher scores above s_pos is a positive, one below s_neg a negative. Negatives of judged queries
-are denoised, and with `extend` they get positives too.
+the teacher scores above s_pos is a positive, one below s_neg a negative. Negatives of judged
+queries are denoised, and with `extend` these get positives too.
 
 Groups are for distillation from a hybrid index. TAS-B (Hofstätter et al., SIGIR 2021) makes batches
 of queries of one cluster, whose passages are hard to tell apart. Here similar passages are grouped,

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
@@ -15,10 +15,6 @@ from qac_jax.errors import UserError
 from qac_jax.inference.settings import Inference
 from qac_jax.pipeline import inputs as declared
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option, part
-
-
-if TYPE_CHECKING:
-    from qac_jax.evaluation.relatedness import Item
 
 
 RANKS_PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
@@ -86,7 +82,12 @@ class Relate(Stage):
         facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
         results.store(out, sorts, facts)
         if self.sheet:
-            self._write_sheet(relatedness.sheet_items(pairs, text, self.sheet_items), out)
+            sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
+            count = relatedness.write_sheet(sheet, key, pairs, text, self.sheet_items, self.seed)
+            for name, content in ((SHEET, sheet), (KEY, key)):
+                with out.open(name) as file:
+                    file.write(content.getvalue())
+            progress.say(f"{count} items to judge: {out.path / SHEET}; what they are: {KEY} beside")
 
     def summary(self, artifact: Artifact) -> str:
         from qac_jax.evaluation import results
@@ -99,18 +100,6 @@ class Relate(Stage):
             parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
         parts.append(f"plot: {artifact.file(RANKS_PLOT)}")
         return "\n\n".join(parts)
-
-    def _write_sheet(self, items: list[Item], out: Writer) -> None:
-        from qac_jax.evaluation import relatedness
-
-        sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
-        relatedness.write_sheet(sheet, key, items, self.seed)
-        for name, content in ((SHEET, sheet), (KEY, key)):
-            with out.open(name) as file:
-                file.write(content.getvalue())
-        progress.say(
-            f"{len(items)} items to judge: {out.path / SHEET}; what they are: {KEY} beside"
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -140,18 +140,9 @@ class Evaluate(Stage):
 
         judged, facts = results.read(artifact)
 
-        def printed(measure: str) -> str:
-            bare = measure.removeprefix(results.MACRO)
-            prefix = measure[: len(measure) - len(bare)]
-            return prefix + self.rules.printed(bare, facts.get("level") or 1)
-
-        text = tables.figures(
-            {result.name: {printed(m): v for m, v in result.mean.items()} for result in judged}
-        )
+        text = tables.figures({result.name: result.mean for result in judged})
         if facts["comparisons"]:
-            pairs = [Comparison(**c) for c in facts["comparisons"]]
-            pairs = [dataclasses.replace(c, measure=printed(c.measure)) for c in pairs]
-            text += f"\n\n{tables.comparisons(pairs)}"
+            text += f"\n\n{tables.comparisons(Comparison(**c) for c in facts['comparisons'])}"
         return "\n".join([text, *_recalls(facts.get("approximate", {}))])
 
     def _measures(self) -> Sequence[str]:
@@ -262,9 +253,7 @@ class EvaluateBeir(Stage):
         from qac_jax.evaluation import results
         from qac_jax.report import suites
 
-        level = self.rules.resolved().level if self.rules.chosen else 1
-        judged, facts = results.read(artifact)
-        return suites.text(judged, facts, lambda measure: self.rules.printed(measure, level))
+        return suites.text(*results.read(artifact))
 
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
         """The index of a corpus, kept in `folder` until all collections are evaluated."""
