@@ -234,8 +234,6 @@ def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
     several = field.metadata["many"]
     options: dict[str, Any] = {"action": "append"} if several else {}
     group.add_argument(f"--{name}", dest=name, default=None, metavar="DIR", help=text, **options)
-    for alias in field.metadata["aliases"]:
-        group.add_argument(f"--{alias}", dest=name, default=None, help=argparse.SUPPRESS, **options)
 
 
 def _bound_in_gin(name: str, field: dataclasses.Field[Any]) -> list[str]:

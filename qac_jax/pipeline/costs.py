@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from qac_jax import fields, hardware, processes, progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.pipeline import inputs as inputs_lib
@@ -382,7 +384,6 @@ def _flops_per_second(stage: Any, plan: Mapping[str, Any]) -> float:
     long."""
     import jax
     import jax.numpy as jnp
-    import numpy as np
     import optax
 
     from qac_jax.objectives.objective import Context

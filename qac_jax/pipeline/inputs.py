@@ -34,12 +34,16 @@ from etils import epath
 from qac_jax import artifacts, fields, hashing
 from qac_jax.artifacts import Artifact, stores
 from qac_jax.errors import UserError
+from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES
 from qac_jax.hub import names
 
 
 # The text that names an input.
 Ref = str
+# The plan of a stage (its size and its cost, as far as they are known), and those of its inputs.
+Plan = dict[str, Any]
+Plans = Mapping[str, Mapping[str, Any]]
 
 # Kinds of inputs that are not artefacts of ours (an exported model is both).
 FILE, MODEL = "file", "model"
@@ -53,21 +57,9 @@ _LISTED = 10_000
 _SCHEME = re.compile(r"^[a-z][a-z0-9_+.-]*:")
 
 
-def input(
-    help: str,
-    *kinds: str,
-    default: Any = fields.REQUIRED,
-    many: bool = False,
-    aliases: Sequence[str] = (),
-) -> Any:
-    """An input field. `aliases` are further names of its flag, which `--help` does not list."""
-    metadata = {
-        "role": "input",
-        "help": help,
-        "kinds": kinds,
-        "many": many,
-        "aliases": tuple(aliases),
-    }
+def input(help: str, *kinds: str, default: Any = fields.REQUIRED, many: bool = False) -> Any:
+    """An input field."""
+    metadata = {"role": "input", "help": help, "kinds": kinds, "many": many}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -81,36 +73,33 @@ class Group:
     """A rule about which inputs and settings may be combined."""
 
     names: tuple[str, ...]
-    rule: str  # one, at_most_one, all_or_none
+    counts: tuple[int, ...]  # how many of them may be given
+    rule: str  # what a user is told
 
     def check(self, stage: Any) -> None:
-        present = [name for name in self.names if _value(stage, name)]
-        flags = ", ".join(f"--{name}" for name in self.names)
-        present_flags = " and ".join(f"--{name}" for name in present) or "none of them"
-        verb = stage.VERB
-        if self.rule == "one" and len(present) != 1:
-            raise UserError(f"{verb} needs one of {flags}, and {present_flags} is given; give one")
-        if self.rule == "at_most_one" and len(present) > 1:
-            raise UserError(
-                f"{verb} takes at most one of {flags}, and {present_flags} are given; give one"
-            )
-        if self.rule == "all_or_none" and 0 < len(present) < len(self.names):
-            raise UserError(f"{flags} of {verb} belong together; give all of them, or none")
+        values = fields.values(stage)
+        present = [name for name in self.names if values[name]]
+        if len(present) not in self.counts:
+            flags = ", ".join(f"--{name}" for name in self.names)
+            given = " and ".join(f"--{name}" for name in present) or "none of them"
+            raise UserError(self.rule.format(verb=stage.VERB, flags=flags, given=given))
 
 
 def one_of(*names: str) -> Group:
     """Exactly one of these is given."""
-    return Group(names, "one")
+    return Group(names, (1,), "{verb} needs one of {flags}, and {given} is given; give one")
 
 
 def at_most_one_of(*names: str) -> Group:
     """One of these is given, or none."""
-    return Group(names, "at_most_one")
+    rule = "{verb} takes at most one of {flags}, and {given} are given; give one"
+    return Group(names, (0, 1), rule)
 
 
 def together(*names: str) -> Group:
     """All of these are given, or none."""
-    return Group(names, "all_or_none")
+    rule = "{flags} of {verb} belong together; give all of them, or none"
+    return Group(names, (0, len(names)), rule)
 
 
 class Inputs(dict[str, Any]):
@@ -132,12 +121,22 @@ class Inputs(dict[str, Any]):
         return _path(self[name])
 
     def text(self, name: str) -> str:
-        """The same as text, "" where the input is not given."""
-        return os.fspath(self.path(name)) if name in self else ""
+        """The same as text, "" where the input is not given; several are joined by commas."""
+        value = self.get(name, ())
+        parts = value if isinstance(value, tuple) else (value,)
+        return ",".join(os.fspath(_path(part)) for part in parts)
 
     def paths(self, name: str) -> list[epath.Path]:
         """The paths of an input that may have several parts."""
         return [_path(part) for part in self.get(name, ())]
+
+    def records(self, name: str) -> Records:
+        """The records of an artefact of ours: passages, contexts, pairs."""
+        return Records(self.artifact(name))
+
+    def get_records(self, name: str) -> Records | None:
+        """The same, or None where the input is not given."""
+        return self.records(name) if self.get_artifact(name) is not None else None
 
 
 def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -245,18 +244,17 @@ def opened(stage: Any) -> Inputs:
     inputs = Inputs()
     for name, field in set_inputs(stage).items():
         parts = split(stage, name)
+        kinds, value = field.metadata["kinds"], getattr(stage, name)
         if any(part.startswith(STAGE) for part in parts):
             raise UserError(
-                f"{stage.VERB}.{name} = {getattr(stage, name)!r} only has a meaning in a recipe; "
+                f"{stage.VERB}.{name} = {value!r} only has a meaning in a recipe; "
                 f"give the folder of an artefact"
             )
-        kinds = field.metadata["kinds"]
-        if TOKENIZER in kinds:
-            continue
-        if field.metadata["many"]:
-            inputs[name] = tuple(_opened(part, kinds) for part in parts)
-        else:
-            inputs[name] = _opened(getattr(stage, name), kinds)
+        if TOKENIZER not in kinds:
+            several = (
+                tuple(_opened(part, kinds) for part in parts) if field.metadata["many"] else ()
+            )
+            inputs[name] = several or _opened(value, kinds)
     return inputs
 
 
@@ -379,7 +377,3 @@ def is_named(text: str) -> bool:
 
 def _path(value: Artifact | epath.Path) -> epath.Path:
     return value.path if isinstance(value, Artifact) else value
-
-
-def _value(stage: Any, name: str) -> Any:
-    return fields.values(stage)[name]

@@ -21,38 +21,13 @@ from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.pipeline import hosts, inputs
-from qac_jax.pipeline.inputs import (
-    FILE,
-    MODEL,
-    TOKENIZER,
-    Group,
-    Inputs,
-    Ref,
-    at_most_one_of,
-    input,
-    model_input,
-    one_of,
-    together,
-)
+from qac_jax.pipeline.inputs import FILE, Group, Inputs, Plan, Plans, Ref, input, model_input
 from qac_jax.processes import Place, interruptible
 
 
-__all__ = [
-    "FILE",
-    "MODEL",
-    "TOKENIZER",
-    "Inputs",
-    "Ref",
-    "Stage",
-    "at_most_one_of",
-    "execute",
-    "input",
-    "model_input",
-    "one_of",
-    "option",
-    "part",
-    "together",
-]
+# The names that a new stage is written with; rules about its inputs are in `inputs.py`.
+__all__ = ["FILE", "Inputs", "Plan", "Plans", "Ref", "Stage"]
+__all__ += ["execute", "input", "model_input", "option", "part"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,7 +87,7 @@ class Stage:
         hosts = getattr(self, "hosts", None)
         return hosts.place() if hosts else processes.place()
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         """The plan of a dry run, without reading data; `inputs` are the plans of its inputs."""
         del inputs
         return {}

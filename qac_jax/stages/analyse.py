@@ -6,15 +6,20 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.evaluation import relatedness, results, significance, similarity
+from qac_jax.evaluation.significance import Comparison
+from qac_jax.formats import runs
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records
 from qac_jax.inference.settings import Inference
-from qac_jax.pipeline import inputs as declared
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option, part
+from qac_jax.report import tables
 
 
 RANKS_PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
@@ -32,7 +37,7 @@ class Relate(Stage):
     pairs: Ref = input("contexts of the passages", "contexts")
     passages: Ref = input("passages of the contexts", "passages")
     encoder: Ref = model_input(
-        "also measure the cosine similarity of this dual encoder", default="", aliases=("model",)
+        "also measure the cosine similarity of this dual encoder", default=""
     )
     cross_encoder: Ref = model_input(
         "also measure the probability of this cross-encoder", default=""
@@ -41,13 +46,7 @@ class Relate(Stage):
     sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
     sheet_items: int = option(200, "items per kind of context on the sheet", at_least=1)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"passages, at most": self.at_most, "sheet": self.sheet}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import relatedness, results, significance
-        from qac_jax.formats.records import Records
         from qac_jax.report import plots
 
         passages = Records(inputs.artifact("passages"))
@@ -90,10 +89,6 @@ class Relate(Stage):
             progress.say(f"{count} items to judge: {out.path / SHEET}; what they are: {KEY} beside")
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results
-        from qac_jax.evaluation.significance import Comparison
-        from qac_jax.report import tables
-
         sorts, facts = results.read(artifact)
         parts = [tables.figures({r.name: r.mean for r in sorts}, "context")]
         if facts["comparisons"]:
@@ -111,25 +106,16 @@ class Votes(Stage):
     KIND = "metrics"
     EXAMPLE = "qac analyse --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
 
-    sheets: Ref = input("annotated sheets, one per judge", FILE, many=True, aliases=("votes",))
+    sheets: Ref = input("annotated sheets, one per judge", FILE, many=True)
     key: Ref = input("key of the sheet: key.csv in the output of qac analyse", FILE)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"judges": len(self.sheets.split(","))}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import relatedness, results
-
         key = relatedness.read_key(os.fspath(inputs.path("key")))
         judges = [relatedness.read_votes(os.fspath(path), key) for path in inputs.paths("sheets")]
         facts = {"judges": len(judges), "kappa": relatedness.fleiss_kappa(judges)}
         results.store(out, relatedness.counted(key, judges), facts)
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results
-        from qac_jax.report import tables
-
         sorts, facts = results.read(artifact)
         table = tables.figures({result.name: result.mean for result in sorts}, "context")
         return f"{table}\n\njudges {facts['judges']}, Fleiss' kappa {facts['kappa']:.3f}"
@@ -152,11 +138,7 @@ class Similarities(Stage):
 
     encoders: Ref = model_input("dual encoders", many=True)
     runs: Ref = input(
-        "runs of the encoders, in the same order (or one run for all)",
-        "run",
-        FILE,
-        many=True,
-        aliases=("ranked",),
+        "runs of the encoders, in the same order (or one run for all)", "run", FILE, many=True
     )
     passages: Ref = input("passages that were searched", "passages")
     queries: Ref = input("queries of the runs", FILE)
@@ -169,18 +151,9 @@ class Similarities(Stage):
     at_most: int = option(1000, "at most N queries (0: all)")
     inference: Inference = part(Inference)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"encoders": len(declared.split(self, "encoders")), "depth": self.depth}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import similarity
-        from qac_jax.formats import runs
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.formats.records import Records
         from qac_jax.inference.encoder import Encoder
-        from qac_jax.report import plots, tables
+        from qac_jax.report import plots
 
         folders = [os.fspath(path) for path in inputs.paths("encoders")]
         files = [next(iter(runs.run_files(path).values())) for path in inputs.paths("runs")]

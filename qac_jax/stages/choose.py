@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option
+from qac_jax.evaluation import benchmarks, results, significance
+from qac_jax.evaluation.benchmarks import Judging
+from qac_jax.evaluation.significance import Candidate, Comparison, ModelChoice
+from qac_jax.formats import runs
+from qac_jax.hub import names
+from qac_jax.inference.tokenizer import tokenizer_of
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option
+from qac_jax.queries.splitting import PARTS
 
 
 if TYPE_CHECKING:
@@ -71,15 +78,7 @@ class Choose(Stage):
         if self.indexes and len(self.indexes.split(",")) != models:
             raise UserError(f"--indexes are one for each of the {models} models; give all of them")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"measure": self.measure, "level": self.level}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import benchmarks, significance
-        from qac_jax.evaluation.benchmarks import Judging
-        from qac_jax.formats import runs
-        from qac_jax.hub import names
         from qac_jax.retrieval import index
 
         rules = Judging(measures=(self.measure,)).resolved()
@@ -134,7 +133,7 @@ class Average(Stage):
         0.5, "weight of the retriever; the start has the rest of 1", at_least=0, at_most=1
     )
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         model = inputs.get("model", {})
         same = {n: model[n] for n in ("parameters", "parameters_of_layers") if n in model}
         return {**same, "share of the retriever": self.share if self.start else 1.0}
@@ -145,8 +144,7 @@ class Average(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
 
-        from qac_jax.hub import huggingface, names, parameters
-        from qac_jax.inference.tokenizer import tokenizer_of
+        from qac_jax.hub import huggingface, parameters
         from qac_jax.training.checkpoints import averaged
 
         places = [names.folder(inputs.path(name)) for name in ("start", "model") if name in inputs]
@@ -214,8 +212,6 @@ class Conclude(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import results
-        from qac_jax.evaluation.significance import Candidate, Comparison, ModelChoice
         from qac_jax.report import verdict
 
         rows, facts = results.read(inputs.artifact("metrics"))
@@ -266,7 +262,6 @@ class Conclude(Stage):
 
 def _questions(artifact: Artifact) -> dict[str, Provenance]:
     """Each part of the questions and where it comes from."""
-    from qac_jax.queries.splitting import PARTS
     from qac_jax.report.verdict import Provenance
 
     makers = artifact.info.get("made_by", {})

@@ -17,8 +17,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
+import numpy as np
+
 from qac_jax import extras
 from qac_jax.hub import names
+from qac_jax.text import sentences
 
 
 _APART = "from qac_jax.stages import doctor; doctor.check_apart()"
@@ -148,7 +151,6 @@ def _jax() -> str:
 
 
 def _scann() -> str:
-    import numpy as np
 
     from qac_jax.retrieval.approximate import scann_library
 
@@ -162,7 +164,6 @@ def _scann() -> str:
 
 
 def _splitter() -> str:
-    from qac_jax.text import sentences
 
     splitter = sentences.load()
     parts = list(splitter.split("It rains. Dr. Who stays at home."))

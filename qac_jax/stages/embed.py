@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
 
-from qac_jax import progress
+from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
+from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
+from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    one_of,
-    option,
-    part,
-)
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.retrieval import corpus, vectors
+from qac_jax.retrieval.corpus import text_alone
 
 
 if TYPE_CHECKING:
@@ -50,13 +43,12 @@ class Embed(Stage):
 
     GROUPS = (one_of("passages", "queries"),)
 
-    encoder: Ref = model_input("dual encoder", aliases=("model",))
+    encoder: Ref = model_input("dual encoder")
     passages: Ref = input(
         "passages of qac prepare, a corpus file, a folder in BEIR's layout, or token ids",
         "passages",
         FILE,
         default="",
-        aliases=("input",),
     )
     queries: Ref = input("or queries", FILE, default="")
     format: str = option(
@@ -88,7 +80,7 @@ class Embed(Stage):
         if self.window == 1:
             raise UserError(f"window={self.window}; expected 2 tokens or more, or 0 for none")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count = costs.count_of(inputs, "passages", "queries")
         width = inputs.get("encoder", {}).get("dimension") or costs.WIDTH
         tokens = costs.QUERY_TOKENS if self._side() == "query" else costs.PASSAGE_TOKENS
@@ -98,8 +90,6 @@ class Embed(Stage):
         return {**plan, **cost}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax import artifacts
-
         hosts.once("texts", lambda: self._texts(inputs, out))
         texts = artifacts.load(self._texts_folder(inputs, out), "passages")
         encoder = self.load(inputs.path("encoder"))
@@ -123,8 +113,6 @@ class Embed(Stage):
 
     def _texts(self, inputs: Inputs, out: Writer) -> None:
         """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
-        from qac_jax.retrieval import corpus
-
         if self._texts_folder(inputs, out) != out.path / corpus.TEXTS:
             return
         if self.queries:
@@ -133,16 +121,12 @@ class Embed(Stage):
             corpus.keep(out, lambda: corpus.read_passages(self.passages, self.format))
 
     def _texts_folder(self, inputs: Inputs, out: Writer) -> epath.Path:
-        from qac_jax.retrieval import corpus
-
         for name in ("passages", "queries"):
             if (artifact := inputs.get_artifact(name)) is not None:
                 return artifact.path
         return out.path / corpus.TEXTS
 
     def _encode(self, work: _Work, out: Writer) -> None:
-        from qac_jax.retrieval import vectors
-
         shards = [
             ShardFile(vectors.shard_name(index, work.shards), work.size(index), index)
             for index in range(work.shards)
@@ -179,7 +163,6 @@ class Embed(Stage):
 
     def _finish(self, work: _Work, out: Writer, model: epath.Path) -> None:
         from qac_jax.inference.encoder import memory
-        from qac_jax.retrieval import corpus
 
         if corpus.IDS_OFFSETS not in out.done:
             corpus.write_ids(out, work.texts.ids())
@@ -196,8 +179,6 @@ class _Work:
     """The texts to encode, cut into shards."""
 
     def __init__(self, artifact: Artifact, encoder: Encoder, side: str, titles: bool, rows: int):
-        from qac_jax.formats.records import Records
-
         self.artifact, self.texts = artifact, Records(artifact)
         self.encoder, self.side = encoder, side
         self._titles, self._rows = titles, rows
@@ -208,8 +189,6 @@ class _Work:
 
     def tokens(self, index: int) -> list[list[int]]:
         """The ids of a shard's texts, special tokens included."""
-        from qac_jax.retrieval.corpus import text_alone
-
         start = index * self._rows
         records = list(self.texts.range(start, start + self.size(index)))
         if records and "tokens" in records[0]:

@@ -9,36 +9,29 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from etils import epath
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.evaluation.benchmarks import Judging
+from qac_jax.evaluation import answers, benchmarks, metrics, results, significance
+from qac_jax.evaluation.benchmarks import Collection, Judging, SearchFunction
+from qac_jax.evaluation.significance import Comparison
+from qac_jax.fields import option, part
+from qac_jax.formats import runs as run_files
+from qac_jax.formats.queries import Query
+from qac_jax.formats.runs import Ranking, Run
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Ref,
-    Stage,
-    execute,
-    input,
-    model_input,
-    one_of,
-    option,
-    part,
-)
-
-
-if TYPE_CHECKING:
-    from etils import epath
-
-    from qac_jax.evaluation.benchmarks import Collection, SearchFunction
-    from qac_jax.evaluation.results import Judge
-    from qac_jax.formats.queries import Query
-    from qac_jax.formats.runs import Ranking, Run
-    from qac_jax.retrieval.corpus import Searchable
+from qac_jax.pipeline.inputs import FILE, Inputs, Plan, Plans, Ref, input, model_input, one_of
+from qac_jax.pipeline.stage import Stage, execute
+from qac_jax.report import tables
+from qac_jax.retrieval.bm25 import Bm25 as Searcher
+from qac_jax.retrieval.corpus import Searchable
+from qac_jax.stages.embed import Embed
+from qac_jax.stages.index import Bm25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,33 +47,19 @@ class Evaluate(Stage):
     VERSION = 2
     EXAMPLE = "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
 
-    runs: Ref = input(
-        "runs of qac search or qac fuse, or TREC files",
-        "run",
-        FILE,
-        many=True,
-        aliases=("run", "searched", "against"),
-    )
+    runs: Ref = input("runs of qac search or qac fuse, or TREC files", "run", FILE, many=True)
     qrels: Ref = input("relevance judgements: a BEIR, TREC or MS MARCO file", FILE, default="")
     queries: Ref = input("or questions with answers", FILE, default="")
-    passages: Ref = input(
-        "with --queries: passages whose texts are searched for answers", "passages", default=""
-    )
+    passages: Ref = input("of --queries: passages that may hold answers", "passages", default="")
     rules: Judging = part(Judging)
-    answers: str = option(
-        "text", "form of the answers (CuratedTREC: regex)", choices=("text", "regex")
-    )
+    answers: str = option("text", "answers' form (CuratedTREC: regex)", choices=("text", "regex"))
     permutations: int = option(100_000, "permutations of the randomisation test", at_least=1)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        runs = len(self.runs.split(","))
+    def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "runs", "qrels", "queries")
-        cost = costs.on_cores("evaluate", queries, work=runs)
-        return {"runs": runs, "measures": ", ".join(self._measures()), **cost}
+        return costs.on_cores("evaluate", queries, work=len(self.runs.split(",")))
 
     def check(self) -> None:
-        from qac_jax.evaluation import metrics
-
         super().check()
         if bool(self.qrels) == bool(self.queries):
             raise UserError(
@@ -96,20 +75,24 @@ class Evaluate(Stage):
             metrics.check(self._measures())
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import metrics, results, significance
-        from qac_jax.formats import runs as run_files
-
-        judge, measures = self._judge(inputs), self._measures()
-        judged = []
-        paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
-        approximate = _approximate(paths)
+        rules, measures, judged = self.rules.resolved(), self._measures(), []
+        paths = run_files.run_files(inputs.text("runs"))
+        searched = {name: _searched(path) for name, path in paths.items()}
+        infos = {name: made.info.get("approximate") for name, made in searched.items() if made}
+        approximate = {name: info for name, info in infos.items() if info is not None}
         for line in _recalls(approximate):
             progress.say(line)
+        if self.qrels:
+            judge = benchmarks.by_judgements(self.qrels, rules)
+            facts = {"protocol": self.rules.protocol, "level": rules.level, "over": rules.over}
+        else:
+            passages = inputs.artifact("passages")
+            judge = answers.by_answers(self.queries, passages, self.answers, measures)
+            facts = {"protocol": "answers", "level": None, "over": "judged"}
         for name, path in paths.items():
             run = run_files.read_run(path, self.rules.depth or None)
-            deepest, short = metrics.too_shallow(
-                run, measures, 0 if self.rules.depth else _asked(path)
-            )
+            asked = 0 if self.rules.depth else _asked(searched[name])
+            deepest, short = metrics.too_shallow(run, measures, asked)
             if short:
                 progress.say(
                     f"{name}: the run holds at most {deepest} passages a query, so "
@@ -122,22 +105,12 @@ class Evaluate(Stage):
                 )
             judged.append(result)
         compared = significance.compared(judged, measures, self.permutations, self.seed)
-        rules = self.rules.resolved()
-        facts = {
-            "protocol": self.rules.protocol if self.qrels else "answers",
-            "level": rules.level if self.qrels else None,
-            "over": rules.over if self.qrels else "judged",
-            "approximate": approximate,
-            "comparisons": [dataclasses.asdict(comparison) for comparison in compared],
-        }
+        comparisons = [dataclasses.asdict(comparison) for comparison in compared]
+        facts |= {"approximate": approximate, "comparisons": comparisons}
         results.store(out, judged, facts)
         out.count = judged[0].queries
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results
-        from qac_jax.evaluation.significance import Comparison
-        from qac_jax.report import tables
-
         judged, facts = results.read(artifact)
 
         text = tables.figures({result.name: result.mean for result in judged})
@@ -146,39 +119,23 @@ class Evaluate(Stage):
         return "\n".join([text, *_recalls(facts.get("approximate", {}))])
 
     def _measures(self) -> Sequence[str]:
-        from qac_jax.evaluation import answers
-
         if self.queries:
             return self.rules.own_measures() or answers.MEASURES
         return self.rules.resolved().measures
 
-    def _judge(self, inputs: Inputs) -> Judge:
-        from qac_jax.evaluation import answers, benchmarks
 
-        if self.qrels:
-            return benchmarks.by_judgements(self.qrels, self.rules.resolved())
-        return answers.by_answers(
-            self.queries, inputs.artifact("passages"), self.answers, self._measures()
-        )
+def _searched(path: str) -> Artifact | None:
+    """The artefact that a run lies in; None for files of others."""
+    folder = os.path.dirname(path)
+    known = os.path.exists(os.path.join(folder, artifacts.COMMIT))
+    return artifacts.load(folder) if known else None
 
 
-def _asked(path: str) -> int:
+def _asked(made: Artifact | None) -> int:
     """How many passages `qac search` was asked for: with fewer in the run, the index has no more
-    that fit. 0 for runs of others."""
-    record = artifacts.peek(os.path.dirname(path) or ".") or {}
-    settings = record.get("fields", {})
-    searched = record.get("stage") == "search" and not settings.get("reranker")
-    return int(settings.get("k", 0)) if searched else 0
-
-
-def _approximate(paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Run -> what is known of its index's recall, for runs of approximate indexes."""
-    infos = {}
-    for name, path in paths.items():
-        folder = os.path.dirname(path)
-        if os.path.exists(os.path.join(folder, artifacts.COMMIT)):
-            infos[name] = artifacts.load(folder).info.get("approximate")
-    return {name: info for name, info in infos.items() if info is not None}
+    that fit. 0 for other runs."""
+    searched = made is not None and made.stage == "search" and not made.fields.get("reranker")
+    return int(made.fields.get("k", 0)) if made and searched else 0
 
 
 def _recalls(approximate: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -203,25 +160,17 @@ class EvaluateBeir(Stage):
     GROUPS = (one_of("encoder", "bm25"),)
 
     beir: Ref = input("folder in BEIR's layout, or a folder of such folders", FILE)
-    encoder: Ref = model_input("dual encoder to evaluate", default="", aliases=("model",))
+    encoder: Ref = model_input("dual encoder to evaluate", default="")
     bm25: str = option(
         "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
     )
     split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
-    keep_runs: bool = option(
-        True, "keep the rankings beside the metrics, as runs/NAME.trec", affects_result=False
-    )
+    keep_runs: bool = option(True, "keep the rankings, as runs/NAME.trec", affects_result=False)
     rules: Judging = part(Judging)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"collections": self.beir, "engine": self.encoder or self.bm25}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import benchmarks, results
-        from qac_jax.formats import runs
         from qac_jax.report import suites
 
         work = out.scratch("searched")
@@ -236,7 +185,7 @@ class EvaluateBeir(Stage):
 
         def keep(collection: Collection, run: Mapping[str, Ranking]) -> None:
             with out.open(f"runs/{collection.name}.trec") as file:
-                runs.write_lines(file, run)
+                run_files.write_lines(file, run)
 
         judged = benchmarks.evaluate_folder(
             inputs.path("beir"),
@@ -250,7 +199,6 @@ class EvaluateBeir(Stage):
         results.store(out, judged, {"comparisons": [], **averages})
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results
         from qac_jax.report import suites
 
         return suites.text(*results.read(artifact))
@@ -258,22 +206,17 @@ class EvaluateBeir(Stage):
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
         """The index of a corpus, kept in `folder` until all collections are evaluated."""
         from qac_jax.retrieval import search
-        from qac_jax.stages.embed import Embed
 
         if self.bm25:
-            from qac_jax.retrieval import bm25
-            from qac_jax.stages.index import Bm25
-
-            made = execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25")
-            return bm25.Bm25(made)
-        model = inputs.path("encoder")
+            return Searcher(execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
         stage = Embed(
             encoder=inputs.text("encoder"),
             passages=corpus,
             options=self.options,
             inference=self.inference,
         )
-        return search.ExactSearch(execute(stage, folder / "vectors"), stage.load(model))
+        encoder = stage.load(inputs.path("encoder"))
+        return search.ExactSearch(execute(stage, folder / "vectors"), encoder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -285,26 +228,15 @@ class Suite(Stage):
     KIND = "metrics"
     EXAMPLE = "qac step suite --metrics out/beir,out/nq,out/triviaqa --out out/table"
 
-    metrics: Ref = input(
-        "metrics of one system; those of a question set in a folder with the set's name",
-        "metrics",
-        many=True,
-        aliases=("suite",),
-    )
-
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"table of": self.metrics}
+    metrics: Ref = input("metrics of one system; folders named as sets", "metrics", many=True)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.evaluation import results
         from qac_jax.report import suites
 
-        gathered = suites.gathered(",".join(map(os.fspath, inputs.paths("metrics"))))
+        gathered = suites.gathered(inputs.text("metrics"))
         results.store(out, gathered, {"comparisons": [], **suites.facts(gathered)})
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.evaluation import results
         from qac_jax.report import suites
 
         return suites.text(*results.read(artifact))

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.evaluation import results
 from qac_jax.inference.settings import POOLINGS
+from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
+from qac_jax.retrieval import corpus
+from qac_jax.retrieval.vectors import Vectors
 
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ class Export(Stage):
     KIND = "model"
     EXAMPLE = "qac export --model out/retriever --license apache-2.0 --out out/my-retriever"
 
-    model: Ref = model_input("model to export", aliases=("parameters",))
+    model: Ref = model_input("model to export")
     form: str = option(
         "auto",
         "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
@@ -66,13 +70,9 @@ class Export(Stage):
     )
     figures: Ref = input("model card: metrics", "metrics", default="")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"form": self.form, "stored as": self.dtype}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.hub import huggingface
         from qac_jax.inference import loading_back
-        from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
         from qac_jax.models.layers import Runtime
 
         place = Path(inputs.text("model"))
@@ -143,8 +143,6 @@ class Export(Stage):
         return "sentence_transformers" if module.config.tied else "two_towers"
 
     def _card(self, module: Any, place: Path, inputs: Inputs, differences: Any, out: Writer) -> str:
-        from qac_jax.evaluation import results
-        from qac_jax.inference.tokenizer import tokenizer_of
         from qac_jax.models.backbone import Backbone
         from qac_jax.report import model_card
 
@@ -210,12 +208,8 @@ class ExportFaiss(Stage):
 
     faiss: Ref = input("vectors of qac embed, or an exact index", "vectors", "index")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        count = inputs.get("faiss", {}).get("count")
-        return {"vectors": count, "type": "IndexFlatIP"}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import approximate, corpus
+        from qac_jax.retrieval import approximate
 
         artifact = inputs.artifact("faiss")
         vectors = self._vectors(artifact)
@@ -240,7 +234,6 @@ class ExportFaiss(Stage):
 
     def _vectors(self, artifact: Artifact) -> Any:
         from qac_jax.retrieval import index
-        from qac_jax.retrieval.vectors import Vectors
 
         if artifact.kind == "vectors":
             return Vectors.of(artifact)

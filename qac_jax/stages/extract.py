@@ -5,25 +5,29 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.formats.records import Records, shard_name, write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
 from qac_jax.pipeline import costs, hosts, sharding
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
-from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
+from qac_jax.pipeline.stage import Inputs, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
-from qac_jax.queries.extraction import Extraction, Job, SpanSampling
+from qac_jax.queries.extraction import (
+    EncoderSalience,
+    Extraction,
+    Job,
+    Salience,
+    SpanSampling,
+    Statistics,
+)
 from qac_jax.queries.filtering import PARTS, shown
 from qac_jax.queries.structure import TitleRule
-
-
-if TYPE_CHECKING:
-    from qac_jax.queries.extraction import Salience
 
 
 _FILES = "contexts"
@@ -56,9 +60,7 @@ class Extract(Stage):
         choices=("bm25", "plm", "self", "random", "title", "anchor", "keywords"),
     )
     scorer: Ref = model_input(
-        "model that ranks spans: a T5 (plm) or a dual encoder (self)",
-        default="",
-        aliases=("model", "trained"),
+        "model that ranks spans: a T5 (plm) or a dual encoder (self)", default=""
     )
     statistics: Ref = input(
         "bm25: take word statistics from this earlier extraction by bm25", "contexts", default=""
@@ -90,7 +92,7 @@ class Extract(Stage):
     pool: Workers = fields.part(Workers)
     hosts: Hosts = fields.part(Hosts)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
         without = (*extraction.STRUCTURES, extraction.KEYWORDS)
         spans = self.sampling.spans if self.method not in without else None
@@ -110,8 +112,6 @@ class Extract(Stage):
             raise UserError("--statistics are for --method bm25; leave them out")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import Records, write_offsets
-
         passages = Records(inputs.artifact("passages"))
         size = self.shard_passages or min(_SHARD, max(_FEW, -(-len(passages) // 8)))
         pieces = sharding.cut(len(passages), size) if len(passages) else []
@@ -137,8 +137,6 @@ class Extract(Stage):
         self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
     ) -> list[ShardFile]:
         """The job of each file."""
-        from qac_jax.formats.records import Records, shard_name
-
         contexts = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
         statistics = self._statistics(inputs, out, passages, pieces)
         what = Extraction(
@@ -163,7 +161,6 @@ class Extract(Stage):
         """The model that ranks spans, loaded once, on all devices of this process."""
         if self.method == "self":
             from qac_jax.inference.encoder import Encoder
-            from qac_jax.queries.extraction import EncoderSalience
 
             encoder = Encoder.load(inputs.path("scorer"), inference=self.inference)
             return EncoderSalience(encoder)
@@ -177,8 +174,6 @@ class Extract(Stage):
         self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
     ) -> str:
         """The file with the corpus's word counts, summed over shards."""
-        from qac_jax.queries.extraction import Statistics
-
         if self.method != "bm25":
             return ""
         target = os.path.abspath(out.path / _STATISTICS)

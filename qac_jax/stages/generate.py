@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
+from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
+from qac_jax.pipeline.inputs import one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    one_of,
-    option,
-    together,
-)
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import filtering, prompts
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
@@ -65,13 +57,9 @@ class Generate(Stage):
         choices=filtering.PARTS,
     )
     generator: Ref = model_input(
-        "T5 or pointer-generator that generates the queries, such as shipped:qgen",
-        default="",
-        aliases=("model",),
+        "T5 or pointer-generator that generates the queries, such as shipped:qgen", default=""
     )
-    imported: Ref = input(
-        "or a file of queries generated elsewhere", FILE, default="", aliases=("import",)
-    )
+    imported: Ref = input("or a file of queries generated elsewhere", FILE, default="")
     # It decides whether a run ends well, not what one that does gives.
     skip_bad: int = option(
         0, "skip and list at most N bad lines of --imported", affects_result=False
@@ -114,7 +102,7 @@ class Generate(Stage):
     )
     hosts: Hosts = fields.part(Hosts)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
         if self.imported:
             return {"passages": count, "queries": "imported"}
@@ -137,7 +125,6 @@ class Generate(Stage):
         self._prompts()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
         from qac_jax.queries import generation
 
         passages = Records(inputs.artifact("passages"))
@@ -182,7 +169,7 @@ class Generate(Stage):
 
     def _sources(self, inputs: Inputs, out: Writer, passages: Any, size: int) -> Sources:
         """The source of a shard's texts, with the filter applied to them."""
-        from qac_jax.queries import filtering, generation
+        from qac_jax.queries import generation
         from qac_jax.retrieval import search
 
         encoder = inputs.text("encoder")

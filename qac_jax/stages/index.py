@@ -6,36 +6,30 @@ import dataclasses
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from qac_jax import extras, progress
 from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    option,
-    part,
-    together,
-)
-from qac_jax.retrieval.bm25 import stemmers
+from qac_jax.pipeline.inputs import together
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.retrieval import bm25, corpus, fusion
+from qac_jax.retrieval.bm25 import PRESETS, Scoring, stemmers
+from qac_jax.retrieval.corpus import passage_text, with_contexts
 from qac_jax.retrieval.fusion import GRID, THEORETICAL, Fusion
+from qac_jax.retrieval.vectors import Vectors
 
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from qac_jax.formats.records import Records
     from qac_jax.retrieval.approximate import AnyPreset, Approximate
-    from qac_jax.retrieval.bm25 import Scoring
-    from qac_jax.retrieval.vectors import Vectors
 
 
 # The number of vectors from which `auto` builds a ScaNN index.
@@ -96,7 +90,7 @@ class Index(Stage):
         0.0, "ScaNN: SOAR's lambda: assigns each vector to a second leaf (0: off)", at_least=0
     )
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         from qac_jax.retrieval import approximate
 
         count = costs.count_of(inputs, "vectors")
@@ -139,8 +133,7 @@ class Index(Stage):
                     )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import approximate, corpus, index
-        from qac_jax.retrieval.vectors import Vectors
+        from qac_jax.retrieval import approximate, index
 
         added = inputs.artifact("vectors")
         if added.info["side"] != "passage":
@@ -237,10 +230,7 @@ class Bm25(Stage):
     EXAMPLE = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
     passages: Ref = input(
-        "passages of qac prepare, a corpus file or a folder in BEIR's layout",
-        "passages",
-        FILE,
-        aliases=("input",),
+        "passages of qac prepare, a corpus file or a folder in BEIR's layout", "passages", FILE
     )
     format: str = option("auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names()))
     expand: Ref = input(
@@ -259,7 +249,7 @@ class Bm25(Stage):
     stop_words: bool = option(True, "remove Lucene's English stop words")
     titles: bool = option(True, "index a passage's title with its text")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         scoring, count = self.scoring(), costs.count_of(inputs, "passages")
         return {
             "passages": count,
@@ -271,17 +261,11 @@ class Bm25(Stage):
 
     def scoring(self) -> Scoring:
         """The preset with the settings that replace its own."""
-        from qac_jax.retrieval.bm25 import PRESETS
-
         overrides = {"k1": self.k1, "b": self.b, "variant": self.variant}
         changes: dict[str, Any] = {name: x for name, x in overrides.items() if x is not None}
         return dataclasses.replace(PRESETS[self.preset], **changes)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax import progress
-        from qac_jax.formats.records import Records
-        from qac_jax.retrieval import bm25, corpus
-
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
         artifact = inputs.get_artifact("passages")
         source = artifact or corpus.keep(
@@ -299,8 +283,6 @@ class Bm25(Stage):
         out.info.update(texts=[where], words=len(analyzer.known))
 
     def _texts(self, passages: Records, expansions: Records | None, bar: Any) -> Iterator[str]:
-        from qac_jax.retrieval.corpus import passage_text, with_contexts
-
         places = expansions.positions(passages.ids()) if expansions is not None else None
         for number, record in enumerate(passages):
             text = passage_text(record, self.titles)
@@ -328,17 +310,11 @@ class Hybrid(Stage):
 
     index: Ref = input("dense index", "index")
     bm25: Ref = input("BM25 index of the same passages", "bm25")
-    encoder: Ref = model_input(
-        "encoder of the index, if it was moved", default="", aliases=("model",)
-    )
+    encoder: Ref = model_input("encoder of the index, if it was moved", default="")
     queries: Ref = input("queries to choose the weight on", FILE, default="")
     qrels: Ref = input("relevance judgements of --queries", FILE, default="")
     fusion: Fusion = part(Fusion)
     grid: tuple[float, ...] = option(GRID, "weights that are tried")
-
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        count = inputs.get("index", {}).get("count")
-        return {"passages": count, "weight": "chosen" if self.queries else self.fusion.weight}
 
     def check(self) -> None:
         super().check()
@@ -346,9 +322,7 @@ class Hybrid(Stage):
             raise UserError(f"grid={self.grid}; expected weights from 0 to 1")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval import corpus, hybrid, index
+        from qac_jax.retrieval import hybrid, index
         from qac_jax.retrieval.bm25 import Bm25
         from qac_jax.retrieval.index import Index
 
@@ -389,8 +363,6 @@ class Hybrid(Stage):
         )
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.retrieval import fusion
-
         if choice := artifact.info.get("choice"):
             return str(fusion.Choice(**choice))
         return f"weight of BM25: {artifact.info['weight']:g}"

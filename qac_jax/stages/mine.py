@@ -9,33 +9,34 @@ from typing import TYPE_CHECKING, Any
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.evaluation import answers
+from qac_jax.formats import runs
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.queries import Query, read_queries
+from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets, write_records
+from qac_jax.formats.runs import Ranking, open_run
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.hosts import Hosts
+from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Ref,
-    Stage,
-    at_most_one_of,
-    input,
-    model_input,
-    one_of,
-    option,
-    part,
-    together,
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.retrieval import mining
+from qac_jax.retrieval.corpus import Searchable
+from qac_jax.retrieval.mining import (
+    Grouper,
+    Labelling,
+    Miner,
+    Mining,
+    Question,
+    RunLabels,
+    judgements,
+    questions,
 )
-from qac_jax.retrieval.mining import Labelling, Mining
 
 
 if TYPE_CHECKING:
-    from qac_jax.formats.queries import Query
-    from qac_jax.formats.records import Records
-    from qac_jax.formats.runs import Ranking
-    from qac_jax.retrieval.corpus import Searchable
     from qac_jax.retrieval.hybrid import Hybrid
-    from qac_jax.retrieval.mining import Question, RunLabels
 
 
 # Queries per file (an interruption loses at most one file) of mine and of label, and per search.
@@ -60,9 +61,7 @@ class Mine(Stage):
 
     passages: Ref = input("indexed passages", "passages")
     index: Ref = input("dense index, or hybrid", "index", "hybrid", default="")
-    encoder: Ref = model_input(
-        "encoder of --index, if it was moved", default="", aliases=("model",)
-    )
+    encoder: Ref = model_input("encoder of --index, if it was moved", default="")
     bm25: Ref = input("BM25 index", "bm25", "rankings", default="")
     negatives: str = option(
         "all",
@@ -78,7 +77,7 @@ class Mine(Stage):
     seed: int = option(42, "seed of drawing negatives")
     hosts: Hosts = part(Hosts)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count = inputs.get("contexts", {}).get("count")
         plan: dict[str, Any] = {"from": ", ".join(self._systems()), "passages with queries": count}
         queries = costs.count_of(inputs, "queries", "contexts")
@@ -100,9 +99,6 @@ class Mine(Stage):
             raise UserError(f"negatives={self.negatives!r} needs an index; pass {wanted}")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import shard_name, write_lines, write_offsets
-        from qac_jax.retrieval.mining import Miner
-
         questions, passages = self.questions(inputs)
         searchers = self._searchers(inputs)
         miner = Miner(passages, searchers, self.mining, self.seed)
@@ -147,9 +143,6 @@ class Mine(Stage):
 
     def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
         """What negatives are drawn for, and the passages that they are drawn from."""
-        from qac_jax.formats.records import Records
-        from qac_jax.retrieval import mining
-
         passages = Records(inputs.artifact("passages"))
         if "contexts" in inputs:
             found = mining.generated_queries(Records(inputs.artifact("contexts")), passages)
@@ -195,14 +188,12 @@ class Group(Stage):
         1, "how often the passages are grouped, each time in another way", at_least=1
     )
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
         return {"groups": None if count is None else self.turns * -(-count // self.size)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import Records, write_records
         from qac_jax.retrieval.hybrid import Hybrid
-        from qac_jax.retrieval.mining import Grouper
 
         teacher = Hybrid(inputs.artifact("teacher"))
         grouper = Grouper(
@@ -232,11 +223,6 @@ class Group(Stage):
 
     def _queries(self, inputs: Inputs, teacher: Hybrid) -> dict[str, list[Query]]:
         """The queries of each passage."""
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.formats.records import Records
-        from qac_jax.retrieval import mining
-
         if self.contexts:
             return mining.of_contexts([Records(artifact) for artifact in inputs["contexts"]])
         queries = list(read_queries(inputs.text("queries")))
@@ -269,14 +255,9 @@ class Label(Stage):
     passages: Ref = input("passages that were searched", "passages")
     queries: Ref = input("queries of --candidates", FILE)
     candidates: Ref = input(
-        "retriever's run, whose passages become positives and negatives",
-        "run",
-        FILE,
-        aliases=("ranked", "searched"),
+        "retriever's run, whose passages become positives and negatives", "run", FILE
     )
-    teacher: Ref = model_input(
-        "cross-encoder that scores the candidates", default="", aliases=("model",)
-    )
+    teacher: Ref = model_input("cross-encoder that scores the candidates", default="")
     scored: Ref = input(
         "or the candidates already scored (a run of qac search --reranker)", "run", default=""
     )
@@ -309,7 +290,7 @@ class Label(Stage):
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         queries = costs.count_of(inputs, "queries", "candidates")
         known = {"positive above": self.rule.positive, "negative below": self.rule.negative}
         if not self.teacher:
@@ -327,11 +308,6 @@ class Label(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import runs
-        from qac_jax.formats.records import shard_name, write_lines, write_offsets
-        from qac_jax.formats.runs import open_run
-        from qac_jax.retrieval import mining
-
         (path,) = runs.run_files(inputs.path("candidates")).values()
         run = open_run(path, max(self.rule.depth, self.rule.fill))
         asked, removed = mining.queries_to_label(
@@ -374,12 +350,7 @@ class Label(Stage):
         return text
 
     def _labels(self, inputs: Inputs, run: Mapping[str, Ranking]) -> RunLabels:
-        from qac_jax.evaluation import answers
-        from qac_jax.formats import runs
-        from qac_jax.formats.records import Records
-        from qac_jax.formats.runs import open_run
         from qac_jax.inference.reranker import Reranker
-        from qac_jax.retrieval.mining import RunLabels, judgements, questions
 
         scores = reranker = None
         if "scored" in inputs:

@@ -6,17 +6,19 @@ import dataclasses
 import os
 import random
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
+from qac_jax.formats import documents
+from qac_jax.formats.records import Records, write_records
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.queries import generator_pairs
+from qac_jax.queries.generator_pairs import check_prompts
+from qac_jax.queries.prompts import PROMPTS, Prompt
+from qac_jax.text import sentences
 from qac_jax.text.spans import SPLITTERS
-
-
-if TYPE_CHECKING:
-    from qac_jax.queries.prompts import Prompt
 
 
 Passages = list[Mapping[str, Any]]
@@ -75,17 +77,10 @@ class Pairs(Stage):
         """What the result depends on beside settings and inputs."""
         if self.targets == "questions":
             return {}
-        from qac_jax.text import sentences
 
         return {"splitter": sentences.load(self.splitter).name}
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"targets": self.targets, "part": self.part}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import write_records
-
         counts: dict[str, int] = {}
         records = list(self._records(inputs, counts))
         if not records:
@@ -103,8 +98,6 @@ class Pairs(Stage):
         if not (self.passages or self.collections):
             raise UserError("pairs needs --collections, --passages, or both; give one")
         if self.prompts is not None:
-            from qac_jax.queries.generator_pairs import check_prompts
-
             check_prompts(self.prompts)
 
     def _records(self, inputs: Inputs, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
@@ -118,9 +111,6 @@ class Pairs(Stage):
                 yield record
 
     def _made(self, passages: Passages, asked: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
-        from qac_jax.queries import generator_pairs
-        from qac_jax.text import sentences
-
         if self.targets == "questions":
             titled = self.title == "space"
             yield from generator_pairs.questions(passages, asked, self.prefix, titled=titled)
@@ -129,15 +119,10 @@ class Pairs(Stage):
             yield from generator_pairs.label_free(passages, splitter, self._prompts())
 
     def _prompts(self) -> Mapping[str, Prompt]:
-        from qac_jax.queries.prompts import PROMPTS
-
         return PROMPTS if self.prompts is None else self.prompts
 
     def _parts(self, inputs: Inputs) -> Iterator[tuple[str, Passages, dict[str, list[str]]]]:
         """Every source: its name, its passages of the part, and their questions."""
-        from qac_jax.formats.records import Records
-        from qac_jax.queries import generator_pairs
-
         held_out = self.part == "held_out"
         if "passages" in inputs:
             every = Records(inputs.artifact("passages"))
@@ -160,7 +145,6 @@ def _splits(folder: str) -> list[str]:
 
 
 def _read(folder: str) -> Passages:
-    from qac_jax.formats import documents
 
     return [
         {"_id": p.id, "doc": document.id, "title": p.title, "text": p.text}

@@ -7,21 +7,27 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError, UserError
+from qac_jax.formats import documents
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.documents import Shard, repeated_documents
+from qac_jax.formats.readers import python_docs
+from qac_jax.formats.readers.pages import pdf_version
+from qac_jax.formats.records import shard_name, write_offsets
 from qac_jax.formats.registry import DOCUMENTS
-from qac_jax.pipeline import costs
+from qac_jax.pipeline import costs, inputs, readiness
+from qac_jax.pipeline.inputs import TOKENIZER
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import FILE, TOKENIZER, Inputs, Ref, Stage, input, option, part
-from qac_jax.text.passages import Cutting
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, option, part
+from qac_jax.retrieval import corpus
+from qac_jax.text import passages, sentences, tokenizers
+from qac_jax.text import passages as texts
+from qac_jax.text.passages import Cutting, PrepareJob
 from qac_jax.text.spans import SPLITTERS
-
-
-if TYPE_CHECKING:
-    from qac_jax.formats.documents import Shard
 
 
 PYTHON_DOCS, FOLDER, AUTO = "python_docs", "folder", "auto"
@@ -41,10 +47,7 @@ class Prepare(Stage):
     EXAMPLE = "qac prepare --format python_docs --packages numpy,scipy,stdlib --out out/passages"
 
     documents: Ref = input(
-        "a folder, files or glob patterns of documents, or the name of a data set",
-        FILE,
-        default="",
-        aliases=("input",),
+        "a folder, files or glob patterns of documents, or the name of a data set", FILE, default=""
     )
     format: str = option(
         "jsonl",
@@ -79,10 +82,6 @@ class Prepare(Stage):
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""
-        from qac_jax.formats.readers import python_docs
-        from qac_jax.formats.readers.pages import pdf_version
-        from qac_jax.text import tokenizers
-
         identities = {}
         if not self.train_vocab and self.cutting.cut != "none":
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
@@ -105,7 +104,7 @@ class Prepare(Stage):
             raise UserError(f"{flag} is for {other}, not for format {self.format}; leave it out")
         self.reader_options()
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         return {
             "max_tokens": self.cutting.max_tokens,
             "vocabulary": self.train_vocab or self.tokenizer,
@@ -115,10 +114,6 @@ class Prepare(Stage):
 
     def survey(self, data_dir: str) -> tuple[int, float] | None:
         """Reads documents for some seconds, and cuts some of them."""
-        from qac_jax.formats import documents
-        from qac_jax.pipeline import inputs, readiness
-        from qac_jax.text import passages as texts
-
         if readiness.missing(self, data_dir):
             return None
         stage = inputs.resolved(inputs.located(self, {}, data_dir))
@@ -139,8 +134,6 @@ class Prepare(Stage):
         return passages, (time.monotonic() - began) / found + spent / passages
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import documents
-
         del inputs  # the format's reader opens them by path or name
         format, path = self.source()
         pieces = documents.shards(format, path, self.shards or None, self.reader_options())
@@ -159,21 +152,14 @@ class Prepare(Stage):
 
     def source(self) -> tuple[str, str]:
         """The format, recognised where it is to be, and what its reader takes."""
-        from qac_jax.formats import documents
-        from qac_jax.retrieval import corpus
-
         format, path = documents.source(self.format, self._path())
         return (corpus.format_of(path) if format == AUTO else format), path
 
     def reader_options(self) -> dict[str, str]:
-        from qac_jax.formats import documents
-
         return documents.options_of(self.options, columns=self.columns)
 
     def _learned(self, pieces: Sequence[Shard], out: Writer) -> tuple[str, str]:
         """The vocabulary and the sentence splitter, learned on the corpus if asked."""
-        from qac_jax.formats.bad_lines import BadLines
-        from qac_jax.text import passages, sentences, tokenizers
 
         def texts() -> Iterator[str]:
             return passages.texts(pieces, BadLines(self.skip_bad))
@@ -197,9 +183,6 @@ class Prepare(Stage):
     def _shards(
         self, pieces: Sequence[Shard], out: Writer, tokenizer: str, splitter: str
     ) -> list[ShardFile]:
-        from qac_jax.formats.records import shard_name
-        from qac_jax.text.passages import PrepareJob
-
         names = [shard_name("passages", i, len(pieces)) for i in range(len(pieces))]
         scratch = os.path.abspath(out.scratch("ids"))
         return [
@@ -222,8 +205,6 @@ class Prepare(Stage):
 
     def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
         """Writes all shards; returns their facts. Ids of earlier shards are bad records."""
-        from qac_jax.formats.documents import repeated_documents
-        from qac_jax.text import passages
 
         def has_ids(shard: ShardFile) -> bool:
             return os.path.exists(shard.job.ids)
@@ -241,10 +222,6 @@ class Prepare(Stage):
 
     def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer, tokenizer: str) -> None:
         """Writes the offsets and records counts and what was left out."""
-        from qac_jax.formats.bad_lines import BadLines
-        from qac_jax.formats.records import write_offsets
-        from qac_jax.text import tokenizers
-
         bad = BadLines(self.skip_bad)
         for of_shard in facts:
             bad.merge(of_shard)

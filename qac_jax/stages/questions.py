@@ -12,19 +12,34 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
+from qac_jax.data.judged import generated_from
 from qac_jax.errors import UserError
+from qac_jax.formats import documents
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.identities import id_hash
+from qac_jax.formats.judgements import (
+    by_query,
+    judge_by_names,
+    judgements_file,
+    read_judgements,
+    read_named,
+    write_questions,
+)
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import QUERIES
-from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option, part
-from qac_jax.queries.questions import GENERATED, Questions
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, option, part
+from qac_jax.queries import questions, splitting
+from qac_jax.queries.questions import GENERATED, Collector, JudgedQueries, Questions, made_by
 from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION, Splitting
-
-
-if TYPE_CHECKING:
-    from qac_jax.queries.questions import JudgedQueries
+from qac_jax.retrieval.corpus import read_passages
+from qac_jax.retrieval.mining import plain
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,10 +55,7 @@ class Collect(Stage):
     )
 
     collection: Ref = input(
-        "folder in BEIR's layout; queries.jsonl and qrels/ may be missing",
-        FILE,
-        default="",
-        aliases=("input",),
+        "folder in BEIR's layout; queries.jsonl and qrels/ may be missing", FILE, default=""
     )
     passages: Ref = input("passages of the collection", "passages")
     contexts: Ref = input(
@@ -87,17 +99,7 @@ class Collect(Stage):
         if train in ("generated", "both") and not self.contexts:
             raise UserError(f"train={train!r} needs generated queries; give --contexts")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {
-            "passages": inputs.get("passages", {}).get("count"),
-            "training questions": self.chosen.train,
-        }
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.judgements import write_questions
-        from qac_jax.formats.records import Records
-        from qac_jax.queries.questions import Collector
-
         folder = inputs.text("collection")
         if folder and not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder; give one with corpus.jsonl in it")
@@ -142,8 +144,6 @@ class Collect(Stage):
 
     def _makers(self, inputs: Inputs, sets: Mapping[str, JudgedQueries]) -> dict[str, Any]:
         """Who made the questions of each part, where they are generated."""
-        from qac_jax.queries.questions import made_by
-
         sources = {
             TRAIN: inputs.get("contexts", ()),
             VALIDATION: (inputs.artifact("validation_contexts"),),
@@ -178,15 +178,7 @@ class Sample(Stage):
     # It decides whether a run ends well, not what one that does gives.
     skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"queries": self.count or None}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        import numpy as np
-
-        from qac_jax.formats.bad_lines import BadLines
-
         paths = [os.fspath(path) for path in inputs.paths("queries")]
         names = [os.path.basename(os.path.normpath(path)).split(".")[0] for path in paths]
         if len(set(names)) < len(names):
@@ -223,10 +215,6 @@ class Sample(Stage):
 
     def _all(self, sources: Any, bad: Any) -> Iterator[tuple[int, str, Any]]:
         """(hash of seed and text, name of the source, query) of every query."""
-        from qac_jax.formats.identities import id_hash
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval.mining import plain
-
         for name, path in sources:
             for query in read_queries(path, self.format, bad=bad):
                 yield id_hash(f"{self.seed} {plain(query.text)}"), name, query
@@ -253,7 +241,7 @@ class Split(Stage):
     part: str = option("train", "the part to keep", choices=PARTS)
     settings: Splitting = fields.part(Splitting)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count = inputs.get("passages", {}).get("count")
         aside = self.settings.target(count) if count else 0
         # Of two parts that are kept aside; where questions are judged, one of them is empty.
@@ -261,9 +249,6 @@ class Split(Stage):
         return {"part": self.part, "count": kept or None}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.records import Records, write_records
-        from qac_jax.queries import questions, splitting
-
         judged = questions.judged_parts(inputs.text("collection"))
         aside = [name for name in (VALIDATION, TEST) if name not in judged]
         records = Records(inputs.artifact("passages"))
@@ -301,13 +286,7 @@ class Judge(Stage):
     )
     passages: Ref = input("passages whose titles or aliases are matched with the names", "passages")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"passages": inputs.get("passages", {}).get("count")}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.judgements import judge_by_names, read_named, write_questions
-        from qac_jax.formats.records import Records
-
         artifact = inputs.artifact("passages")
         asked = read_named(inputs.text("questions"))
         judged = judge_by_names(asked, Records(artifact))
@@ -344,9 +323,7 @@ class Unite(Stage):
     VERSION = 2
     EXAMPLE = "qac step unite --collections data/squad,data/tales --out out/union"
 
-    collections: Ref = input(
-        "collections: folders in BEIR's layout", FILE, many=True, aliases=("folders",)
-    )
+    collections: Ref = input("collections: folders in BEIR's layout", FILE, many=True)
     documents: str = option(
         "all",
         "all documents, or unseen: only those that no training query is judged on; their test "
@@ -360,15 +337,6 @@ class Unite(Stage):
     test: int = option(0, "at most N test queries per collection (0: all)", at_least=0)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.judgements import (
-            by_query,
-            judgements_file,
-            read_judgements,
-            write_questions,
-        )
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.retrieval.corpus import read_passages
-
         folders = [os.fspath(folder) for folder in inputs.paths("collections")]
         names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
         if len(set(names)) < len(names):
@@ -422,8 +390,6 @@ class Unite(Stage):
 
 def _only_tested(folder: str) -> frozenset[str]:
     """Passages of documents that are judged for test queries only."""
-    from qac_jax.formats import documents
-    from qac_jax.formats.judgements import judgements_file, read_judgements
 
     below = os.path.join(folder, "qrels")
     splits = [os.path.splitext(name)[0] for name in os.listdir(below)]
@@ -470,16 +436,7 @@ class Leaks(Stage):
         if not self.questions:
             raise UserError("leaks needs the questions kept aside; give --questions")
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"compared": len(self.training.split(","))}
-
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.formats.records import Records
-        from qac_jax.queries import splitting
-        from qac_jax.queries.splitting import TEST, VALIDATION
-
         questions = inputs.artifact("questions")
         asked = {
             f"{part} {query.id}": query.text
@@ -502,11 +459,6 @@ class Leaks(Stage):
         return f"no leak in {artifact.count:,} texts"
 
     def _used(self, inputs: Inputs) -> Iterator[tuple[str, str, str]]:
-        from qac_jax.data.judged import generated_from
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.formats.records import Records
-        from qac_jax.queries import splitting
-
         for query in read_queries(inputs.artifact("questions").file("train_queries.jsonl")):
             yield query.text, generated_from(query.id), "training"
         for artifact in inputs["training"]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
@@ -51,10 +51,6 @@ class Report(Stage):
     names: Mapping[str, str] | None = option(None, "names to show for metrics and systems")
     cases: int = option(5, "best and worst queries to show per comparison", at_least=0)
     samples: int = option(6, "passages to show with their generated queries", at_least=0)
-
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"folder": self.folder or None}
 
     def environment(self) -> dict[str, str]:
         """The identities of the folder's artefacts, which are read without being inputs."""

@@ -12,26 +12,20 @@ from typing import TYPE_CHECKING, Any
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.formats import runs as run_files
+from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.runs import Ranking, Run, open_run
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
+from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    one_of,
-    option,
-    part,
-)
-from qac_jax.retrieval.fusion import SCALES
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.retrieval import fusion
+from qac_jax.retrieval.fusion import SCALES, Merged
 
 
 if TYPE_CHECKING:
-    from qac_jax.formats.runs import Ranking, Run
     from qac_jax.inference.reranker import Texts
     from qac_jax.retrieval.search import Reranking
 
@@ -59,20 +53,12 @@ class Search(Stage):
         "index: dense, BM25, hybrid or living", "index", "bm25", "hybrid", "live", default=""
     )
     queries: Ref = input("queries", FILE)
-    encoder: Ref = model_input(
-        "encoder of the index, if it was moved", default="", aliases=("model",)
-    )
+    encoder: Ref = model_input("encoder of the index, if it was moved", default="")
     k: int = option(1000, "top k passages per query", at_least=1)
     candidates: Ref = input(
-        "instead of an index: a run whose passages are reranked",
-        "run",
-        FILE,
-        default="",
-        aliases=("ranked", "searched"),
+        "instead of an index: a run whose passages are reranked", "run", FILE, default=""
     )
-    reranker: Ref = model_input(
-        "cross-encoder that reranks the top passages", default="", aliases=("rerank",)
-    )
+    reranker: Ref = model_input("cross-encoder that reranks the top passages", default="")
     rerank_depth: int = option(0, "passages per query that are reranked (0: all k)", at_least=0)
     passages: Ref = input(
         "passage texts (default: those recorded with the index)", "passages", default=""
@@ -85,7 +71,7 @@ class Search(Stage):
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         depth = self._depth() if self.reranker else None
         queries = costs.count_of(inputs, "queries", "candidates")
         plan: dict[str, Any] = {
@@ -128,9 +114,7 @@ class Search(Stage):
         ]
 
         def rerank(piece: ShardFile, _: None) -> None:
-            from qac_jax.formats import runs
-
-            runs.write_run(work.part(piece.name), reranking.reranked(piece.job))
+            run_files.write_run(work.part(piece.name), reranking.reranked(piece.job))
 
         with progress.Bar("rerank", total=len(reranking.run), unit="queries") as bar:
             sharded(work, pieces, rerank, bar)
@@ -164,11 +148,10 @@ class Search(Stage):
 
     def _candidates(self, inputs: Inputs, out: Writer, work: Writer) -> Reranking:
         """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
-        from qac_jax.formats.runs import run_files
         from qac_jax.retrieval.search import Reranking
 
         if "candidates" in inputs:
-            (run,) = run_files(inputs.path("candidates")).values()
+            (run,) = run_files.run_files(inputs.path("candidates")).values()
         else:
             if RUN not in work.done:
                 searched = out.inner("search")
@@ -222,13 +205,7 @@ class Fuse(Stage):
     VERSION = 2
     EXAMPLE = "qac fuse --runs bm25.trec,dense.trec --out out/fused"
 
-    runs: Ref = input(
-        "runs of qac search, or TREC files",
-        "run",
-        FILE,
-        many=True,
-        aliases=("run", "searched", "against"),
-    )
+    runs: Ref = input("runs of qac search, or TREC files", "run", FILE, many=True)
     method: str = option(
         "rrf",
         "rrf: sum of weight / (k + rank); convex: mean of scores with weights that sum to 1 (`qac "
@@ -254,10 +231,6 @@ class Fuse(Stage):
     )
     depth: int = option(1000, "passages per query in the fused run (0: all)", at_least=0)
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        del inputs
-        return {"method": self.method}
-
     def check(self) -> None:
         super().check()
         if (count := len([part for part in self.runs.split(",") if part.strip()])) < 2:
@@ -276,10 +249,6 @@ class Fuse(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.formats import runs as run_files
-        from qac_jax.formats.runs import open_run
-        from qac_jax.retrieval.fusion import Merged
-
         paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
         fused: Mapping[str, Ranking]
         if self.method == "merge":
@@ -292,15 +261,10 @@ class Fuse(Stage):
         out.info["runs"] = list(paths)
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.retrieval import fusion
-
         choice = artifact.info.get("choice")
         return str(fusion.Choice(**choice)) if choice else ""
 
     def _fused(self, runs: Sequence[Run], out: Writer) -> Run:
-        from qac_jax.formats.judgements import by_query, read_judgements
-        from qac_jax.retrieval import fusion
-
         depth, weights = self.depth or None, self.weights
         if self.method == "rrf":
             return fusion.reciprocal_rank(runs, k=self.k, weights=weights, depth=depth)

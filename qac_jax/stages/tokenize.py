@@ -5,36 +5,27 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer, arrays
-from qac_jax.data.kind import Building, Negatives, PassageSelection, Siblings, Texts
+from qac_jax.data import examples, judged, shards
+from qac_jax.data.form import form_of
+from qac_jax.data.judged import Judged
+from qac_jax.data.kind import Building, JudgedKind, Negatives, PassageSelection, Siblings, Texts
 from qac_jax.data.kinds import KINDS
+from qac_jax.data.shards import ExamplesJob
 from qac_jax.errors import UserError
+from qac_jax.formats.bad_lines import BadLines
+from qac_jax.formats.records import Records
 from qac_jax.formats.registry import TRAINING
 from qac_jax.pipeline import costs
+from qac_jax.pipeline.inputs import TOKENIZER
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import (
-    FILE,
-    TOKENIZER,
-    Inputs,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    option,
-    part,
-)
-
-
-if TYPE_CHECKING:
-    from qac_jax.data.judged import Judged
-    from qac_jax.data.shards import ExamplesJob
-    from qac_jax.formats.bad_lines import BadLines
-    from qac_jax.formats.records import Records
+from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.text import tokenizers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,8 +82,6 @@ class Tokenize(Stage):
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""
-        from qac_jax.text import tokenizers
-
         return {"tokenizer": tokenizers.load(self.tokenizer).identity}
 
     def check(self) -> None:
@@ -101,7 +90,7 @@ class Tokenize(Stage):
         present = {name for name in names if getattr(self, name)}
         KINDS[self.task].check_inputs(present, self._building())
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         # About, for kinds of queries: some may have no judgement. Unknown for others.
         count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
         each = getattr(KINDS[self.task], "one_each", False)
@@ -110,11 +99,6 @@ class Tokenize(Stage):
         return {**known, **costs.on_cores("tokenize", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.data import shards
-        from qac_jax.data.form import form_of
-        from qac_jax.formats.bad_lines import BadLines
-        from qac_jax.text import tokenizers
-
         kind, tokenizer = KINDS[self.task], tokenizers.load(self.tokenizer)
         bad = BadLines(self.skip_bad)
         building = kind.completed(self._building(inputs), _records(inputs, "contexts"))
@@ -173,9 +157,6 @@ class Tokenize(Stage):
         bad: BadLines,
     ) -> list[int]:
         """Writes all shards; returns the number of examples in each."""
-        from qac_jax.data import examples, shards
-        from qac_jax.data.kind import JudgedKind
-
         kind = KINDS[self.task]
         settings: dict[str, Any] = {"kind": kind, "building": building, "schema": schema}
         passages, pairs = _records(inputs, "passages"), _records(inputs, "pairs")
@@ -200,8 +181,6 @@ class Tokenize(Stage):
         self, inputs: Inputs, passages: Records, out: Writer, bad: BadLines
     ) -> dict[str, Any]:
         """The contexts of the passages, and their positions if the order differs."""
-        from qac_jax.data import judged, shards
-
         contexts, path = _records(inputs, "contexts"), ""
         scratch = os.path.abspath(out.scratch("contexts"))
         if "queries" in inputs:
@@ -216,8 +195,6 @@ class Tokenize(Stage):
         return {"contexts": contexts, "places": path}
 
     def _judged(self, inputs: Inputs, passages: Records | None, bad: BadLines) -> Iterator[Judged]:
-        from qac_jax.data import judged
-
         if "training" in inputs:
             path = inputs.text("training")
             yield from judged.from_training_lines(path, self.training_format, bad)
@@ -233,8 +210,6 @@ class Tokenize(Stage):
 
     def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
         """Writes the missing shards; returns the number of records in each."""
-        from qac_jax.data import shards
-
         scratch = os.path.abspath(out.scratch("sizes"))
         made = []
         for number, job in enumerate(jobs):
@@ -257,6 +232,5 @@ class Tokenize(Stage):
 
 
 def _records(inputs: Inputs, name: str) -> Records | None:
-    from qac_jax.formats.records import Records
 
     return Records(found) if (found := inputs.get_artifact(name)) is not None else None

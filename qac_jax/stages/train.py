@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from typing import Any
 
-from qac_jax import fields
+from qac_jax import fields, hardware
 from qac_jax.artifacts import Writer
-from qac_jax.data.loader import Reading
+from qac_jax.data.featurizer import settle
+from qac_jax.data.form import Form
+from qac_jax.data.loader import Loader, Reading
 from qac_jax.errors import UserError
 from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.hosts import Hosts
-from qac_jax.pipeline.stage import (
-    Inputs,
-    Ref,
-    Stage,
-    at_most_one_of,
-    input,
-    model_input,
-    option,
-    part,
-)
+from qac_jax.pipeline.inputs import at_most_one_of
+from qac_jax.pipeline.stage import Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.text import tokenizers
 from qac_jax.training.options import (
     OF_OBJECTIVE,
     OF_OPTIMIZER,
@@ -60,7 +54,7 @@ class Train(Stage):
     examples: Ref = input("training examples", "examples")
     validation: Ref = input("validation examples", "examples", default="")
     probe: Ref = input("triples to measure retrieval by", "examples", default="")
-    init: Ref = model_input("model to initialise from", default="", aliases=("pretrained",))
+    init: Ref = model_input("model to initialise from", default="")
     words: Ref = model_input("model whose word embeddings initialise a new model", default="")
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
@@ -98,11 +92,8 @@ class Train(Stage):
         return self.monitoring.decisive()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax import hardware
-        from qac_jax.data.loader import Loader
         from qac_jax.hub import parameters
         from qac_jax.objectives.objective import Context
-        from qac_jax.text import tokenizers
         from qac_jax.training import mesh as meshes
         from qac_jax.training import train
         from qac_jax.training.step import Engine
@@ -209,7 +200,7 @@ class Train(Stage):
             },
         }
 
-    def plan(self, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> dict[str, Any]:
         count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule
         origin = inputs.get("init", {})
         folder = origin.get("folder") or origin.get("started from") or ""
@@ -229,8 +220,6 @@ class Train(Stage):
 
     def planned(self, kind: str, folder: str) -> tuple[Any, Any]:
         """The objective in the shape of the model in a folder, and the examples of this kind."""
-        from qac_jax.data.featurizer import settle
-        from qac_jax.data.form import Form
         from qac_jax.training import train
 
         objective = train.shaped(self.objective, folder)

@@ -46,7 +46,7 @@ COMMANDS = {
     "vectors": "embed --encoder ref/retriever --passages ref/passages",
     "index": "index --vectors ref/vectors",
     "run": "search --index ref/bm25 --queries mine/queries.jsonl",
-    "metrics": "evaluate --searched ref/run --qrels mine/qrels/test.tsv",
+    "metrics": "evaluate --runs ref/run --qrels mine/qrels/test.tsv",
     "exported": "export --model ref/retriever --license apache-2.0 --no-peers --name toy",
 }
 # Name -> a command that reads the artefact X.
@@ -60,7 +60,7 @@ READERS = {
     "retriever": "embed --encoder X --passages ref/passages",
     "vectors": "index --vectors X",
     "index": "search --index X --queries mine/queries.jsonl",
-    "run": "evaluate --searched X --qrels mine/qrels/test.tsv",
+    "run": "evaluate --runs X --qrels mine/qrels/test.tsv",
 }
 # What has a bad line -> its file, the line, a command that reads it.
 BAD_LINES = {
@@ -74,12 +74,12 @@ BAD_LINES = {
     "judgements": (
         "qrels/test.tsv",
         "q1\td1\tgood",
-        "evaluate --searched ref/run --qrels X/qrels/test.tsv",
+        "evaluate --runs ref/run --qrels X/qrels/test.tsv",
     ),
     "runs": (
         "run.trec",
         "q1 Q0 d1 1 best x",
-        "evaluate --run X/run.trec --qrels mine/qrels/test.tsv",
+        "evaluate --runs X/run.trec --qrels mine/qrels/test.tsv",
     ),
     "gin": ("run.gin", "prepare.Prepare.documents = [", "run X/run.gin"),
 }

@@ -45,7 +45,7 @@ def complaint(capsys, files, *arguments: str) -> str:
 
 
 def test_one_run(files, capsys):
-    assert evaluate(files, "--run", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
+    assert evaluate(files, "--runs", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
     printed = capsys.readouterr().out
     record = json.loads((files / "out" / "metrics.json").read_text())
     assert record["name"] == "good" and record["queries"] == QUERIES
@@ -59,7 +59,7 @@ def test_one_run(files, capsys):
 
 
 def test_runs_are_compared(files, capsys):
-    both = ("--run", "{d}/bad.trec,{d}/good.trec", "--qrels", "{d}/test.tsv")
+    both = ("--runs", "{d}/bad.trec,{d}/good.trec", "--qrels", "{d}/test.tsv")
     assert evaluate(files, *both, "--measures", "mrr@10,ndcg@10", "--permutations", "999") == 0
     printed = capsys.readouterr().out
     assert "good − bad" in printed and "won/lost/tied" in printed
@@ -74,7 +74,7 @@ def test_runs_are_compared(files, capsys):
 
 
 def test_settings_reach_the_figures(files, capsys):
-    common = ("--run", "{d}/bad.trec", "--qrels", "{d}/test.tsv", "--overwrite")
+    common = ("--runs", "{d}/bad.trec", "--qrels", "{d}/test.tsv", "--overwrite")
     assert evaluate(files, *common, "--depth", "5", "--measures", "hit@50,hit@5") == 0
     assert "holds at most 5 passages a query, so hit@50 may be too low" in capsys.readouterr().err
     (cut,), _ = results.read(artifacts.load(files / "out"))
@@ -103,7 +103,7 @@ def test_answers(files, capsys):
     )
     run = {q: ranked(["d0", "d1", "d2"], [3, 2, 1]) for q in ("0", "1")}
     write_run(files / "nq.trec", run)
-    common = ("--run", "{d}/nq.trec", "--queries", "{d}/nq.jsonl", "--passages", "{d}/passages")
+    common = ("--runs", "{d}/nq.trec", "--queries", "{d}/nq.jsonl", "--passages", "{d}/passages")
     assert evaluate(files, *common) == 0
     (found,), facts = results.read(artifacts.load(files / "out"))
     assert found.mean == {"hit@5": 0.5, "hit@20": 0.5, "hit@100": 0.5}, "titles do not count"
@@ -114,7 +114,7 @@ def test_answers(files, capsys):
 
 
 def test_runs_are_fused(files, capsys):
-    runs = ["--run", f"{files}/good.trec,{files}/bad.trec"]
+    runs = ["--runs", f"{files}/good.trec,{files}/bad.trec"]
     assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0
     fused, good = read_run(files / "ranks" / "run.trec"), read_run(files / "good.trec")
     assert all(fused[query].ids == good[query].ids for query in good)
@@ -122,9 +122,9 @@ def test_runs_are_fused(files, capsys):
     assert cli.main(["fuse", *runs, *convex]) == 0
     both = read_run(files / "convex" / "run.trec")
     assert {len(ranking.ids) for ranking in both.values()} == {7}
-    assert evaluate(files, "--run", "{d}/bad.trec,{d}/ranks", "--qrels", "{d}/test.tsv") == 0
+    assert evaluate(files, "--runs", "{d}/bad.trec,{d}/ranks", "--qrels", "{d}/test.tsv") == 0
     assert "ranks − bad" in capsys.readouterr().out
-    assert cli.main(["fuse", "--run", f"{files}/good.trec", "--out", str(files / "x")]) == 2
+    assert cli.main(["fuse", "--runs", f"{files}/good.trec", "--out", str(files / "x")]) == 2
     assert "give two or more" in capsys.readouterr().err
 
 
@@ -134,10 +134,10 @@ def test_a_table_of_many_sets(files, capsys):
     (files / "asked.jsonl").write_text('{"question": "which planet?", "answer": ["mars"]}\n')
     write_run(files / "asked.trec", {"0": ranked(["d0", "d1"], [2, 1])})
     for name in ("squad", "eq", "nq"):
-        words = ["--run", "asked.trec", "--queries", "asked.jsonl", "--passages", "passages"]
+        words = ["--runs", "asked.trec", "--queries", "asked.jsonl", "--passages", "passages"]
         words = [word if word.startswith("--") else f"{files}/{word}" for word in words]
         assert cli.main(["evaluate", *words, "--out", str(files / "asked" / name)]) == 0
-    words = ["--run", f"{files}/good.trec", "--qrels", f"{files}/test.tsv"]
+    words = ["--runs", f"{files}/good.trec", "--qrels", f"{files}/test.tsv"]
     assert cli.main(["evaluate", *words, "--out", str(files / "msmarco")]) == 0
     (single,), _ = results.read(artifacts.load(files / "msmarco"))
     capsys.readouterr()
@@ -167,15 +167,15 @@ def test_mistakes_are_one_sentence(files, capsys):
     def told(*arguments: str) -> str:
         return complaint(capsys, files, *arguments)
 
-    run = ("--run", "{d}/good.trec")
-    assert "pass --run" in told("--qrels", "{d}/test.tsv")
+    run = ("--runs", "{d}/good.trec")
+    assert "pass --runs" in told("--qrels", "{d}/test.tsv")
     assert "either judgements or questions" in told(*run)
     assert "pass --passages" in told(*run, "--queries", "{d}/test.tsv")
     judged = (*run, "--qrels", "{d}/test.tsv")
     assert "did you mean 'ndcg@10'" in told(*judged, "--measures", "ndgc@10")
     assert "did you mean 'trec_dl'" in told(*judged, "--protocol", "trec-dl")
     (files / "broken.trec").write_text("q0 Q0 d0 1 0.5 t\nq0 Q0 d0 2 0.4 t\n")
-    said = told("--run", "{d}/broken.trec", "--qrels", "{d}/test.tsv")
+    said = told("--runs", "{d}/broken.trec", "--qrels", "{d}/test.tsv")
     assert "broken.trec:2: passage 'd0' was ranked" in said
     (files / "other.tsv").write_text("a\tb\n")
     assert "holds none of the 1 judged queries" in told(*run, "--qrels", "{d}/other.tsv")

@@ -33,7 +33,7 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 text = "too short"
             file.write(json.dumps({"id": f"d{number}", "text": text}) + "\n")
     out = folder / "passages"
-    assert main(["prepare", "--input", str(corpus), "--cut", "none", "--out", str(out)]) == 0
+    assert main(["prepare", "--documents", str(corpus), "--cut", "none", "--out", str(out)]) == 0
     return out
 
 
@@ -110,7 +110,7 @@ def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: A
 def test_what_does_not_fit_is_refused(passages: Path, tmp_path: Path, capsys: Any) -> None:
     for flags, message in {
         "--method plm": "takes a model; give --scorer",
-        "--model .": "takes no model",
+        "--scorer .": "takes no model",
         "--keep 0": "keep = 0",
     }.items():
         arguments = ["extract", "--passages", str(passages), "--out", str(tmp_path / "no")]

@@ -54,7 +54,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(folder: Path) -> list[Any]:
-    given = ["--passages", folder / "passages", "--model", folder / "t5"]
+    given = ["--passages", folder / "passages", "--generator", folder / "t5"]
     return ["generate", *given, *SETTINGS]
 
 
@@ -103,7 +103,7 @@ def test_queries_made_elsewhere(
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = ["generate", "--passages", here / "passages", "--shard_passages", 5]
-    assert qac(*given, "--import", file, "--out", out) == 0
+    assert qac(*given, "--imported", file, "--out", out) == 0
     found = {r["_id"]: r["contexts"] for r in records_of(out)}
     assert len(found) == PASSAGES and [c["text"] for c in found["p9"]] == [
         "who is nine",
@@ -113,20 +113,20 @@ def test_queries_made_elsewhere(
     assert not (out / artifacts.SCRATCH).exists()
     with file.open("a") as more:
         more.write(json.dumps({"_id": "nobody", "queries": ["x"]}) + "\n")
-    assert qac(*given, "--import", file, "--out", tmp_path / "no") == 2
+    assert qac(*given, "--imported", file, "--out", tmp_path / "no") == 2
     said = capsys.readouterr().err
     assert f"{file}:4" in said and "'nobody' is not among the passages" in said
-    assert qac(*given, "--import", file, "--skip_bad", 1, "--out", tmp_path / "yes") == 0
+    assert qac(*given, "--imported", file, "--skip_bad", 1, "--out", tmp_path / "yes") == 0
     assert records_of(tmp_path / "yes") == records_of(out)
 
 
 def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, complaint in {
         "": "generate needs one of --generator, --imported, and none of them",
-        "--model x --import y": "--generator and --imported",
-        "--model x --round_trip 3": "belong together",
-        "--model x --top_p 0": "top_p",
-        "--model x --method beem": "beam",
+        "--generator x --imported y": "--generator and --imported",
+        "--generator x --round_trip 3": "belong together",
+        "--generator x --top_p 0": "top_p",
+        "--generator x --method beem": "beam",
     }.items():
         assert qac("generate", "--passages", "p", *arguments.split(), "--dry_run") == 2
         assert complaint in capsys.readouterr().err
@@ -155,7 +155,7 @@ def test_a_retriever_and_a_cross_encoder_judge(here: Path, tmp_path: Path) -> No
     file.write_text("p3\tcopper wire number 3\np4\tcopper wire number 3\n")
     passages = ["--passages", here / "passages"]
     assert qac("bm25", *passages, "--out", tmp_path / "bm25") == 0
-    given = ["generate", *passages, "--import", file]
+    given = ["generate", *passages, "--imported", file]
     asked = [*given, "--index", tmp_path / "bm25", "--round_trip", 1]
     assert qac(*asked, "--out", tmp_path / "out") == 0
     found = {r["_id"]: r["contexts"] for r in records_of(tmp_path / "out") if r["contexts"]}

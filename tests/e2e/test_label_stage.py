@@ -201,7 +201,7 @@ def test_a_question_on_the_screen_in_the_new_order(road: Road, capsys) -> None:
     ask = ["search", "--index", str(road.folder / "bm25"), "--k", "3", "--json", question]
     assert cli.main(ask) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert cli.main([*ask, "--rerank", str(road.model)]) == 0
+    assert cli.main([*ask, "--reranker", str(road.model)]) == 0
     again = json.loads(capsys.readouterr().out)
     assert len(plain) == len(again) == 3
     assert [h["score"] for h in again] == sorted((h["score"] for h in again), reverse=True)

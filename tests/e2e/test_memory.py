@@ -82,7 +82,7 @@ from qac_jax import artifacts, cli
 
 format, source, out = sys.argv[1:]
 vocabulary = os.path.join(os.path.dirname(out), "vocabulary")
-command = ["prepare", "--format", format, "--input", source, "--out", out, "--cut", "lines"]
+command = ["prepare", "--format", format, "--documents", source, "--out", out, "--cut", "lines"]
 assert cli.main([*command, "--tokenizer", vocabulary, "--workers", "1"]) == 0
 records = artifacts.load(out).count
 """

@@ -55,7 +55,7 @@ def records(artifact: artifacts.Artifact) -> list[dict]:
 def whole(corpus, tmp_path_factory):
     """The corpus in three shards, made in this process."""
     out = tmp_path_factory.mktemp("whole") / "A"
-    return prepare(out, "--input", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 1)
+    return prepare(out, "--documents", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 1)
 
 
 def test_passages_cover_the_documents_in_order(whole, corpus):
@@ -75,7 +75,7 @@ def test_passages_cover_the_documents_in_order(whole, corpus):
 
 @pytest.mark.slow
 def test_processes_change_nothing(whole, corpus, tmp_path):
-    flags = ["--input", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 2]
+    flags = ["--documents", corpus, "--max_tokens", 48, "--shards", 3, "--workers", 2]
     again = prepare(tmp_path / "A", *flags)
     assert again.identity == whole.identity
     assert again.key == whole.key
@@ -93,7 +93,7 @@ def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkey
         return real(job)
 
     monkeypatch.setattr(passages, "prepare_shard", stops_at_the_third)
-    flags = ["--input", str(corpus), "--max_tokens", "48", "--shards", "3", "--workers", "1"]
+    flags = ["--documents", str(corpus), "--max_tokens", "48", "--shards", "3", "--workers", "1"]
     out = tmp_path / "A"
     assert cli.main(["prepare", "--out", str(out), *flags]) == 143
     assert prepare(out, *flags).identity == whole.identity
@@ -104,7 +104,7 @@ def test_ids_that_repeat_over_shards(tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     lines = [{"_id": f"d{i % 20}", "text": f"{sentence(i)} {sentence(i + 1)}"} for i in range(21)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    flags = ["--input", path, "--shards", 4, "--workers", 1]
+    flags = ["--documents", path, "--shards", 4, "--workers", 1]
     said = complaint(capsys, "--out", tmp_path / "A", *flags)
     assert f"{path}:21: the id of document 'd0' was there before" in said and "--skip_bad" in said
     made = prepare(tmp_path / "B", *flags, "--skip_bad", 1)
@@ -118,9 +118,9 @@ def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     good = '{"_id": "%s", "text": "The mill stopped."}\n'
     path.write_text(good % "a" + "{broken\n" + good % "b" + '{"_id": " ", "text": "x"}\n')
-    said = complaint(capsys, "--out", tmp_path / "B", "--input", path, "--skip_bad", 1)
+    said = complaint(capsys, "--out", tmp_path / "B", "--documents", path, "--skip_bad", 1)
     assert f"{path}:4: " in said and "--skip_bad allows 1" in said
-    made = prepare(tmp_path / "C", "--input", path, "--skip_bad", 2, "--workers", 1)
+    made = prepare(tmp_path / "C", "--documents", path, "--skip_bad", 2, "--workers", 1)
     assert made.count == 2 and made.info["skipped"] == 2
     assert len((tmp_path / "C" / "skipped.tsv").read_text().splitlines()) == 2
 
@@ -128,7 +128,7 @@ def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
 def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     path.write_text(corpus.read_text() + "{broken\n")
-    flags = ["--input", path, "--shards", 2, "--workers", 2, "--cut", "none"]
+    flags = ["--documents", path, "--shards", 2, "--workers", 2, "--cut", "none"]
     said = complaint(capsys, "--out", tmp_path / "A", *flags)
     assert f"{path}:121: " in said
     path.write_text(corpus.read_text())
@@ -136,7 +136,7 @@ def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
 
 
 def test_a_vocabulary_and_a_splitter_learned_on_the_way(corpus, tmp_path):
-    flags = ["--input", corpus, "--train_vocab", 90, "--train_splitter", "--workers", 1]
+    flags = ["--documents", corpus, "--train_vocab", 90, "--train_splitter", "--workers", 1]
     made = prepare(tmp_path / "A", *flags, "--max_tokens", 40)
     assert prepare(tmp_path / "B", *flags, "--max_tokens", 40).identity == made.identity
     learned = tokenizers.load(str(tmp_path / "A" / "tokenizer"))
@@ -145,7 +145,7 @@ def test_a_vocabulary_and_a_splitter_learned_on_the_way(corpus, tmp_path):
     # The same vocabulary, given instead of learned, gives the same passages.
     given = ["--tokenizer", tmp_path / "A" / "tokenizer", "--max_tokens", 40, "--workers", 1]
     splitter = ["--splitter", tmp_path / "A" / "sentences.json"]
-    again = prepare(tmp_path / "C", "--input", corpus, *given, *splitter)
+    again = prepare(tmp_path / "C", "--documents", corpus, *given, *splitter)
     assert records(again) == records(made)
 
 
@@ -153,7 +153,7 @@ def test_minimum_size_is_told(tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     lines = [{"_id": "a", "text": "Too short."}, {"_id": "b", "text": sentence(8)}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = prepare(tmp_path / "A", "--input", path, "--min_tokens", 8, "--workers", 1)
+    made = prepare(tmp_path / "A", "--documents", path, "--min_tokens", 8, "--workers", 1)
     assert [r["doc"] for r in records(made)] == ["b"]
     assert made.info["too_short"] == 1
     assert "1 passages of fewer than 8 tokens left out" in capsys.readouterr().err
@@ -177,14 +177,14 @@ def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
     for flags, said in {
         "--format python_docs": "pass --packages",
         "--format beir": "pass --documents",
-        "--format bier --input .": "'beir'",
-        "--format python_docs --packages json --input .": "--documents is for files",
-        "--input . --max_tokens 3": "max_tokens=3 is too small",
-        "--input . --min_tokens 200": "min_tokens=200 is not between",
-        "--input . --short_span_probability 2.0": "not a probability",
-        "--input . --options x": "not of the form name=value",
-        "--input nowhere.jsonl": "nowhere.jsonl does not exist",
-        "--input . --tokenizer bert": "neither a folder nor one that is shipped",
-        "--input . --cut words": "'words' is not one of auto, sentences",
+        "--format bier --documents .": "'beir'",
+        "--format python_docs --packages json --documents .": "--documents is for files",
+        "--documents . --max_tokens 3": "max_tokens=3 is too small",
+        "--documents . --min_tokens 200": "min_tokens=200 is not between",
+        "--documents . --short_span_probability 2.0": "not a probability",
+        "--documents . --options x": "not of the form name=value",
+        "--documents nowhere.jsonl": "nowhere.jsonl does not exist",
+        "--documents . --tokenizer bert": "neither a folder nor one that is shipped",
+        "--documents . --cut words": "'words' is not one of auto, sentences",
     }.items():
         assert said in complaint(capsys, "--out", tmp_path / "A", *flags.split())

@@ -24,12 +24,12 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = toy.write_collection(folder / "toys")
     toy.save_encoder(folder / "encoder")
     for words in (
-        ["embed", "--model", folder / "encoder", "--input", data / "corpus.jsonl",
+        ["embed", "--encoder", folder / "encoder", "--passages", data / "corpus.jsonl",
          "--out", folder / "vectors"],
         ["index", "--vectors", folder / "vectors", "--out", folder / "index"],
         ["search", "--index", folder / "index", "--queries", data / "queries.jsonl",
          "--run", folder / "run.trec"],
-        ["evaluate", "--run", folder / "run.trec", "--qrels", data / "qrels" / "test.tsv",
+        ["evaluate", "--runs", folder / "run.trec", "--qrels", data / "qrels" / "test.tsv",
          "--out", folder / "figures"],
     ):  # fmt: skip
         assert cli.main([str(word) for word in words]) == 0
@@ -43,7 +43,7 @@ def figures(folder: Path) -> results.Result:
 
 def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["evaluate", "--model", road / "encoder", "--beir", road / "toys", "--out", out]
+    words = ["evaluate", "--encoder", road / "encoder", "--beir", road / "toys", "--out", out]
     assert cli.main([str(word) for word in words]) == 0
     assert "ndcg@10" in capsys.readouterr().out
     assert figures(out).per_query == figures(road / "figures").per_query

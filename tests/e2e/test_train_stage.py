@@ -170,7 +170,7 @@ def test_starts_from_an_artefact_and_from_a_folder(
     # From a folder: its shape counts, not that of the gin file, and the head is new.
     still = ("--steps", 1, "--learning_rate", 1e-30, "--gin.optimizers.Optimizer.weight_decay=0.0")
     shape = ("--gin.bert.BertConfig.hidden_size=8",)
-    assert call(examples, tmp_path / "b", "--pretrained", tmp_path / "hf", *still, *shape) == 0
+    assert call(examples, tmp_path / "b", "--init", tmp_path / "hf", *still, *shape) == 0
     assert "5 parameter arrays are initialised: mlm_head/" in capsys.readouterr().err
     again, variables_again = huggingface.load(tmp_path / "b")  # an artefact is as good as a folder
     assert again == module

@@ -129,8 +129,16 @@ def test_two_processes_are_one(folder, whole, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    words = ["embed", "--model", folder / "encoder", "--shard_rows", 16, "--out", tmp_path / "out"]
-    words += ["--input", folder / "collection" / "corpus.jsonl"]
+    words = [
+        "embed",
+        "--encoder",
+        folder / "encoder",
+        "--shard_rows",
+        16,
+        "--out",
+        tmp_path / "out",
+    ]
+    words += ["--passages", folder / "collection" / "corpus.jsonl"]
     words += ["--coordinator", address, "--processes", 2, "--process"]
     command = [sys.executable, "-m", "qac_jax.cli", *map(str, words)]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}

@@ -145,7 +145,15 @@ def test_what_is_no_file_is_refused_at_once(kind, tmp_path, capsys, quick):
         place = Path("/dev/null")
     else:
         place.symlink_to(place if kind == "loop" else tmp_path / "nowhere")
-    verb = ["prepare", "--format", "beir", "--input", str(place), "--out", str(tmp_path / "out")]
+    verb = [
+        "prepare",
+        "--format",
+        "beir",
+        "--documents",
+        str(place),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert cli.main(verb) == 2
     assert capsys.readouterr().err.count("qac: ") == 1
     if kind == "pipe":

@@ -171,7 +171,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_places_that_cannot_be_written_to(tmp_path, capsys):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "A fish."}\n')
     for out in ("/proc/qac", "/dev/null/x", "abc://x/y", "x" * 300):
-        verb = ["prepare", "--format", "beir", "--input", str(tmp_path), "--out", out]
+        verb = ["prepare", "--format", "beir", "--documents", str(tmp_path), "--out", out]
         assert cli.main(verb) == 2
         said = capsys.readouterr().err
         assert "choose another" in said or "is not a store that is known" in said

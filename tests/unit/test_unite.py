@@ -104,7 +104,7 @@ def birds(tmp_path_factory):
 
 
 def test_unseen_documents_are_those_that_only_tests_ask_about(birds, tmp_path):
-    arguments = ["step", "unite", "--folders", str(birds), "--documents", "unseen"]
+    arguments = ["step", "unite", "--collections", str(birds), "--documents", "unseen"]
     assert cli.main([*arguments, "--out", str(tmp_path / "u")]) == 0
     corpus = {record["_id"] for record in lines(tmp_path / "u" / "corpus.jsonl")}
     assert corpus == {"birds/d1p0", "birds/d1p1"}  # d2 has training questions too
