@@ -68,6 +68,12 @@ def model_input(help: str, **options: Any) -> Any:
     return input(help, "parameters", MODEL, **options)
 
 
+def skip_bad_option(what: str = "records") -> Any:
+    """How many bad records may be skipped: that decides whether a run ends well, not its result."""
+    help = f"skip and list at most N bad {what}"
+    return fields.option(0, help, at_least=0, affects_result=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """A rule about which inputs and settings may be combined."""

@@ -20,6 +20,7 @@ from typing import Any
 from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError, UserError
 from qac_jax.fields import option
+from qac_jax.formats.records import shard_name
 from qac_jax.pipeline import hosts
 from qac_jax.processes import cores
 from qac_jax.progress import Bar
@@ -50,33 +51,48 @@ def cut(total: int, size: int) -> list[tuple[int, int]]:
     return [(n, min(n + size, total)) for n in range(0, max(total, 1), size)]
 
 
+def record_files(
+    base: str, pieces: Sequence[tuple[int, int]], job: Callable[[int, int, str], Any], each: int = 1
+) -> list[ShardFile]:
+    """The files of records of these pieces: their jobs by start, stop and the file's name."""
+    names = [shard_name(base, number, len(pieces)) for number in range(len(pieces))]
+    return [
+        ShardFile(name, (stop - start) * each, job(start, stop, name))
+        for name, (start, stop) in zip(names, pieces, strict=True)
+    ]
+
+
 def sharded(
     out: Writer,
     shards: Sequence[ShardFile],
-    work: Callable[[ShardFile, Any], Mapping[str, Any] | None],
-    bar: Bar,
+    work: Callable[[ShardFile, Bar], Mapping[str, Any] | None],
+    label: str,
+    unit: str,
     *,
-    ahead: Callable[[ShardFile], Any] = lambda shard: None,
+    ahead: Callable[[Any], Any] = lambda job: job,
 ) -> list[Facts]:
     """Writes every missing shard in this process: `work` writes `out.part(shard.name)` and returns
     its facts.
 
-    `ahead` prepares a shard, such as its tokens, in a thread during the work on the previous one.
-    `work` may advance the bar itself; the rest of its shard was then done by an earlier run.
+    `ahead` prepares a job, such as by reading its tokens, in a thread during the work on the
+    previous one. `work` may advance the bar itself; the rest was then done by an earlier run.
     """
     left = hosts.team().own(out, shards, lambda shard: True)
-    bar.skip(_items(shards) - _items(left))
-    with concurrent.futures.ThreadPoolExecutor(1) as reader:
-        upcoming = [reader.submit(ahead, shard) for shard in left[:1]]
+    with (
+        Bar(label, total=_items(shards), unit=unit) as bar,
+        concurrent.futures.ThreadPoolExecutor(1) as reader,
+    ):
+        bar.skip(_items(shards) - _items(left))
+        upcoming = [reader.submit(ahead, shard.job) for shard in left[:1]]
         for place, shard in enumerate(left):
             ready = upcoming.pop().result()
-            upcoming = [reader.submit(ahead, s) for s in left[place + 1 : place + 2]]
+            upcoming = [reader.submit(ahead, s.job) for s in left[place + 1 : place + 2]]
             before = bar.count
-            facts = dict(work(shard, ready) or {})
+            facts = work(dataclasses.replace(shard, job=ready), bar)
             counted = bar.count - before
             (bar.skip if counted else bar.advance)(shard.items - counted)
-            out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-    hosts.team().wait(out, shards)
+            _keep(out, shard, facts or {})
+        hosts.team().wait(out, shards)
     return [out.facts(shard.name) for shard in shards]
 
 
@@ -85,7 +101,8 @@ def pooled(
     shards: Sequence[ShardFile],
     function: Callable[[Any], Mapping[str, Any]],
     workers: Workers,
-    bar: Bar,
+    label: str,
+    unit: str = "shards",
     *,
     is_done: Callable[[ShardFile], bool] = lambda shard: True,
     records: str = "",
@@ -96,18 +113,22 @@ def pooled(
     `records`: the unit of a shard's fact "records", shown by the bar.
     """
     left = hosts.team().own(out, shards, is_done)
-    skipped = [shard for shard in shards if shard not in left]
-    bar.skip(_items(skipped))
-    known = [shard for shard in skipped if shard.name in out.done]
+    known = [shard for shard in shards if shard not in left and shard.name in out.done]
     total = sum(out.facts(shard.name)["records"] for shard in known) if records else 0
-    answers = run(function, [shard.job for shard in left], workers.workers)
-    for shard, answer in zip(left, answers, strict=True):
-        facts = dict(answer)
-        out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
-        total += facts.get("records", 0)
-        bar.advance(shard.items, **({records: total} if records else {}))
-    hosts.team().wait(out, shards)
+    with Bar(label, total=_items(shards), unit=unit) as bar:
+        bar.skip(_items(shards) - _items(left))
+        answers = run(function, [shard.job for shard in left], workers.workers)
+        for shard, facts in zip(left, answers, strict=True):
+            _keep(out, shard, facts)
+            total += facts.get("records", 0)
+            bar.advance(shard.items, **({records: total} if records else {}))
+        hosts.team().wait(out, shards)
     return [out.facts(shard.name) for shard in shards]
+
+
+def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:
+    told = {name: value for name, value in facts.items() if name != "sha256"}
+    out.keep(shard.name, sha256=facts.get("sha256"), facts=told)
 
 
 def _items(shards: Sequence[ShardFile]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,7 @@ class Choose(Stage):
 
         rules = Judging(measures=(self.measure,)).resolved()
         judge = benchmarks.by_judgements(inputs.text("qrels"), rules)
-        paths = runs.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
+        paths = runs.run_files(inputs.text("runs"))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
         found = significance.choose(
             results,

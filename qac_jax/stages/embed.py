@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
 
 from qac_jax import artifacts, progress
-from qac_jax.artifacts import Artifact, Writer, arrays
+from qac_jax.artifacts import Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
@@ -17,10 +17,20 @@ from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of
-from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.pipeline.sharding import ShardFile, cut, sharded
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Plan,
+    Plans,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    option,
+    part,
+)
 from qac_jax.retrieval import corpus, vectors
-from qac_jax.retrieval.corpus import text_alone
 
 
 if TYPE_CHECKING:
@@ -63,14 +73,11 @@ class Embed(Stage):
     prompt: str | None = option(None, "text before each input (default: the model's)")
     window: int = option(
         0,
-        "also keep the vectors of windows of this many tokens, each half over the next: qac fuse "
-        "then ranks a passage by its best one too (0: none; mean pooling only)",
+        "also keep the vectors of windows of N tokens for qac fuse (0: none; mean pooling only)",
         at_least=0,
     )
     dtype: str = option("float32", "type of the stored vectors", choices=("float32", "float16"))
-    shard_rows: int = option(
-        65536, "texts per file; an interruption loses at most one file", at_least=1
-    )
+    shard_rows: int = option(65536, "texts per file: what an interruption may lose", at_least=1)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
@@ -80,24 +87,34 @@ class Embed(Stage):
         if self.window == 1:
             raise UserError(f"window={self.window}; expected 2 tokens or more, or 0 for none")
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        count = costs.count_of(inputs, "passages", "queries")
+    def plan(self, inputs: Plans) -> Plan:
+        count = costs.count_of(inputs, "passages", "queries") or 0
         width = inputs.get("encoder", {}).get("dimension") or costs.WIDTH
-        tokens = costs.QUERY_TOKENS if self._side() == "query" else costs.PASSAGE_TOKENS
-        each = width * np.dtype(self.dtype).itemsize
-        plan = {"texts": count, "count": count, "stored as": self.dtype}
-        cost = costs.of_model(inputs, "encoder", count and count * tokens, count and count * each)
-        return {**plan, **cost}
+        tokens = count * (costs.QUERY_TOKENS if self._side() == "query" else costs.PASSAGE_TOKENS)
+        size = count * width * np.dtype(self.dtype).itemsize
+        return {"count": count or None, **costs.of_model(inputs, "encoder", tokens, size)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        hosts.once("texts", lambda: self._texts(inputs, out))
-        texts = artifacts.load(self._texts_folder(inputs, out), "passages")
-        encoder = self.load(inputs.path("encoder"))
-        rows = self.shard_rows if not self.window else max(self.shard_rows // _WINDOWS, 1)
-        work = _Work(texts, encoder, self._side(), self.titles, rows)
-        self._encode(work, out)
-        if out.joins:
-            self._finish(work, out, inputs.path("encoder"))
+        from qac_jax.inference.encoder import memory
+
+        made = [inputs.get_artifact(name) for name in ("passages", "queries")]
+        source = next(filter(None, made), None)
+        if source is None:
+            hosts.once("texts", lambda: self._keep_texts(out))
+            source = artifacts.load(out.path / corpus.TEXTS, "passages")
+        texts, encoder = Records(source), self.load(inputs.path("encoder"))
+        self._encode(texts, encoder, out)
+        if not out.joins:
+            return
+        if corpus.IDS_OFFSETS not in out.done:
+            corpus.write_ids(out, texts.ids())
+        out.count = len(texts)
+        out.info.update(
+            dimension=encoder.width,
+            side=self._side(),
+            encoder=memory(inputs.path("encoder"), self.options, self.inference, self._prompts()),
+            texts=corpus.location(source, out.path),
+        )
 
     def load(self, place: epath.PathLike) -> Encoder:
         """The encoder with this stage's settings, which search must use too."""
@@ -111,88 +128,54 @@ class Embed(Stage):
     def _side(self) -> str:
         return self.side or ("query" if self.queries else "passage")
 
-    def _texts(self, inputs: Inputs, out: Writer) -> None:
+    def _keep_texts(self, out: Writer) -> None:
         """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
-        if self._texts_folder(inputs, out) != out.path / corpus.TEXTS:
-            return
         if self.queries:
             corpus.keep(out, lambda: corpus.read_question_records(self.queries))
         else:
             corpus.keep(out, lambda: corpus.read_passages(self.passages, self.format))
 
-    def _texts_folder(self, inputs: Inputs, out: Writer) -> epath.Path:
-        for name in ("passages", "queries"):
-            if (artifact := inputs.get_artifact(name)) is not None:
-                return artifact.path
-        return out.path / corpus.TEXTS
-
-    def _encode(self, work: _Work, out: Writer) -> None:
+    def _encode(self, texts: Records, encoder: Encoder, out: Writer) -> None:
+        side, window = self._side(), self.window
+        pooling = encoder.module.config.pooling
+        if window and pooling != "mean":
+            progress.say(f"embed: no windows, which are means: the encoder's pooling is {pooling}")
+            window = 0
+        pieces = cut(
+            len(texts), max(self.shard_rows // _WINDOWS, 1) if self.window else self.shard_rows
+        )
+        names = [vectors.shard_name(number, len(pieces)) for number in range(len(pieces))]
         shards = [
-            ShardFile(vectors.shard_name(index, work.shards), work.size(index), index)
-            for index in range(work.shards)
+            ShardFile(name, stop - start, (number, start, stop))
+            for number, (name, (start, stop)) in enumerate(zip(names, pieces, strict=True))
         ]
-        window = self._window(work.encoder)
 
-        def encode(shard: ShardFile, tokens: list[list[int]]) -> None:
-            encoder, side = work.encoder, work.side
+        def tokenized(job: tuple[int, int, int]) -> tuple[int, list[list[int]]]:
+            """The ids of a shard's texts, special tokens included."""
+            number, start, stop = job
+            records = list(texts.range(start, stop))
+            if records and "tokens" in records[0]:
+                return number, [encoder.framed(record["tokens"], side) for record in records]
+            text = encoder.passage_text if self.titles else corpus.text_alone
+            return number, encoder.tokenize([text(record) for record in records], side)
+
+        def encode(shard: ShardFile, bar: progress.Bar) -> None:
+            number, tokens = shard.job
+            beside = {}
             if window:
                 encoded, parts = encoder.encode_windows(tokens, window, side, advance=bar.advance)
-                counts = np.array([len(part) for part in parts], np.int32)
-                every = np.concatenate([np.empty((0, encoder.width), np.float16), *parts])
-                files = vectors.windows_names(shard.job, work.shards)
-                for name, array in zip(files, (every, counts), strict=True):
-                    with out.temporary(name) as path:
-                        arrays.save(path, array)
+                every, counts = vectors.windows_names(number, len(pieces))
+                beside[every] = np.concatenate([np.empty((0, encoder.width), np.float16), *parts])
+                beside[counts] = np.array([len(part) for part in parts], np.int32)
             else:
                 encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
+            lengths = vectors.lengths_name(number, len(pieces))
+            beside[lengths] = np.array([len(row) for row in tokens], np.int32)
+            for name, array in beside.items():
+                with out.temporary(name) as path:
+                    arrays.save(path, array)
             # The vectors come last, so that a shard with vectors is complete.
-            with out.temporary(vectors.lengths_name(shard.job, work.shards)) as path:
-                arrays.save(path, np.array([len(row) for row in tokens], np.int32))
             with out.part(shard.name).open("wb") as file:
                 arrays.write(file, encoded.astype(self.dtype))
 
-        with progress.Bar("embed", total=len(work.texts), unit="texts") as bar:
-            sharded(out, shards, encode, bar, ahead=lambda shard: work.tokens(shard.job))
-
-    def _window(self, encoder: Encoder) -> int:
-        pooling = encoder.module.config.pooling
-        if self.window and pooling != "mean":
-            progress.say(f"embed: no windows, which are means: the encoder's pooling is {pooling}")
-            return 0
-        return self.window
-
-    def _finish(self, work: _Work, out: Writer, model: epath.Path) -> None:
-        from qac_jax.inference.encoder import memory
-
-        if corpus.IDS_OFFSETS not in out.done:
-            corpus.write_ids(out, work.texts.ids())
-        out.count = len(work.texts)
-        out.info.update(
-            dimension=work.encoder.width,
-            side=work.side,
-            encoder=memory(model, self.options, self.inference, self._prompts()),
-            texts=corpus.location(work.artifact, out.path),
-        )
-
-
-class _Work:
-    """The texts to encode, cut into shards."""
-
-    def __init__(self, artifact: Artifact, encoder: Encoder, side: str, titles: bool, rows: int):
-        self.artifact, self.texts = artifact, Records(artifact)
-        self.encoder, self.side = encoder, side
-        self._titles, self._rows = titles, rows
-        self.shards = max(1, -(-len(self.texts) // rows))
-
-    def size(self, index: int) -> int:
-        return min(self._rows, len(self.texts) - index * self._rows)
-
-    def tokens(self, index: int) -> list[list[int]]:
-        """The ids of a shard's texts, special tokens included."""
-        start = index * self._rows
-        records = list(self.texts.range(start, start + self.size(index)))
-        if records and "tokens" in records[0]:
-            return [self.encoder.framed(record["tokens"], self.side) for record in records]
-        titled = self.encoder.passage_text if self._titles else text_alone
-        texts = [titled(record) for record in records]
-        return self.encoder.tokenize(texts, self.side)
+        sharded(out, shards, encode, "embed", "texts", ahead=tokenized)

@@ -11,14 +11,15 @@ from typing import Any
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
-from qac_jax.formats.records import Records, shard_name, write_offsets
+from qac_jax.formats.records import write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
 from qac_jax.pipeline import costs, hosts, sharding
 from qac_jax.pipeline.hosts import Hosts
-from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, sharded
-from qac_jax.pipeline.stage import Inputs, Plans, Ref, Stage, input, model_input, option
+from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, record_files, sharded
+from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
 from qac_jax.queries.extraction import (
+    CountJob,
     EncoderSalience,
     Extraction,
     Job,
@@ -92,16 +93,13 @@ class Extract(Stage):
     pool: Workers = fields.part(Workers)
     hosts: Hosts = fields.part(Hosts)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        count = inputs.get("passages", {}).get("count")
-        without = (*extraction.STRUCTURES, extraction.KEYWORDS)
-        spans = self.sampling.spans if self.method not in without else None
+    def plan(self, inputs: Plans) -> Plan:
+        count = costs.count_of(inputs, "passages")
         cost = costs.on_cores("extract", count, work=self.draws)
         if self.method in _BY_MODEL:
             tokens = count and count * self.draws * self.sampling.spans * costs.QUERY_TOKENS
             cost = costs.of_model(inputs, "scorer", tokens)
-        plan = {"passages": count, "method": self.method, "spans a passage": spans}
-        return {**plan, "count": count, **cost}
+        return {"count": count, **cost}
 
     def check(self) -> None:
         super().check()
@@ -112,11 +110,35 @@ class Extract(Stage):
             raise UserError("--statistics are for --method bm25; leave them out")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        passages = Records(inputs.artifact("passages"))
+        passages, contexts = inputs.records("passages"), inputs.get_records("contexts")
         size = self.shard_passages or min(_SHARD, max(_FEW, -(-len(passages) // 8)))
         pieces = sharding.cut(len(passages), size) if len(passages) else []
-        jobs = self._jobs(inputs, out, passages, pieces)
-        made = self._write(jobs, out, self._salience(inputs))
+        statistics = self._statistics(inputs, out, passages, pieces)
+        what = Extraction(
+            self.method,
+            self.sampling,
+            self.keep,
+            self.draws,
+            self.title,
+            self.origin,
+            self.part,
+            self.seed,
+        )
+
+        def job(start: int, stop: int, name: str) -> Job:
+            target = os.path.abspath(out.part(name))
+            return Job(what, passages, contexts, start, stop, target, statistics, self.k1, self.b)
+
+        jobs = record_files(_FILES, pieces, job)
+        salience = self._salience(inputs)
+        if salience is None:
+            made = pooled(out, jobs, extraction.write_shard, self.pool, "extract", "passages")
+        else:
+
+            def write(shard: ShardFile, bar: progress.Bar) -> Facts:
+                return extraction.write_shard(shard.job, salience, bar.advance)
+
+            made = sharded(out, jobs, write, "extract", "passages")
         if not out.joins:
             return
         write_offsets(out, _FILES, len(jobs))
@@ -132,30 +154,6 @@ class Extract(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         return shown(artifact, origins=True)
-
-    def _jobs(
-        self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
-    ) -> list[ShardFile]:
-        """The job of each file."""
-        contexts = Records(inputs.artifact("contexts")) if "contexts" in inputs else None
-        statistics = self._statistics(inputs, out, passages, pieces)
-        what = Extraction(
-            self.method,
-            self.sampling,
-            self.keep,
-            self.draws,
-            self.title,
-            self.origin,
-            self.part,
-            self.seed,
-        )
-        shards = []
-        for number, (start, stop) in enumerate(pieces):
-            name = shard_name(_FILES, number, len(pieces))
-            target = os.path.abspath(out.part(name))
-            job = Job(what, passages, contexts, start, stop, target, statistics, self.k1, self.b)
-            shards.append(ShardFile(name, stop - start, job))
-        return shards
 
     def _salience(self, inputs: Inputs) -> Salience | None:
         """The model that ranks spans, loaded once, on all devices of this process."""
@@ -180,19 +178,14 @@ class Extract(Stage):
         if _STATISTICS in out.done:
             return target
         counts = out.inner("counts")
-        shards = [
-            ShardFile(
-                f"{number}.json",
-                stop - start,
-                extraction.CountJob(
-                    passages, start, stop, os.path.abspath(counts.part(f"{number}.json"))
-                ),
-            )
-            for number, (start, stop) in enumerate(pieces)
-        ]
+
+        def job(start: int, stop: int, name: str) -> CountJob:
+            return CountJob(passages, start, stop, os.path.abspath(counts.part(name)))
+
+        shards = record_files("counts", pieces, job)
         if not self.statistics:
-            with progress.Bar("count words", total=len(passages), unit="passages") as bar:
-                pooled(counts, shards, extraction.count_words, self.pool, bar)
+            count = extraction.count_words
+            pooled(counts, shards, count, self.pool, "count words", "passages")
 
         def join() -> None:
             out.begin(_STATISTICS)
@@ -207,18 +200,3 @@ class Extract(Stage):
 
         hosts.once("statistics", join)
         return target
-
-    def _write(
-        self, shards: Sequence[ShardFile], out: Writer, salience: Salience | None
-    ) -> list[Facts]:
-        """Writes the missing files."""
-        total = sum(shard.items for shard in shards)
-        with progress.Bar("extract", total=total, unit="passages") as bar:
-            if salience is None:
-                return pooled(out, shards, extraction.write_shard, self.pool, bar)
-            return sharded(
-                out,
-                shards,
-                lambda shard, _: extraction.write_shard(shard.job, salience, bar.advance),
-                bar,
-            )

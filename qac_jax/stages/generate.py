@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets
+from qac_jax.formats.records import write_lines, write_offsets
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
-from qac_jax.pipeline.inputs import one_of, together
-from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option
+from qac_jax.pipeline.inputs import one_of, skip_bad_option, together
+from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import filtering, prompts
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
@@ -60,10 +60,7 @@ class Generate(Stage):
         "T5 or pointer-generator that generates the queries, such as shipped:qgen", default=""
     )
     imported: Ref = input("or a file of queries generated elsewhere", FILE, default="")
-    # It decides whether a run ends well, not what one that does gives.
-    skip_bad: int = option(
-        0, "skip and list at most N bad lines of --imported", affects_result=False
-    )
+    skip_bad: int = skip_bad_option("lines of --imported")
 
     prefix: str = option("text2query: ", "prompt text before each passage")
     title: str = option(
@@ -102,23 +99,16 @@ class Generate(Stage):
     )
     hosts: Hosts = fields.part(Hosts)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        count = inputs.get("passages", {}).get("count")
+    def plan(self, inputs: Plans) -> Plan:
+        count = costs.count_of(inputs, "passages")
         if self.imported:
-            return {"passages": count, "queries": "imported"}
-        samples, asked = self.decoding.samples, self._prompts()
-        longest = samples * sum(prompt.max_tokens for prompt in asked.values())
-        written = count and count * samples * len(asked)
-        read = (count or 0) * len(asked) * costs.PASSAGE_TOKENS
-        tokens, size = (written or 0) * costs.QUERY_TOKENS, (written or 0) * 80.0
-        return {
-            "count": count,
-            **costs.of_generator(inputs, "generator", read, tokens, size),
-            "passages": count,
-            "texts a passage": samples * len(asked),
-            "texts": written,
-            "tokens to generate, at most": count and count * longest,
-        }
+            return {}
+        asked = len(self._prompts())
+        written = (count or 0) * self.decoding.samples * asked
+        read = (count or 0) * asked * costs.PASSAGE_TOKENS
+        tokens = written * costs.QUERY_TOKENS
+        cost = costs.of_generator(inputs, "generator", read, tokens, written * 80.0)
+        return {"count": count, "texts": written or None, **cost}
 
     def check(self) -> None:
         super().check()
@@ -127,31 +117,25 @@ class Generate(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.queries import generation
 
-        passages = Records(inputs.artifact("passages"))
+        passages, asked = inputs.records("passages"), len(self._prompts())
         size = self.shard_passages or (_FEW if len(passages) < _MILLION else _MANY)
-        pieces, asked = cut(len(passages), size), len(self._prompts())
-        shards = [
-            ShardFile(
-                shard_name(_FILES, number, len(pieces)), (stop - start) * asked, (start, stop)
-            )
-            for number, (start, stop) in enumerate(pieces)
-        ]
+        pieces = cut(len(passages), size)
+        shards = record_files(_FILES, pieces, lambda start, stop, _: (start, stop), each=asked)
         sources = self._sources(inputs, out, passages, size)
         began, tokens = time.monotonic(), 0
-        with progress.Bar("generate", total=len(passages) * asked, unit="texts") as bar:
 
+        def write(shard: ShardFile, bar: progress.Bar) -> Facts:
             def report(requests: int, more: int) -> None:
                 nonlocal tokens
                 tokens += more
                 rate = {"tokens/s": tokens / (time.monotonic() - began)} if tokens else {}
                 bar.advance(requests, **rate)
 
-            def write(shard: ShardFile, _: None) -> Facts:
-                start, stop = shard.job
-                records, facts = sources.shard(start, stop, report)
-                return {**write_lines(out.part(shard.name), records), **facts}
+            start, stop = shard.job
+            records, facts = sources.shard(start, stop, report)
+            return {**write_lines(out.part(shard.name), records), **facts}
 
-            made = sharded(out, shards, write, bar)
+        made = sharded(out, shards, write, "generate", "texts")
         if not out.joins:
             return
         info, sentence = generation.summed(made)

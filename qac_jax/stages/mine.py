@@ -12,17 +12,27 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import answers
 from qac_jax.formats import runs
 from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.queries import Query, read_queries
-from qac_jax.formats.records import Records, shard_name, write_lines, write_offsets, write_records
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records, write_lines, write_offsets, write_records
 from qac_jax.formats.runs import Ranking, open_run
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
-from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Plan,
+    Plans,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    option,
+    part,
+)
 from qac_jax.retrieval import mining
-from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.mining import (
     Grouper,
     Labelling,
@@ -36,7 +46,7 @@ from qac_jax.retrieval.mining import (
 
 
 if TYPE_CHECKING:
-    from qac_jax.retrieval.hybrid import Hybrid
+    pass
 
 
 # Queries per file (an interruption loses at most one file) of mine and of label, and per search.
@@ -77,14 +87,13 @@ class Mine(Stage):
     seed: int = option(42, "seed of drawing negatives")
     hosts: Hosts = part(Hosts)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        count = inputs.get("contexts", {}).get("count")
-        plan: dict[str, Any] = {"from": ", ".join(self._systems()), "passages with queries": count}
+    def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "contexts")
-        for system in self._systems():
-            found = costs.searching(inputs, _INPUTS[system], queries, self.mining.depth)
-            plan |= {name: plan.get(name, 0.0) + cost for name, cost in found.items()}
-        return plan
+        found = [
+            costs.searching(inputs, _INPUTS[system], queries, self.mining.depth)
+            for system in self._systems()
+        ]
+        return {name: sum(cost[name] for cost in found) for name in (found[0] if found else ())}
 
     def check(self) -> None:
         super().check()
@@ -99,27 +108,26 @@ class Mine(Stage):
             raise UserError(f"negatives={self.negatives!r} needs an index; pass {wanted}")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.retrieval import search
+
         questions, passages = self.questions(inputs)
-        searchers = self._searchers(inputs)
+        encoder = inputs.text("encoder")
+        searchers = {
+            name: search.open_index(inputs.path(_INPUTS[name]), encoder) for name in self._systems()
+        }
         miner = Miner(passages, searchers, self.mining, self.seed)
+
+        def mined(asked: Sequence[Question], bar: progress.Bar) -> Iterator[Any]:
+            for start, stop in cut(len(asked), _SEARCHED):
+                yield from miner.mine(asked[start:stop])
+                bar.advance(stop - start)
+
+        def write(shard: ShardFile, bar: progress.Bar) -> Facts:
+            return write_lines(out.part(shard.name), mined(shard.job, bar))
+
         pieces = cut(len(questions), _MINED)
-        shards = [
-            ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, questions[start:stop])
-            for number, (start, stop) in enumerate(pieces)
-        ]
-        with progress.Bar("mine", total=len(questions), unit="queries") as bar:
-
-            def mined(asked: Sequence[Question]) -> Iterator[Any]:
-                for start, stop in cut(len(asked), _SEARCHED):
-                    yield from miner.mine(asked[start:stop])
-                    bar.advance(stop - start)
-
-            sharded(
-                out,
-                shards,
-                lambda shard, _: write_lines(out.part(shard.name), mined(shard.job)),
-                bar,
-            )
+        shards = record_files(_FILES, pieces, lambda start, stop, _: questions[start:stop])
+        sharded(out, shards, write, "mine", "queries")
         if not out.joins:
             return
         write_offsets(out, _FILES, len(shards))
@@ -133,19 +141,11 @@ class Mine(Stage):
             return [name for name, field in _INPUTS.items() if getattr(self, field)]
         return self.negatives.split("+")
 
-    def _searchers(self, inputs: Inputs) -> dict[str, Searchable]:
-        from qac_jax.retrieval import search
-
-        encoder = inputs.text("encoder")
-        return {
-            name: search.open_index(inputs.path(_INPUTS[name]), encoder) for name in self._systems()
-        }
-
     def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
         """What negatives are drawn for, and the passages that they are drawn from."""
-        passages = Records(inputs.artifact("passages"))
+        passages = inputs.records("passages")
         if "contexts" in inputs:
-            found = mining.generated_queries(Records(inputs.artifact("contexts")), passages)
+            found = mining.generated_queries(inputs.records("contexts"), passages)
         else:
             queries, qrels = inputs.text("queries"), inputs.text("qrels")
             found = mining.judged_queries(queries, qrels, passages)
@@ -174,63 +174,42 @@ class Group(Stage):
     contexts: Ref = input("queries of the passages", "contexts", default="", many=True)
     queries: Ref = input("or queries with judgements", FILE, default="")
     qrels: Ref = input(
-        "relevance judgements of --queries; a query without any goes to the teacher's first "
-        "passage",
+        "their judgements; a query without any goes to the teacher's first passage",
         FILE,
         default="",
     )
     teacher: Ref = input("hybrid index whose scores are learned", "hybrid")
     size: int = option(32, "passages of a group", at_least=2)
-    per_passage: int = option(
-        8, "queries of a passage, drawn for each group that it is in", at_least=1
-    )
-    turns: int = option(
-        1, "how often the passages are grouped, each time in another way", at_least=1
-    )
-
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        count = inputs.get("passages", {}).get("count")
-        return {"groups": None if count is None else self.turns * -(-count // self.size)}
+    per_passage: int = option(8, "queries drawn of a passage, for each of its groups", at_least=1)
+    turns: int = option(1, "how often the passages are grouped, each time anew", at_least=1)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval.hybrid import Hybrid
 
-        teacher = Hybrid(inputs.artifact("teacher"))
-        grouper = Grouper(
-            teacher,
-            Records(inputs.artifact("passages")),
-            self._queries(inputs, teacher),
-            self.size,
-            self.per_passage,
-            self.seed,
-        )
-        asked = 0
-        with progress.Bar("group", total=self.plan(self._counts(inputs))["groups"]) as bar:
+        teacher, passages = Hybrid(inputs.artifact("teacher")), inputs.records("passages")
+        if self.contexts:
+            queries = mining.of_contexts([Records(artifact) for artifact in inputs["contexts"]])
+        else:
+            judged = by_query(read_judgements(inputs.text("qrels")))
+            asked = list(read_queries(inputs.text("queries")))
+            queries = mining.by_passage(asked, judged, teacher)
+        grouper = Grouper(teacher, passages, queries, self.size, self.per_passage, self.seed)
+        count = 0
+        with progress.Bar("group", total=self.turns * -(-len(passages) // self.size)) as bar:
 
             def made() -> Iterator[dict[str, Any]]:
-                nonlocal asked
+                nonlocal count
                 for turn in range(self.turns):
                     for group in grouper.groups(turn):
-                        asked += len(group["queries"])
+                        count += len(group["queries"])
                         bar.advance(1)
                         yield group
 
             write_records(out, made(), "groups")
         if not out.count:
             raise UserError("no passage of the index has a query; check --contexts or --queries")
-        out.info.update(queries=asked, weight=grouper.teacher.settings.weight, size=self.size)
-        progress.say(f"group: {asked:,} queries in {out.count:,} groups")
-
-    def _queries(self, inputs: Inputs, teacher: Hybrid) -> dict[str, list[Query]]:
-        """The queries of each passage."""
-        if self.contexts:
-            return mining.of_contexts([Records(artifact) for artifact in inputs["contexts"]])
-        queries = list(read_queries(inputs.text("queries")))
-        judged = by_query(read_judgements(inputs.text("qrels")))
-        return mining.by_passage(queries, judged, teacher)
-
-    def _counts(self, inputs: Inputs) -> Mapping[str, Mapping[str, Any]]:
-        return {"passages": {"count": inputs.artifact("passages").count}}
+        out.info.update(queries=count, weight=grouper.teacher.settings.weight, size=self.size)
+        progress.say(f"group: {count:,} queries in {out.count:,} groups")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,13 +269,10 @@ class Label(Stage):
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "candidates")
-        known = {"positive above": self.rule.positive, "negative below": self.rule.negative}
-        if not self.teacher:
-            return known
         tokens = queries and queries * self.rule.depth * costs.PAIR_TOKENS
-        return {**known, **costs.of_model(inputs, "teacher", tokens)}
+        return costs.of_model(inputs, "teacher", tokens) if self.teacher else {}
 
     def check(self) -> None:
         super().check()
@@ -313,21 +289,17 @@ class Label(Stage):
         asked, removed = mining.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
-        work, pieces = self._labels(inputs, run), cut(len(asked), _LABELLED)
-        shards = [
-            ShardFile(shard_name(_FILES, number, len(pieces)), stop - start, asked[start:stop])
-            for number, (start, stop) in enumerate(pieces)
-        ]
-        with progress.Bar("label", total=len(asked), unit="queries") as bar:
+        labels = self._labels(inputs, run)
 
-            def label(shard: ShardFile, _: None) -> Facts:
-                facts: Facts = {}
-                written = write_lines(
-                    out.part(shard.name), work.records(shard.job, facts, bar.advance)
-                )
-                return {**facts, **written}
+        def write(shard: ShardFile, bar: progress.Bar) -> Facts:
+            facts: Facts = {}
+            records = labels.records(shard.job, facts, bar.advance)
+            written = write_lines(out.part(shard.name), records)
+            return {**facts, **written}
 
-            made = sharded(out, shards, label, bar)
+        pieces = cut(len(asked), _LABELLED)
+        shards = record_files(_FILES, pieces, lambda start, stop, _: asked[start:stop])
+        made = sharded(out, shards, write, "label", "queries")
         if not out.joins:
             return
         write_offsets(out, _FILES, len(shards))
@@ -365,7 +337,7 @@ class Label(Stage):
             run=run,
             scores=scores,
             reranker=reranker,
-            passages=Records(inputs.artifact("passages")),
+            passages=inputs.records("passages"),
             judged=judgements(inputs.text("qrels")),
             more=judgements(inputs.text("more")),
             truth=judgements(inputs.text("truth")),

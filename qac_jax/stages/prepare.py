@@ -17,12 +17,12 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Shard, repeated_documents
 from qac_jax.formats.readers import python_docs
 from qac_jax.formats.readers.pages import pdf_version
-from qac_jax.formats.records import shard_name, write_offsets
+from qac_jax.formats.records import write_offsets
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs, inputs, readiness
-from qac_jax.pipeline.inputs import TOKENIZER
-from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, option, part
+from qac_jax.pipeline.inputs import TOKENIZER, skip_bad_option
+from qac_jax.pipeline.sharding import ShardFile, Workers, cut, pooled, record_files
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, option, part
 from qac_jax.retrieval import corpus
 from qac_jax.text import passages, sentences, tokenizers
 from qac_jax.text import passages as texts
@@ -72,10 +72,7 @@ class Prepare(Stage):
         0, "first learn a lower-cased WordPiece vocabulary of this size on the corpus (0: no)"
     )
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
-    # It decides whether a run ends well, not what one that does gives.
-    skip_bad: int = option(
-        0, "skip and list at most N bad records", at_least=0, affects_result=False
-    )
+    skip_bad: int = skip_bad_option()
     shards: int = option(0, "number of output files (0: one for every 64 MB)", at_least=0)
     cutting: Cutting = part(Cutting)
     pool: Workers = part(Workers)
@@ -104,13 +101,8 @@ class Prepare(Stage):
             raise UserError(f"{flag} is for {other}, not for format {self.format}; leave it out")
         self.reader_options()
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        return {
-            "max_tokens": self.cutting.max_tokens,
-            "vocabulary": self.train_vocab or self.tokenizer,
-            "reads": self._path(),
-            **costs.on_cores("prepare", costs.count_of(inputs, "documents")),
-        }
+    def plan(self, inputs: Plans) -> Plan:
+        return costs.on_cores("prepare", costs.count_of(inputs, "documents"))
 
     def survey(self, data_dir: str) -> tuple[int, float] | None:
         """Reads documents for some seconds, and cuts some of them."""
@@ -143,7 +135,21 @@ class Prepare(Stage):
         if not pieces:
             raise UserError(f"{self._path()} holds no documents; check --documents and --format")
         tokenizer, splitter = self._learned(pieces, out)
-        shards = self._shards(pieces, out, tokenizer, splitter)
+        scratch = os.path.abspath(out.scratch("ids"))
+
+        def job(number: int, _: int, name: str) -> PrepareJob:
+            return PrepareJob(
+                shard=pieces[number],
+                target=os.path.abspath(out.part(name)),
+                ids=os.path.join(scratch, f"{number:05d}.npz"),
+                cutting=self.cutting,
+                seed=self.seed,
+                tokenizer=tokenizer,
+                splitter=splitter,
+                skip_bad=self.skip_bad,
+            )
+
+        shards = record_files("passages", cut(len(pieces), 1), job)
         self._finish(self._prepared(shards, out), out, tokenizer)
 
     def _path(self) -> str:
@@ -180,29 +186,6 @@ class Prepare(Stage):
                     json.dump(sentences.learn(texts()), file, indent=0)
         return tokenizer, splitter
 
-    def _shards(
-        self, pieces: Sequence[Shard], out: Writer, tokenizer: str, splitter: str
-    ) -> list[ShardFile]:
-        names = [shard_name("passages", i, len(pieces)) for i in range(len(pieces))]
-        scratch = os.path.abspath(out.scratch("ids"))
-        return [
-            ShardFile(
-                name,
-                1,
-                PrepareJob(
-                    shard=piece,
-                    target=os.path.abspath(out.part(name)),
-                    ids=os.path.join(scratch, f"{i:05d}.npz"),
-                    cutting=self.cutting,
-                    seed=self.seed,
-                    tokenizer=tokenizer,
-                    splitter=splitter,
-                    skip_bad=self.skip_bad,
-                ),
-            )
-            for i, (piece, name) in enumerate(zip(pieces, names, strict=True))
-        ]
-
     def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
         """Writes all shards; returns their facts. Ids of earlier shards are bad records."""
 
@@ -210,14 +193,13 @@ class Prepare(Stage):
             return os.path.exists(shard.job.ids)
 
         work = passages.prepare_shard
-        with progress.Bar("prepare", total=len(shards), unit="shards") as bar:
-            pooled(out, shards, work, self.pool, bar, is_done=has_ids, records="passages")
+        pooled(out, shards, work, self.pool, "prepare", is_done=has_ids, records="passages")
         drops = repeated_documents([passages.ids_of(shard.job) for shard in shards])
         jobs = {i: passages.without(shards[i].job, drop) for i, drop in drops.items()}
         again = [dataclasses.replace(shards[i], job=job) for i, job in jobs.items()]
         if again:
-            with progress.Bar("prepare: repeated ids", total=len(again), unit="shards") as bar:
-                pooled(out, again, work, self.pool, bar, is_done=lambda _: False)
+            label = "prepare: repeated ids"
+            pooled(out, again, work, self.pool, label, is_done=lambda _: False)
         return [out.facts(shard.name) for shard in shards]
 
     def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer, tokenizer: str) -> None:

@@ -34,6 +34,7 @@ from qac_jax.formats.judgements import (
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import QUERIES
+from qac_jax.pipeline.inputs import skip_bad_option
 from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, option, part
 from qac_jax.queries import questions, splitting
 from qac_jax.queries.questions import GENERATED, Collector, JudgedQueries, Questions, made_by
@@ -175,8 +176,7 @@ class Sample(Stage):
     queries: Ref = input("files or folders of queries", FILE, many=True)
     count: int = option(0, "number of queries to draw (0: all)", at_least=0)
     format: str = option("auto", "format of the files", choices=("auto", *QUERIES.names()))
-    # It decides whether a run ends well, not what one that does gives.
-    skip_bad: int = option(0, "skip and list at most N bad records", affects_result=False)
+    skip_bad: int = skip_bad_option()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         paths = [os.fspath(path) for path in inputs.paths("queries")]

@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
@@ -20,14 +20,25 @@ from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Plan,
+    Plans,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    option,
+    part,
+)
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.fusion import SCALES, Merged
 
 
 if TYPE_CHECKING:
     from qac_jax.inference.reranker import Texts
-    from qac_jax.retrieval.search import Reranking
+    from qac_jax.retrieval.search import Reranking, Searching
 
 
 RUN = "run.trec"
@@ -71,18 +82,13 @@ class Search(Stage):
     inference: Inference = part(Inference)
     hosts: Hosts = part(Hosts)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        depth = self._depth() if self.reranker else None
+    def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "candidates")
-        plan: dict[str, Any] = {
-            "passages a query": self.k,
-            "read by the cross-encoder": depth,
-            "count": queries,
-        }
+        plan: Plan = {"count": queries}
         if self.index:
             plan |= costs.searching(inputs, "index", queries, self.k)
         if self.reranker:
-            tokens = queries and depth and queries * depth * costs.PAIR_TOKENS
+            tokens = queries and queries * self._depth() * costs.PAIR_TOKENS
             plan |= costs.of_model(inputs, "reranker", tokens, plan.get("bytes"))
         return plan
 
@@ -108,16 +114,12 @@ class Search(Stage):
             return
         work = out.inner("rerank")
         reranking = self._candidates(inputs, out, work)
-        pieces = [
-            ShardFile(f"piece-{number:06d}.trec", len(names), names)
-            for number, names in enumerate(reranking.pieces())
-        ]
 
-        def rerank(piece: ShardFile, _: None) -> None:
+        def rerank(piece: ShardFile, bar: progress.Bar) -> None:
             run_files.write_run(work.part(piece.name), reranking.reranked(piece.job))
 
-        with progress.Bar("rerank", total=len(reranking.run), unit="queries") as bar:
-            sharded(work, pieces, rerank, bar)
+        pieces = _pieces(reranking)
+        sharded(work, pieces, rerank, "rerank", "queries")
         if out.joins:
             _join(out, work, pieces)
         out.count = len(reranking.run)
@@ -129,18 +131,14 @@ class Search(Stage):
 
         index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
         searching = Searching.of(index, self.queries, self.k)
-        pieces = [
-            ShardFile(f"search-{number:06d}.trec", len(names), names)
-            for number, names in enumerate(searching.pieces())
-        ]
+        pieces = _pieces(searching)
 
-        def search(piece: ShardFile, _: None) -> None:
+        def search(piece: ShardFile, bar: progress.Bar) -> None:
             lines = io.StringIO()
             searching.write(lines, piece.job)
             work.part(piece.name).write_bytes(lines.getvalue().encode())
 
-        with progress.Bar("search", total=len(searching.queries), unit="queries") as bar:
-            sharded(work, pieces, search, bar)
+        sharded(work, pieces, search, "search", "queries")
         return pieces
 
     def _depth(self) -> int:
@@ -177,6 +175,13 @@ class Search(Stage):
         if artifact is not None:
             return search.passage_texts([artifact])
         return convert.texts_of(inputs.artifact("index"))
+
+
+def _pieces(of: Reranking | Searching) -> list[ShardFile]:
+    return [
+        ShardFile(f"piece-{number:06d}.trec", len(names), names)
+        for number, names in enumerate(of.pieces())
+    ]
 
 
 def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:
@@ -249,7 +254,7 @@ class Fuse(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        paths = run_files.run_files(",".join(map(os.fspath, inputs.paths("runs"))))
+        paths = run_files.run_files(inputs.text("runs"))
         fused: Mapping[str, Ranking]
         if self.method == "merge":
             fused = Merged([open_run(path) for path in paths.values()], self.depth or None)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax import progress
 from qac_jax.artifacts import Writer, arrays
 from qac_jax.data import examples, judged, shards
 from qac_jax.data.form import form_of
@@ -22,9 +21,20 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import TRAINING
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.inputs import TOKENIZER
+from qac_jax.pipeline.inputs import TOKENIZER, skip_bad_option
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.pipeline.stage import (
+    FILE,
+    Inputs,
+    Plan,
+    Plans,
+    Ref,
+    Stage,
+    input,
+    model_input,
+    option,
+    part,
+)
 from qac_jax.text import tokenizers
 
 
@@ -68,10 +78,7 @@ class Tokenize(Stage):
         TOKENIZER,
         default="wordpiece-16k",
     )
-    # It decides whether a run ends well, not what one that does gives.
-    skip_bad: int = option(
-        0, "skip and list at most N bad records", affects_result=False, at_least=0
-    )
+    skip_bad: int = skip_bad_option()
     like: Ref = model_input("read titles and prompts as this retriever does", default="")
     shards: int = option(0, "number of output files (0: by the number of records)", at_least=0)
     texts: Texts = part(Texts)
@@ -90,18 +97,17 @@ class Tokenize(Stage):
         present = {name for name in names if getattr(self, name)}
         KINDS[self.task].check_inputs(present, self._building())
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         # About, for kinds of queries: some may have no judgement. Unknown for others.
-        count = inputs.get("pairs" if self.pairs else "passages", {}).get("count")
+        count = costs.count_of(inputs, "pairs" if self.pairs else "passages")
         each = getattr(KINDS[self.task], "one_each", False)
         examples = count if each else costs.count_of(inputs, "queries") if self.queries else None
-        known = {"task": self.task, "vocabulary": self.tokenizer, "count": examples}
-        return {**known, **costs.on_cores("tokenize", count)}
+        return {"task": self.task, "count": examples, **costs.on_cores("tokenize", count)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         kind, tokenizer = KINDS[self.task], tokenizers.load(self.tokenizer)
         bad = BadLines(self.skip_bad)
-        building = kind.completed(self._building(inputs), _records(inputs, "contexts"))
+        building = kind.completed(self._building(inputs), inputs.get_records("contexts"))
         schema = shards.schema_of(tokenizer.vocab_size, kind.stored(building))
         counts = self._written(inputs, out, building, schema, bad)
         if not any(counts):
@@ -159,7 +165,7 @@ class Tokenize(Stage):
         """Writes all shards; returns the number of examples in each."""
         kind = KINDS[self.task]
         settings: dict[str, Any] = {"kind": kind, "building": building, "schema": schema}
-        passages, pairs = _records(inputs, "passages"), _records(inputs, "pairs")
+        passages, pairs = inputs.get_records("passages"), inputs.get_records("pairs")
         if isinstance(kind, JudgedKind):
             queries = tuple(self._judged(inputs, passages, bad))
             jobs = shards.judged_jobs(queries, self.shards, passages=passages, **settings)
@@ -181,7 +187,7 @@ class Tokenize(Stage):
         self, inputs: Inputs, passages: Records, out: Writer, bad: BadLines
     ) -> dict[str, Any]:
         """The contexts of the passages, and their positions if the order differs."""
-        contexts, path = _records(inputs, "contexts"), ""
+        contexts, path = inputs.get_records("contexts"), ""
         scratch = os.path.abspath(out.scratch("contexts"))
         if "queries" in inputs:
             queries, qrels = inputs.text("queries"), inputs.text("qrels")
@@ -201,7 +207,7 @@ class Tokenize(Stage):
             return
         assert passages is not None
         negatives, chosen = inputs.text("negatives"), (self.kept_negatives, self.seed)
-        contexts = _records(inputs, "contexts")
+        contexts = inputs.get_records("contexts")
         if contexts is not None and "queries" not in inputs:
             yield from judged.from_generated(passages, contexts, negatives, *chosen, bad)
         else:
@@ -221,16 +227,10 @@ class Tokenize(Stage):
         def is_done(shard: ShardFile) -> bool:
             return not shard.job.sized or os.path.exists(shard.job.sizes)
 
-        with progress.Bar("tokenize", total=len(made), unit="shards") as bar:
-            facts = pooled(
-                out, made, shards.write, self.pool, bar, is_done=is_done, records="examples"
-            )
+        facts = pooled(
+            out, made, shards.write, self.pool, "tokenize", is_done=is_done, records="examples"
+        )
         for of_shard in facts:
             for what, count in of_shard["left_out"].items():
                 bad.leave_out(what, count)
         return [of_shard["records"] for of_shard in facts]
-
-
-def _records(inputs: Inputs, name: str) -> Records | None:
-
-    return Records(found) if (found := inputs.get_artifact(name)) is not None else None

@@ -48,12 +48,11 @@ class Squares(Stage):
         work = out.inner("parts")
         parts = [ShardFile(f"{n}.json", 1, n) for n in range(self.count)]
 
-        def count(shard: ShardFile, _: None) -> None:
+        def count(shard: ShardFile, bar: progress.Bar) -> None:
             before(self.number, "count", shard.name)
             work.part(shard.name).write_text(str(shard.job**2))
 
-        with progress.Bar("count", total=self.count) as bar:
-            sharded(work, parts, count, bar)
+        sharded(work, parts, count, "count", "shards")
 
         def join() -> None:
             with out.open("sum.json") as file:
@@ -63,14 +62,13 @@ class Squares(Stage):
             hosts.once("sum", join)
         total = int((out.path / "sum.json").read_text())
 
-        def write(shard: ShardFile, _: None) -> dict[str, Any]:
+        def write(shard: ShardFile, bar: progress.Bar) -> dict[str, Any]:
             before(self.number, "write", shard.name)
             out.part(shard.name).write_text(f"{shard.job} {total}\n")
             return {"value": shard.job}
 
         shards = [ShardFile(f"squares-{n}.txt", 1, n) for n in range(self.count)]
-        with progress.Bar("write", total=self.count) as bar:
-            facts = sharded(out, shards, write, bar)
+        facts = sharded(out, shards, write, "write", "shards")
         if out.joins:
             out.info["values"] = sum(f["value"] for f in facts)
             out.count = self.count
