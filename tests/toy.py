@@ -43,7 +43,7 @@ class Net(nn.Module):
         x = x + (x.sum(1) / lengths[:, None])[:, None]
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         hidden = nn.gelu(x @ up)
-        hidden = dropout(hidden, keys, 1, self.dropout, "hash")
+        hidden = dropout(hidden, keys, 1, self.dropout)
         x = x + nn.with_logical_constraint(hidden, ("batch", "length", "mlp")) @ down
         return nn.with_logical_constraint(x * mask[..., None], ("batch", "length", "embed"))
 
@@ -66,8 +66,8 @@ class ToyMlm(Objective):
     def prepare(self, batch: Any, key: jax.Array) -> Any:
         ids, lengths = batch["tokens"], batch["tokens_length"]
         keys = example_keys(key, ids.shape[0])
-        # What is dropped is masked (the hash compiles several times faster than threefry).
-        chosen = dropout(jnp.ones(ids.shape), keys, 0, self.rate, "hash") == 0
+        # What is dropped is masked.
+        chosen = dropout(jnp.ones(ids.shape), keys, 0, self.rate) == 0
         chosen &= jnp.arange(ids.shape[1]) < lengths[:, None]
         return {
             "ids": jnp.where(chosen, 1, ids),

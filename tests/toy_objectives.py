@@ -37,7 +37,7 @@ def objective(
 ) -> Any:
     if name in toy.NAMES:
         return toy.objectives(dtype, config)[name]
-    options = Runtime(dtype=dtype, dropout="hash", **runtime)  # compiles sooner than threefry
+    options = Runtime(dtype=dtype, **runtime)
     if name == "mlm":
         return Mlm(config.build(options), Masking(0.3), toy.VOCABULARY)
     if name in ("seq2seq", "span_corruption"):

@@ -30,7 +30,7 @@ BERT = BertConfig(
 
 
 def objectives(dtype: str = "float32", config: BackboneConfig = BERT) -> dict[str, Any]:
-    model = config.build(Runtime(dtype=dtype, dropout="hash"))
+    model = config.build(Runtime(dtype=dtype))
     return {
         "condenser": Condenser(model, Masking(0.3), VOCABULARY, head_layers=1),
         "cocondenser": CoCondenser(

@@ -27,7 +27,7 @@ _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
 # whose mean is 0.52), and of queries as numbers.
 _PASSAGES, _QUERIES = {"long": (0.65, 1.0), "msmarco": (0.2, 0.84)}, (6, 16)
 _OBJECTIVES = ("cotmae", "cocondenser")
-_ATTENTION = ("auto", "xla", "cudnn", "triton")
+_ATTENTION = ("auto", "xla")
 # The inputs of one side of the benchmark: (does the context hold a query, is it padded to 144).
 _CONTEXTS = {
     "passage_query": (True, False),
@@ -72,7 +72,7 @@ class Shape:
             attention_dropout=self.dropout,
         )
         precision = train.precision_here(self.precision)
-        return config.build(Runtime(dtype=precision, dropout="hash", **runtime))
+        return config.build(Runtime(dtype=precision, **runtime))
 
     def theirs(self, length: int) -> Any:
         """transformers' BertForMaskedLM."""

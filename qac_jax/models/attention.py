@@ -1,4 +1,4 @@
-"""Attention in one place: plain XLA, laid out for CPUs too, and cuDNN's fused kernel.
+"""Attention in one place: plain XLA, laid out for CPUs too, and one kernel for GPUs.
 
 Queries, keys and values are head-major, [B, heads, L, head_dim], already scaled: whoever makes
 the queries folds 1/sqrt(head_dim) into their weights, which are fewer than the queries.
@@ -23,7 +23,7 @@ from qac_jax.models.layers import Array, Runtime, dropout, seeds_of, statistics_
 from qac_jax.models.packing import Keys, Lengths, Packed, platform, text_keys, text_lengths
 
 
-HALF = ("bfloat16", "float16")  # what cuDNN's kernel computes in
+_HALF = ("bfloat16", "float16")  # what the kernel computes in
 # Bytes of scores that a CPU computes at once: they stay in its cache, where those of a whole batch
 # are written to memory and read again, three times.
 _BLOCK = 4 << 20
@@ -55,56 +55,15 @@ def merge_heads(x: Array) -> Array:
     return x.swapaxes(1, 2).reshape(batch, length, heads * width)
 
 
-def choose(runtime: Runtime, *, cudnn_can: bool = True) -> str:
-    """ "xla" or "cudnn" for padded queries, keys and values of this platform, dtype and kind."""
-    check(runtime)
-    if runtime.attention == "cudnn":
-        if not cudnn_can:
-            raise UserError(
-                "attention='cudnn' has no attention dropout, window or position bias; "
-                "use attention='auto', or set the attention dropout to 0"
-            )
-        return "cudnn"
-    fuses = runtime.attention != "xla" and runtime.dtype in HALF and _multiplies_tiles()
-    return "cudnn" if cudnn_can and fuses else "xla"
-
-
-def check(runtime: Runtime) -> None:
-    """Raises UserError where the kernel that was asked for does not run."""
-    here, wanted = platform(), runtime.attention
-    if wanted in ("auto", "xla"):
-        return
-    if here != "gpu":
-        raise UserError(
-            f"attention={wanted!r} needs an NVIDIA GPU, and JAX runs on {here} here; "
-            "use attention='auto' or 'xla'"
-        )
-    if runtime.dtype not in HALF:
-        raise UserError(
-            f"attention={wanted!r} computes in bfloat16 or float16, not {runtime.dtype}; "
-            "use dtype='bfloat16' or attention='auto'"
-        )
-
-
-def _multiplies_tiles() -> bool:
-    """Whether this is a GPU that both fused kernels run on: Ampere or later."""
-    if platform() != "gpu":
+def in_one_kernel(runtime: Runtime, config: Any) -> bool:
+    """Whether `attend_joint` computes self-attention without windows and position biases here: in
+    half precision on GPUs from Ampere on."""
+    if runtime.attention == "xla" or runtime.dtype not in _HALF or platform() != "gpu":
         return False
-    return float(getattr(jax.devices()[0], "compute_capability", 9)) >= 8
-
-
-def in_one_kernel(runtime: Runtime, config: Any, *, drops: bool) -> bool:
-    """Whether `attend_joint` computes self-attention without windows and position biases here."""
-    if runtime.attention not in ("auto", "triton"):
-        return False
-    check(runtime)
-    head_size = config.hidden_size // config.num_heads
     return (
-        runtime.dtype in HALF
-        and _multiplies_tiles()
+        float(getattr(jax.devices()[0], "compute_capability", 9)) >= 8
         and packing.one_part_a_device()
-        and head_size in fused_attention.HEAD_SIZES
-        and (runtime.dropout == "hash" or not drops)
+        and config.hidden_size // config.num_heads in fused_attention.HEAD_SIZES
     )
 
 
@@ -169,18 +128,9 @@ def attend(
     keys, site and rate drop attention probabilities. In packed layers too it gets unpacked
     queries, keys and values.
     """
-    # What packed layers get back of padding they never read, so queries may end where texts do.
-    ends = isinstance(lengths, Packed) and query.shape[2] == key.shape[2]
     lengths, keys = text_lengths(lengths), text_keys(keys)
     drops = keys is not None and rate > 0.0
-    plain = visible is None and bias is None and not drops
-    # cuDNN's has no gradient for odd lengths, such as the one query of a last layer that only
-    # computes [CLS].
-    even = query.shape[2] % 2 == 0 and key.shape[2] % 2 == 0
-    if choose(runtime, cudnn_can=plain) == "cudnn" and even:
-        return _cudnn(query, key, value, lengths, lengths if ends else None)
-    compute: Callable[..., Array]
-    compute = functools.partial(_xla, rate=rate if drops else 0.0, generator=runtime.dropout)
+    compute: Callable[..., Array] = functools.partial(_xla, rate=rate if drops else 0.0)
     arguments = (query, key, value, lengths, visible, bias, keys if drops else None, site)
     if rows := _block(query, key):
         return _in_blocks(jax.checkpoint(compute), rows, *arguments)
@@ -226,7 +176,6 @@ def _xla(
     site: int | Array,
     *,
     rate: float,
-    generator: str,
 ) -> Array:
     batched = ((0, 1), (0, 1))
     wide = statistics_dtype(query.dtype)
@@ -238,7 +187,7 @@ def _xla(
     # Normalised after the value product: that divides head_dim numbers a row, not Lk.
     weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1, keepdims=True)
-    weights = dropout(weights, keys, site, rate, generator).astype(value.dtype)
+    weights = dropout(weights, keys, site, rate).astype(value.dtype)
     mixed = lax.dot_general(weights, value, (((3,), (2,)), batched), preferred_element_type=wide)
     return (mixed / total).astype(query.dtype)
 
@@ -256,16 +205,3 @@ def _hidden(visible: Array | None, dtype: jnp.dtype) -> Array | None:
     if visible is None:
         return None
     return jnp.where(visible, 0.0, 0.5 * jnp.finfo(dtype).min).astype(dtype)
-
-
-def _cudnn(
-    query: Array, key: Array, value: Array, lengths: Array | None, of_queries: Array | None
-) -> Array:
-    mixed = jax.nn.dot_product_attention(
-        *(x.swapaxes(1, 2) for x in (query, key, value)),
-        query_seq_lengths=None if of_queries is None else of_queries.astype(jnp.int32),
-        key_value_seq_lengths=None if lengths is None else lengths.astype(jnp.int32),
-        scale=1.0,
-        implementation="cudnn",
-    )
-    return mixed.swapaxes(1, 2)

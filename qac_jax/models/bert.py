@@ -58,7 +58,7 @@ class BertEmbeddings(nn.Module):
         if config.type_rows:
             x = x + (self.type.table[0] if token_types is None else self.type(token_types))
         x = shard(self.norm(x), "batch", "length", None)
-        x = dropout(x, keys, INPUT_SITE, config.hidden_dropout, self.runtime.dropout)
+        x = dropout(x, keys, INPUT_SITE, config.hidden_dropout)
         if config.embedding_size == config.hidden_size:
             return x
         return shard(self.project(x), "batch", "length", None)

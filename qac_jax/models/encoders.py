@@ -244,7 +244,7 @@ class CrossEncoder(nn.Module):
         rate = self.classifier_dropout
         if rate is None:
             rate = self.config.classifier_dropout
-        pooled = dropout(pooled, keys, OUTPUT_SITE, rate, self.runtime.dropout)
+        pooled = dropout(pooled, keys, OUTPUT_SITE, rate)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))
 

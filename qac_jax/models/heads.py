@@ -321,7 +321,7 @@ class CausalDecoder(_Head):
     ) -> Array:
         """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
         x = with_cls(cls, rest)
-        x = dropout(x, keys, INPUT_SITE, self.config.hidden_dropout, self.runtime.dropout)
+        x = dropout(x, keys, INPUT_SITE, self.config.hidden_dropout)
         visible = causal_window(x.shape[1], self.window)
         return self.norm(self.layers(x, lengths, keys, visible)[0])
 

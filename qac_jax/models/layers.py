@@ -32,9 +32,8 @@ Initializer = Callable[..., Array]
 Axes = tuple[str | None, ...]  # logical names of a parameter's axes
 
 DTYPES = ("float32", "mixed", "bfloat16", "float16", "float64")
-ATTENTION = ("auto", "xla", "cudnn", "triton")
+ATTENTION = ("auto", "xla")
 REMATERIALISATION = ("none", "attention", "dots", "layer")
-DROPOUT = ("threefry", "hash")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Runtime(Checked):
     attention: str = option("auto", choices=ATTENTION)
     scan: bool = False
     remat: str = option("none", choices=REMATERIALISATION)
-    dropout: str = option("hash", choices=DROPOUT)
     packed: tuple[tuple[int, float], ...] = option((), affects_result=False)
     kept: int = option(0, affects_result=False)
 
@@ -310,7 +308,7 @@ def fold(keys: Array | None, number: int | Array) -> Array | None:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
-def dropout(x: Array, keys: Keys, site: int | Array, rate: float, generator: str) -> Array:
+def dropout(x: Array, keys: Keys, site: int | Array, rate: float) -> Array:
     """Drops entries of x [B, …] with per-example keys; `site` tells the places apart.
 
     With TokenKeys those of packed tokens [R, T, D], the same as of [B, L, D].
@@ -318,35 +316,14 @@ def dropout(x: Array, keys: Keys, site: int | Array, rate: float, generator: str
     if keys is None or rate == 0.0:
         return x
     if isinstance(keys, TokenKeys):
-        keep = _keep_packed(keys, site, x.shape[-1], rate, generator)
+        packed, width = keys.packed, x.shape[-1]
+        seeds = packed.of_texts(seeds_of(keys.keys, site))
+        begin = packed.position.astype(jnp.uint32) * jnp.uint32(width)
+        places = begin.reshape(-1, 1) + _places((width,))
+        keep = stays(seeds.reshape(-1), places, rate).reshape(x.shape)
     else:
-        keep = _keep(keys, site, x.shape, rate, generator)
+        keep = stays(seeds_of(keys, site), _places(x.shape[1:]), rate)
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
-
-
-def _keep(
-    keys: Array, site: int | Array, shape: tuple[int, ...], rate: float, generator: str
-) -> Array:
-    """Which entries stay: bool of this shape."""
-    if generator == "hash":
-        return stays(seeds_of(keys, site), _places(shape[1:]), rate)
-    folded = fold(keys, site)
-    return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape[1:]))(folded)
-
-
-def _keep_packed(
-    keys: TokenKeys, site: int | Array, width: int, rate: float, generator: str
-) -> Array:
-    """Which entries of packed tokens stay: bool [R, T, width]."""
-    packed = keys.packed
-    if generator != "hash":
-        shape = (packed.lengths.shape[0], packed.length, width)
-        return packed.pack(_keep(keys.keys, site, shape, rate, generator))
-    seeds = packed.of_texts(seeds_of(keys.keys, site))
-    begin = packed.position.astype(jnp.uint32) * jnp.uint32(width)
-    tokens, size = seeds.size, (*seeds.shape, width)
-    places = begin.reshape(tokens, 1) + _places((width,))
-    return stays(seeds.reshape(tokens), places, rate).reshape(size)
 
 
 def _mix(x: Array) -> Array:

@@ -303,7 +303,7 @@ class ModernEmbeddings(nn.Module):
 
     def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
         x = shard(self.norm(self.word(ids)), "batch", "length", None)
-        return dropout(x, keys, INPUT_SITE, self.config.embedding_dropout, self.runtime.dropout)
+        return dropout(x, keys, INPUT_SITE, self.config.embedding_dropout)
 
 
 class ModernBert(Backbone):
@@ -412,7 +412,7 @@ class ModernAttention(nn.Module):
             keys = packing.text_keys(keys)
         out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
         output = dense_of(runtime, width, ("heads", "embed"), out, bias, name="output")
-        return dropout(output(merged), keys, site(number, _ATTENTION), rate, runtime.dropout)
+        return dropout(output(merged), keys, site(number, _ATTENTION), rate)
 
     def _positions(self, length: int, number: int | Array) -> tuple[Array, Array | None]:
         """Angles, and the visible pairs (None: all) of layer `number`, which a scan only knows
@@ -446,7 +446,7 @@ class GatedMlp(nn.Module):
         fused = dense_of(runtime, 2 * inner, ("embed", "mlp"), into, bias, name="up")(x)
         left, right = jnp.split(shard(fused, "batch", "length", "mlp"), 2, axis=-1)
         hidden = activation(config.activation)(left) * right
-        hidden = dropout(hidden, keys, site(number, _MLP), config.hidden_dropout, runtime.dropout)
+        hidden = dropout(hidden, keys, site(number, _MLP), config.hidden_dropout)
         out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
         width = config.hidden_size
         return dense_of(runtime, width, ("mlp", "embed"), out, bias, name="down")(hidden)

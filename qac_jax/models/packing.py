@@ -5,7 +5,7 @@ alone, so a stack of layers may leave the padding out: `Packed.pack` moves the t
 texts into one row (one row for each part of a sharded batch), layers compute the rows, and
 `Packed.unpack` moves what they give back. Attention unpacks queries, keys and values and is the
 same padded one, at a few per cent of a layer's FLOPs: so its masks, position biases, windows and
-dropout are the same too, and cuDNN's kernel skips what is beyond a text's length.
+dropout are the same too.
 
 Nothing else of a model or an objective knows: masks, poolings, predictions and [CLS] vectors are
 addressed by text and position as before. `Runtime.packed` says how much room the rows have, which

@@ -461,7 +461,7 @@ class T5Layers(nn.Module):
         inner = tuple(number for number in wanted if number < self.count)
         x, states = self.layers(x, lengths, bias, keys, wanted=inner, rows=rows)
         rate = self.config.hidden_dropout
-        x = dropout(self.stack_norm(x), keys, site(self.count), rate, self.runtime.dropout)
+        x = dropout(self.stack_norm(x), keys, site(self.count), rate)
         if self.count in wanted:
             states[self.count] = x
         return x, states
@@ -480,7 +480,7 @@ class T5Embeddings(nn.Module):
 
     def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
         x = shard(self.word(ids).astype(self.runtime.compute_dtype), "batch", "length", None)
-        return dropout(x, keys, 0, self.config.hidden_dropout, self.runtime.dropout)
+        return dropout(x, keys, 0, self.config.hidden_dropout)
 
 
 class T5Encoder(Backbone):

@@ -183,7 +183,7 @@ class FeedForward(nn.Module):
             return shard(dense(x), "batch", "length", "mlp")
 
         hidden = function(up("gate")) * up("up") if gated else function(up("up"))
-        hidden = dropout(hidden, keys, site(index, _INNER), config.dropout, runtime.dropout)
+        hidden = dropout(hidden, keys, site(index, _INNER), config.dropout)
         init = nn.initializers.normal(factor * config.d_ff**-0.5)
         down = dense_of(runtime, config.d_model, ("mlp", "embed"), init, False, name="down")
         return down(hidden)
@@ -219,11 +219,11 @@ class EncoderBlock(nn.Module):
         mixed = attend(queries, *pairs, lengths, runtime, bias=bias[:, :, :rows], **drops)
         keys = keys if rows is None else packing.text_keys(keys)
         h = attention.merge(mixed, of_queries)
-        h = dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        h = dropout(h, keys, site(index, _ATTENTION), rate)
         x = packing.first(x, lengths, rows) + h
         h = RMSNorm(config, dtype, name="mlp_norm")(x)
         h = FeedForward(config, runtime, name="mlp")(h, keys, index)
-        x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)
+        x = x + dropout(h, keys, site(index, _MLP), rate)
         return shard(x, "batch", "length", None)
 
 
@@ -263,16 +263,16 @@ class DecoderBlock(nn.Module):
         drops: Any = {"keys": keys, "site": site(index, _WEIGHTS), "rate": rate}
         mixed = attend(queries, *pairs, None, runtime, visible=visible, bias=bias, **drops)
         h = self.attention.merge(mixed).reshape(x.shape)
-        x = x + dropout(h, keys, site(index, _ATTENTION), rate, runtime.dropout)
+        x = x + dropout(h, keys, site(index, _ATTENTION), rate)
         h = self.cross_attention_norm(x)
         queries = self.cross_attention.queries(h)
         pairs = self.cross_attention.keys_values(memory)
         drops |= {"site": site(index, _CROSS_WEIGHTS)}
         mixed = attend(queries, *pairs, memory_lengths, runtime, **drops)
         h = self.cross_attention.merge(mixed)
-        x = x + dropout(h, keys, site(index, _CROSS), rate, runtime.dropout)
+        x = x + dropout(h, keys, site(index, _CROSS), rate)
         h = self.mlp(self.mlp_norm(x), keys, index)
-        x = x + dropout(h, keys, site(index, _MLP), rate, runtime.dropout)
+        x = x + dropout(h, keys, site(index, _MLP), rate)
         return shard(x, "batch", "length", None)
 
     def memory(self, memory: Array) -> KeysValues:
@@ -299,19 +299,17 @@ class DecoderBlock(nn.Module):
         R may be C times the rows of `cross`: then rows r·C … r·C+C-1 continue the same text, and
         attend to its memory as C queries, so that memory is neither copied nor read C times.
         """
-        # A few queries: a fused kernel has nothing to save, and may refuse so few.
-        runtime = dataclasses.replace(self.runtime, attention="xla")
         h = self.attention_norm(x)
         new = self.attention.keys_values(h)
         past = (_written(past[0], new[0], position), _written(past[1], new[1], position))
         queries = self.attention.queries(h)
-        mixed = attend(queries, *past, None, runtime, visible=visible, bias=bias)
+        mixed = attend(queries, *past, None, self.runtime, visible=visible, bias=bias)
         x = x + self.attention.merge(mixed)
         rows, texts = x.shape[0], cross[0].shape[0]
         h = self.cross_attention_norm(x).reshape(texts, rows // texts, -1)
         queries = self.cross_attention.queries(h)
         keys, values = cross
-        mixed = attend(queries, keys.swapaxes(2, 3), values, memory_lengths, runtime)
+        mixed = attend(queries, keys.swapaxes(2, 3), values, memory_lengths, self.runtime)
         x = x + self.cross_attention.merge(mixed).reshape(x.shape)
         return x + self.mlp(self.mlp_norm(x), None, 0), past
 
@@ -395,10 +393,10 @@ class Stack(nn.Module):
         self, x: Array, keys: Array | None, wanted: Sequence[int], *arguments: Any
     ) -> tuple[Array, dict[int, Array]]:
         """The normalised output, and the wanted layers' outputs before that."""
-        rate, generator = self.config.dropout, self.runtime.dropout
-        x = dropout(x, keys, 0, rate, generator)
+        rate = self.config.dropout
+        x = dropout(x, keys, 0, rate)
         x, states = self.layers(x, *arguments, keys, wanted=wanted)
-        return dropout(self.norm(x), keys, site(self.count), rate, generator), states
+        return dropout(self.norm(x), keys, site(self.count), rate), states
 
     def layer_parameters(self) -> Any:
         """The layers' parameters: {"0": layer, …}, or with `Runtime.scan` stacked."""

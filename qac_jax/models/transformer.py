@@ -76,35 +76,31 @@ class Attention(nn.Module):
         def dense(name: str) -> Dense:
             return dense_of(self.runtime, width, ("embed", "heads"), init, name=name)
 
-        scale = (width // config.num_heads) ** -0.5
-        number, rate = site(index, _PROBABILITIES), config.attention_dropout
-        drops = keys is not None and rate > 0.0
-        plain = visible is None and bias is None and rows is None
+        scales = ((width // config.num_heads) ** -0.5, 1.0, 1.0)
+        layers = [dense(name) for name in ("query", "key", "value")]
+        drops: Any = {"keys": keys, "site": site(index, _PROBABILITIES)}
+        drops["rate"] = config.attention_dropout
+        plain = lengths is not None and visible is None and bias is None and rows is None
         divides = x.shape[0] % packing.parts() == 0
-        one_kernel = plain and divides and in_one_kernel(self.runtime, config, drops=drops)
-        if one_kernel and lengths is not None:
-            layers = [dense(name) for name in ("query", "key", "value")]
-            joint = joined(x, layers, (scale, 1.0, 1.0))
-            merged = attend_joint(
-                joint, lengths, config.num_heads, keys=keys, site=number, rate=rate
-            )
+        if plain and divides and in_one_kernel(self.runtime, config):
+            joint = joined(x, layers, scales)
+            merged = attend_joint(joint, lengths, config.num_heads, **drops)
         else:
             if rows is None:
-                layers = [dense(name) for name in ("query", "key", "value")]
-                each = together(x, layers, (scale, 1.0, 1.0))
+                each = together(x, layers, scales)
             else:
-                query = dense("query")(packing.first(x, lengths, rows), scale)
-                each = together(x, [dense("key"), dense("value")], (1.0, 1.0))
+                query = layers[0](packing.first(x, lengths, rows), scales[0])
+                each = together(x, layers[1:], scales[1:])
             each = [shard(y, "batch", "length", "heads") for y in each]
             each = [packing.unpack(y, lengths, "heads") for y in each]
             if rows is not None:
                 each = [shard(query, "batch", "length", "heads"), *each]
             query, key, value = (split_heads(y, config.num_heads) for y in each)
             bias = bias if bias is None else bias[:, :, :rows]
-            masks: Any = {"visible": visible, "bias": bias, "keys": keys, "site": number}
-            merged = merge_heads(
-                attend(query, key, value, lengths, self.runtime, rate=rate, **masks)
+            mixed = attend(
+                query, key, value, lengths, self.runtime, visible=visible, bias=bias, **drops
             )
+            merged = merge_heads(mixed)
             if rows is None:
                 merged = packing.pack(merged, lengths, "heads")
         if rows is not None:
@@ -112,7 +108,7 @@ class Attention(nn.Module):
         last = self.output_init or init
         output = dense_of(self.runtime, width, ("heads", "embed"), last, name="output")(merged)
         rate = config.hidden_dropout
-        return dropout(output, keys, site(index, _ATTENTION), rate, self.runtime.dropout)
+        return dropout(output, keys, site(index, _ATTENTION), rate)
 
 
 class Mlp(nn.Module):
@@ -133,7 +129,7 @@ class Mlp(nn.Module):
         output_init = self.output_init or init
         width = config.hidden_size
         output = dense_of(runtime, width, ("mlp", "embed"), output_init, name="down")(hidden)
-        return dropout(output, keys, site(index, _MLP), config.hidden_dropout, runtime.dropout)
+        return dropout(output, keys, site(index, _MLP), config.hidden_dropout)
 
 
 class Layers(nn.Module):
@@ -228,8 +224,7 @@ class Layers(nn.Module):
 
         key = self.make_rng("params")
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(self.count))
-        # Compiled once for all layers, also for a loop: to compile it for each took a minute. One
-        # after the other, since cuDNN's attention cannot be batched over keys.
+        # Compiled once for all layers, also for a loop: to compile it for each took a minute.
         stacked = lax.map(one, keys)
         if self.runtime.scan:
             params = nn.meta.add_axis(stacked, 0, {nn.meta.PARTITION_NAME: "layers"})

@@ -102,7 +102,7 @@ class Decoder(nn.Module):
         )
         merged = packing.pack(merge_heads(mixed), lengths, "heads")
         mixed = dense_of(runtime, width, ("heads", "embed"), init, name="output")(merged)
-        mixed = dropout(mixed, keys, site(0, 1), config.hidden_dropout, runtime.dropout)
+        mixed = dropout(mixed, keys, site(0, 1), config.hidden_dropout)
         x = LayerNorm(config.layer_norm_eps, dtype, name="attention_norm")(queries + mixed)
         mlp = Mlp(config, runtime, config.intermediate_size, name="mlp")(x, keys, 0)
         x = LayerNorm(config.layer_norm_eps, dtype, name="mlp_norm")(x + mlp)

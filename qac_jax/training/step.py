@@ -485,7 +485,7 @@ def activation_bytes(objective: Objective, spec: Any) -> float:
 
 def plain(objective: Objective) -> tuple[Any, Variables]:
     """The objective without what saves memory, and the shapes of its variables, which no kernel
-    changes: cuDNN's needs a GPU, and plans are made anywhere."""
+    changes, as plans are made anywhere."""
     runtime = dataclasses.replace(
         objective.runtime, attention="xla", remat="none", packed=(), kept=0
     )

@@ -80,7 +80,7 @@ def trained(path: Path, objective: Any, made: str, **settings: Any) -> Path:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_retriever(name: str, data: Path, tmp_path: Path) -> None:
     folder = model_folder(name, tmp_path)
-    dual = DualEncoder(DualEncoderConfig(CONFIGS[name], pooling="mean"), Runtime(dropout="hash"))
+    dual = DualEncoder(DualEncoderConfig(CONFIGS[name], pooling="mean"), Runtime())
     retriever = trained(
         tmp_path / "retriever",
         Finetune(dual),
@@ -115,7 +115,7 @@ def test_a_retriever(name: str, data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "modernbert"])
 def test_a_cross_encoder(name: str, data: Path, tmp_path: Path) -> None:
     folder = model_folder(name, tmp_path)
-    model = CrossEncoder(CONFIGS[name], Runtime(dropout="hash"), labels=2)
+    model = CrossEncoder(CONFIGS[name], Runtime(), labels=2)
     teacher = trained(
         tmp_path / "teacher",
         Pointwise(model),

@@ -61,7 +61,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(road: Path, name: str, init: str = "", **changes: Any) -> Path:
-    module = DualEncoder(DualEncoderConfig(BERT, **changes), Runtime(dropout="hash"))
+    module = DualEncoder(DualEncoderConfig(BERT, **changes), Runtime())
     stage = Train.make(
         objective=Finetune(module),
         examples=str(road / "triples"),

@@ -23,7 +23,6 @@ TINY = [
     "--groups=8",  # the tests have eight devices
     "--passage_length=24",
     "--query_length=12",
-    "--gin.layers.Runtime.dropout=hash",
     "--gin.evaluate.Evaluate.permutations=50",
 ]
 

@@ -20,7 +20,6 @@ TINY = [
     "--gin.bert.BertConfig.num_layers=2",
     "--gin.bert.BertConfig.num_heads=2",
     "--gin.bert.BertConfig.intermediate_size=32",
-    "--gin.layers.Runtime.dropout='hash'",
     "--gin.PASSAGE_TOKENS=12",
     "--gin.CONTEXT_TOKENS=8",
 ]

@@ -59,8 +59,8 @@ LENGTHS = np.array([8, 3, 5, 8, 2, 7, 6, 4], np.int32)
 
 def _models() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
     """Modules and their inputs."""
-    scan = Runtime(scan=True, dropout="hash")
-    loop = Runtime(dropout="hash")
+    scan = Runtime(scan=True)
+    loop = Runtime()
     vectors = np.ones((BATCH, 16), np.float32), np.ones((BATCH, LENGTH, 16), np.float32)
     dual = DualEncoderConfig(CONFIG, tied=False, pooling="mean", projection=8, normalize=True)
     return {

@@ -17,7 +17,7 @@ from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.models.t5 import shift_right
 
 
-X64 = Runtime(dtype="float64", dropout="hash")
+X64 = Runtime(dtype="float64")
 CONFIG = PointerConfig(
     vocab_size=40,
     hidden_size=8,

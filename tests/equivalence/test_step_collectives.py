@@ -30,7 +30,7 @@ from qac_jax.training.step import Engine
 STORED = Path(__file__).parents[1] / "collectives.json"
 BERT = Bert(
     BertConfig(vocab_size=64, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32),
-    Runtime(dropout="hash", scan=True),
+    Runtime(scan=True),
 )
 MLM = Mlm(BERT, vocabulary=Vocabulary(np.arange(64) % 3 == 2))
 CASES: dict[str, tuple[Any, tuple[int, int, int], int]] = {

@@ -19,7 +19,7 @@ from qac_jax.models.t5 import T5, T5Config
 
 BATCH, SOURCE, TARGET = 3, 9, 6
 LENGTHS = np.array([9, 4, 7], np.int32)
-X64 = Runtime(dtype="float64", dropout="hash")  # compiles sooner than threefry
+X64 = Runtime(dtype="float64")
 CONFIGS = {
     "v10": T5Config(
         vocab_size=40,

@@ -27,7 +27,7 @@ from qac_jax.objectives.retromae import RetroMae
 VOCABULARY = Vocabulary(np.arange(64) % 3 == 2)
 HEADS, SIZE, LENGTH, CONTEXT = 2, 6, 14, 9
 BERT = BertConfig(64, 16, 1, HEADS, 24, LENGTH)
-OBJECTIVE = RetroMae(Bert(BERT, Runtime("float64", dropout="hash")), vocabulary=VOCABULARY)
+OBJECTIVE = RetroMae(Bert(BERT, Runtime("float64")), vocabulary=VOCABULARY)
 _erf = np.vectorize(math.erf)
 
 Tree = Any

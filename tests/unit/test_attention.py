@@ -1,4 +1,4 @@
-"""Attention against a plain softmax; windows; the choice of implementation."""
+"""Attention against a plain softmax; windows; when a kernel computes it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qac_jax.errors import UserError
 from qac_jax.models import attention, packing
-from qac_jax.models.attention import attend, causal_window, choose, in_one_kernel
+from qac_jax.models.attention import attend, causal_window, in_one_kernel
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.training import mesh as meshes
@@ -71,11 +70,8 @@ def test_attend_is_softmax(masks: str, remat: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("masks", "generator"),
-    [("lengths", "threefry"), ("visible", "hash"), ("of texts", "threefry"), ("bias", "hash")],
-)
-def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str, generator: str) -> None:
+@pytest.mark.parametrize("masks", ["lengths", "visible", "of texts", "bias"])
+def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str) -> None:
     """On a CPU; values and gradients, with dropout, to the last bits of fp64."""
     rng = np.random.default_rng(1)
     texts, length = 6, 5
@@ -98,7 +94,7 @@ def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str, generator: str) 
             monkeypatch.setattr(attention, "_BLOCK", block)
 
             def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-                runtime = Runtime(dtype="float64", dropout=generator)
+                runtime = Runtime(dtype="float64")
                 seen: Any = {"visible": visible, "bias": bias}
                 out = attend(q, k, v, lengths, runtime, **seen, keys=keys, rate=0.2)
                 return jnp.square(out).sum(), out
@@ -148,37 +144,12 @@ def test_causal_window() -> None:
             assert set(np.flatnonzero(seen[i])) == {0, *near}
 
 
-def test_choice_of_implementation(monkeypatch) -> None:
-    half = {"dtype": "bfloat16"}
-    settings: Any
-    for backend, settings, fused, expected in (
-        ("cpu", half, True, "xla"),
-        ("tpu", half, True, "xla"),
-        ("gpu", half, True, "cudnn"),
-        ("gpu", half, False, "xla"),
-        ("gpu", {"dtype": "float32"}, True, "xla"),
-        ("gpu", {**half, "attention": "xla"}, True, "xla"),
-        ("gpu", {"dtype": "float16", "attention": "cudnn"}, True, "cudnn"),
-        ("cpu", {**half, "attention": "cudnn"}, True, "needs an NVIDIA GPU"),
-        ("gpu", {"attention": "triton"}, True, "not float32"),
-        ("gpu", {**half, "attention": "cudnn"}, False, "no attention dropout"),
-    ):
-        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
-        runtime = Runtime(**settings)
-        if expected in ("xla", "cudnn"):
-            assert choose(runtime, cudnn_can=fused) == expected
-        else:
-            with pytest.raises(UserError, match=expected):
-                choose(runtime, cudnn_can=fused)
-
-
 def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
     config = BertConfig(attention_dropout=0.1)
     one = meshes.make_mesh(devices=jax.devices()[:1])
 
-    def used(config: BertConfig = config, drops: bool = True, **fields: Any) -> bool:
-        runtime = Runtime(**{"dtype": "bfloat16", "dropout": "hash", **fields})
-        return in_one_kernel(runtime, config, drops=drops)
+    def used(config: BertConfig = config, **fields: Any) -> bool:
+        return in_one_kernel(Runtime(**{"dtype": "bfloat16", **fields}), config)
 
     assert not used()
     with packing.made_for("gpu"):
@@ -186,40 +157,5 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
         with jax.set_mesh(meshes.make_mesh()):
             assert not used()
     with packing.made_for("gpu"), jax.set_mesh(one):
-        assert used() and used(attention="triton") and used(drops=False, dropout="threefry")
-        assert not used(dropout="threefry") and not used(attention="cudnn")
-        assert not used(dtype="float32")
+        assert used() and not used(attention="xla") and not used(dtype="float32")
         assert not used(BertConfig(hidden_size=120, num_heads=5))  # heads of 24
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("padded", [False, True])
-def test_cudnn_is_xla(padded: bool) -> None:
-    """Values and gradients, in bfloat16, against XLA in fp32."""
-    rng = np.random.default_rng(0)
-    shape = (4, 4, 64, 64)
-    inputs = [jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for _ in range(3)]
-    inputs[0] = inputs[0] * 0.125
-    lengths = jnp.array([64, 17, 1, 40]) if padded else None
-    weights = jnp.cos(jnp.arange(inputs[0].size)).reshape(shape)
-
-    def run(attention: str, dtype: str):
-        runtime = Runtime(dtype=dtype, attention=attention)
-
-        def total(query: jax.Array, key: jax.Array, value: jax.Array):
-            out = attend(query, key, value, lengths, runtime).astype(jnp.float32)
-            return (out * weights).sum(), out
-
-        arguments = [x.astype(dtype) for x in inputs]
-        with jax.default_matmul_precision("highest"):
-            grads, out = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(*arguments)
-        return out, *(np.asarray(g, np.float32) for g in grads)
-
-    for name, a, b in zip(
-        ("out", "query", "key", "value"),
-        run("cudnn", "bfloat16"),
-        run("xla", "float32"),
-        strict=True,
-    ):
-        assert np.abs(a - b).max() < 0.02 * max(1.0, np.abs(b).max()), name

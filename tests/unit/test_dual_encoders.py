@@ -40,7 +40,7 @@ KEY = jax.random.key(0)
 
 
 def model(**changes: Any) -> DualEncoder:
-    return DualEncoder(DualEncoderConfig(BERT, **changes), Runtime(dropout="hash"))
+    return DualEncoder(DualEncoderConfig(BERT, **changes), Runtime())
 
 
 def make_batch(**more: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _attended(rate: float, case: str, interpret: bool, dtype: str) -> list[tuple
         return fused_attention.attend(x[0], starts, packed.lengths, seeds, shape)[None]
 
     def plain(x: jax.Array) -> jax.Array:
-        runtime = Runtime(attention="xla", dropout="hash")
+        runtime = Runtime(attention="xla")
         parts = jnp.split(packed.unpack(x.astype(jnp.float32)), 3, axis=2)
         query, key, value = (attention.split_heads(part, heads) for part in parts)
         mixed = attention.attend(
@@ -102,7 +102,7 @@ def test_what_lies_between_texts_is_zero() -> None:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each kernel traced; they are let compute here, in fp32."""
-    monkeypatch.setattr(attention, "HALF", (*attention.HALF, "float32"))
+    monkeypatch.setattr(attention, "_HALF", (*attention._HALF, "float32"))
     shape = functools.partial(fused_attention.Shape, interpret=True)
     monkeypatch.setattr(fused_attention, "Shape", shape)
     found: list[int] = []
@@ -133,11 +133,11 @@ def test_layers_are_the_same_with_it(
     params = nn.unbox(Bert(config).init(jax.random.key(0), ids, lengths))["params"]
 
     def run(kind: str, count: int) -> tuple[tuple, int]:
-        runtime = Runtime(attention=kind, packed=packed, dropout="hash")
+        runtime = Runtime(attention=kind, packed=packed)
         mesh = meshes.make_mesh(devices=jax.devices()[:count])
 
         def loss(params: dict, *texts: jax.Array) -> jax.Array:
-            with packing.made_for("gpu" if kind == "triton" else "cpu"):
+            with packing.made_for("gpu" if kind == "auto" else "cpu"):
                 out = Bert(config, runtime).apply({"params": params}, *texts[:2], keys=texts[2])
             return (out.last * weights).sum()
 
@@ -148,7 +148,7 @@ def test_layers_are_the_same_with_it(
             compiled = jax.jit(jax.value_and_grad(loss)).lower(everywhere, *texts).compile()
             return compiled(everywhere, *texts), (compiled.as_text() or "").count(" all-gather(")
 
-    (plain, _), (ours, gathered) = run("xla", 1), run("triton", devices)
+    (plain, _), (ours, gathered) = run("xla", 1), run("auto", devices)
     for a, b in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
     assert len(kernels) == config.num_layers and not gathered

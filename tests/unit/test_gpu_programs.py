@@ -9,10 +9,8 @@ import jax
 import numpy as np
 import optax
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo
 
-from qac_jax.models import fused_attention, packing
-from qac_jax.models.attention import attend
+from qac_jax.models import packing
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
@@ -43,17 +41,14 @@ _FORWARD = {
 
 
 @pytest.fixture(autouse=True)
-def _a_gpu(monkeypatch):
-    """What JAX asks a card about before it uses cuDNN."""
-    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
-    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
+def _a_gpu():
     with packing.made_for("gpu"):
         yield
 
 
 def _objective(name: str, **runtime: Any) -> Any:
     config = BertConfig(200, 64, _LAYERS, 1, 256, 16, hidden_dropout=0.0, attention_dropout=0.0)
-    made = Runtime(dtype="bfloat16", dropout="hash", **runtime)
+    made = Runtime(dtype="bfloat16", **runtime)
     model, vocabulary = config.build(made), Vocabulary(np.zeros(200, bool))
     if name == "finetune":
         return Finetune(DualEncoder(DualEncoderConfig(config), made))
@@ -97,67 +92,19 @@ def _lowered(engine: Engine, batch: dict[str, np.ndarray]) -> str:
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
-_KERNELS = {
-    "triton": ('name = "attention"', 'name = "attention_backward"'),
-    "cudnn": ("@__cudnn$fmhaSoftmax(", "@__cudnn$fmhaSoftmaxBackward("),
-}
+_KERNELS = ('name = "attention"', 'name = "attention_backward"')
 
 
-def kernels_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Of the forward and the backward pass, where "auto" means each."""
-    if kind == "cudnn":  # heads are of no size that Triton multiplies
-        monkeypatch.setattr(fused_attention, "HEAD_SIZES", ())
-    return _KERNELS[kind]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [(name, "cudnn" if number % 3 else "triton") for number, name in enumerate(_FORWARD)]
-    + [("mlm", "cudnn"), ("cross_encoder", "cudnn"), ("cocondenser", "triton")],
-)
-def test_every_objective_has_a_program_for_a_gpu(name: str, kind: str, monkeypatch) -> None:
+@pytest.mark.parametrize("name", _FORWARD)
+def test_every_objective_has_a_program_for_a_gpu(name: str) -> None:
     """Its state can be made and its step differentiated with kernels for attention."""
-    kernels = kernels_of(kind, monkeypatch)
     program = _lowered(*_engine(name))
-    assert [program.count(kernel) for kernel in kernels] == [_FORWARD[name]] * 2
+    assert [program.count(kernel) for kernel in _KERNELS] == [_FORWARD[name]] * 2
 
 
-@pytest.mark.parametrize("kind", _KERNELS)
-def test_a_scan_has_a_program_for_a_gpu(kind: str, monkeypatch) -> None:
-    kernels = kernels_of(kind, monkeypatch)
+def test_a_scan_has_a_program_for_a_gpu() -> None:
     engine, batch = _engine("mlm", scan=True)
-    assert _lowered(engine, batch).count(kernels[0]) == 1  # of all layers
-
-
-def test_odd_lengths_are_not_for_cudnn() -> None:
-    def run(q: jax.Array, k: jax.Array, ends: jax.Array) -> jax.Array:
-        return attend(q, k, k, ends, Runtime(dtype="bfloat16"))
-
-    def used(query: int, key: int) -> bool:
-        q, k = (jax.ShapeDtypeStruct((2, 2, n, 64), "bfloat16") for n in (query, key))
-        traced = jax.jit(run).trace(q, k, jax.ShapeDtypeStruct((2,), "int32"))
-        return "@__cudnn$fmha" in traced.lower(lowering_platforms=("cuda",)).as_text()
-
-    assert used(8, 8) and used(8, 16)
-    assert not used(1, 8) and not used(7, 7)
-
-
-def test_queries_end_where_their_packed_texts_do(monkeypatch) -> None:
-    """cuDNN leaves out what lies behind; padded layers read it, so there it is computed."""
-    seen = []
-
-    def fused(query, key, value, **options):
-        seen.append(options["query_seq_lengths"])
-        return query
-
-    monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
-    x = jax.numpy.zeros((2, 2, 8, 64), "bfloat16")
-    lengths = jax.numpy.array([8, 3])
-    packed, _ = packing.plan(lengths, 8, 16, 1)
-    for ends, count in ((lengths, 8), (packed, 8), (packed, 2)):
-        attend(x[:, :, :count], x, x, ends, Runtime(dtype="bfloat16"))
-    assert seen[0] is None and seen[2] is None
-    np.testing.assert_array_equal(seen[1], lengths)
+    assert _lowered(engine, batch).count(_KERNELS[0]) == 1  # of all layers
 
 
 @pytest.mark.parametrize(
