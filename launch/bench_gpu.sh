@@ -17,12 +17,12 @@ mkdir -p "$out"
 rm -f "$out"/*.json "$out"/*.failed
 end=$((SECONDS + ${LIMIT:-580}))
 
-shape=(--layers 12 --hidden 768 --pairs 2048)
+shape=(--layers 12 --hidden 768 --batch 2048)
 some=256 many=1024 chunk=128
 texts=(--passages 8192 --shape base)
 passages=128
 if [ -n "${SMALL:-}" ]; then
-    shape=(--layers 1 --hidden 64 --vocabulary 512 --pairs 16)
+    shape=(--layers 1 --hidden 64 --vocabulary 512 --batch 16)
     some=4 many=8 chunk=4
     texts=(--passages 16 --shape minilm --corpus gin)
     passages=4
@@ -42,16 +42,14 @@ measure() {
         tail -n 1 "$out/$name.err" >"$out/$name.failed"
 }
 
-train=(pretrain "${shape[@]}" --lengths msmarco --contexts query --repetitions 3)
+train=(train "${shape[@]}" --lengths msmarco --repetitions 3)
 measure 1_cotmae 120 "${train[@]}" --pack --objective cotmae --microbatch "$some"
 measure 2_cocondenser 140 "${train[@]}" --pack --objective cocondenser --microbatch "$chunk"
 measure 3_encode 80 encode "${texts[@]}" --repetitions 3
 measure 4_generate 90 generate --passages "$passages" --repetitions 1
-measure 5_generate_refilling 80 generate --passages "$((passages * 4))" --repetitions 2 \
-    --generator shipped:qgen --peer batches
-measure 6_cotmae_without_dropout 60 "${train[@]}" --pack --objective cotmae --microbatch "$many" \
+measure 5_cotmae_without_dropout 60 "${train[@]}" --pack --objective cotmae --microbatch "$many" \
     --dropout 0 --no-peer
-measure 7_cotmae_padded 60 "${train[@]}" --objective cotmae --microbatch "$some" --no-peer
+measure 6_cotmae_padded 60 "${train[@]}" --objective cotmae --microbatch "$some" --no-peer
 
 python - "$out" <<'PYTHON'
 import json, pathlib, sys
@@ -67,17 +65,13 @@ for name in names:
         print(f"| {name} | not measured: {failed} | | | | | | | |")
         continue
     figures = json.loads(path.read_text())
-    step = next((v for v in figures.values() if isinstance(v, dict) and "passage_query" in v), None)
-    found = step["passage_query"] if step else {}
-    rates = [v for k, v in (step or figures).items() if k.endswith("_per_second") and "flops" not in k]
-    rates = [found["examples_per_second"], *rates] if step else rates
-    ratio = (step or figures).get("ratio")
-    cells = [f"{rate:,.0f}" for rate in rates[:2]] + [""] * (2 - len(rates[:2]))
-    cells.append("" if ratio is None else f"{ratio:.2f}")
-    if found:
-        cells += [f"{found['fastest_ms']:,.0f} ms", f"{found['tflops']:,.1f}",
-                  f"{found.get('mfu', float('nan')):.1%}",
-                  f"{found.get('memory_bytes', 0) / 2**30:.1f} GiB",
-                  f"{found['compile_seconds']:.0f} s"]
+    rates = [f"{v:,.0f}" for k, v in figures.items() if k.endswith("_per_second")]
+    cells = [*rates, ""][:2] + [f"{figures['ratio']:.2f}" if "ratio" in figures else ""]
+    if "step_ms" in figures:
+        mfu = figures["mfu"]
+        cells += [f"{figures['step_ms']:,.0f} ms", f"{figures['tflops']:,.1f}",
+                  "" if mfu is None else f"{mfu:.1%}",
+                  f"{figures['memory_bytes'] / 2**30:.1f} GiB",
+                  f"{figures['compile_seconds']:.0f} s"]
     print(f"| {name} | " + " | ".join(cells + [""] * (8 - len(cells))) + " |")
 PYTHON

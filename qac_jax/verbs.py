@@ -211,10 +211,10 @@ BENCHMARKS: dict[str, Verb] = {
         ("all", "everything:All", "every benchmark with a peer, in one table"),
         ("encode", "encode:Encode", "passages to vectors, beside sentence-transformers"),
         ("generate", "generate:Generate", "new tokens a second of a T5, beside transformers"),
-        ("pretrain", "train:Pretrain", "steps of CoT-MAE and coCondenser, beside PyTorch"),
-        ("search", "search:Search", "ScaNN, exact search and BM25, beside FAISS and bm25s"),
+        ("pretrain", "train:Pretrain", "the same: steps of CoT-MAE or coCondenser"),
+        ("search", "search:Search", "ScaNN and exact search, beside FAISS"),
         ("serve", "serve:Serve", "a server under load, with batches and without"),
-        ("train", "train:Train", "steps of masked language modelling, beside PyTorch"),
+        ("train", "train:Train", "steps of MLM, CoT-MAE or coCondenser, beside PyTorch"),
     )
 }
 

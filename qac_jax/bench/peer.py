@@ -1,4 +1,4 @@
-"""The other side of a benchmark, on the GPU where ours is, and what all benchmarks share."""
+"""What benchmarks share: PyTorch on the device where JAX computes, the timing, real passages."""
 
 from __future__ import annotations
 
@@ -9,33 +9,27 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qac_jax import hardware
+from qac_jax import extras, hardware
 from qac_jax.errors import UserError
+from qac_jax.formats.registry import DOCUMENTS
+from qac_jax.processes import cores
 
 
-def torch(threads: int = 0) -> Any:
-    """PyTorch, with this number of threads (0: that of the cores).
-
-    Called before JAX takes a GPU, of whose memory it leaves two fifths to PyTorch.
-    """
-    torch = package("torch")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.6")
-    torch.manual_seed(0)
-    torch.set_num_threads(threads or os.cpu_count() or 1)
-    return torch
+FORMATS = DOCUMENTS.names()
 
 
 def package(name: str) -> Any:
     """A package of the peer."""
-    import importlib
+    return extras.load(name, "bench", "the peer of this benchmark")
 
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(
-            f"the peer of this benchmark is missing ({error.name}); pip install 'qac_jax[bench]', "
-            "or leave it out where there is a flag for that (--peer none, --no-peer, --systems)"
-        ) from error
+
+def torch() -> Any:
+    """PyTorch on all cores. Called before JAX takes a GPU, of whose memory it leaves two fifths."""
+    torch = package("torch")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.6")
+    torch.manual_seed(0)
+    torch.set_num_threads(cores())
+    return torch
 
 
 def device() -> str:
@@ -44,12 +38,11 @@ def device() -> str:
 
     if jax.default_backend() != "gpu":
         return "cpu"
-    import torch
-
+    torch = package("torch")
     if not torch.cuda.is_available():
         raise UserError(
             f"this PyTorch ({torch.__version__}) sees no GPU and JAX does, so the sides cannot be "
-            "compared; install PyTorch for CUDA, or leave the peer out"
+            "compared; install PyTorch for CUDA"
         )
     return "cuda"
 
@@ -57,37 +50,23 @@ def device() -> str:
 def halved(precision: str) -> contextlib.AbstractContextManager[Any]:
     """Autocast where our products are of half precision (`--precision`)."""
     import jax
-    import torch
 
     name = hardware.precision_on(jax.default_backend(), precision)
     if name == "float32":
         return contextlib.nullcontext()
-    kind = torch.float16 if name == "float16" else torch.bfloat16
-    return torch.autocast(device(), kind)
+    torch = package("torch")
+    return torch.autocast(device(), torch.float16 if name == "float16" else torch.bfloat16)
 
 
-def compiled(layers: Any) -> None:
-    """On a GPU: each layer through `torch.compile`."""
-    if device() == "cuda":
-        for layer in layers:
-            layer.compile(dynamic=False)
+def compared(
+    sides: Mapping[str, Callable[[], Any]], count: int, unit: str, repetitions: int
+) -> dict[str, Any]:
+    """What each side does in a second, and the ratio of the first to the fastest of the others.
 
-
-def wait() -> None:
-    """Until the GPU is done."""
-    if device() == "cuda":
-        import torch
-
-        torch.cuda.synchronize()
-
-
-def alternated(
-    sides: Mapping[str, Callable[[], Any]], repetitions: int, profile: str = ""
-) -> dict[str, list[float]]:
-    """Seconds of each call; the sides take turns, after a first call that is not measured.
-
-    `profile`: a folder to record one more call of the first side in.
+    The sides take turns, after a first call that is not measured; figures are medians.
     """
+    import jax
+
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
@@ -96,24 +75,16 @@ def alternated(
             began = time.perf_counter()
             call()
             seconds[name].append(time.perf_counter() - began)
-    if profile:
-        import jax
-
-        from qac_jax.training import metrics
-
-        with jax.profiler.trace(profile):
-            next(iter(sides.values()))()
-        print(metrics.how_to_open(profile))
-    return seconds
-
-
-def ratio(ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """Of the medians, how often ours is done while theirs is; the range over repetitions."""
-    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-    return {
-        "ratio": statistics.median(theirs) / statistics.median(ours),
-        "ratio_range": f"{min(ratios):.2f} to {max(ratios):.2f}",
-    }
+    rates = {name: count / statistics.median(times) for name, times in seconds.items()}
+    figures: dict[str, Any] = {f"{name}_{unit}_per_second": rate for name, rate in rates.items()}
+    ours, *peers = sides
+    if peers:
+        best = max(peers, key=lambda name: rates[name])
+        ratios = [b / a for a, b in zip(seconds[ours], seconds[best], strict=True)]
+        figures["ratio"] = rates[ours] / rates[best]
+        figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        figures["best_peer"] = best
+    return figures | {"device": jax.devices()[0].device_kind, "cores": cores()}
 
 
 def passages(corpus: str, format: str, count: int) -> list[str]:

