@@ -1,18 +1,134 @@
 """The command line: `qac VERB [flags]` runs a stage, a recipe or a benchmark, or inspects.
 
-Heavy imports happen inside the verbs, so that `--help` answers at once.
+The tables name the module and class of every stage; nothing is imported before it is asked for, so
+that `--help` answers at once.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import importlib
+import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from qac_jax import __version__, flags, processes, recipe_verbs
+from qac_jax import __version__, flags, processes, progress, recipes
 from qac_jax.errors import UserError, exit_code, nearest, plain
-from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS, Verb, of_a_file
+
+
+if TYPE_CHECKING:
+    from qac_jax import config
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A name, the stage behind it (MODULE:CLASS; "": a function below) and a line about it."""
+
+    name: str
+    target: str
+    summary: str
+    group: str = ""
+
+    def load(self, arguments: Sequence[str] = ()) -> Any:
+        """The class of the stage that the verb means with these flags."""
+        variants = VARIANTS.get(self.name, {})
+        asked = [target for flag, target in variants.items() if _has(arguments, flag)]
+        return _class([*asked, self.target][0])
+
+
+def _class(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _table(room: str, rows: Mapping[str, tuple[str, str]], group: str = "") -> dict[str, Verb]:
+    return {
+        name: Verb(name, target and f"qac_jax.{room}.{target}", summary, group)
+        for name, (target, summary) in rows.items()
+    }
+
+
+USE = {
+    "index": ("index:Index", "vectors → a ScaNN, FAISS or exact index; FOLDER --add DOCS → living"),
+    "search": ("search:Search", "a question → its hits; queries and an index → a TREC run"),
+    "serve": ("", "an index → an endpoint and a page that answer queries"),
+    "run": ("", "a recipe (or grid) → its artefacts; finished stages are skipped"),
+    "report": ("report:Report", "a folder of results → an HTML page and tables"),
+}
+BUILD = {
+    "prepare": ("prepare:Prepare", "documents in any format → passages with their documents' ids"),
+    "generate": ("generate:Generate", "passages → queries for each, by a T5 or from a file"),
+    "extract": ("extract:Extract", "passages → pseudo-queries: their spans, titles, anchors"),
+    "tokenize": ("tokenize:Tokenize", "passages with contexts, or judged queries → examples"),
+    "train": ("train:Train", "training examples and an objective → model parameters"),
+    "embed": ("embed:Embed", "passages or queries → vectors of a dual encoder"),
+    "bm25": ("index:Bm25", "passages → a BM25 index, expanded by queries if asked (docT5query)"),
+    "fuse": ("search:Fuse", "runs → one run; --index with --bm25 → one index of both"),
+    "mine": ("mine:Mine", "queries and an index → hard negatives for each query"),
+    "label": ("mine:Label", "candidates and a cross-encoder → positives and negatives"),
+    "export": ("export:Export", "parameters → a folder for Hugging Face; --faiss → FAISS's file"),
+}
+MEASURE = {
+    "evaluate": ("evaluate:Evaluate", "runs, judgements (or --beir folders, an encoder) → metrics"),
+    "analyse": ("analyse:Relate", "contexts → how related they are; --sheets, --encoders"),
+    "bench": ("", "speed beside a peer library in the same run"),
+}
+LOOK = {
+    "recipes": ("", "the recipes that come with the package, and what each needs"),
+    "plan": ("", "a recipe → its cost: steps, tokens, FLOPs, memory, hours"),
+    "inspect": ("", "an artefact → its kind, its origin, its first items"),
+    "doctor": ("", "whether every part of this installation works"),
+    "step": ("", "a step that only recipes need, by its name"),
+}
+VERBS: dict[str, Verb] = {
+    **_table("stages", USE, "use"),
+    **_table("stages", BUILD, "build"),
+    **_table("stages", MEASURE, "measure"),
+    **_table("stages", LOOK, "look"),
+}
+# Listed by `qac --help`; the others by `qac help all`.
+FRONT = (*USE, "prepare", "generate", "train", "evaluate", "bench", "recipes", "doctor")
+ALIASES = {"pretrain": "train", "finetune": "train"}
+# With one of these flags a verb is another stage.
+VARIANTS = {
+    "fuse": dict.fromkeys(("--index", "--bm25"), "qac_jax.stages.index:Hybrid"),
+    "export": {"--faiss": "qac_jax.stages.export:ExportFaiss"},
+    "evaluate": {"--beir": "qac_jax.stages.evaluate:EvaluateBeir"},
+    "analyse": {
+        "--sheets": "qac_jax.stages.analyse:Votes",
+        "--encoders": "qac_jax.stages.analyse:Similarities",
+    },
+}
+_STEPS = {
+    "average": ("choose:Average", "a model and the one it started from → their weighted mean"),
+    "choose": ("choose:Choose", "models and their runs on validation questions → one of them"),
+    "collect": ("questions:Collect", "a collection → training and test queries with judgements"),
+    "conclude": ("choose:Conclude", "metrics, a choice, origins of questions → a verdict in words"),
+    "group": ("mine:Group", "passages, queries, a hybrid index → groups with a teacher's scores"),
+    "hybrid": ("index:Hybrid", "a dense index and a BM25 index → one index that fuses both"),
+    "judge": ("questions:Judge", "questions with the titles that answer them → judgements"),
+    "leaks": ("questions:Leaks", "refuses training data that contain test questions"),
+    "pairs": ("pairs:Pairs", "collections or passages → texts that train a query generator"),
+    "sample": ("questions:Sample", "queries of several files → a random part of them"),
+    "split": ("questions:Split", "passages → those for training, validation or the test"),
+    "suite": ("evaluate:Suite", "metrics of many collections → the papers' averages"),
+    "unite": ("questions:Unite", "judged collections → one, with some judgements withheld"),
+}
+STEPS = _table("stages", _STEPS)
+_BENCHMARKS = {
+    "all": ("everything:All", "every benchmark with a peer, in one table"),
+    "encode": ("encode:Encode", "passages to vectors, beside sentence-transformers"),
+    "generate": ("generate:Generate", "new tokens a second of a T5, beside transformers"),
+    "pretrain": ("train:Pretrain", "the same as train, of CoT-MAE or coCondenser"),
+    "search": ("search:Search", "ScaNN and exact search, beside FAISS"),
+    "serve": ("serve:Serve", "a server under load, with batches and without"),
+    "train": ("train:Train", "steps of MLM, CoT-MAE or coCondenser, beside PyTorch"),
+}
+BENCHMARKS = _table("bench", _BENCHMARKS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,14 +147,14 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview(arguments[1:2] == ["all"]))
         return 0
-    verb, rest = ALIASES.get(arguments[0], arguments[0]), arguments[1:]
-    if verb == "--version":
+    name, rest = ALIASES.get(arguments[0], arguments[0]), arguments[1:]
+    if name == "--version":
         print(f"qac_jax {__version__}")
         return 0
     functions: dict[str, Callable[[list[str]], int]] = {
-        "run": recipe_verbs.run,
-        "plan": recipe_verbs.plan,
-        "recipes": recipe_verbs.list_all,
+        "run": lambda rest: _recipe("run", rest),
+        "plan": lambda rest: _recipe("plan", rest),
+        "recipes": _recipes,
         "inspect": _inspect,
         "doctor": _doctor,
         "bench": _bench,
@@ -46,17 +162,26 @@ def _dispatch(arguments: list[str]) -> int:
         "serve": _serve,
         "step": _step,
     }
-    if verb in functions:
-        return functions[verb](rest)
-    if verb == "index" and _has(rest, "--add", "--delete", "--replace", "--compact"):
+    if name in functions:
+        return functions[name](rest)
+    if name == "index" and _has(rest, "--add", "--delete", "--replace", "--compact"):
         return _change_index(rest)
-    if verb in VERBS:
-        return _stage(VERBS[verb], rest)
-    if verb in STEPS:
-        raise UserError(f"{verb} is a step of recipes; run it by itself as `qac step {verb} …`")
-    if (found := of_a_file(verb)) is not None:
-        return _stage(found, rest)
-    raise UserError(f"unknown verb {verb!r}; {nearest(verb, [*VERBS, *ALIASES])}")
+    if name in STEPS:
+        raise UserError(f"{name} is a step of recipes; run it by itself as `qac step {name} …`")
+    if (verb := VERBS.get(name) or _of_a_file(name)) is None:
+        raise UserError(f"unknown verb {name!r}; {nearest(name, [*VERBS, *ALIASES])}")
+    return _stage(verb, rest)
+
+
+def _of_a_file(name: str) -> Verb | None:
+    """The verb of a stage in `stages/NAME.py`, which needs no row in the tables."""
+    module = f"qac_jax.stages.{name}"
+    if not name.isidentifier() or importlib.util.find_spec(module) is None:
+        return None
+    for value in vars(importlib.import_module(module)).values():
+        if getattr(value, "VERB", "") == name:
+            return Verb(name, f"{module}:{value.__name__}", "")
+    return None
 
 
 def _overview(everything: bool) -> str:
@@ -66,8 +191,8 @@ def _overview(everything: bool) -> str:
         "Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.",
     ]
     for group in ("use", "build", "measure", "look"):
-        listed = [v for v in VERBS.values() if v.group == group and (v.front or everything)]
-        lines += ["", group, *(f"  {verb.name:<9} {verb.summary}" for verb in listed)]
+        names = [n for n, v in VERBS.items() if v.group == group and (n in FRONT or everything)]
+        lines += ["", group, *_listed(VERBS, names)]
     more = "" if everything else "all verbs: qac help all\n"
     return (
         "\n".join(lines)
@@ -80,21 +205,27 @@ example: qac prepare --format python_docs --packages optax --out out/passages"""
     )
 
 
-def _step(arguments: list[str]) -> int:
+def _listed(table: Mapping[str, Verb], names: Sequence[str] = ()) -> list[str]:
+    return [f"  {name:<9} {table[name].summary}" for name in names or table]
+
+
+def _named(table: Mapping[str, Verb], what: str, usage: str, arguments: list[str]) -> Verb | None:
+    """The row of a table that the first argument names; None if it asks for the list."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<9} {step.summary}" for name, step in STEPS.items()]
-        print("\n".join(["usage: qac step NAME [flags]", "", *lines]))
-        return 0
-    name = arguments[0]
-    if name not in STEPS:
-        raise UserError(f"unknown step {name!r}; {nearest(name, STEPS)}")
-    return _stage(STEPS[name], arguments[1:], f"step {name}")
+        print("\n".join([f"usage: qac {usage} NAME [flags]", "", *_listed(table)]))
+        return None
+    if arguments[0] not in table:
+        raise UserError(f"unknown {what} {arguments[0]!r}; {nearest(arguments[0], table)}")
+    return table[arguments[0]]
 
 
-def _target(verb: Verb, arguments: Sequence[str]) -> str:
-    """The stage that a verb means with these flags."""
-    asked = {verb.variants[flag] for flag in verb.variants if _has(arguments, flag)}
-    return asked.pop() if asked else verb.target
+def _has(arguments: Sequence[str], *names: str) -> bool:
+    return any(word.split("=")[0] in names for word in arguments)
+
+
+def _step(arguments: list[str]) -> int:
+    step = _named(STEPS, "step", "step", arguments)
+    return 0 if step is None else _stage(step, arguments[1:], f"step {step.name}")
 
 
 def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
@@ -103,26 +234,26 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
-    name, cls = name or verb.name, verb.load(_target(verb, arguments))
+    name, cls = name or verb.name, verb.load(arguments)
     parser = flags.parser(name, flags.about(cls), cls.EXAMPLE)
     flags.add_field_flags(parser, cls)
     flags.add_common(parser)
     options = parser.parse_all(arguments)
     given = config.Config(
         config.Settings(
-            files=flags.flat(options.gin_file),
-            search_paths=flags.flat(options.gin_search_paths),
-            modules=flags.flat(options.gin_modules),
+            files=options.gin_file,
+            search_paths=options.gin_search_paths,
+            modules=options.gin_modules,
             bindings=bindings,
             flags=flags.bindings_of(flags.field_flags(options, cls), cls),
         )
     )
     stage = given.build(cls)
-    recipe_verbs.refuse(given.unused())
+    _refuse(given.unused())
     if options.dry_run:
         planned = {"stage": name, "inputs": {}, **recipe.plan_of(stage, {})}
         planned["missing"] = readiness.missing(stage)
-        recipe_verbs.show_plan([planned], options.json, recipe=False)
+        _show_plan([planned], options.json, recipe=False)
         return 0
     if not options.out:
         raise UserError(f"{name} needs a folder to write to; pass --out DIR")
@@ -131,18 +262,11 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
         stage, options.out, replace=options.overwrite, documentation=given.text(), verb=name
     )
     if options.json:
-        print(
-            json.dumps(
-                {"kind": artifact.kind, "count": artifact.count, "identity": artifact.identity}
-            )
-        )
+        facts = {"kind": artifact.kind, "count": artifact.count, "identity": artifact.identity}
+        print(json.dumps(facts))
     elif text := stage.summary(artifact):
         print(plain(text))
     return 0
-
-
-def _has(arguments: Sequence[str], *names: str) -> bool:
-    return any(word.split("=")[0] in names for word in arguments)
 
 
 def _change_index(arguments: list[str]) -> int:
@@ -152,25 +276,6 @@ def _change_index(arguments: list[str]) -> int:
     parser = flags.parser("index", command.ABOUT, command.EXAMPLE)
     command.add_index_flags(parser)
     return command.change(parser.parse_all(arguments))
-
-
-def _serve(arguments: list[str]) -> int:
-    from qac_jax import extras, fields
-    from qac_jax.serving import options as serving
-
-    parser = flags.parser("serve", VERBS["serve"].summary, "qac serve --index out/live")
-    given = (serving.Serving, serving.Limits, serving.Traffic)
-    for cls in given:
-        flags.add_field_flags(parser, cls, flags.about(cls))
-    options = parser.parse_all(arguments)
-    made = [fields.make(cls, flags.field_flags(options, cls)) for cls in given]
-    for each in made:
-        fields.check(each)
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
-        extras.load(module, "serve", "qac serve")
-    from qac_jax.serving import app
-
-    return app.run(*made)
 
 
 def _search(arguments: list[str]) -> int:
@@ -186,28 +291,37 @@ def _search(arguments: list[str]) -> int:
     return command.answer(parser.parse_all(arguments))
 
 
+def _serve(arguments: list[str]) -> int:
+    from qac_jax import extras
+    from qac_jax.serving import options as serving
+
+    parser = flags.parser("serve", VERBS["serve"].summary, "qac serve --index out/live")
+    classes = (serving.Serving, serving.Limits, serving.Traffic)
+    for cls in classes:
+        flags.add_field_flags(parser, cls, flags.about(cls))
+    options = parser.parse_all(arguments)
+    made = [flags.made(cls, options) for cls in classes]
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        extras.load(module, "serve", "qac serve")
+    from qac_jax.serving import app
+
+    return app.run(*made)
+
+
 def _inspect(arguments: list[str]) -> int:
     from qac_jax.data.kinds import KINDS
 
     parser = flags.parser("inspect", VERBS["inspect"].summary, "qac inspect out/passages")
-    parser.add_argument("artifact", metavar="ARTEFACT", help="folder of an artefact")
+    add = parser.add_argument
+    add("artifact", metavar="ARTEFACT", help="folder of an artefact")
     flags.add_safety(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--verify", action="store_true", help="read every byte and compare the hashes"
-    )
-    parser.add_argument(
-        "--task",
-        metavar="NAME",
-        default="",
-        help=f"show examples of this task as text [{', '.join(KINDS)}]",
-    )
-    parser.add_argument(
-        "--items", type=int, default=3, metavar="N", help="show the first N items (default 3)"
-    )
-    parser.add_argument(
-        "--spans", action="store_true", help="show contexts ranked by score (as qac extract writes)"
-    )
+    add("--json", action="store_true", help="print JSON")
+    add("--verify", action="store_true", help="read every byte and compare the hashes")
+    task = f"show examples of this task as text [{', '.join(KINDS)}]"
+    add("--task", metavar="NAME", default="", help=task)
+    add("--items", type=int, default=3, metavar="N", help="show the first N items (default 3)")
+    spans = "show contexts ranked by score (as qac extract writes)"
+    add("--spans", action="store_true", help=spans)
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
 
@@ -226,31 +340,285 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def _bench(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<9} {bench.summary}" for name, bench in BENCHMARKS.items()]
-        print("\n".join(["usage: qac bench NAME [flags]", "", *lines]))
-        print("\nexample: qac bench train --steps 20")
+    bench = _named(BENCHMARKS, "benchmark", "bench", arguments)
+    if bench is None:
         return 0
-    name, rest = arguments[0], arguments[1:]
-    if name not in BENCHMARKS:
-        raise UserError(f"unknown benchmark {name!r}; {nearest(name, BENCHMARKS)}")
-    cls = BENCHMARKS[name].load()
-    parser = flags.parser(f"bench {name}", flags.about(cls), getattr(cls, "EXAMPLE", ""))
+    cls = bench.load()
+    parser = flags.parser(f"bench {bench.name}", flags.about(cls), cls.EXAMPLE)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     flags.add_field_flags(parser, cls)
-    options = parser.parse_all(rest)
-    from qac_jax import fields
-
-    benchmark = fields.make(cls, flags.field_flags(options, cls))
-    fields.check(benchmark)
+    options = parser.parse_all(arguments[1:])
+    benchmark = flags.made(cls, options)
     figures = benchmark.run()
     if options.json:
         print(json.dumps(figures))
     elif shown := getattr(benchmark, "shown", None):
         print(shown(figures))
     else:
-        print("\n".join(f"{k}: {recipe_verbs.readable(v)}" for k, v in figures.items()))
+        print("\n".join(f"{k}: {_readable(v)}" for k, v in figures.items()))
     return 0
+
+
+# Recipes and grids.
+
+
+def _recipes(arguments: list[str]) -> int:
+    """A line for each recipe, or all that the header of one says."""
+    parser = flags.parser("recipes", VERBS["recipes"].summary, "qac recipes own_corpus")
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all about this one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_all(arguments)
+    headers = [recipes.header(options.recipe)] if options.recipe else [*recipes.headers().values()]
+    if options.json:
+        shown = ("name", "summary", "needs", "overridden", "grid", "text")
+        print(json.dumps([{n: getattr(h, n) for n in shown} for h in headers], indent=1))
+    elif options.recipe:
+        print(headers[0].text)
+    else:
+        for header in headers:
+            print(f"{header.name:<24} {_title(header.summary)}{' [grid]' if header.grid else ''}")
+            print(f"{'':<24} needs {_short(header.needs or 'nothing')}")
+        print(
+            "\nqac recipes NAME shows all about one, qac plan NAME its cost; qac run NAME runs it"
+        )
+    return 0
+
+
+def _title(summary: str) -> str:
+    """The part before the colon of a long sentence."""
+    title, colon, _ = summary.partition(": ")
+    whole = title.count("(") == title.count(")") and len(title) > 25
+    return title if colon and len(summary) > 100 and whole else summary
+
+
+def _recipe(verb: str, arguments: list[str]) -> int:
+    """`qac run` and `qac plan`."""
+    options, bindings = _recipe_options(verb, arguments)
+    from qac_jax.pipeline import costs, recipe
+
+    planned = verb == "plan" or options.dry_run
+    if not planned and not options.out:
+        raise UserError("run needs a folder to write to; pass --out DIR")
+    described, cells = _build_grid(options, bindings)
+    if described is not None:
+        return (_show_grid if planned else _run_grid)(described, cells, options)
+    for flag in ("share", "systems"):
+        if getattr(options, flag):
+            raise UserError(f"{options.recipe} is a recipe; --{flag} is for grids, leave it out")
+    given = _config(options, bindings, overlays=options.gin_file)
+    built = given.recipe()
+    _refuse(given.unused())
+    built = dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
+    stages = recipe.ordered(built)
+    if planned:
+        counted = costs.counted(stages, built.data_dir) if options.here else {}
+        sizes = {name: count for name, (count, _) in counted.items()}
+        plans = recipe.plan(built, {**sizes, **costs.sizes_of(options.sizes)})
+        if options.here:
+            costs.add_seconds(stages, plans, counted)
+        _show_plan(plans, options.json)
+        return 0
+    finished = recipe.run(
+        built,
+        options.out,
+        start=options.start,
+        only=options.only,
+        documentation=given.text(),
+        command=processes.command(),
+    )
+    facts = ("kind", "count", "identity")
+    if options.json:
+        rows = [
+            {f: getattr(a, f) for f in facts} | {"folder": str(a.path)} for a in finished.values()
+        ]
+        print(
+            json.dumps([{"stage": name, **row} for name, row in zip(finished, rows, strict=True)])
+        )
+        return 0
+    for name, a in finished.items():
+        print(f"{name:<16} {a.kind:<12} {a.count:>10,}  {a.identity[:12]}  {a.path}")
+    last = next(reversed(finished))  # its result, such as a table of metrics
+    if text := stages[last].summary(finished[last]):
+        print(f"\n{text}")
+    return 0
+
+
+def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and gin's bindings: a flag that is one of the recipe's macros (--start X) is
+    one of these."""
+    arguments, bindings = flags.split_gin(arguments)
+    example = f"qac {verb} demo" + (" --out out/demo" if verb == "run" else "")
+    parser = flags.parser(verb, VERBS[verb].summary, example)
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE", help="recipe or grid: its name, or a gin file")
+    flags.add_common(parser)
+    add("--data_dir", metavar="D", help="data folder, in which the recipe's data: lies")
+    add("--seed", type=int, metavar="N", help="seed of the recipe")
+    systems = "grids: only these of their systems"
+    add("--systems", metavar="A,B", default="", help=systems)
+    sizes = (
+        "items of stages, and of files by the input that takes them, for the hours of all stages: "
+        "passages=8841823,queries=502939"
+    )
+    add("--sizes", metavar="NAME=N,…", default="", help=sizes)
+    parser.set_defaults(start="", only="", share="", here=False)
+    if verb == "run":
+        again = "run this stage and all that depend on it again"
+        add("--from", dest="start", metavar="STAGE", default="", help=again)
+        add("--only", metavar="STAGE", default="", help="run only this stage again")
+        share = (
+            "grids: only cells I, I + N, …, counted from 0; the same without it writes the table"
+        )
+        add("--share", metavar="I/N", default="", help=share)
+    else:
+        here = "try each kind of work on this machine for some seconds: how long will stages take?"
+        add("--here", action="store_true", help=here)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        given = _config(options, overlays=options.gin_file)
+        if given.is_grid():
+            given = _config(options, recipe=given.recipe().recipe)
+        names = given.parameters()
+        arguments, more = flags.split_macros(arguments, names)
+        bindings += more
+        options = parser.parse_all(arguments, [name.lower() for name in names])
+    return options, bindings
+
+
+def _config(
+    options: argparse.Namespace, bindings: Sequence[str] = (), **settings: Any
+) -> config.Config:
+    """The gin text of a recipe or grid, with bindings of the command line."""
+    from qac_jax import config
+
+    given = {
+        "recipe": options.recipe,
+        "search_paths": options.gin_search_paths,
+        "modules": options.gin_modules,
+        "values": {} if options.seed is None else {"seed": options.seed},
+        **settings,
+    }
+    return config.Config(config.Settings(bindings=bindings, **given))
+
+
+def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, list[Any]]:
+    """The grid that is named, and its cells; (None, []) if it is a recipe.
+
+    Bindings of the grid itself go to it, all others to every cell.
+    """
+    from qac_jax.pipeline import grid
+
+    own = [binding for binding in bindings if binding.startswith(("grid.Grid.", "Grid."))]
+    given = _config(options, own, values={})
+    if not given.is_grid():
+        return None, []
+    described = given.recipe()
+    rest = [binding for binding in bindings if binding not in own]
+    unused: list[dict[str, str]] = []
+
+    def build(system: grid.System, seed: int) -> Any:
+        values = {**system, "seed": seed}
+        cell = _config(
+            options,
+            rest,
+            recipe=described.recipe,
+            files=list(values.pop("gin", ())),
+            overlays=options.gin_file,
+            values=values,
+        )
+        built = dataclasses.replace(cell.recipe(), data_dir=options.data_dir or "")
+        unused.append(cell.unused())
+        return built
+
+    if options.seed is not None:
+        described = dataclasses.replace(described, seeds=(options.seed,))
+    if options.systems:
+        described = dataclasses.replace(described, only=tuple(options.systems.split(",")))
+    cells = grid.cells(described, build)
+    # What one system has no use for, another may have.
+    in_all = set.intersection(*map(set, unused))
+    _refuse({label: why for label, why in unused[0].items() if label in in_all})
+    return described, cells
+
+
+def _refuse(unused: Mapping[str, str]) -> None:
+    """Raises for the first setting that changed nothing."""
+    if unused:
+        raise UserError(next(iter(unused.values())))
+
+
+def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> int:
+    from qac_jax.pipeline import grid
+    from qac_jax.report import grids
+
+    if options.start or options.only:
+        raise UserError(
+            "--from and --only are for recipes; remove the folder of a grid's stage to redo it"
+        )
+    command = processes.command()
+    if options.share:
+        grid.run_share(grid.shared(cells, options.share), options.out, command=command)
+        return 0
+    summary = grid.run(described, cells, options.out, command=command)
+    print(json.dumps(summary) if options.json else grids.markdown(summary, described.title), end="")
+    return 0
+
+
+def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> int:
+    from qac_jax.pipeline import costs, grid
+
+    if options.here:
+        raise UserError(f"{options.recipe} is a grid; --here is for recipes, such as its own")
+    planned = grid.plan(cells, costs.sizes_of(options.sizes))
+    if options.json:
+        print(json.dumps(planned, indent=1))
+        return 0
+    print(f"{described.title or 'grid'}: {len(cells)} cells, {planned['distinct_stages']} stages\n")
+    for row in planned["cells"]:
+        print(f"{row['cell']:<32} {_short(', '.join(row['new']) or 'nothing new')}")
+    print("\nthe first cell:")
+    _show_plan(planned["first_cell"], False)
+    return 0
+
+
+def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True) -> None:
+    """Prints the plans of a recipe's stages, or that of a single stage, which has no --sizes."""
+    from qac_jax.pipeline import costs
+
+    totals = costs.totals(plans)
+    if as_json:
+        print(json.dumps({"stages": plans, "totals": totals}, indent=1))
+        return
+    for one in plans:
+        origin = ", ".join(one["inputs"].values())
+        came = f"  from {origin}" if origin else ""
+        print(f"{one['stage']} ({one['verb']} -> {one['kind']}){came}")
+        for name in one["set"]:
+            print(f"    {name} = {_short(json.dumps(one['fields'][name], ensure_ascii=False))}")
+        for reason in one.get("missing", ()):
+            print(f"  ! {reason}")
+        for name, value in one["plan"].items():
+            if name == "seconds_here":
+                print(f"  * on this machine: {progress.human_seconds(value)}")
+            elif value is not None:
+                print(f"  * {name}: {_readable(value)}")
+    if lines := costs.shown(totals) if recipe else costs.shown(totals, ""):
+        print("\n" + "\n".join(lines))
+    if absent := sum(len(one.get("missing", ())) for one in plans):
+        inputs = "1 input is" if absent == 1 else f"{absent} inputs are"
+        print(f"\nit would not start: {inputs} not there (marked with !)")
+
+
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return progress.human(value) if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_readable(part)}" for name, part in value.items())
+    return json.dumps(value) if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

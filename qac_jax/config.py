@@ -26,7 +26,7 @@ from typing import Any
 
 from gin import config_parser
 
-from qac_jax import fields, gin_files, recipes
+from qac_jax import extras, fields, recipes
 from qac_jax.errors import UserError, nearest, shown
 from qac_jax.pipeline.recipe import Run
 
@@ -124,7 +124,7 @@ class Config:
     def __init__(self, settings: Settings = Settings()):  # noqa: B008
         allowed = [*settings.modules, *os.environ.get(VARIABLE, "").split(",")]
         self._allowed = tuple(p.strip() for text in allowed for p in text.split(",") if p.strip())
-        folder = gin_files.folder()
+        folder = extras.gin_folder()
         self._paths = [*map(Path, settings.search_paths), folder.parent, folder]
         self._files: dict[str, _Layer] = {}
         self._used: set[_Binding] = set()
@@ -165,7 +165,7 @@ class Config:
         if len(text) > _LONGEST_FILE:
             raise UserError(f"{path} has over {_LONGEST_FILE:,} characters; cut it in files")
         self._parse(text, into, label, (*above, path))
-        return gin_files.ships(str(path))
+        return extras.ships(str(path))
 
     def _parse(self, text: str, into: _Layer, label: str, files: Sequence[Path] = ()) -> None:
         """Adds the bindings of a text; `files` are the one that it is from and those above it."""
@@ -177,7 +177,7 @@ class Config:
                 if isinstance(statement, config_parser.ImportStatement):
                     self._add_import(statement, imports)
                 elif isinstance(statement, config_parser.IncludeStatement):
-                    own = gin_files.ships(str(files[-1])) if files else False
+                    own = extras.ships(str(files[-1])) if files else False
                     self._read(statement.filename, into, label if own else "", files)
                 elif isinstance(statement, config_parser.BindingStatement):
                     scope, selector, name, value, _ = statement
@@ -201,7 +201,7 @@ class Config:
         """The file itself, or the one of this name on a search path."""
         places = [Path(file), *(path / file for path in self._paths)]
         if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
-            places.append(gin_files.folder() / "recipes" / f"{file}.gin")
+            places.append(extras.gin_folder() / "recipes" / f"{file}.gin")
         return next((place for place in places if place.is_file()), None)
 
     def _resolve(self, file: str) -> Path:
@@ -262,7 +262,7 @@ class Config:
         if not _within(home, OURS):
             return _within(home, self._allowed) and callable(target)
         settings = isinstance(target, type) and dataclasses.is_dataclass(target)
-        return settings or fields.is_for_gin(target)
+        return settings or getattr(target, "__for_gin__", False) is True
 
     def _resolved(self, part: Any, imports: Mapping[str, str]) -> Any:
         if isinstance(part, _Reference):

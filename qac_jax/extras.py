@@ -1,6 +1,7 @@
-"""The package's extras: what each brings, whether it is installed, and the remedy if not.
+"""What comes with the package: its gin files, and its extras with the remedy where one is missing.
 
-They are read from the metadata of the installed package: pyproject.toml alone says what they are.
+Extras are read from the metadata of the installed package. Gin files lie in `gin_configs/` of a
+checkout, and in a copy inside the package where it is installed from a wheel.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 import importlib
 import re
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from qac_jax.errors import UserError
@@ -17,6 +19,23 @@ from qac_jax.errors import UserError
 PACKAGE = "qac_jax"
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,. -]+)\])?([^;]*)(?:;(.*))?")
 _EXTRA = re.compile(r"extra == ['\"]([\w.-]+)['\"]")
+
+
+def gin_folder() -> Path:
+    """The folder of all gin files."""
+    package = Path(__file__).parent
+    inside = package / "gin_configs"
+    return inside if inside.is_dir() else package.parent / "gin_configs"
+
+
+def ships(path: str) -> bool:
+    """Whether a gin file is one of those that come with the package."""
+    return Path(path).resolve().is_relative_to(gin_folder().resolve())
+
+
+def gin_names(room: str) -> tuple[str, ...]:
+    """The gin files of one of its folders, without their ending."""
+    return tuple(sorted(path.stem for path in (gin_folder() / room).glob("*.gin")))
 
 
 @dataclasses.dataclass(frozen=True)

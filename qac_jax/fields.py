@@ -6,7 +6,6 @@ traceback; `check` turns it into one sentence before anything runs.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -16,7 +15,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError, nearest, shown
@@ -30,7 +29,6 @@ _WITHIN: dict[str, Callable[[Any, Any], bool]] = {
     "at most": operator.le,
     "less than": operator.lt,
 }
-Function = typing.TypeVar("Function", bound=Callable[..., Any])
 
 
 def option(
@@ -53,7 +51,6 @@ def option(
     """
     bounds = {"at least": at_least, "more than": above, "at most": at_most, "less than": below}
     metadata = {
-        "role": "option",
         "help": help,
         "choices": choices if callable(choices) else tuple(choices),
         "shown": shown,
@@ -79,34 +76,16 @@ def part(cls: type) -> Any:
     The command line shows their fields as flags of the stage (`flat`), and gin binds them once
     for all stages (`Inference.precision = "float32"`) or, in a scope, for one of them.
     """
-    return dataclasses.field(
-        default_factory=lambda: _maker(cls), metadata={"role": "part", "part": cls}
-    )
+    return dataclasses.field(default_factory=cls, metadata={"part": cls})
 
 
-# Makes the default of a part; `config` replaces it, so that gin's bindings apply.
-_maker: Callable[[type], Any] = lambda cls: cls()  # noqa: E731
-
-
-@contextlib.contextmanager
-def parts_made_by(maker: Callable[[type], Any]) -> Iterator[None]:
-    """Inside the block, missing parts are made by `maker`; outside, by their class."""
-    global _maker
-    before, _maker = _maker, maker
-    try:
-        yield
-    finally:
-        _maker = before
+Function = typing.TypeVar("Function", bound=Callable[..., Any])
 
 
 def for_gin(function: Function) -> Function:
     """Marks a function that gin files may call: it only turns values into a value."""
     function.__for_gin__ = True  # type: ignore[attr-defined]
     return function
-
-
-def is_for_gin(function: Any) -> bool:
-    return callable(function) and getattr(function, "__for_gin__", False) is True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,23 +97,15 @@ class Leaf:
     field: dataclasses.Field[Any]
     hint: Any
 
-    @property
-    def name(self) -> str:
-        return self.field.name
-
-
-def flat(cls: type) -> Mapping[str, Leaf]:
-    """Every setting of a class and of its parts by its name, which must be unique among them."""
-    return _flat(cls)
-
 
 @functools.cache
-def _flat(cls: Any) -> Mapping[str, Leaf]:
+def flat(cls: Any) -> Mapping[str, Leaf]:
+    """Every setting of a class and of its parts by its name, which must be unique among them."""
     leaves: dict[str, Leaf] = {}
     for owner, holder in ((cls, ""), *((p, name) for name, p in parts(cls).items())):
         hints = typing.get_type_hints(owner)
         for field in dataclasses.fields(owner):
-            if role(field) == "part" or not field.init:
+            if "part" in field.metadata or not field.init:
                 continue
             if field.name in leaves or field.name in parts(cls):
                 raise TypeError(f"{cls.__name__} has two settings named {field.name}")
@@ -144,7 +115,7 @@ def _flat(cls: Any) -> Mapping[str, Leaf]:
 
 def parts(cls: type) -> dict[str, type]:
     """Field name -> class of the parts of a dataclass."""
-    return {f.name: f.metadata["part"] for f in dataclasses.fields(cls) if role(f) == "part"}
+    return {f.name: f.metadata["part"] for f in dataclasses.fields(cls) if "part" in f.metadata}
 
 
 def make(cls: type, settings: Mapping[str, Any]) -> Any:
@@ -161,47 +132,28 @@ def make(cls: type, settings: Mapping[str, Any]) -> Any:
         else:
             own[name] = value
     for name, changes in of_parts.items():
-        start = own.get(name) or _maker(parts(cls)[name])
+        start = own.get(name) or parts(cls)[name]()
         own[name] = dataclasses.replace(start, **changes)
     return cls(**own)
 
 
 def values(instance: Any) -> dict[str, Any]:
     """The values of all settings by their flat names."""
-    flat_values = {}
-    for name, leaf in flat(type(instance)).items():
-        holder = getattr(instance, leaf.part) if leaf.part else instance
-        flat_values[name] = getattr(holder, name)
-    return flat_values
+    return {
+        name: getattr(getattr(instance, leaf.part) if leaf.part else instance, name)
+        for name, leaf in flat(type(instance)).items()
+    }
 
 
-def change(instance: Any, settings: Mapping[str, Any]) -> Any:
-    """The instance with other values of settings, by their flat names."""
-    leaves = flat(type(instance))
-    own: dict[str, Any] = {}
-    for name, value in settings.items():
-        holder = leaves[name].part
-        if not holder:
-            own[name] = value
-            continue
-        start = own.get(holder, getattr(instance, holder))
-        own[holder] = dataclasses.replace(start, **{name: value})
-    return dataclasses.replace(instance, **own) if own else instance
-
-
-def role(field: dataclasses.Field[Any]) -> str:
-    return field.metadata.get("role", "option")
+def is_input(field: dataclasses.Field[Any]) -> bool:
+    """Whether it is an input of a stage (pipeline/inputs.py)."""
+    return "kinds" in field.metadata
 
 
 def choices(field: dataclasses.Field[Any]) -> tuple[Any, ...]:
     """The valid values of a setting; none where it is open."""
     valid = field.metadata.get("choices", ())
     return tuple(valid() if callable(valid) else valid)
-
-
-def flag(field: dataclasses.Field[Any]) -> str:
-    """Its name on the command line."""
-    return field.metadata.get("flag") or field.name
 
 
 def check(instance: Any, name: str = "") -> None:
@@ -217,8 +169,9 @@ def check(instance: Any, name: str = "") -> None:
         label = f"{name}.{field.name}"
         # A bare object() is gin's REQUIRED sentinel, which rooms must not import.
         if value == REQUIRED and isinstance(value, str) or type(value) is object:
-            passed = f"pass --{flag(field)} or " if converter(hints.get(field.name)) else ""
-            raise UserError(f"{label} is not set{_hint(field)}; {passed}bind {label} in gin")
+            passed = f"pass --{field.name} or " if converter(hints.get(field.name)) else ""
+            about = f" ({field.metadata['help']})" if field.metadata.get("help") else ""
+            raise UserError(f"{label} is not set{about}; {passed}bind {label} in gin")
         if field.name in ("parent", "name") and _is_module(instance):
             continue  # Linen's own bookkeeping fields
         if isinstance(value, type) and dataclasses.is_dataclass(value):
@@ -226,11 +179,7 @@ def check(instance: Any, name: str = "") -> None:
             raise UserError(
                 f"{label} is the class {name} itself; write @{name}(), with brackets, to make one"
             )
-        if not _fits(value, hints.get(field.name, Any)):
-            raise UserError(
-                f"{label} = {shown(value)} is {_article(type(value).__name__)}; "
-                f"expected {_type_name(hints[field.name])}"
-            )
+        check_value(value, hints.get(field.name, Any), label, finite=False)
         _check_option(field, value, label)
         for child_label, child in _children(value, label):
             check(child, child_label)
@@ -253,12 +202,13 @@ def _check_option(field: dataclasses.Field[Any], value: Any, label: str) -> None
             )
 
 
-def check_value(value: Any, hint: Any, label: str) -> None:
+def check_value(value: Any, hint: Any, label: str, *, finite: bool = True) -> None:
     """Raises UserError for a value of another type, or a number that is not finite."""
-    if not _fits(value, hint) or (isinstance(value, float) and not math.isfinite(value)):
+    if not _fits(value, hint) or (finite and isinstance(value, float) and not math.isfinite(value)):
+        kind = type(value).__name__
+        article = "an" if kind[:1].lower() in "aeiou" else "a"
         raise UserError(
-            f"{label} = {shown(value)} is {_article(type(value).__name__)}; expected "
-            f"{_type_name(hint)}"
+            f"{label} = {shown(value)} is {article} {kind}; expected {_type_name(hint)}"
         )
 
 
@@ -286,7 +236,7 @@ def describe(value: Any) -> Any:
         digest = hashlib.sha256(value.tobytes()).hexdigest()
         return {"array": str(value.dtype), "shape": list(value.shape), "sha256": digest}
     if callable(value) and hasattr(value, "__qualname__"):
-        return _qualified(value)
+        return f"{value.__module__}.{value.__qualname__}"
     raise UserError(
         f"{shown(value)} ({type(value).__name__}) cannot be part of a configuration; expected "
         f"numbers, strings, sequences, mappings, dataclasses, arrays or named functions"
@@ -299,30 +249,25 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def converter(hint: Any) -> Callable[[str], Any] | None:
-    """Converts a flag's text to this type; None for types that only gin can express."""
-    members = _members(hint)
-    for kind in (bool, int, float, str):
-        if kind in members:
-            return _parse_bool if kind is bool else kind
-    for member in members:
-        if typing.get_origin(member) is tuple:
-            inner = converter(typing.get_args(member)[0])
-            return _comma_list(inner) if inner is not None else None
-    return None
-
-
-def is_flag(hint: Any) -> bool:
-    """Whether it is a plain yes/no."""
-    return _members(hint) == (bool,)
-
-
-def _parse_bool(text: str) -> bool:
+def yes_or_no(text: str) -> bool:
     if text.lower() in ("true", "yes", "1"):
         return True
     if text.lower() in ("false", "no", "0"):
         return False
     raise ValueError(text)
+
+
+def converter(hint: Any) -> Callable[[str], Any] | None:
+    """Converts a flag's text to this type; None for types that only gin can express."""
+    members = _members(hint)
+    for kind in (bool, int, float, str):
+        if kind in members:
+            return yes_or_no if kind is bool else kind
+    for member in members:
+        if typing.get_origin(member) is tuple:
+            inner = converter(typing.get_args(member)[0])
+            return _comma_list(inner) if inner is not None else None
+    return None
 
 
 def _comma_list(inner: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
@@ -363,13 +308,18 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if origin is tuple or origin in (list, Sequence) or _is_abstract(origin, "Sequence"):
-        return _fits_sequence(value, origin, arguments)
-    if origin is dict or _is_abstract(origin, "Mapping"):
+    if origin is tuple or origin in (list, Sequence):
+        # Gin writes lists where Python would write tuples: both are taken.
+        if not isinstance(value, list | tuple):
+            return False
+        if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+            return len(value) == len(arguments) and all(map(_fits, value, arguments))
+        return not arguments or all(_fits(item, arguments[0]) for item in value)
+    if origin in (dict, Mapping):
         return isinstance(value, Mapping) and all(
             _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
         )
-    if origin is not None and _is_abstract(origin, "Callable"):
+    if origin is Callable:
         return callable(value)
     plain = origin or hint
     if isinstance(plain, type) and not getattr(plain, "_is_protocol", False):
@@ -377,40 +327,12 @@ def _fits(value: Any, hint: Any) -> bool:
     return True
 
 
-def _fits_sequence(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
-    # Gin writes lists where Python would write tuples: both are taken.
-    if not isinstance(value, list | tuple):
-        return False
-    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-        return len(value) == len(arguments) and all(
-            _fits(v, a) for v, a in zip(value, arguments, strict=True)
-        )
-    return all(_fits(v, arguments[0]) for v in value) if arguments else True
-
-
-def _is_abstract(origin: Any, name: str) -> bool:
-    return getattr(origin, "__name__", "") == name
-
-
 def _is_module(value: Any) -> bool:
     """Whether it is a Linen module, checked by its methods so that Flax is not imported."""
     return hasattr(type(value), "apply") and hasattr(type(value), "init")
-
-
-def _qualified(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(_type_name(m) for m in typing.get_args(hint))
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
-
-
-def _article(word: str) -> str:
-    return f"an {word}" if word[:1].lower() in "aeiou" else f"a {word}"
-
-
-def _hint(field: dataclasses.Field[Any]) -> str:
-    text = field.metadata.get("help", "")
-    return f" ({text})" if text else ""

@@ -7,7 +7,7 @@ import ast
 import dataclasses
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from qac_jax import fields
@@ -23,10 +23,6 @@ _NAMES = {
 }
 
 
-_GENERIC = "flags of every stage"
-_WIDTH = 100
-
-
 class _Help(argparse.Action):
     """`--help` leaves out the settings of parts, `--help all` lists them too."""
 
@@ -39,9 +35,9 @@ class _Help(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one sentence with the nearest valid flag."""
 
-    def page(self, everything: bool = True) -> str:
-        """What `--help` prints: required inputs first, flags of every stage last."""
-        made = argparse.RawDescriptionHelpFormatter(self.prog, 2, 28, _WIDTH)
+    def page(self, everything: bool) -> str:
+        """The text of `--help`: required inputs first, flags of every stage last."""
+        made = argparse.RawDescriptionHelpFormatter(self.prog, 2, 28, 100)
         made.add_usage(f"{self.prog} [flags]", self._actions, [])
         made.add_text(self.description)
         more = []
@@ -68,10 +64,8 @@ class Parser(argparse.ArgumentParser):
             flags = [o for action in self._actions for o in action.option_strings]
             flags += [f"--{name}" for name in others]
             close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            remedy = (
-                f"did you mean {close[0]}?" if close else f"`{self.prog} --help` lists the flags"
-            )
-            raise UserError(f"unknown argument {unknown[0]!r}; {remedy}")
+            near = f"did you mean {close[0]}?" if close else f"`{self.prog} --help` lists the flags"
+            raise UserError(f"unknown argument {unknown[0]!r}; {near}")
         return known
 
 
@@ -88,33 +82,21 @@ def parser(verb: str, description: str, example: str = "") -> Parser:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(_GENERIC)
+    group = parser.add_argument_group("flags of every stage")
     group.add_argument("--out", metavar="DIR", help="folder to write to")
-    group.add_argument(
-        "--gin_file", metavar="F", action="append", nargs="+", default=[], help="gin files"
-    )
-    group.add_argument(
-        "--gin_search_paths",
-        metavar="P",
-        action="append",
-        nargs="+",
-        default=[],
-        help="folders to search for gin files",
-    )
-    group.add_argument(
-        "--gin_modules",
-        metavar="M",
-        action="append",
-        nargs="+",
-        default=[],
-        help="packages beside qac_jax that gin files may import, because you trust both",
-    )
+    for flag, metavar, text in (
+        ("--gin_file", "F", "gin files"),
+        ("--gin_search_paths", "P", "folders to search for gin files"),
+        ("--gin_modules", "M", "packages that gin files may import, because you trust both"),
+    ):
+        group.add_argument(flag, metavar=metavar, action="extend", nargs="+", default=[], help=text)
     add_safety(group)
-    group.add_argument("--dry_run", action="store_true", help="print the plan without running it")
-    group.add_argument("--json", action="store_true", help="print results as JSON")
-    group.add_argument(
-        "--overwrite", action="store_true", help="replace an artefact made with other settings"
-    )
+    for flag, text in (
+        ("--dry_run", "print the plan without running it"),
+        ("--json", "print results as JSON"),
+        ("--overwrite", "replace an artefact made with other settings"),
+    ):
+        group.add_argument(flag, action="store_true", help=text)
 
 
 class _Without(argparse.Action):
@@ -138,35 +120,32 @@ def add_safety(parser: Any) -> None:
 
 def split_gin(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Takes `--gin.NAME=VALUE` (or `--gin.NAME VALUE`) out of the arguments."""
-    rest, bindings = [], []
-    words = iter(arguments)
-    for word in words:
-        if not word.startswith("--gin."):
-            rest.append(word)
-        elif "=" in word:
-            bindings.append(word.removeprefix("--gin."))
-        else:
-            value = next(words, "")
-            if value.startswith("--"):
-                raise UserError(f"{word} needs a value; write {word}=VALUE")
-            bindings.append(f"{word.removeprefix('--gin.')}={value}")
-    return rest, bindings
+    rest, found = _split(arguments, {}, "=")
+    return rest, [f"{name}={value}" for name, value in found]
 
 
 def split_macros(arguments: list[str], macros: Sequence[str]) -> tuple[list[str], list[str]]:
     """Takes `--start X` out of the arguments, as the binding START=X of a recipe's macro."""
-    rest, bindings = [], []
-    known = {f"--{name.lower()}": name for name in macros}
+    rest, found = _split(arguments, {f"--{name.lower()}": name for name in macros}, " ")
+    return rest, [f"{name}={_literal(value)}" for name, value in found]
+
+
+def _split(
+    arguments: list[str], known: Mapping[str, str], joint: str
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The other arguments, and (name, value) of the flags that are known or begin with --gin."""
+    rest, found = [], []
     words = iter(arguments)
     for word in words:
         flag, equals, value = word.partition("=")
-        if flag not in known:
+        name = known.get(flag, "") or (flag[6:] if flag.startswith("--gin.") else "")
+        if not name:
             rest.append(word)
             continue
         if not equals and ((value := next(words, "")) == "" or value.startswith("--")):
-            raise UserError(f"{flag} needs a value; write {flag} VALUE")
-        bindings.append(f"{known[flag]}={_literal(value)}")
-    return rest, bindings
+            raise UserError(f"{flag} needs a value; write {flag}{joint}VALUE")
+        found.append((name, value))
+    return rest, found
 
 
 def _literal(value: str) -> str:
@@ -180,26 +159,25 @@ def _literal(value: str) -> str:
     return value
 
 
-def flat(groups: Sequence[Sequence[str]]) -> list[str]:
-    return [item for group in groups for item in group]
-
-
 def add_field_flags(
     parser: argparse.ArgumentParser, cls: type, title: str = "inputs and settings"
 ) -> None:
     """A flag for every setting of a dataclass and of its parts that a word can express."""
-    groups = {"": parser.add_argument_group(title, _about_names(cls))}
+    leaves = fields.flat(cls)
+    kinds = {kind for leaf in leaves.values() for kind in leaf.field.metadata.get("kinds", ())}
+    named = "\n".join(f"  {kind}: {text}" for kind, text in _NAMES.items() if kind in kinds)
+    groups = {"": parser.add_argument_group(title, named or None)}
     bound = []
-    for name, leaf in sorted(fields.flat(cls).items(), key=_place):
+    for name, leaf in sorted(leaves.items(), key=_place):
         if leaf.part not in groups:
             groups[leaf.part] = parser.add_argument_group(about(leaf.owner))
             groups[leaf.part].of_a_part = True  # type: ignore[attr-defined]
-        if fields.role(leaf.field) == "input":
-            _add_input(groups[leaf.part], name, leaf.field)
-        elif (convert := fields.converter(leaf.hint)) is not None:
-            _add_setting(groups[leaf.part], name, leaf, convert)
+        if fields.is_input(leaf.field) or fields.converter(leaf.hint):
+            _add(groups[leaf.part], name, leaf)
         else:
-            bound += [f"  {line}" for line in _bound_in_gin(name, leaf.field)]
+            bound.append(f"  {name}: {leaf.field.metadata.get('help', '')}")
+            shown = dict(leaf.field.metadata.get("shown") or {})
+            bound += [f"    {of} [{', '.join(names)}]" for of, names in shown.items() if names]
     if bound:
         parser.add_argument_group("bound in gin", "\n".join(bound))
 
@@ -209,74 +187,52 @@ def about(cls: type) -> str:
     return (cls.__doc__ or cls.__name__).strip().split("\n")[0].rstrip(".")
 
 
-def _about_names(cls: type) -> str | None:
-    """What inputs may be beside paths, by the kinds of those that the class has."""
-    leaves = [leaf.field for leaf in fields.flat(cls).values()]
-    kinds = {kind for field in leaves for kind in field.metadata.get("kinds", ())}
-    return "\n".join(f"  {kind}: {text}" for kind, text in _NAMES.items() if kind in kinds) or None
-
-
 def _place(item: tuple[str, fields.Leaf]) -> tuple[bool, bool, bool]:
     """Required inputs come first, then the others, settings, and the seed."""
     name, leaf = item
-    required = leaf.field.default == fields.REQUIRED
-    return not required, fields.role(leaf.field) != "input", name == "seed"
+    return leaf.field.default != fields.REQUIRED, not fields.is_input(leaf.field), name == "seed"
 
 
-def _add_input(group: Any, name: str, field: dataclasses.Field[Any]) -> None:
-    """An input's flag; where it takes several, `--name A --name B` means `--name A,B`."""
-    kinds = field.metadata["kinds"]
-    text = f"{field.metadata['help']} [{', '.join(kinds)}]".replace("%", "%%")
-    if field.default == fields.REQUIRED:
-        text = f"required: {text}"
-    elif field.default not in (None, ""):
-        text += f" (default {field.default})"
-    several = field.metadata["many"]
-    options: dict[str, Any] = {"action": "append"} if several else {}
-    group.add_argument(f"--{name}", dest=name, default=None, metavar="DIR", help=text, **options)
-
-
-def _bound_in_gin(name: str, field: dataclasses.Field[Any]) -> list[str]:
-    """What `--help` says about a setting that no word can express (an objective, a model)."""
-    lines = [f"{name}: {field.metadata.get('help', '')}"]
-    shown = dict(field.metadata.get("shown") or {})
-    return lines + [f"  {of} [{', '.join(names)}]" for of, names in shown.items() if names]
-
-
-def _add_setting(group: Any, name: str, leaf: fields.Leaf, convert: Any) -> None:
-    text = leaf.field.metadata.get("help", "")
-    if listed := fields.choices(leaf.field) or leaf.field.metadata.get("shown", ()):
+def _add(group: Any, name: str, leaf: fields.Leaf) -> None:
+    """A setting's flag; where an input takes several, `--name A --name B` means `--name A,B`."""
+    field, about_it = leaf.field, leaf.field.metadata
+    text = about_it.get("help", "")
+    listed = about_it.get("kinds") or fields.choices(field) or about_it.get("shown", ())
+    if listed:
         text += f" [{', '.join(str(value) for value in listed if value != '')}]"
-    default = leaf.field.default if leaf.field.default is not dataclasses.MISSING else None
-    if default not in (None, "", (), fields.REQUIRED):
-        values = default if isinstance(default, tuple) else (default,)
+    if field.default == fields.REQUIRED and fields.is_input(field):
+        text = f"required: {text}"
+    elif field.default not in (dataclasses.MISSING, None, "", (), fields.REQUIRED):
+        values = field.default if isinstance(field.default, tuple) else (field.default,)
         text += f" (default {','.join(map(str, values))})"
-    text = text.replace("%", "%%")
-    if fields.is_flag(leaf.hint):
-        action = argparse.BooleanOptionalAction
-        group.add_argument(f"--{name}", dest=name, action=action, default=None, help=text)
-        return
-    flag = leaf.field.metadata.get("flag") or name
-    group.add_argument(
-        f"--{flag}", dest=name, type=convert, default=None, metavar=flag.upper(), help=text
-    )
+    options: dict[str, Any] = {"dest": name, "default": None, "help": text.replace("%", "%%")}
+    if fields.is_input(field):
+        options |= {"metavar": "DIR"} | ({"action": "append"} if about_it["many"] else {})
+    elif fields.converter(leaf.hint) is fields.yes_or_no:
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        options |= {"type": fields.converter(leaf.hint), "metavar": name.upper()}
+    group.add_argument(f"--{name}", **options)
 
 
 def field_flags(options: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The settings passed as flags, by their flat names."""
-    settings = {}
-    for name in fields.flat(cls):
-        value = getattr(options, name, None)
-        if value is not None:
-            settings[name] = ",".join(value) if _is_list_of_inputs(cls, name, value) else value
-    return settings
+    passed = {name: getattr(options, name, None) for name in fields.flat(cls)}
+    return {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in passed.items()
+        if value is not None
+    }
+
+
+def made(cls: type, options: argparse.Namespace) -> Any:
+    """The settings that the flags make, checked."""
+    instance = fields.make(cls, field_flags(options, cls))
+    fields.check(instance)
+    return instance
 
 
 def bindings_of(settings: dict[str, Any], cls: type) -> dict[str, Any]:
     """The same settings under their gin names: the class or part that declares each."""
     owners = {name: leaf.owner for name, leaf in fields.flat(cls).items()}
     return {f"{owners[n].__module__}.{owners[n].__qualname__}.{n}": v for n, v in settings.items()}
-
-
-def _is_list_of_inputs(cls: type, name: str, value: Any) -> bool:
-    return fields.role(fields.flat(cls)[name].field) == "input" and isinstance(value, list)

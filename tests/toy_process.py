@@ -14,8 +14,8 @@ from typing import Any
 def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     """The same command line in a process of its own, with the toy stages as verbs."""
     code = (
-        "import sys; from qac_jax import cli, verbs\n"
-        "verbs.VERBS['numbers'] = verbs.Verb('numbers', '', 'toy_stages:Numbers')\n"
+        "import sys; from qac_jax import cli\n"
+        "cli.VERBS['numbers'] = cli.Verb('numbers', 'toy_stages:Numbers', '')\n"
         "sys.exit(cli.main())"
     )
     path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]

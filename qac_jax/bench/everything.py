@@ -83,5 +83,5 @@ def _measured(flags: str, ours: str, small: str, quick: bool) -> dict[str, Any]:
         return {"not_measured": lines[-1]}
     found = json.loads(done.stdout.strip().splitlines()[-1])
     rate, unit = found[f"{ours}_per_second"], ours.rpartition("_")[2]
-    peer = found[f"{found['best_peer']}_{unit}_per_second"]
-    return {"ours": rate, "peer": peer, "ratio": rate / peer, "unit": unit, "figures": found}
+    ratio = found["exact_ratio" if ours.startswith("exact") else "ratio"]
+    return {"ours": rate, "peer": rate / ratio, "ratio": ratio, "unit": unit, "figures": found}

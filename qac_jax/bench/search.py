@@ -59,12 +59,13 @@ class Search:
     seed: int = option(0, "seed of the copies and of the choice of queries")
 
     def run(self) -> dict[str, Any]:
+        from qac_jax.retrieval import approximate
         from qac_jax.retrieval.exact import Exact
         from qac_jax.retrieval.vectors import Vectors
 
         if unknown := set(self.systems) - set(SYSTEMS):
             raise UserError(f"unknown system {min(unknown)!r}; {nearest(min(unknown), SYSTEMS)}")
-        peer.package("faiss")  # before an hour of embedding
+        approximate.faiss_library("the peer")  # before an hour of embedding
         with contextlib.ExitStack() as stack:
             work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
             description, vectors, queries = self._real(work) if self.data_dir else self._generated()
@@ -78,9 +79,9 @@ class Search:
                 figures |= settings | self._compared(sides, timed, truth)
             if "exact" in self.systems:
                 sides = {"exact": exact.search, "faiss_flat": _flat(vectors)}
-                found = self._compared(sides, timed, truth)
                 figures |= {
-                    f"exact_{n}" if n.startswith("ratio") else n: v for n, v in found.items()
+                    name if "_per_second" in name or "recall" in name else f"exact_{name}": value
+                    for name, value in self._compared(sides, timed, truth).items()
                 }
             return figures
 
@@ -164,7 +165,9 @@ class Search:
 
 
 def _flat(vectors: np.ndarray) -> Any:
-    index = peer.package("faiss").IndexFlatIP(vectors.shape[1])
+    from qac_jax.retrieval import approximate
+
+    index = approximate.faiss_library().IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     return index.search
 

@@ -59,7 +59,7 @@ _SCHEME = re.compile(r"^[a-z][a-z0-9_+.-]*:")
 
 def input(help: str, *kinds: str, default: Any = fields.REQUIRED, many: bool = False) -> Any:
     """An input field."""
-    metadata = {"role": "input", "help": help, "kinds": kinds, "many": many}
+    metadata = {"help": help, "kinds": kinds, "many": many}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -147,7 +147,7 @@ class Inputs(dict[str, Any]):
 
 def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     """The input fields of a stage."""
-    return {f.name: f for f in dataclasses.fields(cls) if fields.role(f) == "input"}
+    return {f.name: f for f in dataclasses.fields(cls) if fields.is_input(f)}
 
 
 def set_inputs(stage: Any) -> dict[str, dataclasses.Field[Any]]:

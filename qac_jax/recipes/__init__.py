@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qac_jax import gin_files
+from qac_jax import extras
 from qac_jax.errors import UserError, nearest
 
 
@@ -80,8 +80,8 @@ def function(name: str) -> Callable[..., Any]:
 def headers() -> dict[str, Header]:
     """All that `qac run` finds by name: functions, and the gin files that bind one."""
     bound = {}
-    for name in gin_files.names("recipes"):
-        content = (gin_files.folder() / "recipes" / f"{name}.gin").read_text(encoding="utf-8")
+    for name in extras.gin_names("recipes"):
+        content = (extras.gin_folder() / "recipes" / f"{name}.gin").read_text(encoding="utf-8")
         comment = re.match(r"(#.*\n)+", content)
         text = re.sub(r"^# ?", "", comment[0], flags=re.M) if comment else ""
         named = _NAMED.search(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from qac_jax import gin_files
+from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.inference.settings import POOLINGS
@@ -21,8 +21,8 @@ PROBE = "probe/"
 
 # What `--help` of training lists of the settings that gin binds.
 OF_OBJECTIVE = {
-    "objectives/NAME.gin": gin_files.names("objectives"),
-    "models/NAME.gin": gin_files.names("models"),
+    "objectives/NAME.gin": extras.gin_names("objectives"),
+    "models/NAME.gin": extras.gin_names("models"),
 }
 OF_OPTIMIZER = {
     "optimizers.Optimizer.name": OPTIMIZERS,

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from toy_process import start
 
-from qac_jax import artifacts, cli, verbs
-from qac_jax.verbs import Verb
+from qac_jax import artifacts, cli
 
 
 TESTS = Path(__file__).parent.parent
@@ -29,7 +28,7 @@ toy_stages.Numbers.count = 10
 def toys(monkeypatch):
     """The toy stages as verbs."""
     for name, cls in (("numbers", "Numbers"), ("double", "Doubled")):
-        monkeypatch.setitem(verbs.VERBS, name, Verb(name, name, f"toy_stages:{cls}"))
+        monkeypatch.setitem(cli.VERBS, name, cli.Verb(name, f"toy_stages:{cls}", name))
 
 
 @pytest.fixture

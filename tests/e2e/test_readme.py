@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import toy_retrieval as toy
 
-from qac_jax.verbs import ALIASES, VERBS
+from qac_jax.cli import ALIASES, VERBS
 
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import toy_recipes
 from reproduce import ROOT
 
 from qac_jax import cli, fields, recipes
-from qac_jax.verbs import VERBS
+from qac_jax.cli import VERBS
 
 
 ALL = reproduce.read_all()

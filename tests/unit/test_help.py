@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from qac_jax import cli, fields
-from qac_jax.verbs import ALIASES, BENCHMARKS, STEPS, VERBS
+from qac_jax.cli import ALIASES, BENCHMARKS, STEPS, VERBS
 
 
 STAGES = {name: verb for name, verb in VERBS.items() if verb.target}
@@ -32,9 +32,9 @@ def test_the_whole_page_lists_every_setting(capsys: pytest.CaptureFixture[str]) 
     for verb in [name for name in STAGES if name != "search"]:
         whole = " ".join(page(capsys, verb, "--help", "all").split())
         for name, leaf in fields.flat(STAGES[verb].load()).items():
-            if fields.converter(leaf.hint) is None and fields.role(leaf.field) != "input":
+            if fields.converter(leaf.hint) is None and not fields.is_input(leaf.field):
                 continue
-            assert f"--{leaf.field.metadata.get('flag') or name}" in whole
+            assert f"--{name}" in whole
             if listed := [str(value) for value in fields.choices(leaf.field) or () if value != ""]:
                 assert f"[{', '.join(listed)}]" in whole, name
             if leaf.field.default == fields.REQUIRED:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import toy_hub
 
-from qac_jax import Retriever, artifacts, cli, verbs
+from qac_jax import Retriever, artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.pipeline import inputs
@@ -122,7 +122,7 @@ def test_a_retriever_by_its_name(hub: Hub) -> None:
 def test_every_input_of_every_verb(hub: Hub) -> None:
     """Whatever takes a model or a tokenizer takes its name at the Hub."""
     taking = 0
-    for verb in (v for v in verbs.VERBS.values() if v.target):
+    for verb in (v for v in cli.VERBS.values() if v.target):
         stage = verb.load()
         for name, field in inputs.declared(stage).items():
             if not {MODEL, TOKENIZER} & set(field.metadata["kinds"]):
@@ -136,7 +136,7 @@ def test_every_input_of_every_verb(hub: Hub) -> None:
             with pytest.raises(UserError, match=f"{stage.VERB}.{name}: .*`hf download no/such`"):
                 inputs.resolved(stage.make(**blank, **{name: "no/such"}))
     assert taking > 15
-    embed = verbs.VERBS["embed"].load()
+    embed = cli.VERBS["embed"].load()
     first = embed(encoder="tiny/encoder", passages="data:corpus.jsonl")
     inputs.look_up({"first": first})  # as a recipe does before it starts
     absent = embed(encoder="tiny/absent", passages="stage:first")
@@ -145,7 +145,7 @@ def test_every_input_of_every_verb(hub: Hub) -> None:
 
 
 def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
-    stage = verbs.VERBS["tokenize"].load().make(passages="x", tokenizer="tiny/words")
+    stage = cli.VERBS["tokenize"].load().make(passages="x", tokenizer="tiny/words")
     found = inputs.resolved(stage)
     assert Path(found.tokenizer).parent.parent.name == "models--tiny--words"
     assert found.environment()["tokenizer"] == tokenizers.load(str(hub.folders["old"])).identity
