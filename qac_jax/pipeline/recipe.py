@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -298,8 +297,3 @@ def in_gin(advice: str, stage: type) -> str:
         return f"--gin.{module}.{settings[name].owner.__name__}.{name}{value}"
 
     return _FLAG.sub(binding, advice)
-
-
-def command_line(arguments: list[str]) -> str:
-    """The command that continues a run: the same one."""
-    return shlex.join(["qac", *arguments])
