@@ -11,7 +11,7 @@ import reproduce
 import toy_recipes
 from reproduce import ROOT
 
-from qac_jax import cli, fields, recipes
+from qac_jax import fields, recipes
 from qac_jax.cli import VERBS
 
 
@@ -32,7 +32,7 @@ def test_the_commands_exist() -> None:
         program, verb, *rest = shlex.split(one.command)
         assert program == "qac" and "{out}" in one.command, name
         if verb != "run":
-            stage = VERBS[verb].load(cli._target(VERBS[verb], rest))
+            stage = VERBS[verb].load(rest)
             known = {*fields.flat(stage), "out"}
             assert {word.removeprefix("--") for word in rest if word.startswith("--")} <= known
             continue

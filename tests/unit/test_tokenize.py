@@ -12,13 +12,12 @@ import pytest
 import toy_examples
 from toy_examples import asked, passages_of, stored
 
-from qac_jax import artifacts
+from qac_jax import artifacts, fields
 from qac_jax.data.examples import Examples
 from qac_jax.data.judged import generated_id
 from qac_jax.data.loader import preview
 from qac_jax.data.shards import documents
 from qac_jax.errors import DataError, UserError
-from qac_jax.fields import change
 from qac_jax.formats import records
 from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline import sharding
@@ -187,9 +186,9 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
         ({"passages": source, "task": "mlm", "siblings": 0}, "siblings=0"),
         ({"passages": source, "task": "mlm", "sorts": ("near",)}, "'near' is not known"),
     )
-    for number, (fields, message) in enumerate(cases):
+    for number, (settings, message) in enumerate(cases):
         with pytest.raises(UserError, match=message):
-            execute(Tokenize.make(**fields, tokenizer=words, workers=1), tmp_path / str(number))
+            execute(Tokenize.make(**settings, tokenizer=words, workers=1), tmp_path / str(number))
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("query-id\tcorpus-id\tscore\nq0\tnowhere\t1\n")
     given = {**asked(folder), "qrels": str(qrels)}
@@ -366,7 +365,7 @@ def test_a_cross_encoder_reads_the_scores_of_the_run(folder: Path, tmp_path: Pat
     for record in stored(artifact.path):
         made[record["label"][0]].add(tuple(record["query"]))
     assert made[1] == expected[1] and made[0] < expected[0] and len(made[0]) == 8
-    refused = change(stage, {"random_negatives": 2})
+    refused = Tokenize.make(**{**fields.values(stage), "random_negatives": 2})
     with pytest.raises(UserError, match="random negatives have no score"):
         execute(refused, tmp_path / "refused")
     with pytest.raises(UserError, match="--scores are for --task cross_encoder"):
