@@ -59,9 +59,7 @@ class Train:
         "auto", f"ours, and PyTorch's by autocast ({PRECISIONS_MEAN})", choices=PRECISIONS
     )
     pack: bool = option(False, "ours: compute texts without their padding")
-    attention: str = option(
-        "auto", "ours: implementation", choices=("auto", "xla")
-    )
+    attention: str = option("auto", "ours: implementation", choices=("auto", "xla"))
     peer: bool = option(True, "measure PyTorch too")
     steps: int = option(1, "steps per repetition", at_least=1)
     repetitions: int = option(5, "repetitions of each side", at_least=1)
