@@ -25,7 +25,7 @@ from qac_jax.formats.records import Records, write_records
 from qac_jax.live import filters
 from qac_jax.live.filters import Metadata
 from qac_jax.retrieval import corpus
-from qac_jax.retrieval.approximate import Preset, Scann
+from qac_jax.retrieval.approximate import SCANN, Preset, Scann, preset
 from qac_jax.retrieval.bm25 import VOCABULARY, Analyzer
 from qac_jax.retrieval.corpus import Ids
 from qac_jax.retrieval.vectors import shard_name
@@ -175,11 +175,11 @@ def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
                     start += len(block)
             assert start == rows.count == out.count
         if rows.count >= large:
-            preset = Scann.preset(rows.count)
+            built: Any = preset(SCANN, rows.count)
             target = np.load(os.fspath(out.path / shard_name(0, 1)), mmap_mode="r")
-            Scann.build(np.asarray(target), preset, out.begin(_SCANN))
+            Scann.build(np.asarray(target), built, out.begin(_SCANN))
             out.adopt(_SCANN)
-            out.info["preset"] = dataclasses.asdict(preset)
+            out.info["preset"] = dataclasses.asdict(built)
     (folder / artifacts.LOCK).unlink(missing_ok=True)
 
 
@@ -245,8 +245,8 @@ class Segment:
         """The searcher of a large segment."""
         if not self.large:
             return None
-        preset = Preset(**self._artifact.info["preset"])
-        return Scann([self.folder / _SCANN], [self.rows], self._mapped.shape[1], [preset])
+        shape = Preset(**self._artifact.info["preset"])
+        return Scann([self.folder / _SCANN], [self.rows], self._mapped.shape[1], [shape])
 
     def kept(self, mask: np.ndarray) -> Iterator[dict[str, Any]]:
         """The records of some rows, in order."""

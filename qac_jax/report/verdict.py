@@ -94,10 +94,10 @@ def verdict(
                 break
     sentences.append(_trained(choice, [names.get(name, name) for name in systems.alone]))
     if systems.fused:
-        said = {0.0: "BM25 did not help", 1.0: "BM25 alone was best"}.get(weight)
+        alone = {0.0: "BM25 did not help", 1.0: "BM25 alone was best"}.get(weight)
         sentences.append(
-            f"{said} on the same questions."
-            if said
+            f"{alone} on the same questions."
+            if alone
             else f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
         )
     if windows and weight < 1 and systems.fused:

@@ -38,10 +38,8 @@ PART_ROWS = 5_000_000
 # Candidates whose scores are computed exactly, as a multiple of k: always more than k, since the
 # quantised scores may rank a true neighbour just behind the last of the top k.
 SLACK, _USUAL_SLACK = 1.25, 5
-# Without tuning at least this number of leaves is searched.
-_FEW_LEAVES = 30
-# The longest queue of a graph that tuning tries, whatever k is.
-_QUEUE = 1024
+_FEW_LEAVES = 30  # without tuning at least this number of leaves is searched
+_QUEUE = 1024  # the longest queue of a graph that tuning tries, whatever k is
 # ScaNN: queries that a thread searches together; fewer than twice the first are searched by one.
 _SMALLEST_BATCH, _BATCH = 4, 64
 # FAISS: vectors that a 4-bit quantiser's 16 centres, and a list's centre, are learned on, at least.
@@ -59,6 +57,7 @@ _SAMPLE, _SAMPLE_COPIES = 100_000, 5.0
 _PROCESS = 0.5e9
 
 Folder = str | os.PathLike[str]
+Found = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64: [queries, k]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,29 +98,18 @@ class Graph:
 AnyPreset = Preset | Lists | Graph
 
 
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """What trades speed for recall at search time."""
-
-    leaves: int  # leaves searched (nprobe of an inverted file); 0: there is no tree
-    # Candidates whose score is computed exactly (efSearch of a graph); 0: all scores are exact.
-    reorder: int
-
-
-def usual_effort(presets: Sequence[AnyPreset], k: int = 100) -> Effort:
-    """The default without tuning: recall matters more than speed."""
-    most = largest_effort(presets, _USUAL_SLACK * k, k)
-    return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
-
-
-def largest_effort(presets: Sequence[AnyPreset], rows: int, k: int) -> Effort:
-    """The effort above which recall does not grow."""
-    hashed = any(preset.hashed for preset in presets)
-    return Effort(max(p.leaves for p in presets), min(rows, 20 * k) if hashed else 0)
-
-
-def tree_for(rows: int, leaves: int | None = None) -> tuple[int, bool]:
-    """(leaves, hashed) for a number of rows; None: the usual number of leaves."""
+def preset(
+    method: str,
+    rows: int,
+    *,
+    family: str = IVF,
+    leaves: int | None = None,
+    soar: float = 0.0,
+    **changes: Any,
+) -> AnyPreset:
+    """The default preset for a number of rows, with some of its settings changed."""
+    if method == FAISS and family == HNSW:
+        return Graph()
     # Twice the square root: a quarter faster at equal recall than the square root itself.
     usual = max(1, round(2 * rows**0.5))
     if leaves is None:
@@ -130,7 +118,19 @@ def tree_for(rows: int, leaves: int | None = None) -> tuple[int, bool]:
         raise UserError(
             f"leaves={leaves} are more than the {rows} vectors; use about {usual}, or 0 for no tree"
         )
-    return leaves, rows >= BRUTE_FORCE or leaves > 0
+    hashed = rows >= BRUTE_FORCE or leaves > 0
+    if method == SCANN:
+        return Preset(leaves, hashed, soar=soar, **changes)
+    return Lists(leaves, hashed and rows >= _CENTRES, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """What trades speed for recall at search time."""
+
+    leaves: int  # leaves searched (nprobe of an inverted file); 0: there is no tree
+    # Candidates whose score is computed exactly (efSearch of a graph); 0: all scores are exact.
+    reorder: int
 
 
 class Approximate(abc.ABC):
@@ -154,11 +154,6 @@ class Approximate(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def preset(cls, rows: int, *, leaves: int | None = None, **changes: Any) -> Any:
-        """The default preset for a number of rows, with some of its settings changed."""
-
-    @classmethod
-    @abc.abstractmethod
     def build(cls, vectors: np.ndarray, preset: Any, folder: Folder) -> None:
         """Builds one part and writes it into an empty folder that may be moved afterwards."""
 
@@ -168,25 +163,22 @@ class Approximate(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def _load(cls, folder: Folder, count: int, width: int) -> Any:
-        """One part, opened."""
+    def _load(cls, folder: Folder, count: int, width: int) -> Any: ...
 
     @abc.abstractmethod
     def _search_part(
         self, part: Any, preset: Any, queries: np.ndarray, k: int, effort: Effort
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(scores, rows int64) [queries, at most k] of one part; row -1 where there is none."""
+    ) -> Found:
+        """The top k of one part; row -1 where there is none."""
 
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def search(
-        self, queries: np.ndarray, k: int, effort: Effort | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, k: int, effort: Effort | None = None) -> Found:
         """As `Exact.search`: scores and rows of the approximate top k, row -1 for none."""
         check_width(queries, self.width)
         queries = np.ascontiguousarray(queries, np.float32)
-        effort = effort or self.effort or usual_effort(self.presets, max(k, 100))
+        effort = effort or self.effort or self._usual_effort(max(k, 100))
         candidates = max(effort.reorder, math.ceil(SLACK * k))
         scores = np.full((len(queries), k * len(self._parts)), -np.inf, np.float32)
         rows = np.full(scores.shape, -1, np.int64)
@@ -208,9 +200,16 @@ class Approximate(abc.ABC):
         rows[loose] = np.take_along_axis(rows[loose], order, 1)
         return scores[:, :k], rows[:, :k]
 
-    def largest_effort(self, k: int) -> Effort:
+    def largest_effort(self, k: int, rows: int | None = None) -> Effort:
         """The effort above which recall does not grow."""
-        return largest_effort(self.presets, len(self), k)
+        hashed = any(preset.hashed for preset in self.presets)
+        candidates = min(len(self) if rows is None else rows, 20 * k) if hashed else 0
+        return Effort(max(preset.leaves for preset in self.presets), candidates)
+
+    def _usual_effort(self, k: int) -> Effort:
+        """Without tuning: recall matters more than speed."""
+        most = Approximate.largest_effort(self, k, _USUAL_SLACK * k)
+        return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
 
     def named(self, effort: Effort) -> str:
         """An effort in the words of this kind of index."""
@@ -223,13 +222,6 @@ class Approximate(abc.ABC):
 
 class Scann(Approximate):
     NAME = "ScaNN"
-
-    @classmethod
-    def preset(
-        cls, rows: int, *, leaves: int | None = None, family: str = "", **changes: Any
-    ) -> Preset:
-        leaves, hashed = tree_for(rows, leaves)
-        return Preset(leaves, hashed, **changes)
 
     @classmethod
     def build(cls, vectors: np.ndarray, preset: Preset, folder: Folder) -> None:
@@ -277,11 +269,7 @@ class Scann(Approximate):
         try:
             part = scann_library().load_searcher(os.fspath(folder))
         except (RuntimeError, ValueError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{folder} cannot be loaded by ScaNN {cls.version()} ({reason}); build the index "
-                "again"
-            ) from error
+            raise _not_loaded(cls, folder, str(error).splitlines()[0]) from error
         if part.size() != count:
             raise UserError(
                 f"{folder} holds {part.size()} vectors instead of {count}; build the index again"
@@ -290,7 +278,7 @@ class Scann(Approximate):
 
     def _search_part(
         self, part: Any, preset: Preset, queries: np.ndarray, k: int, effort: Effort
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Found:
         settings: dict[str, int] = {"final_num_neighbors": k}
         if preset.hashed:
             settings["pre_reorder_num_neighbors"] = effort.reorder
@@ -309,25 +297,22 @@ class Faiss(Approximate):
     NAME = "FAISS"
 
     @classmethod
-    def preset(
-        cls,
-        rows: int,
-        *,
-        leaves: int | None = None,
-        family: str = IVF,
-        soar: float = 0.0,
-        **changes: Any,
-    ) -> Lists | Graph:
-        if family == HNSW:
-            return Graph()
-        leaves, hashed = tree_for(rows, leaves)
-        return Lists(leaves, hashed and rows >= _CENTRES, **changes)
-
-    @classmethod
     def build(cls, vectors: np.ndarray, preset: Lists | Graph, folder: Folder) -> None:
         vectors = np.ascontiguousarray(vectors, np.float32)
         os.makedirs(folder, exist_ok=True)
-        made = graph(vectors, preset) if isinstance(preset, Graph) else _lists(vectors, preset)
+        if isinstance(preset, Graph):
+            made = graph(vectors, preset)
+        elif preset.hashed:
+            width, most = vectors.shape[1], max(preset.dims_per_block, 1)
+            # A product quantiser cuts a vector into blocks of equal size.
+            size = max(size for size in range(1, most + 1) if width % size == 0)
+            codes = f"PQ{width // size}x4fs"
+            # Codes of what a list's centre leaves of a vector: faster at equal recall.
+            name = f"IVF{preset.leaves},{codes}r" if preset.leaves else codes
+            training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
+            made = refined(coded(name, vectors, training_rows), vectors, preset.reordering)
+        else:
+            made = coded(f"IVF{preset.leaves},Flat" if preset.leaves else "Flat", vectors)
         write_faiss(made, os.path.join(os.fspath(folder), _FAISS_FILE))
 
     @classmethod
@@ -336,14 +321,10 @@ class Faiss(Approximate):
 
     @classmethod
     def _load(cls, folder: Folder, count: int, width: int) -> Any:
-        faiss = faiss_library()
         try:
-            part = faiss.read_index(os.path.join(os.fspath(folder), _FAISS_FILE))
+            part = faiss_library().read_index(os.path.join(os.fspath(folder), _FAISS_FILE))
         except RuntimeError as error:
-            raise UserError(
-                f"{folder} cannot be loaded by FAISS {cls.version()} ({_reason(error)}); build the "
-                "index again"
-            ) from error
+            raise _not_loaded(cls, folder, _reason(error)) from error
         if (part.ntotal, part.d) != (count, width):
             raise UserError(
                 f"{folder} holds {part.ntotal} vectors of {part.d} dimensions instead of {count} "
@@ -353,7 +334,7 @@ class Faiss(Approximate):
 
     def _search_part(
         self, part: Any, preset: Lists | Graph, queries: np.ndarray, k: int, effort: Effort
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Found:
         if isinstance(preset, Graph):
             return search_graph(part, queries, k, effort.reorder)
         candidates = effort.reorder if preset.hashed else 0
@@ -363,11 +344,9 @@ class Faiss(Approximate):
     def _is_graph(self) -> bool:
         return isinstance(self.presets[0], Graph)
 
-    def largest_effort(self, k: int) -> Effort:
-        most = super().largest_effort(k)
-        if not self._is_graph:
-            return most
-        return Effort(0, min(len(self), max(most.reorder, _QUEUE)))
+    def largest_effort(self, k: int, rows: int | None = None) -> Effort:
+        most = super().largest_effort(k, rows)
+        return Effort(0, min(len(self), max(most.reorder, _QUEUE))) if self._is_graph else most
 
     def named(self, effort: Effort) -> str:
         if self._is_graph:
@@ -389,17 +368,13 @@ def opened(
     effort: Effort | None = None,
 ) -> Approximate:
     """One searcher over the parts in a folder, as an index's description holds them."""
-
-    def restored(described: Mapping[str, Any]) -> AnyPreset:
-        if method == SCANN:
-            return Preset(**described)
-        return Graph(**described) if "links" in described else Lists(**described)
-
+    described = [part["preset"] for part in parts.values()]
+    kinds = [Preset if method == SCANN else Graph if "links" in of else Lists for of in described]
     return ENGINES[method](
         [folder / name for name in parts],
         [part["rows"] for part in parts.values()],
         width,
-        [restored(part["preset"]) for part in parts.values()],
+        [kind(**of) for kind, of in zip(kinds, described, strict=True)],
         effort,
     )
 
@@ -411,22 +386,18 @@ def scann_library() -> Any:
     here: this takes seconds and 600 MB, and crashes with another version than ScaNN was built for.
     So TensorFlow is hidden during the import, unless it is loaded already.
     """
-    absent = object()
-    if "scann" not in sys.modules:
-        before = sys.modules.get("tensorflow", absent)
-        if before is absent:
-            sys.modules["tensorflow"] = None  # type: ignore[assignment]
-        try:
-            import scann  # noqa: F401
-        except ImportError as error:
-            raise UserError(
-                f"ScaNN cannot be imported ({error}); install scann==1.4.2, or use an exact index"
-            ) from error
-        finally:
-            if before is absent:
-                del sys.modules["tensorflow"]
-    from scann.scann_ops.py import scann_ops_pybind
-
+    hidden = "scann" not in sys.modules and "tensorflow" not in sys.modules
+    if hidden:
+        sys.modules["tensorflow"] = None  # type: ignore[assignment]
+    try:
+        from scann.scann_ops.py import scann_ops_pybind
+    except ImportError as error:
+        raise UserError(
+            f"ScaNN cannot be imported ({error}); install scann==1.4.2, or use an exact index"
+        ) from error
+    finally:
+        if hidden:
+            del sys.modules["tensorflow"]
     return scann_ops_pybind
 
 
@@ -461,22 +432,16 @@ def _not_written(library: str, folder: Folder, reason: object) -> UserError:
     )
 
 
+def _not_loaded(engine: type[Approximate], folder: Folder, reason: str) -> UserError:
+    return UserError(
+        f"{folder} cannot be loaded by {engine.NAME} {engine.version()} ({reason}); build the "
+        "index again"
+    )
+
+
 def _reason(error: RuntimeError) -> str:
     """What FAISS says behind the place in its source."""
     return str(error).splitlines()[0].rpartition("Error: ")[2]
-
-
-def _lists(vectors: np.ndarray, preset: Lists) -> Any:
-    if not preset.hashed:
-        return coded(f"IVF{preset.leaves},Flat" if preset.leaves else "Flat", vectors)
-    width, most = vectors.shape[1], max(preset.dims_per_block, 1)
-    # A product quantiser cuts a vector into blocks of equal size.
-    size = max(size for size in range(1, most + 1) if width % size == 0)
-    codes = f"PQ{width // size}x4fs"
-    # Codes of what a list's centre leaves of a vector: faster at equal recall.
-    name = f"IVF{preset.leaves},{codes}r" if preset.leaves else codes
-    training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
-    return refined(coded(name, vectors, training_rows), vectors, preset.reordering)
 
 
 def coded(description: str, vectors: np.ndarray, training_rows: int = 0) -> Any:
@@ -506,14 +471,9 @@ def flat(vectors: Vectors) -> Any:
 def refined(index: Any, vectors: np.ndarray, reordering: str = "float32") -> Any:
     """The index with the vectors that its candidates are rescored with."""
     faiss = faiss_library()
-    width = vectors.shape[1]
-    if reordering == "float32":
-        whole = faiss.IndexFlatIP(width)
-    else:
-        types = faiss.ScalarQuantizer
-        stored = types.QT_bf16 if reordering == "bfloat16" else types.QT_8bit
-        whole = faiss.IndexScalarQuantizer(width, stored, faiss.METRIC_INNER_PRODUCT)
-        whole.train(vectors)
+    name = {"float32": "Flat", "bfloat16": "SQbf16", "int8": "SQ8"}[reordering]
+    whole = faiss.index_factory(vectors.shape[1], name, faiss.METRIC_INNER_PRODUCT)
+    whole.train(vectors)
     whole.add(vectors)
     return faiss.IndexRefine(index, whole)
 
@@ -532,9 +492,7 @@ def graph(vectors: np.ndarray, preset: Graph) -> Any:
     return index
 
 
-def search_lists(
-    index: Any, queries: np.ndarray, k: int, lists: int, candidates: int
-) -> tuple[np.ndarray, np.ndarray]:
+def search_lists(index: Any, queries: np.ndarray, k: int, lists: int, candidates: int) -> Found:
     """Searches a number of its lists (0: it has none), and rescores candidates (0: none are)."""
     faiss = faiss_library()
     params = faiss.SearchParametersIVF(nprobe=lists) if lists else None
@@ -545,9 +503,7 @@ def search_lists(
     return index.search(queries, k, params=params)
 
 
-def search_graph(
-    index: Any, queries: np.ndarray, k: int, candidates: int
-) -> tuple[np.ndarray, np.ndarray]:
+def search_graph(index: Any, queries: np.ndarray, k: int, candidates: int) -> Found:
     """Searches with a queue of candidates, efSearch."""
     params = faiss_library().SearchParametersHNSW(efSearch=candidates)
     return index.search(queries, k, params=params)

@@ -7,9 +7,8 @@ into the top k of the blocks before. Of equal scores the earlier row wins, whate
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -35,27 +34,10 @@ _AXIS = "data"
 State = tuple[jax.Array, jax.Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class _OnDevice:
-    """Stands for vectors that are on a device and not in a file."""
-
-    rows: int
-    width: int
-    dtype: np.dtype[Any]
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        raise AssertionError(f"rows {start} to {stop} are on the device")
-
-
 class Exact:
     """Searches all vectors, with at most two blocks of them in memory."""
 
-    def __init__(
-        self, vectors: Vectors | _OnDevice, *, devices: list[Any] | None = None, block_rows: int = 0
-    ):
+    def __init__(self, vectors: Vectors, *, devices: list[Any] | None = None, block_rows: int = 0):
         devices = devices or jax.local_devices()
         self._vectors = vectors
         self._mesh = jax.make_mesh((len(devices),), (_AXIS,), (AxisType.Auto,), devices=devices)
@@ -68,39 +50,21 @@ class Exact:
         self._block_rows = -(-min(block_rows, max(len(vectors), 1)) // unit) * unit
         self._resident: list[tuple[int, jax.Array]] | None = None
 
-    @classmethod
-    def over(cls, blocks: Sequence[jax.Array], rows: int) -> Exact:
-        """Searches vectors that are already on one device, in blocks of one shape.
-
-        Only the first `rows` count: the last block may be padded.
-        """
-        size, width = blocks[0].shape
-        resident = _OnDevice(rows, width, np.dtype(blocks[0].dtype))
-        searcher = cls(resident, devices=list(blocks[0].devices()), block_rows=size)
-        if searcher._block_rows != size or any(block.shape != (size, width) for block in blocks):
-            raise ValueError(f"blocks must be of one shape, of a multiple of 128 rows, not {size}")
-        searcher._resident = [(n * size, block) for n, block in enumerate(blocks)]
-        return searcher
-
     def __len__(self) -> int:
         return len(self._vectors)
-
-    @property
-    def width(self) -> int:
-        return self._vectors.width
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The top k rows for each query, best first: (scores float32, rows int64) [queries, k].
 
         Where there are fewer rows than k, the row is -1 and the score minus infinity.
         """
-        check_width(queries, self.width)
+        check_width(queries, self._vectors.width)
         place = NamedSharding(self._mesh, PartitionSpec())
         score_bytes = _SCORE_BYTES.get(self._backend, 2 * _MANY_BYTES)
         size = max(1, min(len(queries), score_bytes // (4 * self._block_rows)))
         chunks = []
         for start in range(0, len(queries), size):
-            chunk = np.zeros((size, self.width), np.float32)
+            chunk = np.zeros((size, self._vectors.width), np.float32)
             part = queries[start : start + size]
             chunk[: len(part)] = part
             chunks.append(jax.device_put(chunk, place))
@@ -143,17 +107,14 @@ class Exact:
     def _read(self, start: int) -> np.ndarray:
         """A block, padded with zeros so that all have one shape."""
         block = self._vectors.read(start, min(start + self._block_rows, len(self)))
-        if len(block) == self._block_rows:
-            return block
-        whole = np.zeros((self._block_rows, self.width), block.dtype)
-        whole[: len(block)] = block
-        return whole
+        missing = self._block_rows - len(block)
+        return np.pad(block, ((0, missing), (0, 0))) if missing else block
 
     def _fits(self) -> bool:
         if self._backend == "cpu":
             return False
         stats = self._mesh.devices.flat[0].memory_stats() or {}
-        total = len(self) * self.width * self._vectors.dtype.itemsize
+        total = len(self) * self._vectors.width * self._vectors.dtype.itemsize
         return total < _RESIDENT_SHARE * stats.get("bytes_limit", 0) * self._mesh.size
 
     @functools.cached_property
@@ -170,7 +131,14 @@ class Exact:
             def on_device(queries: jax.Array, rows: jax.Array, start: Any, count: Any) -> State:
                 first = lax.axis_index(_AXIS) * rows.shape[0]
                 real = first + jnp.arange(rows.shape[0]) < count
-                scores = jnp.where(real, _products(queries, rows, tensor_cores), -jnp.inf)
+                products = lax.dot_general(  # in fp32; fp16 is multiplied on tensor cores
+                    queries.astype(rows.dtype) if tensor_cores else queries,
+                    rows if tensor_cores else rows.astype(jnp.float32),
+                    (((1,), (1,)), ((), ())),
+                    precision=lax.Precision.HIGHEST,
+                    preferred_element_type=jnp.float32,
+                )
+                scores = jnp.where(real, products, -jnp.inf)
                 scores, places = best(scores, min(k, rows.shape[0]))
                 places = jnp.where(first + places < count, start + first + places, _EMPTY)
                 return scores, places
@@ -217,18 +185,3 @@ def check_width(queries: np.ndarray, width: int) -> None:
             f"the queries are vectors of {queries.shape[-1]} dimensions and the index holds "
             f"{width}; encode them with the encoder that made the index"
         )
-
-
-def _products(queries: jax.Array, rows: jax.Array, tensor_cores: bool) -> jax.Array:
-    """[queries, rows] in fp32; fp16 inputs are multiplied as fp16 on tensor cores."""
-    if tensor_cores:
-        queries = queries.astype(rows.dtype)
-    else:
-        rows = rows.astype(jnp.float32)
-    return lax.dot_general(
-        queries,
-        rows,
-        (((1,), (1,)), ((), ())),
-        precision=lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
-    )

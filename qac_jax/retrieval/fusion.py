@@ -56,8 +56,6 @@ def reciprocal_rank(
     runs: Runs, *, k: float = 60.0, weights: Sequence[float] = (), depth: int | None = None
 ) -> Run:
     """Cormack, Clarke and Büttcher (SIGIR 2009): the sum of weight / (k + rank)."""
-    if k < 0:
-        raise UserError(f"k = {k:g} of reciprocal rank fusion; expected 0 or more (usually 60)")
     _one_each(weights, runs, "weights")
     fused = {}
     for query in _queries(runs):
@@ -91,10 +89,9 @@ def convex(
 
 
 class Merged(Mapping[str, Ranking]):
-    """Runs of one encoder over different passages, read together as the run of one index.
+    """Runs of one encoder over different passages, read as the run of one index.
 
-    The `depth` best passages of every query in all runs, by their scores (None: all of them). A
-    ranking is merged when it is asked for, so runs that stay on the disk do not come into memory.
+    A ranking is merged when it is asked for, so runs that stay on the disk do not come into memory.
     A passage that several runs hold has the best of its scores.
     """
 
@@ -109,13 +106,13 @@ class Merged(Mapping[str, Ranking]):
         return iter(self._queries)
 
     def __getitem__(self, query: str) -> Ranking:
-        if query not in self._queries:
+        rankings = [run[query] for run in self._runs if query in run]
+        if not rankings:
             raise KeyError(query)
         best: dict[str, float] = {}
-        for run in self._runs:
-            if (ranking := run.get(query)) is not None:
-                for name, score in zip(ranking.ids, ranking.scores.tolist(), strict=True):
-                    best[name] = max(score, best.get(name, score))
+        for ranking in rankings:
+            for name, score in zip(ranking.ids, ranking.scores.tolist(), strict=True):
+                best[name] = max(score, best.get(name, score))
         return ranked(tuple(best), list(best.values())).top(self._depth)
 
 
@@ -264,8 +261,6 @@ def choose_on_runs(
     grid: Sequence[float] = GRID,
 ) -> Choice:
     """The weight of the second of two runs, chosen on judged questions."""
-    if len(runs) != 2:
-        raise UserError(f"a weight is chosen for two runs, not {len(runs)}; give two")
     if not any(query in run for run in runs for query in judged):
         raise UserError("no judged query is in the runs; give judgements of their queries")
     answered = [query for query, grades in judged.items() if max(grades.values(), default=0) > 0]

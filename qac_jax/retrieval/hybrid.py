@@ -46,12 +46,6 @@ class Candidates(NamedTuple):
     scores: np.ndarray  # [2, rows]: dense, BM25
     parts: np.ndarray  # the same, normalised
 
-    def best(self, weight: float, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(fused scores, places) of the top k, best first; of equal scores the earlier row wins."""
-        fused = fusion.mixed(self.parts, weight)
-        places = np.argsort(-fused, kind="stable")[:k]
-        return fused[places], places
-
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
@@ -72,39 +66,34 @@ class Parts:
         self, encoder: Encoder, questions: Sequence[str], k: int = 0
     ) -> Iterator[Candidates]:
         """Those of each question: the first k (at least `depth`) of both parts."""
-        for start in range(0, len(questions), _TOGETHER):
-            yield from self._candidates(encoder, questions[start : start + _TOGETHER], k)
-
-    def _candidates(
-        self, encoder: Encoder, questions: Sequence[str], k: int
-    ) -> Iterator[Candidates]:
         first = min(self.settings.depth, len(self.dense))
         depth = max(min(k, len(self.dense)), first)
-        vectors = encoder.encode(questions, "query")
-        near, near_rows = self.dense.search(vectors, depth)
-        lexical, lexical_rows = self.by_words(questions, depth)
-        lexical = np.where(lexical_rows >= 0, lexical, 0.0)  # none of the query's words
-        together = np.concatenate([near_rows, lexical_rows], 1)
-        rows = [np.unique(both[both >= 0]) for both in together]
-        dense = self._dense_scores(vectors, rows, near, near_rows)
-        if windows := self.windows:
-            share = self.settings.windows
-            best = windows.best(vectors, rows)
-            dense = [(1 - share) * w + share * b for w, b in zip(dense, best, strict=True)]
-            near = np.full_like(near, -np.inf)
-            for mine, scores in zip(near, dense, strict=True):
-                ranked = -np.sort(-scores)[: len(mine)]
-                mine[: len(ranked)] = ranked
-        words = self.scores_by_words(questions, rows)
-        how = self.settings.normalization
-        lowest = fusion.COSINE if self.cosine else None
-        for number, wanted in enumerate(rows):
-            scores = np.stack([dense[number], words[number]]).astype(np.float64)
-            known = near[number, :first]
-            by_vectors = fusion.scale(known[np.isfinite(known)], how, lowest)
-            by_words = fusion.scale(lexical[number, :first], how, fusion.BM25)
-            offsets, units = np.array([by_vectors, by_words]).T[..., None]
-            yield Candidates(wanted, scores, (scores - offsets) / units)
+        how, lowest = self.settings.normalization, fusion.COSINE if self.cosine else None
+        for start in range(0, len(questions), _TOGETHER):
+            asked = questions[start : start + _TOGETHER]
+            vectors = encoder.encode(asked, "query")
+            near, near_rows = self.dense.search(vectors, depth)
+            lexical, lexical_rows = self.by_words(asked, depth)
+            lexical = np.where(lexical_rows >= 0, lexical, 0.0)  # none of the query's words
+            together = np.concatenate([near_rows, lexical_rows], 1)
+            rows = [np.unique(both[both >= 0]) for both in together]
+            dense = self._dense_scores(vectors, rows, near, near_rows)
+            if windows := self.windows:
+                share = self.settings.windows
+                best = windows.best(vectors, rows)
+                dense = [(1 - share) * w + share * b for w, b in zip(dense, best, strict=True)]
+                near = np.full_like(near, -np.inf)
+                for mine, scores in zip(near, dense, strict=True):
+                    ranked = -np.sort(-scores)[: len(mine)]
+                    mine[: len(ranked)] = ranked
+            words = self.scores_by_words(asked, rows)
+            for number, wanted in enumerate(rows):
+                scores = np.stack([dense[number], words[number]]).astype(np.float64)
+                known = near[number, :first]
+                by_vectors = fusion.scale(known[np.isfinite(known)], how, lowest)
+                by_words = fusion.scale(lexical[number, :first], how, fusion.BM25)
+                offsets, units = np.array([by_vectors, by_words]).T[..., None]
+                yield Candidates(wanted, scores, (scores - offsets) / units)
 
     @property
     def windows(self) -> Windows | None:
@@ -120,12 +109,9 @@ class Parts:
         self, questions: Sequence[str], rows: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         """BM25's scores of some of the dense index's rows for each question."""
-        theirs = [self._back[wanted] for wanted in rows] if len(self.order) else rows
+        back = np.argsort(self.order)
+        theirs = [back[wanted] for wanted in rows] if len(self.order) else rows
         return self.bm25.scores_of(questions, theirs)
-
-    @functools.cached_property
-    def _back(self) -> np.ndarray:
-        return np.argsort(self.order)
 
     def _dense_scores(
         self,
@@ -175,33 +161,44 @@ class Hybrid(Searchable):
         place = index.place_of_encoder(self.artifact, self._encoder)
         return Encoder.remembered(self.artifact.info["encoder"], place)
 
+    @property
+    def _alone(self) -> bool:
+        """Whether one part alone is searched."""
+        weight = self.settings.weight
+        return weight == 1 or weight == 0 and self.parts.windows is None
+
+    def _fused(
+        self, questions: Sequence[str], k: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(fused scores, rows, scores by both parts) of each question's top k; of equal scores the
+        earlier row wins."""
+        for candidates in self.parts.candidates(self.encoder, questions, k):
+            fused = fusion.mixed(candidates.parts, self.settings.weight)
+            best = np.argsort(-fused, kind="stable")[:k]
+            yield fused[best], candidates.rows[best], candidates.scores.T[best]
+
     def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """As of every index: the fused scores, or with weight 0 or 1 those of the one part."""
-        weight = self.settings.weight
-        if weight == 0 and self.parts.windows is None:
-            return self.parts.dense.search(self.encoder.encode(questions, "query"), k)
-        if weight == 1:
+        if self._alone and self.settings.weight:
             return self.parts.by_words(questions, k)
+        if self._alone:
+            return self.parts.dense.search(self.encoder.encode(questions, "query"), k)
         scores = np.full((len(questions), k), -np.inf, np.float32)
         rows = np.full((len(questions), k), -1, np.int64)
-        for place, candidates in enumerate(self.parts.candidates(self.encoder, questions, k)):
-            fused, best = candidates.best(weight, k)
-            scores[place, : len(best)], rows[place, : len(best)] = fused, candidates.rows[best]
+        for place, (fused, best, _) in enumerate(self._fused(questions, k)):
+            scores[place, : len(best)], rows[place, : len(best)] = fused, best
         return scores, rows
 
     def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        if self.settings.weight == 1 or not self.settings.weight and self.parts.windows is None:
+        if self._alone:
             return super().ask(questions, k)
-        answers = []
-        for candidates in self.parts.candidates(self.encoder, questions, k):
-            fused, best = candidates.best(self.settings.weight, k)
-            hits = self._hits(candidates.rows[best], fused)
-            each = candidates.scores.T[best].tolist()
-            both = [dict(zip((DENSE, BM25), scores, strict=True)) for scores in each]
-            answers.append(
-                [dataclasses.replace(h, scores=s) for h, s in zip(hits, both, strict=True)]
-            )
-        return answers
+        return [
+            [
+                dataclasses.replace(hit, scores=dict(zip((DENSE, BM25), each, strict=True)))
+                for hit, each in zip(self._hits(rows, fused), both.tolist(), strict=True)
+            ]
+            for fused, rows, both in self._fused(questions, k)
+        ]
 
 
 def choose_weight(
@@ -213,11 +210,11 @@ def choose_weight(
 ) -> fusion.Choice:
     """BM25's weight, chosen on judged queries; where they leave it open, nearest to the setting."""
     asked = {
-        name: {passage for passage, grade in grades.items() if grade > 0}
+        name: relevant
         for name, grades in judged.items()
         if name in queries
+        and (relevant := {passage for passage, grade in grades.items() if grade > 0})
     }
-    asked = {name: relevant for name, relevant in asked.items() if relevant}
     ids, gains = parts.dense.ids, []
     texts = [queries[name] for name in asked]
     for relevant, candidates in zip(asked.values(), parts.candidates(encoder, texts), strict=True):

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -67,61 +67,39 @@ class ExactSearch(Searchable):
         return self._exact.search(self._encoder.encode(list(questions), "query"), k)
 
 
-class Runs(Protocol):
-    """What makes a run: an index of any kind, a living one included."""
-
-    def run(self, queries: Mapping[str, str], k: int) -> Run: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Searching:
-    """An index, queries and how many passages of each are wanted. Make it with `of`."""
-
-    index: Runs
-    queries: Mapping[str, str]
-    k: int
-
-    @classmethod
-    def of(cls, index: Runs, queries: str | os.PathLike[str], k: int) -> Searching:
-        """All queries of a file."""
-        if k < 1:
-            raise UserError(f"k={k}; expected at least one passage a query")
-        texts = {query.id: query.text for query in read_queries(queries)}
-        if not texts:
-            raise UserError(f"{queries} holds no queries; give a file of them")
-        return cls(index, texts, k)
-
-    def pieces(self) -> list[list[str]]:
-        """The ids of the queries that are searched together."""
-        return list(_pieces(self.queries, TOGETHER))
-
-    def write(self, file: IO[str], piece: Sequence[str]) -> None:
-        """Searches, and writes the lines of a TREC run."""
-        texts = {name: self.queries[name] for name in piece}
-        runs.write_lines(file, self.index.run(texts, self.k))
+def asked(queries: str | os.PathLike[str]) -> dict[str, str]:
+    """Query -> text, of all queries of a file."""
+    texts = {query.id: query.text for query in read_queries(queries)}
+    if not texts:
+        raise UserError(f"{queries} holds no queries; give a file of them")
+    return texts
 
 
-def _pieces(queries: Mapping[str, Any], size: int) -> Iterator[list[str]]:
+def pieces(queries: Iterable[str], size: int = TOGETHER) -> list[list[str]]:
+    """The ids of the queries that are searched together."""
     names = list(queries)
-    return (names[i : i + size] for i in range(0, len(names), size))
+    return [names[i : i + size] for i in range(0, len(names), size)]
 
 
-def write_file(path: str, index: Runs, queries: str | os.PathLike[str], k: int) -> int:
-    """Writes the run of all queries of a file, whole or not at all; returns their number."""
-    searching, part = Searching.of(index, queries, k), f"{path}.part"
+def write_file(path: str, index: Any, queries: str | os.PathLike[str], k: int) -> int:
+    """Writes the run of all queries of a file, whole or not at all; returns their number.
+
+    `index`: of any kind, a living one included.
+    """
+    texts, part = asked(queries), f"{path}.part"
     try:
         with (
             open(part, "w", encoding="utf-8", newline="\n") as file,
-            progress.Bar("search", total=len(searching.queries), unit="queries") as bar,
+            progress.Bar("search", total=len(texts), unit="queries") as bar,
         ):
-            for piece in searching.pieces():
-                searching.write(file, piece)
+            for piece in pieces(texts):
+                runs.write_lines(file, index.run({name: texts[name] for name in piece}, k))
                 bar.advance(len(piece))
         os.replace(part, path)
     finally:
         if os.path.exists(part):
             os.unlink(part)
-    return len(searching.queries)
+    return len(texts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +130,7 @@ class Reranking:
 
     def pieces(self) -> list[list[str]]:
         """The queries, cut into pieces with about the same number of pairs."""
-        return list(_pieces(self.run, max(1, _PAIRS // self.depth)))
+        return pieces(self.run, max(1, _PAIRS // self.depth))
 
     @functools.cached_property
     def reranker(self) -> Reranker:
@@ -162,20 +140,16 @@ class Reranking:
     def reranked(self, piece: Sequence[str]) -> Run:
         """The rankings of some queries in the cross-encoder's order.
 
-        The passages after the first `depth` follow in their old order, below.
+        The passages after the first `depth` follow in their old order, with scores one apart.
         """
         first = {query: self.run[query].top(self.depth) for query in piece}
         ordered = rerank(first, self.queries, self.texts, self.reranker)
-        return {q: _followed(ordered[q], self.run[q].ids[self.depth :]) for q in piece}
-
-
-def _followed(ranking: Ranking, rest: Sequence[str]) -> Ranking:
-    """The ranking and, below it, passages that were not reranked, with scores one apart."""
-    if not rest:
-        return ranking
-    lowest = float(ranking.scores[-1])
-    below = [lowest - 1 - place for place in range(len(rest))]
-    return runs.ranked((*ranking.ids, *rest), [*ranking.scores.tolist(), *below])
+        for query, ranking in ordered.items():
+            if rest := self.run[query].ids[self.depth :]:
+                scores = ranking.scores.tolist()
+                below = [scores[-1] - place for place in range(1, len(rest) + 1)]
+                ordered[query] = runs.ranked((*ranking.ids, *rest), [*scores, *below])
+        return ordered
 
 
 def texts_of(index: Artifact) -> Texts:

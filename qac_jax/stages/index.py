@@ -181,7 +181,8 @@ class Index(Stage):
     def _preset(self, method: str, count: int) -> AnyPreset:
         from qac_jax.retrieval import approximate
 
-        return approximate.ENGINES[method].preset(
+        return approximate.preset(
+            method,
             count,
             family=self.faiss,
             soar=self.soar,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ from qac_jax.retrieval.fusion import SCALES, Merged
 
 if TYPE_CHECKING:
     from qac_jax.inference.reranker import Texts
-    from qac_jax.retrieval.search import Reranking, Searching
+    from qac_jax.retrieval.search import Reranking
 
 
 RUN = "run.trec"
@@ -118,7 +117,7 @@ class Search(Stage):
         def rerank(piece: ShardFile, bar: progress.Bar) -> None:
             run_files.write_run(work.part(piece.name), reranking.reranked(piece.job))
 
-        pieces = _pieces(reranking)
+        pieces = _pieces(reranking.pieces())
         sharded(work, pieces, rerank, "rerank", "queries")
         if out.joins:
             _join(out, work, pieces)
@@ -126,19 +125,19 @@ class Search(Stage):
 
     def _search(self, inputs: Inputs, work: Writer) -> list[ShardFile]:
         """The run of the index, in pieces of some queries each."""
+        from qac_jax.formats import runs
         from qac_jax.live.convert import opened_index
-        from qac_jax.retrieval.search import Searching
+        from qac_jax.retrieval import search
 
         index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
-        searching = Searching.of(index, self.queries, self.k)
-        pieces = _pieces(searching)
+        texts = search.asked(self.queries)
+        pieces = _pieces(search.pieces(texts))
 
-        def search(piece: ShardFile, bar: progress.Bar) -> None:
-            lines = io.StringIO()
-            searching.write(lines, piece.job)
-            work.part(piece.name).write_bytes(lines.getvalue().encode())
+        def find(piece: ShardFile, bar: progress.Bar) -> None:
+            run = index.run({name: texts[name] for name in piece.job}, self.k)
+            runs.write_run(work.part(piece.name), run)
 
-        sharded(work, pieces, search, "search", "queries")
+        sharded(work, pieces, find, "search", "queries")
         return pieces
 
     def _depth(self) -> int:
@@ -177,11 +176,8 @@ class Search(Stage):
         return convert.texts_of(inputs.artifact("index"))
 
 
-def _pieces(of: Reranking | Searching) -> list[ShardFile]:
-    return [
-        ShardFile(f"piece-{number:06d}.trec", len(names), names)
-        for number, names in enumerate(of.pieces())
-    ]
+def _pieces(of: Sequence[list[str]]) -> list[ShardFile]:
+    return [ShardFile(f"piece-{n:06d}.trec", len(names), names) for n, names in enumerate(of)]
 
 
 def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:

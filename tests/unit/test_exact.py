@@ -91,15 +91,3 @@ def test_rows_are_read_across_files_of_one_width(vectors, tmp_path):
         np.save(tmp_path / f"{name}.npy", np.zeros((2, width), np.float32))
     with pytest.raises(UserError, match="do not go together"):
         Vectors([str(tmp_path / "a.npy"), str(tmp_path / "b.npy")])
-
-
-def test_vectors_that_are_on_a_device(vectors, queries):
-    """No file is read, and what stands behind the last row does not count."""
-    _, array = vectors
-    filled = np.concatenate([array, np.full((72, WIDTH), 9, np.float32)])
-    searcher = Exact.over([jax.device_put(part) for part in np.split(filled, 3)], ROWS)
-    np.testing.assert_array_equal(
-        searcher.search(queries, 10)[1], toy.brute_force(queries, array, 10)[1]
-    )
-    with pytest.raises(ValueError, match="multiple of 128 rows, not 100"):
-        Exact.over([jax.device_put(array[:100])], 100)

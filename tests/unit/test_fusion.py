@@ -119,8 +119,6 @@ def test_a_weight_is_chosen_on_runs():
     assert choice.weight == choice.best == 0.5
     with pytest.raises(UserError, match="no judged query is in the runs"):
         fusion.choose_on_runs([DENSE, BM25], {"other": {"a": 1}}, prior=0.5)
-    with pytest.raises(UserError, match="for two runs, not 3"):
-        fusion.choose_on_runs([DENSE, BM25, BM25], judged, prior=0.5)
 
 
 def test_reciprocal_rank_fusion_by_hand():
@@ -132,8 +130,6 @@ def test_reciprocal_rank_fusion_by_hand():
     np.testing.assert_allclose(fused["q"].scores, expected, rtol=1e-6)
     assert fused["only"].ids == ("z",)
     assert fusion.reciprocal_rank([one, two], weights=[1, 0], depth=1)["q"].ids == ("a",)
-    with pytest.raises(UserError, match="expected 0 or more"):
-        fusion.reciprocal_rank([{}], k=-1)
 
 
 def test_fusion_does_not_depend_on_the_order_of_runs():
