@@ -300,19 +300,7 @@ class Faiss(Approximate):
     def build(cls, vectors: np.ndarray, preset: Lists | Graph, folder: Folder) -> None:
         vectors = np.ascontiguousarray(vectors, np.float32)
         os.makedirs(folder, exist_ok=True)
-        if isinstance(preset, Graph):
-            made = graph(vectors, preset)
-        elif preset.hashed:
-            width, most = vectors.shape[1], max(preset.dims_per_block, 1)
-            # A product quantiser cuts a vector into blocks of equal size.
-            size = max(size for size in range(1, most + 1) if width % size == 0)
-            codes = f"PQ{width // size}x4fs"
-            # Codes of what a list's centre leaves of a vector: faster at equal recall.
-            name = f"IVF{preset.leaves},{codes}r" if preset.leaves else codes
-            training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
-            made = refined(coded(name, vectors, training_rows), vectors, preset.reordering)
-        else:
-            made = coded(f"IVF{preset.leaves},Flat" if preset.leaves else "Flat", vectors)
+        made = _graph(vectors, preset) if isinstance(preset, Graph) else _lists(vectors, preset)
         write_faiss(made, os.path.join(os.fspath(folder), _FAISS_FILE))
 
     @classmethod
@@ -335,10 +323,17 @@ class Faiss(Approximate):
     def _search_part(
         self, part: Any, preset: Lists | Graph, queries: np.ndarray, k: int, effort: Effort
     ) -> Found:
+        faiss = faiss_library()
         if isinstance(preset, Graph):
-            return search_graph(part, queries, k, effort.reorder)
-        candidates = effort.reorder if preset.hashed else 0
-        return search_lists(part, queries, k, effort.leaves, candidates)
+            params = faiss.SearchParametersHNSW(efSearch=effort.reorder)
+            return part.search(queries, k, params=params)
+        params = faiss.SearchParametersIVF(nprobe=effort.leaves) if preset.leaves else None
+        if preset.hashed:
+            known = {} if params is None else {"base_index_params": params}
+            # FAISS cuts k times the factor down to a whole number.
+            factor = (effort.reorder + 0.5) / k
+            params = faiss.IndexRefineSearchParameters(k_factor=factor, **known)
+        return part.search(queries, k, params=params)
 
     @property
     def _is_graph(self) -> bool:
@@ -444,41 +439,37 @@ def _reason(error: RuntimeError) -> str:
     return str(error).splitlines()[0].rpartition("Error: ")[2]
 
 
-def coded(description: str, vectors: np.ndarray, training_rows: int = 0) -> Any:
-    """An index by FAISS's name for it, trained on some of the vectors (0: on all) and filled."""
+def _lists(vectors: np.ndarray, preset: Lists) -> Any:
+    """An inverted file of 4-bit codes, with the vectors that candidates are rescored with."""
     faiss = faiss_library()
-    index = faiss.index_factory(vectors.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+    width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+    # A product quantiser cuts a vector into blocks of equal size. In lists it codes what their
+    # centres leave of a vector: faster at equal recall.
+    size = max(n for n in range(1, max(preset.dims_per_block, 1) + 1) if width % n == 0)
+    codes = f"PQ{width // size}x4fs" if preset.hashed else "Flat"
+    residual = "r" if preset.hashed else ""
+    name = f"IVF{preset.leaves},{codes}{residual}" if preset.leaves else codes
+    index = faiss.index_factory(width, name, metric)
     for part in ("cp", "pq.cp"):
         with contextlib.suppress(AttributeError):  # no warning of few vectors: lists may be small
             operator.attrgetter(part)(index).min_points_per_centroid = 1
+    training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
     sample = vectors
-    if 0 < training_rows < len(vectors):
+    if preset.hashed and training_rows < len(vectors):
         rows = np.random.default_rng(0).choice(len(vectors), training_rows, replace=False)
         sample = vectors[np.sort(rows)]
     index.train(sample)
     index.add(vectors)
-    return index
-
-
-def flat(vectors: Vectors) -> Any:
-    """All vectors, in single precision, as FAISS's exact index; row numbers are its ids."""
-    index = faiss_library().IndexFlatIP(vectors.width)
-    for _, block in vectors.blocks(1 << 16):
-        index.add(np.ascontiguousarray(block, np.float32))
-    return index
-
-
-def refined(index: Any, vectors: np.ndarray, reordering: str = "float32") -> Any:
-    """The index with the vectors that its candidates are rescored with."""
-    faiss = faiss_library()
-    name = {"float32": "Flat", "bfloat16": "SQbf16", "int8": "SQ8"}[reordering]
-    whole = faiss.index_factory(vectors.shape[1], name, faiss.METRIC_INNER_PRODUCT)
+    if not preset.hashed:
+        return index
+    stored = {"float32": "Flat", "bfloat16": "SQbf16", "int8": "SQ8"}[preset.reordering]
+    whole = faiss.index_factory(width, stored, metric)
     whole.train(vectors)
     whole.add(vectors)
     return faiss.IndexRefine(index, whole)
 
 
-def graph(vectors: np.ndarray, preset: Graph) -> Any:
+def _graph(vectors: np.ndarray, preset: Graph) -> Any:
     """By one thread: threads would link the same vectors differently each time."""
     faiss = faiss_library()
     index = faiss.IndexHNSWFlat(vectors.shape[1], preset.links, faiss.METRIC_INNER_PRODUCT)
@@ -492,21 +483,12 @@ def graph(vectors: np.ndarray, preset: Graph) -> Any:
     return index
 
 
-def search_lists(index: Any, queries: np.ndarray, k: int, lists: int, candidates: int) -> Found:
-    """Searches a number of its lists (0: it has none), and rescores candidates (0: none are)."""
-    faiss = faiss_library()
-    params = faiss.SearchParametersIVF(nprobe=lists) if lists else None
-    if candidates:
-        known = {} if params is None else {"base_index_params": params}
-        # FAISS cuts k times the factor down to a whole number.
-        params = faiss.IndexRefineSearchParameters(k_factor=(candidates + 0.5) / k, **known)
-    return index.search(queries, k, params=params)
-
-
-def search_graph(index: Any, queries: np.ndarray, k: int, candidates: int) -> Found:
-    """Searches with a queue of candidates, efSearch."""
-    params = faiss_library().SearchParametersHNSW(efSearch=candidates)
-    return index.search(queries, k, params=params)
+def flat(vectors: Vectors) -> Any:
+    """All vectors, in single precision, as FAISS's exact index; row numbers are its ids."""
+    index = faiss_library().IndexFlatIP(vectors.width)
+    for _, block in vectors.blocks(1 << 16):
+        index.add(np.ascontiguousarray(block, np.float32))
+    return index
 
 
 def part_rows(total: int, most: int = 0) -> list[tuple[int, int]]:
