@@ -1,8 +1,7 @@
 """QExt: the most salient span of a document becomes its pseudo-query (AugTriever).
 
 Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et al., 2022) and
-ranked by salience, a callable of documents and their spans that gives one score for each span,
-the higher the better.
+ranked by salience: a callable of documents and their spans that scores each span.
 
     Bm25Salience                        BM25 of the document for the span as a query
     EncoderSalience                     span · document under a dual encoder
@@ -15,6 +14,7 @@ The released code cannot extract (its loader never draws spans), so this follows
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import itertools
 import json
@@ -23,7 +23,7 @@ import os
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -59,19 +59,8 @@ _EPSILON = 0.25
 _SPACED = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
-class Salience(Protocol):
-    """The salience of each span in its document; the higher the better."""
-
-    def __call__(
-        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
-    ) -> list[np.ndarray]: ...
-
-
-class DocumentSpans(NamedTuple):
-    """The window of a document that is used, and spans of it (none where it is too short)."""
-
-    text: str
-    spans: list[str]
+# Documents and the spans of each -> the salience of each span; the higher the better.
+Salience = Callable[[Sequence[str], Sequence[Sequence[str]]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -91,19 +80,22 @@ class SpanSampling(Checked):
                 f"{self.context_words} are words; expected them in ascending order"
             )
 
-    def candidates(self, name: str, text: str, seed: int = 0, draw: int = 0) -> DocumentSpans:
-        """The spans of a document, from (seed, name, draw) alone."""
+    def candidates(
+        self, name: str, text: str, seed: int = 0, draw: int = 0
+    ) -> tuple[str, list[str]]:
+        """The window of a document that is used, and spans of it (none where it is too short), from
+        (seed, name, draw) alone."""
         words = text.split()
         number = _number(seed, name)
         rng = np.random.default_rng([number, draw] if draw else number)
         first, last = crops.window(len(words), self.context_words, rng)
         words = words[first:last]
         if len(words) < self.shortest:
-            return DocumentSpans(" ".join(words), [])
+            return " ".join(words), []
         places = crops.chunks(
             len(words), rng, count=self.spans, shortest=self.shortest, longest=self.longest
         )
-        return DocumentSpans(" ".join(words), [" ".join(words[a:b]) for a, b in places])
+        return " ".join(words), [" ".join(words[a:b]) for a, b in places]
 
 
 @dataclass(frozen=True)
@@ -123,20 +115,16 @@ class Extraction:
         self, passages: Sequence[Record], salience: Salience | None
     ) -> Iterator[list[Record]]:
         """The contexts of each passage."""
-        if self.method in STRUCTURES:
+        if self.method in (*STRUCTURES, KEYWORDS):
             for passage in passages:
-                texts = (
-                    [self.title.of(passage)]
-                    if self.method == "title"
-                    else structure.anchors(passage)
-                )
+                if self.method == "title":
+                    texts = [self.title.of(passage)]
+                elif self.method == "anchor":
+                    texts = structure.anchors(passage)
+                else:
+                    rng = np.random.default_rng([self.seed, _number(self.seed, passage["_id"])])
+                    texts = structure.keywords(passage, self.keep, rng)
                 yield [self._context(text, None) for text in texts if text]
-            return
-        if self.method == KEYWORDS:
-            for passage in passages:
-                rng = np.random.default_rng([self.seed, _number(self.seed, passage["_id"])])
-                some = structure.keywords(passage, self.keep, rng)
-                yield [self._context(text, None) for text in some]
             return
         by_draw = [self._spans(passages, salience, draw) for draw in range(self.draws)]
         for of_passage in zip(*by_draw, strict=True):
@@ -147,13 +135,13 @@ class Extraction:
     ) -> list[list[Record]]:
         """The spans kept of each passage, of one draw."""
         drawn = [self.sampling.candidates(p["_id"], p["text"], self.seed, draw) for p in passages]
+        texts, spans = [text for text, _ in drawn], [of for _, of in drawn]
         if self.method == RANDOM:
-            some = [list(dict.fromkeys(document.spans))[: self.keep] for document in drawn]
-            return [[self._context(text, None) for text in texts] for texts in some]
+            some = [list(dict.fromkeys(of))[: self.keep] for of in spans]
+            return [[self._context(text, None) for text in of] for of in some]
         assert salience is not None
-        scores = salience([d.text for d in drawn], [d.spans for d in drawn])
-        ranked = (best(d.spans, of, self.keep) for d, of in zip(drawn, scores, strict=True))
-        return [[self._context(text, score) for text, score in texts] for texts in ranked]
+        ranked = map(functools.partial(best, keep=self.keep), spans, salience(texts, spans))
+        return [[self._context(text, score) for text, score in of] for of in ranked]
 
     def _context(self, text: str, score: float | None) -> Record:
         return {"text": text, "origin": self.origin or ORIGINS[self.method], "score": score}
@@ -172,12 +160,6 @@ class Job:
     statistics: str = ""  # the file of the corpus statistics, for BM25
     k1: float = 1.2
     b: float = 0.75
-
-    def salience(self) -> Salience | None:
-        """The salience, if it works without a model; otherwise `write_shard` takes it."""
-        if self.extraction.method != "bm25":
-            return None
-        return Bm25Salience(Statistics.load(self.statistics), self.k1, self.b)
 
 
 @dataclass(frozen=True)
@@ -200,9 +182,13 @@ def count_words(job: CountJob) -> dict[str, Any]:
 def write_shard(
     job: Job, salience: Salience | None = None, report: Callable[[int], None] = lambda count: None
 ) -> dict[str, Any]:
-    """Writes one file of contexts; returns counts and the file's hash."""
+    """Writes one file of contexts; returns counts and the file's hash.
+
+    `salience`: that of a model, which is loaded once.
+    """
     extraction = job.extraction
-    salience = salience or job.salience()
+    if extraction.method == "bm25":
+        salience = Bm25Salience(Statistics.load(job.statistics), job.k1, job.b)
     counts = {"extracted": 0, "without": 0}
 
     def records() -> Iterator[Mapping[str, Any]]:
@@ -212,14 +198,14 @@ def write_shard(
             made = extraction.contexts(selected, salience)
             extracted = {p["_id"]: own for p, own in zip(selected, made, strict=True)}
             names = [p["_id"] for p in block]
-            places = job.earlier.positions(names) if job.earlier else [None] * len(names)
-            for name, place in zip(names, places, strict=True):
+            places = job.earlier.positions(names) if job.earlier else []
+            for name, place in itertools.zip_longest(names, places):
                 own = extracted.get(name, [])
                 counts["extracted"] += len(own)
                 counts["without"] += name in extracted and not own
-                earlier = (
-                    job.earlier[place]["contexts"] if job.earlier and place is not None else ()
-                )
+                earlier = []
+                if job.earlier is not None and place is not None:
+                    earlier = job.earlier[place]["contexts"]
                 yield {"_id": name, "contexts": [*earlier, *own]}
             report(len(block))
 
@@ -302,8 +288,6 @@ class Bm25Salience:
     """
 
     def __init__(self, statistics: Statistics, k1: float = 1.2, b: float = 0.75):
-        if k1 < 0 or not 0 <= b <= 1:
-            raise UserError(f"k1={k1}, b={b}; expected k1 from 0 on and b from 0 to 1")
         if not statistics.words:
             raise UserError("no text of the corpus contains a word; give passages with text")
         self._weights = statistics.weights()
@@ -313,22 +297,18 @@ class Bm25Salience:
     def __call__(
         self, documents: Sequence[str], spans: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        scores = []
-        for gains, of in zip(map(self._gains, documents), spans, strict=True):
+        found = []
+        for document, of in zip(documents, spans, strict=True):
+            tokens = words(document)
+            length = self._k1 * (1 - self._b + self._b * len(tokens) / self._mean)
+            # The contribution of each word to the score of a span.
+            gains = {
+                word: self._weights.get(word, 0.0) * count * (self._k1 + 1) / (count + length)
+                for word, count in collections.Counter(tokens).items()
+            }
             each = [sum(gains.get(word, 0.0) for word in words(span)) for span in of]
-            scores.append(np.array(each, np.float64))
-        return scores
-
-    def _gains(self, document: str) -> dict[str, float]:
-        """The contribution of each word to the score of a span."""
-        tokens = words(document)
-        weights, k1 = self._weights, self._k1
-        length = k1 * (1 - self._b + self._b * len(tokens) / self._mean)
-        counts = collections.Counter(tokens)
-        return {
-            word: weights.get(word, 0.0) * count * (k1 + 1) / (count + length)
-            for word, count in counts.items()
-        }
+            found.append(np.array(each, np.float64))
+        return found
 
 
 @dataclass(frozen=True)

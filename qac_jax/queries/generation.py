@@ -85,8 +85,7 @@ class Sources(abc.ABC):
         self, passages: Sequence[Record], records: Sequence[Record]
     ) -> list[list[float]] | None:
         """For each context of each passage, how much likelier it is given this passage than given
-        others: the difference of its tokens' mean log-probabilities. None: no generator is known.
-        """
+        others, in mean log-probability of a token. None: no generator is known."""
         return None
 
     def shard(self, start: int, stop: int, report: Report) -> tuple[list[Record], Record]:
@@ -161,32 +160,22 @@ class Generation(Sources):
         longest = max(prompt.max_tokens for prompt in self._prompts.values())
         options = LikelihoodOptions("mean", self._generator.max_input, longest)
         likelihood = Likelihood(self._generator, options)
-        read = iter(self._generator.read(list(self._requests(passages))))
-        inputs: dict[str, list[list[int]]] = {origin: [] for origin in self._prompts}
-        asked: dict[str, list[list[str]]] = {origin: [] for origin in self._prompts}
-        for passage, record in zip(passages, records, strict=True):
-            for origin in self._prompts if _has_text(passage) else ():
-                inputs[origin].append(next(read))
-                asked[origin].append(
-                    [c["text"] for c in record["contexts"] if c["origin"] == origin]
-                )
-        values = {
-            origin: _specificity(likelihood, inputs[origin], asked[origin]) for origin in asked
-        }
-        flat = {origin: itertools.chain.from_iterable(of) for origin, of in values.items()}
-        return [[next(flat[c["origin"]]) for c in record["contexts"]] for record in records]
+        # A request a passage and origin, in the order of _requests.
+        read = self._generator.read(list(self._requests(passages)))
+        asked = [record for p, record in zip(passages, records, strict=True) if _has_text(p)]
+        values: dict[str, Iterator[float]] = {}
+        for place, origin in enumerate(self._prompts):
+            texts = [[c["text"] for c in r["contexts"] if c["origin"] == origin] for r in asked]
+            found = _specificity(likelihood, read[place :: len(self._prompts)], texts)
+            values[origin] = itertools.chain.from_iterable(found)
+        return [[next(values[c["origin"]]) for c in record["contexts"]] for record in records]
 
     def _requests(self, passages: Sequence[Record]) -> Iterator[Request]:
         for passage in filter(_has_text, passages):
             text = text_of(self._generator.tokenizer, passage, self._title)
             for origin, prompt in self._prompts.items():
-                yield Request(
-                    name=f"{passage['_id']}\n{origin}",
-                    text=text,
-                    before=prompt.before,
-                    after=prompt.after,
-                    max_tokens=prompt.max_tokens,
-                )
+                name = f"{passage['_id']}\n{origin}"
+                yield Request(name, text, **dataclasses.asdict(prompt))
 
 
 def _specificity(
@@ -236,11 +225,10 @@ class Import(Sources):
         path = self._path(start // self._size)
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                for line in file:
-                    name, contexts = json.loads(line)
+                for name, contexts in map(json.loads, file):
                     contexts_of[name] += contexts
         report(len(passages), 0)
-        return [contexts_of.get(passage["_id"], []) for passage in passages], {}
+        return [contexts_of[passage["_id"]] for passage in passages], {}
 
     def fill(self, path: str, origin: str, skip_bad: int) -> None:
         """Reads all queries once; what an interrupted run copied is used again."""
@@ -273,14 +261,10 @@ class Import(Sources):
             json.dump({"queries": count}, file)
 
     def _passage(self, name: str) -> tuple[str, int | None]:
-        """The id and place of a passage, which may be called by its document if that has no
-        other."""
-        (place,) = self.passages.positions([name])
-        if place is None:
-            first, second = self.passages.positions([f"{name}#0", f"{name}#1"])
-            if first is not None and second is None:
-                return f"{name}#0", first
-        return name, place
+        """The id and place of a passage, which may be called by its document if that has one."""
+        place, first, second = self.passages.positions([name, f"{name}#0", f"{name}#1"])
+        alone = place is None and first is not None and second is None
+        return (f"{name}#0", first) if alone else (name, place)
 
     def _flush(self) -> None:
         for number, lines in self._waiting.items():
@@ -319,7 +303,7 @@ def _parsed(line: str, origin: str) -> tuple[list[str], list[Record]]:
     """(ids of passages, contexts) of a line."""
     if not line.lstrip().startswith("{"):
         name, query = columns(line, ("id", "query"))
-        return [name], [_context(query, origin)]
+        return [name], _contexts(query, origin, "query")
     record = json_object(line)
     if "question" in record and isinstance(answers := record.get("answers"), list):
         if not all(isinstance(answer, Mapping) for answer in answers):
@@ -334,10 +318,11 @@ def _parsed(line: str, origin: str) -> tuple[list[str], list[Record]]:
     if "outputs" in record:
         if not isinstance(record["outputs"], Mapping):
             raise BadRecord("'outputs' is not an object {origin: text}")
-        found: list[Record] = []
-        for name, texts in record["outputs"].items():
-            found += _contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
-        return names, found
+        parts = (
+            _contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
+            for name, texts in record["outputs"].items()
+        )
+        return names, list(itertools.chain.from_iterable(parts))
     key = next((key for key in _TEXTS if key in record), None)
     if key is None:
         raise BadRecord(
@@ -349,36 +334,32 @@ def _parsed(line: str, origin: str) -> tuple[list[str], list[Record]]:
 
 def _contexts(texts: Any, origin: str, what: str) -> list[Record]:
     """Contexts from a text or a list of texts; none from null."""
-    if texts is None:
-        return []
-    texts = [texts] if isinstance(texts, str) else texts
+    texts = [] if texts is None else [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise BadRecord(f"{what!r} is neither a text nor a list of texts")
-    return [_context(text, origin) for text in texts]
+    return [_whole(text, origin) for text in texts]
 
 
 def _whole(context: Any, origin: str) -> Record:
     if isinstance(context, str):
-        return _context(context, origin)
+        context = {"text": context}
     if not isinstance(context, Mapping) or not isinstance(context.get("text"), str):
         raise BadRecord("a context is neither a text nor an object with a 'text'")
     score = context.get("score")
     if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
         raise BadRecord(f"the score {score!r} of a context is not a number")
-    return _context(context["text"], str(context.get("origin") or origin), score)
-
-
-def _context(text: str, origin: str, score: float | None = None) -> Record:
-    return {"text": text.strip(), "origin": origin, "score": score}
+    known = str(context.get("origin") or origin)
+    return {"text": context["text"].strip(), "origin": known, "score": score}
 
 
 def summed(shards: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
     """The sum of the facts of all shards, for the artefact, and a sentence about it."""
-    total: collections.Counter[str] = collections.Counter()
     dropped: collections.Counter[str] = collections.Counter()
     for facts in shards:
-        total.update({name: facts.get(name, 0) for name in ("texts", "tokens", "kept")})
         dropped.update(facts.get("dropped", {}))
+    total = {
+        name: sum(facts.get(name, 0) for facts in shards) for name in ("texts", "kept", "tokens")
+    }
     info: dict[str, Any] = {
         "texts": total["texts"],
         "kept": total["kept"],

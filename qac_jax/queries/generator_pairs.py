@@ -19,7 +19,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from qac_jax.errors import UserError
 from qac_jax.formats.judgements import by_query, read_judgements
@@ -77,10 +77,9 @@ def label_free(
     """Passages with each of the four prompts, with targets from the passages alone."""
     frequencies = Frequencies(passage["text"] for passage in passages)
     for passage in passages:
-        for target in targets_of(passage, frequencies, splitter):
-            prompt = prompts[target.prompt]
-            name = f"{passage['_id']}#{target.prompt}"
-            yield _record(name, prompt.before, target.text, prompt.after, [target.answer])
+        for name, (text, answer) in targets_of(passage, frequencies, splitter).items():
+            before, after = prompts[name].before, prompts[name].after
+            yield _record(f"{passage['_id']}#{name}", before, text, after, [answer])
 
 
 def judged_queries(folder: str, splits: Sequence[str]) -> dict[str, list[str]]:
@@ -117,14 +116,6 @@ def check_prompts(prompts: Mapping[str, Prompt]) -> None:
         raise UserError(f"prompts lack {', '.join(missing)}; expected {', '.join(PROMPTS)}")
 
 
-class Target(NamedTuple):
-    """A prompt, the input text, and the target answer."""
-
-    prompt: str
-    text: str
-    answer: str
-
-
 class Frequencies:
     """Document frequencies of words, for key phrases and for the similarity of sentences."""
 
@@ -150,22 +141,23 @@ def words_of(text: str) -> list[str]:
 
 def targets_of(
     passage: Mapping[str, Any], frequencies: Frequencies, splitter: Splitter
-) -> Iterator[Target]:
-    """The targets of a passage; prompts without a good answer are left out."""
-    text = passage["text"]
+) -> dict[str, tuple[str, str]]:
+    """Prompt -> input text and target answer; prompts without a good answer are left out."""
+    text, found = passage["text"], {}
     anchors = [item if isinstance(item, str) else item[-1] for item in passage.get("anchors", ())]
     topic = next((a for a in anchors if a in text), "") or key_phrase(text, frequencies)
     if topic:
-        yield Target("topic", text, topic)
+        found["topic"] = text, topic
     if passage.get("title"):
-        yield Target("title", text, passage["title"])
+        found["title"] = text, passage["title"]
     sentences = splitter.split(text)
     lead = passage.get("summary") or (sentences[0] if sentences else "")
     rest = without(text, lead)
     if _fits(lead) and len(rest.split()) >= _LEFT:
-        yield Target("absum", rest, _line(lead))
+        found["absum"] = rest, " ".join(lead.split())
     if chosen := central_sentence(sentences, frequencies):
-        yield Target("exsum", text, _line(chosen))
+        found["exsum"] = text, " ".join(chosen.split())
+    return found
 
 
 def without(text: str, part: str) -> str:
@@ -206,18 +198,15 @@ def central_sentence(sentences: Sequence[str], frequencies: Frequencies) -> str:
         whole.update(vector)
 
     def likeness(number: int) -> float:
+        """The cosine of a sentence and the others together."""
         own = vectors[number]
         others = {word: whole[word] - own.get(word, 0.0) for word in whole}
-        return _cosine(own, others)
+        shared = sum(value * others.get(word, 0.0) for word, value in own.items())
+        norms = math.hypot(*own.values()) * math.hypot(*others.values())
+        return shared / norms if norms else 0.0
 
     best = max(usable, key=lambda number: (likeness(number), -number))
     return sentences[best] if likeness(best) > 0.0 else ""
-
-
-def _cosine(a: Mapping[str, float], b: Mapping[str, float]) -> float:
-    shared = sum(value * b.get(word, 0.0) for word, value in a.items())
-    norms = math.hypot(*a.values()) * math.hypot(*b.values())
-    return shared / norms if norms else 0.0
 
 
 def _runs(text: str) -> Iterator[list[str]]:
@@ -226,14 +215,11 @@ def _runs(text: str) -> Iterator[list[str]]:
     end = -1
     for match in _WORD.finditer(text):
         word = match.group()
-        if run and text[end : match.start()] != " ":
+        stops = word.lower() in _STOPWORDS or not any(map(str.isalpha, word))
+        if run and (stops or text[end : match.start()] != " "):
             yield run
             run = []
-        if word.lower() in _STOPWORDS or not any(map(str.isalpha, word)):
-            if run:
-                yield run
-            run = []
-        else:
+        if not stops:
             run.append(word)
         end = match.end()
     if run:
@@ -242,7 +228,3 @@ def _runs(text: str) -> Iterator[list[str]]:
 
 def _fits(sentence: str) -> bool:
     return _SHORTEST <= len(words_of(sentence)) <= _LONGEST
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

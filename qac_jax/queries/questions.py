@@ -167,11 +167,17 @@ class Collector:
                     "them; add qrels/test.tsv, or remove qrels/"
                 )
             asked, learned = divided
-        sets = {
-            TEST: asked or _first_ones(test, TEST),
-            VALIDATION: next(iter(judged.values()), None) or _first_ones(validation, VALIDATION),
-            TRAIN: JudgedQueries({}, {}, ""),
-        }
+        sets = {}
+        parts = ((TEST, asked, test), (VALIDATION, next(iter(judged.values()), None), validation))
+        for part, known, contexts in parts:
+            if not known and contexts is None:
+                raise UserError(
+                    f"the folder has no judged questions for {part}; give generated ones, by "
+                    f"--{part}_contexts"
+                )
+            # The first of each passage is the most specific, if they are sorted so.
+            sets[part] = known or generated([contexts] if contexts else [], 1)
+        sets[TRAIN] = JudgedQueries({}, {}, "")
         if learned is not None:
             sets[TRAIN] += learned
         if training:
@@ -227,9 +233,8 @@ class Collector:
                     "have no text or no passage and are left out"
                 )
             if split == TRAIN:  # only passages of the corpus can be trained on
-                usable = {
-                    n: {p: g for p, g in of.items() if p in known} for n, of in usable.items()
-                }
+                for name, of in usable.items():
+                    usable[name] = {p: grade for p, grade in of.items() if p in known}
             origin = f"qrels/{split}.tsv"
             splits[split] = JudgedQueries({n: texts[n] for n in usable}, usable, origin)
         return splits
@@ -244,9 +249,8 @@ class Collector:
         if not aside or not rest:
             return None
         share = share or f"{len(aside) / len(learned.judged):.0%}"
-        return learned.only(aside, f"{share} of qrels/train.tsv"), learned.only(
-            rest, "the rest of qrels/train.tsv"
-        )
+        tested = learned.only(aside, f"{share} of qrels/train.tsv")
+        return tested, learned.only(rest, "the rest of qrels/train.tsv")
 
     def _numbered(self, contexts: Records, split: bool) -> tuple[JudgedQueries, JudgedQueries]:
         """Generated queries as (training, test) questions; `split`: hold out those of some passages
@@ -335,25 +339,14 @@ def made_by(artifact: Artifact) -> dict[str, Any]:
     """Who made the contexts of an artefact, how many, and which filters dropped how many."""
     fields, info = artifact.fields, artifact.info
     name = str(fields.get("generator") or fields.get("imported") or fields.get("method") or "")
-    identity = artifact.record.get("inputs", {}).get("generator", "")
     facts: dict[str, Any] = {
         "verb": artifact.stage,
         "name": name.rstrip("/").rsplit("/", 1)[-1],
-        "identity": identity[:12],
+        "identity": artifact.record.get("inputs", {}).get("generator", "")[:12],
         "texts": info.get("texts", info.get("extracted")),
         "filtered": info.get("dropped") or {},
     }
     return {key: value for key, value in facts.items() if value not in (None, "")}
-
-
-def _first_ones(contexts: Records | None, part: str) -> JudgedQueries:
-    """The first generated question of each passage: the most specific, if they are sorted so."""
-    if contexts is None:
-        raise UserError(
-            f"the folder has no judged questions for {part}; give generated ones, by "
-            f"--{part}_contexts"
-        )
-    return generated([contexts], 1)
 
 
 def _without(sets: dict[str, JudgedQueries], part: str, others: Iterable[str]) -> dict[str, int]:

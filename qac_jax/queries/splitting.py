@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -80,11 +81,8 @@ def split(
     records = [(record["_id"], str(record.get("doc") or record["_id"])) for record in passages]
     by = "document" if len({document for _, document in records}) >= _FEWEST else "passage"
     groups = [document if by == "document" else name for name, document in records]
-    sizes: dict[str, int] = {}
-    for group in groups:
-        sizes[group] = sizes.get(group, 0) + 1
-    left = dict(sorted(sizes.items(), key=lambda item: _place(item[0], seed)))
-    target = settings.target(len(records))
+    left = dict(sorted(Counter(groups).items(), key=lambda item: _place(item[0], seed)))
+    kinds, target = len(left), settings.target(len(records))
     part_of: dict[str, str] = {}
     wanted = frozenset(aside)
     for part in (TEST, VALIDATION):  # the test is the same with and without a validation part
@@ -93,10 +91,10 @@ def split(
         taken = _taken(left, target)
         if not taken:
             raise UserError(
-                f"{len(records)} passages of {len(sizes)} {by}s are too few to keep some aside for "
+                f"{len(records)} passages of {kinds} {by}s are too few to keep some aside for "
                 f"the {part}; add documents, or judged queries"
             )
-        part_of.update(dict.fromkeys(taken, part))
+        part_of |= dict.fromkeys(taken, part)
         left = {group: size for group, size in left.items() if group not in part_of}
     return Split(tuple(part_of.get(group, TRAIN) for group in groups), by)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,10 @@ class TitleRule(Checked):
         """The title of a passage's document, or an empty text."""
         title = " ".join((passage.get("title") or "").split())
         if not title and self.first_line != "none" and not passage.get("position"):
-            title = next(self._lines(passage["text"]), "")
+            least = 1 if self.first_line == "any" else _FEW + 1
+            lines = passage["text"].split("\n")
+            title = next((line for line in lines if len(line.split()) >= least), "")
         return " ".join(title.split()[: self.title_words])
-
-    def _lines(self, text: str) -> Iterator[str]:
-        least = 1 if self.first_line == "any" else _FEW + 1
-        for line in text.split("\n"):
-            if len(line.split()) >= least:
-                yield line
 
 
 def anchors(passage: dict[str, Any]) -> list[str]:
@@ -70,21 +66,12 @@ def anchors(passage: dict[str, Any]) -> list[str]:
             # Anchors are [target, label]; names and phrases are plain texts.
             label = " ".join((item if isinstance(item, str) else item[-1]).split())
             key = label.lower()
+            # As whole words: an alphanumeric character stands neither before nor behind it.
+            stands = re.search(rf"(?<![^\W_]){re.escape(key)}(?![^\W_])", text)
             elsewhere = name != "see_also" and key not in text
-            if label and key not in labels and (elsewhere or _stands(key, text)):
+            if label and key not in labels and (elsewhere or stands):
                 labels[key] = label
     return list(labels.values())
-
-
-def _stands(label: str, text: str) -> bool:
-    """Whether a label is in a text as whole words."""
-    start = text.find(label)
-    while start >= 0:
-        around = text[start - 1 : start] + text[start + len(label) : start + len(label) + 1]
-        if not any(character.isalnum() for character in around):
-            return True
-        start = text.find(label, start + 1)
-    return False
 
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
