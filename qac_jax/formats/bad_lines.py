@@ -11,7 +11,7 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from qac_jax import progress
@@ -42,8 +42,6 @@ class Place(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """One entry of the list of what was skipped."""
-
     file: str
     line: int | None
     message: str
@@ -69,6 +67,7 @@ class BadLines:
     """Counts and lists bad records; raises a DataError for the first one too many.
 
     allowed: how many are skipped. None: none, and there is no flag that would allow some.
+    left_out and kept count what the rule of a format leaves out, or keeps though it looks wrong.
     """
 
     def __init__(self, allowed: int | None = None):
@@ -83,55 +82,51 @@ class BadLines:
         return len(self.items)
 
     def add(self, message: object, place: Place) -> None:
-        file, line = place.resolve()
-        self.extend([BadLine(file, line, str(message))])
+        self._add(BadLine(*place.resolve(), str(message)))
 
     def leave_out(self, what: str, count: int = 1) -> None:
-        """Notes what a format leaves out by its own rule (redirects of a Wikipedia dump)."""
         self.left_out[what] += count
 
-    def keep(self, what: str, count: int = 1) -> None:
-        """Counts what looks like a mistake and stays in by the rule of a format."""
-        self.kept[what] += count
+    def keep(self, what: str) -> None:
+        self.kept[what] += 1
 
     def skip(self, path: str, reason: str, detail: str = "", line: int | None = None) -> None:
         """Lists what is not read, whatever the number of bad records that are allowed."""
         self.skipped.append(Skipped(path, reason, detail, line))
 
     def note(self, path: str, text: str) -> None:
-        """Lists what was chosen for a file because nothing says it."""
         self.notes.append(Note(path, text))
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON, for `merge` in another process."""
+        return {
+            "bad": self.items,
+            "skipped": self.skipped,
+            "notes": self.notes,
+            "left_out": dict(self.left_out),
+            "kept": dict(self.kept),
+        }
 
     def merge(self, facts: Mapping[str, Any]) -> None:
         """Takes over the `facts` of another process."""
-        self.extend(BadLine(*item) for item in facts["bad"])
+        for item in facts["bad"]:
+            self._add(BadLine(*item))
         self.skipped += [Skipped(*item) for item in facts["skipped"]]
         self.notes += [Note(*item) for item in facts["notes"]]
         self.left_out.update(facts["left_out"])
         self.kept.update(facts["kept"])
 
-    def extend(self, items: Iterable[BadLine]) -> None:
-        for item in items:
-            if len(self.items) >= (self.allowed or 0):
-                raise DataError(item.message + self._hint(), file=item.file, line=item.line)
+    def _add(self, item: BadLine) -> None:
+        if len(self.items) < (self.allowed or 0):
             self.items.append(item)
-
-    def _hint(self) -> str:
+            return
         if self.allowed is None:
-            return "; mend the file"
-        if self.allowed == 0:
-            return "; mend the file, or pass --skip_bad N to leave out and list up to N bad records"
-        return f"; it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
-
-    def facts(self) -> dict[str, Any]:
-        """All of it as JSON, for `merge` in another process."""
-        return {
-            "bad": [list(item) for item in self.items],
-            "skipped": [list(item) for item in self.skipped],
-            "notes": [list(item) for item in self.notes],
-            "left_out": dict(self.left_out),
-            "kept": dict(self.kept),
-        }
+            hint = "mend the file"
+        elif self.allowed == 0:
+            hint = "mend the file, or pass --skip_bad N to leave out and list up to N bad records"
+        else:
+            hint = f"it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
+        raise DataError(f"{item.message}; {hint}", file=item.file, line=item.line)
 
     def summary(self) -> str:
         """One line for the user; empty when all was read."""
@@ -155,24 +150,22 @@ class BadLines:
         return ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
 
     def report(self, out: Writer, verb: str) -> None:
-        """Says what was left out, and lists it in the artefact: bad records in skipped.tsv,
-        files and rows of a folder in skipped.jsonl, choices in notes.jsonl."""
+        """Says what was left out, and lists it in the artefact: bad records in skipped.tsv (file,
+        line, message), files and rows of a folder in skipped.jsonl, choices in notes.jsonl."""
         if summary := self.summary():
             progress.say(f"{verb}: {summary}")
-        if self.items:
-            with open(os.fspath(out.part("skipped.tsv")), "w", encoding="utf-8") as file:
-                file.write(self.listing())
-            out.keep("skipped.tsv", volatile=True)
-            progress.say(f"{verb}: skipped.tsv lists all bad records")
         self.say_choices(verb)
+        rows = ["\t".join("" if part is None else str(part) for part in one) for one in self.items]
+        lists = {"skipped.tsv": rows}
         for name, entries in (("skipped.jsonl", self.skipped), ("notes.jsonl", self.notes)):
-            if entries:
+            given = [{k: v for k, v in e._asdict().items() if v not in ("", None)} for e in entries]
+            lists[name] = [json.dumps(entry, ensure_ascii=False) for entry in given]
+        for name, lines in lists.items():
+            if lines:
                 with open(os.fspath(out.part(name)), "w", encoding="utf-8") as file:
-                    for entry in entries:
-                        present = {k: v for k, v in entry._asdict().items() if v not in ("", None)}
-                        file.write(json.dumps(present, ensure_ascii=False) + "\n")
+                    file.writelines(f"{line}\n" for line in lines)
                 out.keep(name, volatile=True)
-                progress.say(f"{verb}: {name} in the artefact lists all {len(entries)}")
+                progress.say(f"{verb}: {name} in the artefact lists all {len(lines)}")
 
     def say_choices(self, verb: str) -> None:
         """Says what was chosen for files, and counts what was skipped by reason."""
@@ -182,13 +175,6 @@ class BadLines:
             progress.say(f"{verb}: … and {len(self.notes) - _SHOWN} more choices of this sort")
         if self.skipped:
             progress.say(f"{verb}: skipped {len(self.skipped)} in the folder: {self.reasons()}")
-
-    def listing(self) -> str:
-        """Tab-separated: file, line, message."""
-        return "".join(
-            f"{file}\t{'' if line is None else line}\t{message}\n"
-            for file, line, message in self.items
-        )
 
 
 @functools.lru_cache(maxsize=64)

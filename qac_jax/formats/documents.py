@@ -8,7 +8,7 @@ one part anywhere, and `repeated_documents` finds ids that occur twice over all 
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 import os
 from array import array
@@ -18,16 +18,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import DataError, UserError, nearest
+from qac_jax.formats import files
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.files import Piece, total_size
-from qac_jax.formats.identities import IdSet, id_hash, repeated
+from qac_jax.formats.files import Line, Piece
+from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS, Recognise, never
 
 
 # One shard's share of text when the number of shards is not set. It depends on the
 # data only, never on the machine, so that the same corpus always gives the same files.
 SHARD_BYTES = 64 << 20
+
+# MS MARCO's tables have it for a missing title.
+NO_TITLE = "-"
 
 # What a stage's format is where nobody chose one.
 _DEFAULTS = ("jsonl", "auto")
@@ -76,14 +80,7 @@ class Shard:
     path: str
     pieces: tuple[Piece, ...]
     index: int = 0
-    count: int = 1
-    options: tuple[tuple[str, str], ...] = ()
-
-    def option(self, name: str) -> str:
-        return dict(self.options)[name]
-
-    def flag(self, name: str) -> bool:
-        return self.option(name) == "true"
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 Pieces = list[tuple[Piece, ...]]
@@ -106,6 +103,83 @@ class DocumentFormat:
     options: Mapping[str, str] = field(default_factory=dict)
     recognise: Recognise = never
     by_name: bool = False
+
+
+def line_format(
+    parse: Callable[[Line, Mapping[str, str]], Document | None],
+    suffixes: Sequence[str],
+    options: Mapping[str, str] | None = None,
+    recognise: Recognise = never,
+) -> DocumentFormat:
+    """A format of one document a line, in files with these suffixes.
+
+    `parse` takes a line and the format's options; None: the line holds no document (a header).
+    """
+
+    def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+        return read_lines(shard, bad, lambda line: parse(line, shard.options))
+
+    return DocumentFormat(sharer(*suffixes), read, options or {}, recognise)
+
+
+def sharer(
+    *suffixes: str, cut: bool = True
+) -> Callable[[str, int | None, Mapping[str, str]], Pieces]:
+    """Shares out files with these suffixes; without `cut` each file stays whole."""
+    return lambda path, count, options: shared(files.expand(path, suffixes), count, cut=cut)
+
+
+def shared(paths: Sequence[str], count: int | None, *, cut: bool = True) -> Pieces:
+    """Files in `count` shards, or in one for every 64 MB."""
+    return files.share_out(paths, count or default_count(paths), cut=cut)
+
+
+def default_count(paths: Sequence[str]) -> int:
+    return max(1, math.ceil(files.total_size(paths) / SHARD_BYTES))
+
+
+def read_lines(
+    shard: Shard, bad: BadLines, parse: Callable[[Line], Document | None]
+) -> Iterator[Document]:
+    """One document a line (None: the line holds none)."""
+
+    def taken(line: Line) -> Document | None:
+        document = parse(line)
+        return document if document and accepted(document, bad) else None
+
+    for piece in shard.pieces:
+        yield from files.parsed(piece, bad, taken)
+
+
+def folder_format(parse: Callable[[str, str], Document], suffixes: Sequence[str]) -> DocumentFormat:
+    """The files with these suffixes, in folders of any depth; `parse` takes id and text."""
+
+    def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+        if not os.path.isdir(path):
+            return shared(files.expand(path), count, cut=False)
+        found = sorted(
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(path)
+            for name in names
+            if not name.startswith(".") and files.plain_name(name).lower().endswith(tuple(suffixes))
+        )
+        if not found:
+            raise UserError(f"{path} holds no {' or '.join(suffixes)} files; check the path")
+        return shared(found, count, cut=False)
+
+    def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+        folder = os.path.isdir(shard.path)
+        for piece in shard.pieces:
+            name = os.path.relpath(piece.file, shard.path) if folder else piece.file
+            try:
+                text = files.whole_text(piece.file).replace("\r\n", "\n")
+            except DataError as error:
+                bad.add(error.message, Place(piece.file, error.line))
+                continue
+            make = functools.partial(parse, files.plain_name(name), text)
+            yield from checked(make, Place(piece.file), bad)
+
+    return DocumentFormat(share, read)
 
 
 def source(format: str, path: str) -> tuple[str, str]:
@@ -136,15 +210,8 @@ def shards(
         if format == "folder" or not os.path.isdir(path) or not os.listdir(path):
             raise
         raise UserError(f"{error}, or read files of other kinds by --format folder") from error
-    settings = tuple(sorted(chosen.items()))
-    return [
-        Shard(format, os.fspath(path), part, index, len(pieces), settings)
-        for index, part in enumerate(pieces)
-    ]
-
-
-def default_count(files: Sequence[str]) -> int:
-    return max(1, math.ceil(total_size(files) / SHARD_BYTES))
+    path = os.fspath(path)
+    return [Shard(format, path, part, index, chosen) for index, part in enumerate(pieces)]
 
 
 def read_shard(
@@ -233,13 +300,6 @@ def options_of(text: str, **further: str) -> dict[str, str]:
     return options | {name: value for name, value in further.items() if value}
 
 
-def content_hash(document: Document) -> int:
-    """What a record says, ids included: two of one hash are the same record."""
-    parts = document.passages or document.sections
-    texts = [getattr(part, "title", "") + "\n" + part.text for part in parts]
-    return id_hash("\n".join([*ids_of(document), document.title, *texts]))
-
-
 def _checked(format: str, known: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
     """All options of a format: the given ones, and the defaults of the others."""
     chosen = dict(known)
@@ -260,56 +320,51 @@ def _repeated(document: Document, shard: Shard, bad: BadLines, *, same: bool) ->
         bad.add(f"the id of document {document.id!r} was there before", place)
 
 
-Ids = tuple[np.ndarray, np.ndarray, np.ndarray]
+def content_hash(document: Document) -> int:
+    """What a record says, ids included: two of one hash are the same record."""
+    parts = document.passages or document.sections
+    texts = [getattr(part, "title", "") + "\n" + part.text for part in parts]
+    return id_hash("\n".join([*ids_of(document), document.title, *texts]))
 
 
 class ShardIds:
-    """The ids of one part's documents in twelve bytes each, and eight for what a document says:
-    what a worker returns."""
+    """What a worker returns of its documents: for every id its hash, the number of the document it
+    belongs to, and the hash of what that document says."""
 
     def __init__(self) -> None:
-        self._hashes, self._owners, self._contents = array("Q"), array("I"), array("Q")
+        self._columns = array("Q"), array("L"), array("Q")
+        self._count = 0
 
     def add(self, document: Document) -> None:
-        for i in ids_of(document):
-            self._hashes.append(id_hash(i))
-            self._owners.append(len(self._contents))
-        self._contents.append(content_hash(document))
+        says = content_hash(document)
+        for name in ids_of(document):
+            row = id_hash(name), self._count, says
+            for column, value in zip(self._columns, row, strict=True):
+                column.append(value)
+        self._count += 1
 
-    def arrays(self) -> Ids:
-        """uint64 hashes, the number of the document each belongs to, hashes of what these say."""
-        return (
-            np.frombuffer(self._hashes, np.uint64),
-            np.frombuffer(self._owners, np.uint32),
-            np.frombuffer(self._contents, np.uint64),
-        )
+    def table(self) -> np.ndarray:
+        """uint64 [3, ids]."""
+        return np.array(self._columns, np.uint64)
 
 
-def repeated_documents(parts: Iterable[Ids]) -> dict[int, dict[int, bool]]:
+def repeated_documents(parts: Iterable[np.ndarray]) -> dict[int, dict[int, bool]]:
     """A global step: part -> numbers of its documents with an id that was there before, and
     whether they are the same record as then.
 
     Give them to `read_shard(…, drop=…)`: it counts the same ones, and names file and line of the
     others, or skips and lists them.
     """
-    every = list(parts)
-    hashes = np.concatenate([h for h, _, _ in every]) if every else np.zeros(0, np.uint64)
-    ends = list(itertools.accumulate(len(h) for h, _, _ in every))
-    order = np.argsort(hashes, kind="stable")
-    in_order = hashes[order]
-
-    def owner(position: int) -> tuple[int, int, int]:
-        """(part, number of the document, hash of what it says) of an id."""
-        part = int(np.searchsorted(ends, position, side="right"))
-        begin = ends[part - 1] if part else 0
-        number = int(every[part][1][position - begin])
-        return part, number, int(every[part][2][number])
-
+    every = [np.zeros((3, 0), np.uint64), *parts]
+    ids, numbers, says = np.concatenate(every, axis=1)
+    part_of = np.repeat(np.arange(len(every)), [part.shape[1] for part in every]) - 1
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    again = np.flatnonzero(in_order[1:] == in_order[:-1]) + 1
+    firsts = order[np.searchsorted(in_order, in_order[again], side="left")]
     by_part: dict[int, dict[int, bool]] = {}
-    for position in repeated(hashes):
-        part, number, says = owner(int(position))
-        first = int(order[np.searchsorted(in_order, hashes[position], side="left")])
-        same = owner(first)[2] == says
-        known = by_part.setdefault(part, {})
-        known[number] = known.get(number, True) and same
+    for place, first in zip(order[again].tolist(), firsts.tolist(), strict=True):
+        known = by_part.setdefault(int(part_of[place]), {})
+        number = int(numbers[place])
+        known[number] = known.get(number, True) and bool(says[place] == says[first])
     return {part: dict(sorted(numbers.items())) for part, numbers in sorted(by_part.items())}

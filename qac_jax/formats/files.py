@@ -1,4 +1,4 @@
-"""Files as streams of lines: plain, .gz, .bz2 or .zst, strict UTF-8, in byte ranges.
+"""Files as streams of lines and records: plain, .gz, .bz2 or .zst, strict UTF-8, in byte ranges.
 
 A corpus of many files is cut into shards: lists of `Piece`s, byte ranges that begin and end
 anywhere. A line belongs to the piece that holds its first byte, so the union of all shards is
@@ -9,36 +9,54 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import csv
 import glob
 import gzip
 import io
+import json
+import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple, TypeVar
 
 import zstandard
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats.bad_lines import BadLines, Place
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 
-
-COMPRESSED = (".gz", ".bz2", ".zst")
 
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
+COMPRESSED = tuple(_MAGIC.values())
+_UNPACKERS: dict[str, Callable[[Any], Any]] = {
+    "": lambda file: file,
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": bz2.BZ2File,
+    ".zst": lambda file: io.BufferedReader(
+        zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), 1 << 20
+    ),
+}
+# What is refused by name: where it stands in a file, and what is said.
+_FOREIGN = (
+    (257, b"ustar", "a tar archive; unpack it and give the files inside"),
+    (0, b"PK\x03\x04", "a zip archive; unpack it and give the files inside"),
+    (0, b"PAR1", "a parquet file; read it through --format hf, or turn it into JSON lines"),
+)
 # Text packs to about a quarter: what compressed files weigh when work is shared out.
 _UNPACKED = 4
 # Of JSON, unless its backslash is itself escaped.
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BOM = b"\xef\xbb\xbf"
 # The longest line that is read, in bytes: few packed bytes may stand for gigabytes in one line.
 LONGEST_LINE = "QAC_LONGEST_LINE"
 _LONGEST_LINE = 64 << 20
 # A file that is read whole may be longer by this factor.
 _WHOLE = 4
-_BLOCK = 1 << 20
+
+T = TypeVar("T")
 
 
 class Piece(NamedTuple):
@@ -55,6 +73,11 @@ class Line(NamedTuple):
     text: str
     place: Place
     offset: int
+
+    @property
+    def made_id(self) -> str:
+        """An id for a record without one: file and byte, so the same in however many shards."""
+        return f"{os.path.basename(plain_name(self.place.file))}@{self.offset}"
 
 
 def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[str]:
@@ -93,12 +116,8 @@ def plain_name(path: str) -> str:
 
 def find(folder: str, *names: str) -> str | None:
     """The first of these files (or a compressed form of it) that is in the folder."""
-    for name in names:
-        for extension in ("", *COMPRESSED):
-            path = os.path.join(folder, name + extension)
-            if os.path.exists(path):
-                return path
-    return None
+    paths = (os.path.join(folder, n + extension) for n in names for extension in ("", *COMPRESSED))
+    return next(filter(os.path.exists, paths), None)
 
 
 def compression(path: str) -> str:
@@ -115,23 +134,18 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
     """The unpacked bytes of a file; damage in the packing is a DataError."""
     packing = compression(path)
     try:
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(open(path, "rb", buffering=1 << 20))
-            if packing == ".gz":
-                file = cast(Any, stack.enter_context(gzip.GzipFile(fileobj=file)))
-            elif packing == ".bz2":
-                file = cast(Any, stack.enter_context(bz2.BZ2File(file)))
-            elif packing == ".zst":
-                reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-                file = io.BufferedReader(cast(Any, reader), 1 << 20)
-            _refuse_archives(path, cast(Any, file).peek(512))
-            yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-        raise _damaged(path, error) from error
-    except OSError as error:
-        if error.errno is not None or not packing:
+        with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
+            head = unpacked.peek(512)
+            for place, magic, said in _FOREIGN:
+                if head.startswith(magic, place):
+                    raise DataError(said, file=path)
+            yield unpacked
+    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+        if not packing or getattr(error, "errno", None) is not None:
             raise
-        raise _damaged(path, error) from error
+        raise DataError(
+            f"the compressed data is damaged ({error}); fetch the file again", file=path
+        ) from error
 
 
 def longest_line() -> int:
@@ -165,6 +179,27 @@ def whole_text(path: str) -> str:
         raise DataError(message, file=path, line=line) from error
 
 
+def raw_lines(piece: Piece) -> Iterator[tuple[bytes, int, int]]:
+    """(bytes, number from the piece's beginning, offset) of the lines that begin in it."""
+    limit = longest_line()
+    with open_bytes(piece.file) as file:
+        position, number = piece.start, 0
+        if piece.start:
+            # One byte back: when it ends a line, the piece begins with a whole one.
+            file.seek(piece.start - 1)
+            skipped = file.readline(limit + 1)
+            if len(skipped) > limit:
+                raise too_long(piece.file, limit)
+            position += len(skipped) - 1
+            number = 1 if len(skipped) > 1 else 0
+        while (piece.stop is None or position < piece.stop) and (raw := file.readline(limit + 1)):
+            number += 1
+            if len(raw) > limit:
+                raise too_long(piece.file, limit, number if not piece.start else None)
+            start, position = position, position + len(raw)
+            yield raw.removeprefix(_BOM) if start == 0 else raw, number, start
+
+
 def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
     """The lines that begin in a piece; blank ones are left out, broken UTF-8 is a bad record, NUL
     characters are read as blanks and counted."""
@@ -182,49 +217,17 @@ def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
             yield Line(text.removesuffix("\n").removesuffix("\r"), place, offset)
 
 
-def raw_lines(piece: Piece) -> Iterator[tuple[bytes, int, int]]:
-    """(bytes, number from the piece's beginning, offset) of the lines that begin in it."""
-    limit = longest_line()
-    with open_bytes(piece.file) as file:
-        position, number = piece.start, 0
-        if piece.start:
-            # One byte back: when it ends a line, the piece begins with a whole one.
-            file.seek(piece.start - 1)
-            skipped = file.readline(limit + 1)
-            if len(skipped) > limit:
-                raise too_long(piece.file, limit)
-            position += len(skipped) - 1
-            number = 1 if len(skipped) > 1 else 0
-        while piece.stop is None or position < piece.stop:
-            raw = file.readline(limit + 1)
-            if not raw:
-                return
-            number += 1
-            if len(raw) > limit:
-                raise too_long(piece.file, limit, number if not piece.start else None)
-            start, position = position, position + len(raw)
-            yield (raw[len(_BOM) :] if start == 0 and raw.startswith(_BOM) else raw), number, start
-
-
-def bare_lines(file: IO[bytes], path: str) -> Iterator[bytes]:
-    """All lines without their newline, faster than one by one."""
-    limit = longest_line()
-    held: list[bytes] = []
-    length = number = 0
-    while block := file.read(_BLOCK):
-        first, *lines = block.split(b"\n")
-        held.append(first)
-        length += len(first)
-        if length > limit:
-            raise too_long(path, limit, number + 1)
-        if lines:
-            *whole, last = lines
-            yield b"".join(held)
-            yield from whole
-            number += 1 + len(whole)
-            held, length = [last], len(last)
-    if length:
-        yield b"".join(held)
+def parsed(piece: Piece | str, bad: BadLines, parse: Callable[[Line], T | None]) -> Iterator[T]:
+    """What `parse` makes of each line of a piece or file (None: nothing). A line for which it
+    raises BadRecord goes to `bad`."""
+    for line in text_lines(Piece(piece) if isinstance(piece, str) else piece, bad):
+        try:
+            found = parse(line)
+        except BadRecord as error:
+            bad.add(error, line.place)
+            continue
+        if found is not None:
+            yield found
 
 
 def line_before(path: str, offset: int) -> bytes:
@@ -239,58 +242,168 @@ def line_before(path: str, offset: int) -> bytes:
     return tail.rstrip(b"\r\n").rsplit(b"\n", 1)[-1]
 
 
+def _weight(path: str) -> int:
+    """Bytes of text, about: compressed files are counted at four times their size."""
+    return os.path.getsize(path) * (_UNPACKED if compression(path) else 1)
+
+
+def total_size(files: Sequence[str]) -> int:
+    return sum(map(_weight, files))
+
+
 def share_out(files: Sequence[str], count: int, *, cut: bool = True) -> list[tuple[Piece, ...]]:
     """At most `count` shards of nearly equal size, in the order of the files; none is empty."""
     if count > 99_999:  # five digits in their names
         raise UserError(
             f"shards = {count} is not a number of files; give 1 to 99,999 (0: as needed)"
         )
-    sizes, splittable = [], []
+    count = max(1, count)
+    shards: list[list[Piece]] = [[] for _ in range(count)]
+    total = total_size(files)
+    begin = 0
     for path in files:
-        packed = bool(compression(path))
-        sizes.append(os.path.getsize(path) * (_UNPACKED if packed else 1))
-        splittable.append(cut and not packed)
-    total = sum(sizes)
-    shards: list[list[Piece]] = [[] for _ in range(max(1, count))]
-    bounds = [total * i // len(shards) for i in range(len(shards) + 1)]
-    begin, shard = 0, 0
-    for path, size, may_cut in zip(files, sizes, splittable, strict=True):
-        if size == 0:
-            continue
-        # A file that stays whole goes where its middle lies.
-        while bounds[shard + 1] <= (begin if may_cut else begin + size / 2):
-            shard += 1
-        if not may_cut:
-            shards[shard].append(Piece(path))
-        else:
-            last = shard
-            while bounds[last + 1] < begin + size:
-                last += 1
-            for i in range(shard, last + 1):
-                low, high = max(bounds[i], begin) - begin, min(bounds[i + 1], begin + size) - begin
+        size = _weight(path)
+        if cut and not compression(path):
+            # The shards whose ranges of the corpus meet this file's.
+            for number in range(begin * count // total if total else 0, count):
+                low = max(total * number // count - begin, 0)
+                high = min(total * (number + 1) // count - begin, size)
                 if low < high:
-                    shards[i].append(Piece(path, low, None if high == size else high))
+                    shards[number].append(Piece(path, low, None if high == size else high))
+                if high == size:
+                    break
+        elif size:  # a file that stays whole goes where its middle lies
+            shards[min(count - 1, int((begin + size / 2) * count / total))].append(Piece(path))
         begin += size
     return [tuple(pieces) for pieces in shards if pieces]
 
 
-def total_size(files: Sequence[str]) -> int:
-    """Bytes of text, about: compressed files are counted at four times their size."""
-    return sum(os.path.getsize(f) * (_UNPACKED if compression(f) else 1) for f in files)
+# What lines hold: columns, or a JSON object.
 
 
-def _refuse_archives(path: str, head: bytes) -> None:
-    """MS MARCO and others come as archives, which are refused by name."""
-    if head[257:262] == b"ustar":
-        kind = "a tar archive; unpack it and give the files inside"
-    elif head.startswith(b"PK\x03\x04"):
-        kind = "a zip archive; unpack it and give the files inside"
-    elif head.startswith(b"PAR1"):
-        kind = "a parquet file; read it through --format hf, or turn it into JSON lines"
-    else:
-        return
-    raise DataError(kind, file=path)
+def columns(text: str, names: Sequence[str]) -> list[str]:
+    """The fields of a tab-separated line."""
+    fields = text.split("\t")
+    if len(fields) != len(names):
+        raise BadRecord(
+            f"{len(fields)} columns; expected {len(names)} divided by tabs: {', '.join(names)}"
+        )
+    return fields
 
 
-def _damaged(path: str, error: Exception) -> DataError:
-    return DataError(f"the compressed data is damaged ({error}); fetch the file again", file=path)
+def quoted_columns(text: str, names: Sequence[str]) -> list[str]:
+    """The same for files written by Python's csv module: quotes around fields that hold quotes."""
+    if '"' not in text:
+        return columns(text, names)
+    csv.field_size_limit(1 << 30)
+    try:
+        fields = next(csv.reader([text], delimiter="\t", strict=True))
+    except csv.Error as error:
+        raise BadRecord(f"wrongly quoted: {error}") from None
+    return columns("\t".join(field.replace("\t", " ") for field in fields), names)
+
+
+def _no_number(text: str) -> float:
+    raise BadRecord(f"{text} is not a number in JSON; write null where there is none")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise BadRecord(f"the number {text[:40]} is too large")
+    return number
+
+
+# NaN, Infinity and 1e999 could not be written again.
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = _DECODER.decode(text)
+    except ValueError as error:
+        raise BadRecord(f"invalid JSON: {error}") from None
+    except RecursionError:
+        raise BadRecord("invalid JSON: nested too deeply") from None
+    if not isinstance(value, dict):
+        raise BadRecord(f"a JSON {type(value).__name__}; expected an object {{…}} on each line")
+    # Escapes can spell halves of surrogate pairs, which no UTF-8 file can hold.
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = ord(error.object[error.start])
+            raise BadRecord(f"half a surrogate pair (\\u{half:04x}) in a JSON string") from None
+    return value
+
+
+def string(record: Mapping[str, Any], *keys: str, what: str = "") -> str:
+    """The first of these keys as text; numbers are spelled out (ids often are)."""
+    for key in keys:
+        value = record.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise BadRecord(f"{key!r} is a {type(value).__name__}; expected text")
+    if what:
+        raise BadRecord(
+            f"no {what}: expected the key {' or '.join(map(repr, keys))}, found "
+            f"{', '.join(map(repr, list(record)[:8])) or 'none'}"
+        )
+    return ""
+
+
+_CHUNK = 1 << 20
+# An object that is longer is taken for damage: the bracket that closes it is missing.
+_LONGEST_OBJECT = 1 << 28
+_VALUE = re.compile(r"[^\s,]")
+
+
+def objects(file: str, bad: BadLines) -> Iterator[tuple[dict[str, Any], Place]]:
+    """The objects of a JSON array of any length, and where they begin. What is no object is a bad
+    record; damaged JSON cannot be skipped, because nothing says where the next object begins.
+    """
+    scan = json.JSONDecoder().raw_decode
+    text, line, number, wanted, begun = "", 1, 0, _CHUNK, False
+    with open_bytes(file) as stream:
+        reader = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+        while True:
+            try:
+                more = reader.read(wanted)
+            except UnicodeDecodeError as error:
+                raise DataError(f"not UTF-8: {error.reason}", file=file, line=line) from error
+            text += more
+            position = counted = 0
+            if not begun and text.strip():
+                position = text.find("[") + 1
+                if text[: position - 1].strip() or not position:
+                    raise DataError("not a JSON array; expected [", file=file, line=line)
+                begun = True
+            while begun and (found := _VALUE.search(text, position)):
+                position = found.start()
+                line, counted = line + text.count("\n", counted, position), position
+                if text[position] == "]":
+                    return
+                try:
+                    value, end = scan(text, position)
+                except ValueError as error:
+                    if more and len(text) - position < _LONGEST_OBJECT:
+                        break  # the rest of it is in the next chunk
+                    raise DataError(f"invalid JSON: {error}", file=file, line=line) from error
+                except RecursionError as error:
+                    message = "invalid JSON: nested too deeply"
+                    raise DataError(message, file=file, line=line) from error
+                if isinstance(value, dict):
+                    yield value, Place(file, line)
+                else:
+                    kind = type(value).__name__
+                    bad.add(f"entry {number} is a JSON {kind}, not an object", Place(file))
+                number, position = number + 1, end
+            if not more:
+                raise DataError("the JSON array has no end; fetch the file again", file=file)
+            line += text.count("\n", counted, position)
+            text = text[position:]
+            # Each attempt reads the object from its beginning: twice as much text for the next.
+            wanted = max(_CHUNK, len(text))

@@ -25,14 +25,6 @@ def id_hashes(ids: Iterable[str]) -> np.ndarray:
     return np.frombuffer(array("Q", map(id_hash, ids)), np.uint64)
 
 
-def repeated(hashes: np.ndarray) -> np.ndarray:
-    """Positions (ascending) of all entries whose value was there before."""
-    order = np.argsort(hashes, kind="stable")
-    values = hashes[order]
-    again = np.flatnonzero(values[1:] == values[:-1]) + 1
-    return np.sort(order[again])
-
-
 def repeated_id(name: str, where: str) -> UserError:
     """What every index says of an id that occurs twice."""
     return UserError(

@@ -1,6 +1,6 @@
 """Judgements: which passage answers which query, with or without a grade.
 
-The formats (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each line is read.
+Layouts (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each line is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.files import Line, Piece, expand, find, text_lines
+from qac_jax.formats.files import Line, expand, find, json_object, parsed, string
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.registry import JUDGEMENTS
 
@@ -32,23 +32,11 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgementFormat:
-    """A layout of one judgement a line; the modules of `readers` list them in
-    JUDGEMENT_FORMATS.
+    """A data set of judgements that FORMAT:NAME stands for; modules of `readers` list theirs in
+    JUDGEMENT_FORMATS. Judgements in files are read by their columns."""
 
-    columns: what they are called. matches: where another format has as many, which lines are
-    its own (None: all that no other one takes). read: what reads a data set by its name, where
-    the format is not a layout of lines but a library's.
-    """
-
-    columns: tuple[str, ...]
-    parse: Callable[[Sequence[str]], Judgement]
-    matches: Callable[[Sequence[str]], bool] | None = None
-    read: Callable[[str], Iterator[Judgement]] | None = None
-
-    @property
-    def by_name(self) -> bool:
-        """Whether FORMAT:NAME stands for the judgements of a data set."""
-        return self.read is not None
+    read: Callable[[str], Iterator[Judgement]]
+    by_name: bool = True
 
 
 def read_judgements(
@@ -86,21 +74,40 @@ def _parsed(path: str | os.PathLike[str], bad: BadLines) -> Iterator[tuple[Place
     """Every judgement with its place; lines that are none go to `bad`."""
     if named := JUDGEMENTS.named(path):
         format, name = named
-        read = JUDGEMENTS.get(format).read
-        assert read is not None
-        for number, judgement in enumerate(read(name), start=1):
+        for number, judgement in enumerate(JUDGEMENTS.get(format).read(name), start=1):
             yield Place(name, number), judgement
         return
-    formats = _by_width()
     for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel")):
-        for line in text_lines(Piece(file), bad):
-            try:
-                found = _parse(line, formats)
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            if found is not None:
-                yield line.place, found
+        yield from parsed(file, bad, _parse)
+
+
+def _parse(line: Line) -> tuple[Place, Judgement] | None:
+    fields = line.text.split("\t") if "\t" in line.text else line.text.split()
+    if line.offset == 0 and fields[0].lower() in ("query-id", "query_id", "qid"):
+        return None
+    match fields:
+        case query, passage:  # every pair is relevant
+            return line.place, Judgement(query, passage)
+        case query, passage, given:  # BEIR's, below a header
+            return line.place, Judgement(query, passage, _grade(given))
+        case query, _, passage, url if url.startswith(("http:", "https:")):  # ORCAS's clicks
+            return line.place, Judgement(query, passage)
+        case query, _, passage, given:  # TREC's
+            return line.place, Judgement(query, passage, _grade(given))
+    raise BadRecord(
+        f"{len(fields)} columns; expected 2 (query, passage), 3 (query, passage, grade) or 4 "
+        "(query, 0, passage, grade)"
+    )
+
+
+def _grade(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise BadRecord(f"the grade {text!r} is not a whole number") from None
+    if abs(value) > _HIGHEST:
+        raise BadRecord(f"the grade {text[:20]} is not within ±{_HIGHEST:,}")
+    return value
 
 
 def judgements_file(folder: str | os.PathLike[str], split: str) -> str:
@@ -123,41 +130,6 @@ def by_query(judgements: Iterator[Judgement]) -> dict[str, dict[str, int]]:
     return table
 
 
-def _parse(line: Line, known: Mapping[int, Sequence[JudgementFormat]]) -> Judgement | None:
-    fields = line.text.split("\t") if "\t" in line.text else line.text.split()
-    if line.offset == 0 and fields[0].lower() in ("query-id", "query_id", "qid"):
-        return None
-    for format in known.get(len(fields), ()):
-        if format.matches is None or format.matches(fields):
-            return format.parse(fields)
-    raise BadRecord(f"{len(fields)} columns; expected {_expected(known)}")
-
-
-def _by_width() -> dict[int, list[JudgementFormat]]:
-    """The formats by their number of columns, those with a condition first."""
-    by_width: dict[int, list[JudgementFormat]] = {}
-    for format in sorted(JUDGEMENTS.all().values(), key=lambda f: f.matches is None):
-        if format.by_name:
-            continue
-        by_width.setdefault(len(format.columns), []).append(format)
-    return by_width
-
-
-def _expected(known: Mapping[int, Sequence[JudgementFormat]]) -> str:
-    shown = [f"{n} ({', '.join(known[n][-1].columns)})" for n in sorted(known)]
-    return ", ".join(shown[:-1]) + f" or {shown[-1]}"
-
-
-def grade(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise BadRecord(f"the grade {text!r} is not a whole number") from None
-    if abs(value) > _HIGHEST:
-        raise BadRecord(f"the grade {text[:20]} is not within ±{_HIGHEST:,}")
-    return value
-
-
 class NamedQuestion(NamedTuple):
     id: str
     text: str
@@ -166,16 +138,24 @@ class NamedQuestion(NamedTuple):
 
 
 def read_named(path: str | os.PathLike[str]) -> list[NamedQuestion]:
-    """All questions of a file."""
+    """All questions of a file of JSON lines {"_id", "text", "relevant": [names], "split"}."""
+    bad = BadLines()
     questions: dict[str, NamedQuestion] = {}
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                question = _named(line, path, number)
-                if question.id in questions:
-                    message = f"question {question.id!r} stands there already"
-                    raise DataError(message, file=path, line=number)
-                questions[question.id] = question
+
+    def parse(line: Line) -> NamedQuestion:
+        record = json_object(line.text)
+        names = record.get("relevant")
+        texts = [string(record, key) for key in ("_id", "text")]
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise BadRecord("not a question judged by names: 'relevant' is not a list of names")
+        if not all((*texts, *names)) or not names:
+            raise BadRecord("an empty id, text or name, or no name at all")
+        if texts[0] in questions:
+            raise BadRecord(f"question {texts[0]!r} stands there already")
+        return NamedQuestion(*texts, tuple(names), string(record, "split") or "test")
+
+    for question in parsed(os.fspath(path), bad, parse):
+        questions[question.id] = question
     if not questions:
         raise DataError("there is no question in the file", file=path)
     return list(questions.values())
@@ -195,20 +175,6 @@ def judge_by_names(
             for query in wanted.get(name, ()):
                 judged[query][record["_id"]] = 1
     return judged
-
-
-def _named(line: str, path: str | os.PathLike[str], number: int) -> NamedQuestion:
-    try:
-        record = json.loads(line)
-        texts = record["_id"], record["text"], record.get("split", "test")
-        names = tuple(record["relevant"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"not a question judged by names ({error!r})", file=path, line=number
-        ) from None
-    if not all(isinstance(text, str) and text for text in (*texts, *names)) or not names:
-        raise DataError("an empty id, text or name, or no name at all", file=path, line=number)
-    return NamedQuestion(texts[0], texts[1], names, texts[2])
 
 
 def write_questions(

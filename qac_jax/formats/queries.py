@@ -1,4 +1,5 @@
-"""Queries and questions, with answers where a file has them.
+"""Queries and questions, with answers where a file has them: lines, JSON lines, tables, DPR,
+EntityQuestions, MRQA, ORCAS, TREC.
 
     for query in read_queries("queries.jsonl"): …
 
@@ -7,7 +8,10 @@ The format is recognised by the file's first line unless it is given.
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +21,20 @@ import numpy as np
 from qac_jax import progress
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.files import Line, Piece, expand, find, text_lines
+from qac_jax.formats.files import (
+    Line,
+    columns,
+    expand,
+    find,
+    json_object,
+    objects,
+    parsed,
+    quoted_columns,
+    string,
+    whole_text,
+)
 from qac_jax.formats.identities import IdSet
-from qac_jax.formats.registry import QUERIES, Recognise, never, sample
+from qac_jax.formats.registry import LIKELY, NO, QUERIES, SURE, Recognise, Sample, never, sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,7 @@ class Query:
 
 @dataclass(frozen=True)
 class QueryFormat:
-    """A way to store queries; the modules of `readers` list them in QUERY_FORMATS.
+    """A way to store queries; modules of `readers` list theirs in QUERY_FORMATS.
 
     read: (file, bad) -> the queries of one file.
     recognise: how sure it is that a sample of a file is its own.
@@ -86,10 +101,11 @@ def read_queries(
     bad = BadLines(skip_bad) if bad is None else bad
     known, contents = IdSet(), IdSet()
     named = QUERIES.named(path)
-    if named:
-        format = named[0]
     for file in [named[1]] if named else _files(os.fspath(path)):
-        reader = QUERIES.get(_format_of(file) if format == "auto" else format)
+        if named:
+            reader = QUERIES.get(named[0])
+        else:
+            reader = QUERIES.get(_format_of(file) if format == "auto" else format)
         for query in reader.read(file, bad):
             place = query.place or Place(file)
             if not query.id.strip():
@@ -125,25 +141,20 @@ def _format_of(file: str) -> str:
     )
 
 
-def line_queries(
-    parse: Callable[[Line], Query | None], recognise: Recognise = never
-) -> QueryFormat:
-    """A format of one query a line (None: the line holds none)."""
+# The formats.
 
-    def read(file: str, bad: BadLines) -> Iterator[Query]:
-        for line in text_lines(Piece(file), bad):
-            try:
-                query = parse(line)
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            if query is not None:
-                yield query
-
-    return QueryFormat(read, recognise)
+_PASSAGES = '"positive_ctxs"'  # of DPR's training files
 
 
-def answers_of(given: Any) -> tuple[str, ...]:
+def _one_a_line(parse: Callable[[Line], Query | None], recognise: Recognise) -> QueryFormat:
+    return QueryFormat(lambda file, bad: parsed(file, bad, parse), recognise)
+
+
+def _of_columns(count: int) -> Recognise:
+    return lambda sample: LIKELY if len(sample.columns) == count else NO
+
+
+def _answers(given: Any) -> tuple[str, ...]:
     """Each answer once, in order; numbers are spelled out."""
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list | tuple) or not all(
@@ -153,6 +164,182 @@ def answers_of(given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(a) for a in given))
 
 
-def number_of(line: Line) -> str:
+def _asked(record: Mapping[str, Any], name: str, place: Place, **meta: str) -> Query:
+    """{"question", "answers" or "answer": [texts, or regular expressions]}."""
+    question = string(record, "question", what="question").strip()
+    answers = _answers(record.get("answers", record.get("answer", [])))
+    return Query(name, question, answers, meta, place)
+
+
+def _number(line: Line) -> str:
     """The id of a query without one: its line, counted from 0 as DPR does."""
     return str((line.place.line or 1) - 1)
+
+
+def _jsonl(line: Line) -> Query:
+    """BEIR's: {"_id", "text", "metadata": {"answers", …}}."""
+    record = json_object(line.text)
+    meta = dict(record.get("metadata") or {})
+    answers = record.get("answers", meta.pop("answers", []))
+    return Query(
+        string(record, "_id", "id", "query_id", "qid", "text_id", what="id"),
+        string(record, "text", "query", what="text"),
+        _answers(answers),
+        meta,
+        line.place,
+    )
+
+
+def _tsv(line: Line) -> Query:
+    """MS MARCO's and Anserini's: id, text, divided by a tab."""
+    name, text = columns(line.text, ("id", "text"))
+    return Query(name, text.strip(), place=line.place)
+
+
+def _line(line: Line) -> Query:
+    """One query a line and nothing else, numbered from 1."""
+    return Query(str(line.place.line), line.text.strip(), place=line.place)
+
+
+def _dpr(line: Line) -> Query:
+    """DPR's: question, list of answers as Python writes it; numbered from 0."""
+    question, answers = quoted_columns(line.text, ("question", "answers"))
+    try:
+        given = ast.literal_eval(answers)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise BadRecord("the answers are not a Python list of texts") from None
+    return Query(_number(line), question, _answers(given), place=line.place)
+
+
+def _is_dpr(sample: Sample) -> int:
+    listed = len(sample.columns) == 2 and sample.columns[1].strip('" ').startswith("[")
+    return SURE if listed else NO
+
+
+def _dpr_jsonl(line: Line) -> Query:
+    """DPR's as JSON lines, with or without ids."""
+    record = json_object(line.text)
+    return _asked(record, string(record, "id", "qid", "_id") or _number(line), line.place)
+
+
+def _is_dpr_jsonl(sample: Sample) -> int:
+    asks = sample.record is not None and '"question"' in sample.first
+    return SURE if asks and not _is_mrqa(sample) else NO
+
+
+def _dpr_training(file: str, bad: BadLines) -> Iterator[Query]:
+    """The questions and answers of DPR's training files, numbered from 0 (`training.py`).
+
+    Those without a positive passage are left out and counted: of Natural Questions 58,812 are left.
+    """
+    for number, (record, place) in enumerate(objects(file, bad)):
+        if not record.get("positive_ctxs"):
+            bad.leave_out("questions without a positive passage")
+            continue
+        try:
+            query = _asked(record, str(number), place)
+        except BadRecord as error:
+            bad.add(f"question {number}: {error}", place)
+            continue
+        yield query
+
+
+def _is_array(passages: bool) -> Recognise:
+    """A JSON array, with or without passages in it."""
+    return lambda sample: (
+        SURE if sample.head.startswith("[") and (_PASSAGES in sample.head) == passages else NO
+    )
+
+
+def _entityquestions(file: str, bad: BadLines) -> Iterator[Query]:
+    """A JSON list for each relation; P36.test.json gives ids P36-0, P36-1, …"""
+    relation = os.path.basename(file).split(".")[0]
+    try:
+        entries = json.loads(whole_text(file))
+    except json.JSONDecodeError as error:
+        raise DataError(f"invalid JSON: {error.msg}", file=file, line=error.lineno) from error
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        try:
+            if not isinstance(entry, dict):
+                raise BadRecord("expected an object {question, answers}")
+            query = _asked(entry, f"{relation}-{number}", Place(file), relation=relation)
+        except BadRecord as error:
+            bad.add(f"entry {number}: {error}", Place(file))
+            continue
+        yield query
+
+
+def _mrqa(file: str, bad: BadLines) -> Iterator[Query]:
+    """MRQA's questions below each context; their meta names its document (document format mrqa)."""
+
+    def parse(line: Line) -> list[Query]:
+        return [
+            _asked(
+                qa, string(qa, "qid", "id", what="question id"), line.place, document=line.made_id
+            )
+            for qa in json_object(line.text).get("qas", [])
+        ]
+
+    for questions in parsed(file, bad, parse):
+        yield from questions
+
+
+def _is_mrqa(sample: Sample) -> int:
+    if sample.record is None:
+        return NO
+    return SURE if '"header"' in sample.first or '"qas"' in sample.first else NO
+
+
+def _orcas(file: str, bad: BadLines) -> Iterator[Query]:
+    """ORCAS: query id, query, document id, url; a query has a line for every click."""
+    known = IdSet()
+
+    def parse(line: Line) -> Query | None:
+        name, text, _, _ = columns(line.text, ("qid", "query", "docid", "url"))
+        return Query(name, text.strip(), place=line.place) if known.add(name) else None
+
+    return parsed(file, bad, parse)
+
+
+_TOPIC = re.compile(r"<(/?)top(ic)?\b([^<>]*)>")
+_NUMBER = re.compile(r"number\s*=\s*[\"']?([\w.-]+)")
+_FIELD = re.compile(r"<(num|title|desc|narr|query|question|narrative)>([^<]*)", re.IGNORECASE)
+_LABEL = re.compile(r"^\s*(?:Number|Topic|Description|Narrative|Title)\s*:\s*", re.IGNORECASE)
+
+
+def _trec(file: str, bad: BadLines) -> Iterator[Query]:
+    """TREC topics, SGML (<top><num>…) or XML (<topic number="1"><query>…).
+
+    The text is the title (or query); the description and narrative are in the meta.
+    """
+    text = whole_text(file)
+    opened: re.Match[str] | None = None
+    line, counted = 1, 0
+    for mark in _TOPIC.finditer(text):
+        if not mark[1]:
+            opened = opened or mark
+        elif opened:
+            line, counted = line + text.count("\n", counted, opened.start()), opened.start()
+            fields = {
+                name.lower(): " ".join(_LABEL.sub("", value).split())
+                for name, value in _FIELD.findall(text, opened.end(), mark.start())
+            }
+            number = _NUMBER.search(opened[3])
+            name = fields.pop("num", "") or (number[1] if number else "")
+            topic = fields.pop("title", "") or fields.pop("query", "")
+            yield Query(name, topic or fields.get("desc", ""), meta=fields, place=Place(file, line))
+            opened = None
+
+
+QUERY_FORMATS = {
+    "dpr": _one_a_line(_dpr, _is_dpr),
+    "dpr_biencoder": QueryFormat(_dpr_training, _is_array(passages=True)),
+    "dpr_jsonl": _one_a_line(_dpr_jsonl, _is_dpr_jsonl),
+    "entityquestions": QueryFormat(_entityquestions, _is_array(passages=False)),
+    "jsonl": _one_a_line(_jsonl, lambda sample: NO if sample.record is None else LIKELY),
+    "lines": _one_a_line(_line, _of_columns(1)),
+    "mrqa": QueryFormat(_mrqa, _is_mrqa),
+    "orcas": QueryFormat(_orcas, _of_columns(4)),
+    "trec": QueryFormat(_trec, lambda sample: SURE if sample.head.startswith("<") else NO),
+    "tsv": _one_a_line(_tsv, _of_columns(2)),
+}

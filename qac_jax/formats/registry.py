@@ -1,11 +1,11 @@
-"""The formats of files, which the modules of `readers` list in tables by their names.
+"""The formats of files, listed in tables by their names.
 
     DOCUMENTS.names()              what --format may be
     DOCUMENTS.get("beir").read     what reads it
     QUERIES.detect(sample(file))   the format that a file looks like
     DOCUMENTS.named("tfds:squad")  the format and the name of a data set that is fetched by name
 
-A new format is one new file there with a table of it: DOCUMENT_FORMATS, QUERY_FORMATS,
+A new format is one new file in `readers` with a table of it: DOCUMENT_FORMATS, QUERY_FORMATS,
 JUDGEMENT_FORMATS, TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder`
 reads. What else a reader needs, such as a library, it imports when it reads.
 """
@@ -19,7 +19,7 @@ import os
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.files import open_bytes, plain_name
@@ -32,29 +32,22 @@ if TYPE_CHECKING:
     from qac_jax.formats.readers.folder import PageFormat
     from qac_jax.formats.training import TrainingFormat
 
-
-class _Recognisable(Protocol):
-    @property
-    def recognise(self) -> Recognise: ...
-
-
 F = TypeVar("F")
-R = TypeVar("R", bound=_Recognisable)
 
 
 class Registry(Generic[F]):
-    """The formats of one kind: what the modules of `readers` list in a table of this name."""
+    """The formats of one kind: what modules of `formats` and `readers` list in a table."""
 
     def __init__(self, table: str, what: str):
         self._table, self._what = table, what
 
     @functools.cached_property
     def _formats(self) -> dict[str, F]:
-        package = importlib.import_module(f"{__package__}.readers")
         found: dict[str, F] = {}
-        for module in pkgutil.iter_modules(package.__path__):
-            reader = importlib.import_module(f"{package.__name__}.{module.name}")
-            found |= getattr(reader, self._table, {})
+        for name in (__package__, f"{__package__}.readers"):
+            for module in pkgutil.iter_modules(importlib.import_module(name).__path__):
+                reader = importlib.import_module(f"{name}.{module.name}")
+                found |= getattr(reader, self._table, {})
         return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
@@ -75,9 +68,10 @@ class Registry(Generic[F]):
     def all(self) -> dict[str, F]:
         return dict(self._formats)
 
-    def detect(self: Registry[R], sample: Sample) -> str | None:
+    def detect(self, sample: Sample) -> str | None:
         """The format that is surest that the sample is its own; None where none is."""
-        sure = {name: format.recognise(sample) for name, format in self.all().items()}
+        formats: dict[str, Any] = self.all()
+        sure = {name: format.recognise(sample) for name, format in formats.items()}
         best = max(sure, key=lambda name: sure[name])
         return best if sure[best] else None
 
@@ -88,8 +82,6 @@ JUDGEMENTS: Registry[JudgementFormat] = Registry("JUDGEMENT_FORMATS", "format of
 PAGES: Registry[PageFormat] = Registry("PAGE_FORMATS", "kind of file")
 TRAINING: Registry[TrainingFormat] = Registry("TRAINING_FORMATS", "format of training lines")
 
-
-_HEAD = 1 << 16
 
 # How sure a format is that a file is its own; the surest wins.
 NO, LIKELY, SURE = 0, 1, 2
@@ -115,8 +107,7 @@ class Sample:
 
     @functools.cached_property
     def record(self) -> dict[str, Any] | None:
-        """The first line's JSON object; empty where it is damaged, None where it is something
-        else."""
+        """The first line's JSON object; empty where it is damaged, None where it is none."""
         if not self.head.startswith("{"):
             return None
         try:
@@ -133,7 +124,7 @@ Recognise = Callable[[Sample], int]
 
 def sample(file: str, path: str | os.PathLike[str] = "") -> Sample:
     with open_bytes(file) as stream:
-        head = stream.read(_HEAD).decode(errors="replace").removeprefix("\ufeff").lstrip()
+        head = stream.read(1 << 16).decode(errors="replace").removeprefix("\ufeff").lstrip()
     return Sample(os.fspath(path) or file, file, head)
 
 

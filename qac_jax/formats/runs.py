@@ -7,19 +7,15 @@ There is one order, trec_eval's: scores descending, equal scores by id descendin
 equal when they are so in single precision, which is all that trec_eval keeps. The rank column of
 a file orders nothing; it must hold numbers, so that columns in the wrong order are noticed.
 
-`read_run` holds a run, cut while it is read; `RunFile` holds where each query begins;
-`stream_run` reads one query at a time from a file whose lines are grouped by query, and tolerates
-bad lines where a stage allows them.
+`read_run` holds a run, cut while it is read; `stream_run` reads one query at a time from a file
+whose lines are grouped by query, and tolerates bad lines where a stage allows them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import math
 import os
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import IO, NamedTuple
@@ -28,12 +24,11 @@ import numpy as np
 
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.files import bare_lines, compression, open_bytes
-from qac_jax.formats.identities import IdIndex, IdSet
+from qac_jax.formats.files import Piece, raw_lines
+from qac_jax.formats.identities import IdSet
 
 
 TAG = "qac_jax"
-EMPTY = "no line in it; expected a run of one passage a line"
 
 
 class Ranking(NamedTuple):
@@ -81,24 +76,18 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
     run: Run = {}
     # Many queries retrieve the same passage: ids are kept once.
     known: dict[str, str] = {}
-    for key, rows in itertools.groupby(lines_of(path), key=itemgetter(1)):
-        ids: list[str] = []
-        scores: list[float] = []
-        for number, _, passage, score in rows:
-            if not ids:
-                name = decoded(key, path, number)
-            ids.append(decoded(passage, path, number))
-            scores.append(score)
-        if name in run:  # its lines do not stand together
-            ids += run[name].ids
-            scores += run[name].scores.tolist()
+    for query, lines in itertools.groupby(_lines(path, BadLines()), key=itemgetter(1)):
+        rows = list(lines)
+        ids, scores = [row[2] for row in rows], [row[3] for row in rows]
+        if query in run:  # its lines do not stand together
+            ids += run[query].ids
+            scores += run[query].scores.tolist()
         if len(set(ids)) < len(ids):
-            raise repeated(path, name)
-        ranking = ranked(ids, scores)
-        ranking = ranking if depth is None else ranking.top(depth)
-        run[name] = Ranking(tuple(known.setdefault(i, i) for i in ranking.ids), ranking.scores)
+            raise _repeated(path, query)
+        ranking = ranked(ids, scores).top(depth)
+        run[query] = Ranking(tuple(known.setdefault(i, i) for i in ranking.ids), ranking.scores)
     if not run:
-        raise DataError(EMPTY, file=path)
+        raise DataError("no line in it; expected a run of one passage a line", file=path)
     return run
 
 
@@ -109,24 +98,18 @@ def stream_run(
 
     The lines of a query must stand together; the files follow one another as if they were one.
     """
-    rows = ((os.fspath(path), *row) for path in paths for row in lines_of(os.fspath(path), bad))
+    rows = (row for path in paths for row in _lines(os.fspath(path), bad))
     finished = IdSet()
-    for key, group in itertools.groupby(rows, key=lambda row: row[2]):
+    for query, lines in itertools.groupby(rows, key=itemgetter(1)):
         scores: dict[str, float] = {}
-        for path, number, _, passage, score in group:
-            try:
-                query, name = decoded(key, path, number), decoded(passage, path, number)
-            except DataError as error:
-                bad.add(error.message, Place(path, number))
-                continue
+        for place, _, passage, score in lines:
             if not scores and not finished.add(query):
-                message = f"query {query!r} was there before; sort the run by query"
-                bad.add(message, Place(path, number))
+                bad.add(f"query {query!r} was there before; sort the run by query", place)
                 break
-            if name in scores:
-                bad.add(_again(name, query), Place(path, number))
+            if passage in scores:
+                bad.add(_again(passage, query), place)
             else:
-                scores[name] = score
+                scores[passage] = score
         if scores:
             yield query, ranked(list(scores), list(scores.values()))
 
@@ -195,44 +178,6 @@ def _folder_stem(path: str) -> str:
     return f"{folder}/{os.path.basename(path).rsplit('.', 1)[0]}"
 
 
-def lines_of(
-    path: str, bad: BadLines | None = None, *, lines: Iterable[bytes] | None = None, first: int = 1
-) -> Iterator[tuple[int, bytes, bytes, float]]:
-    """(line number, query, passage, score); millions of lines, so nothing is done twice.
-
-    Without `bad` the first bad line is an error. `lines`: those of a part of the file, from line
-    number `first` on.
-    """
-    width, sign = 0, 1
-    pick = itemgetter(0, 0, 0, 0)
-    with open_bytes(path) if lines is None else contextlib.nullcontext() as file:
-        for number, raw in enumerate(bare_lines(file, path) if file else lines or (), first):
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            fields = raw.rstrip(b"\r").split(b"\t") if b"\t" in raw else raw.split()
-            if len(fields) != (width or 6):
-                if not raw.strip():
-                    continue
-                if len(fields) not in _LAYOUTS or width:
-                    _refuse(_wrong_width(fields, width), path, number, bad)
-                    continue
-            if not width:
-                width = len(fields)
-                columns, sign = _LAYOUTS[width]
-                pick = itemgetter(*columns)
-            query, passage, figure, rank = pick(fields)
-            try:
-                float(rank)
-                score = sign * float(figure)
-            except ValueError:
-                _refuse(_no_number(figure, rank), path, number, bad)
-                continue
-            if not math.isfinite(score):
-                _refuse(f"the score {score} is not a finite number", path, number, bad)
-                continue
-            yield number, query, passage, score
-
-
 # Number of columns -> the columns of query, passage, score (or rank: a smaller one is better) and
 # rank, and the sign that makes a larger score better.
 _LAYOUTS: dict[int, tuple[tuple[int, int, int, int], int]] = {
@@ -242,25 +187,40 @@ _LAYOUTS: dict[int, tuple[tuple[int, int, int, int], int]] = {
 }
 
 
-def _refuse(message: str, path: str, line: int, bad: BadLines | None) -> None:
-    if bad is None:
-        raise DataError(message, file=path, line=line)
-    bad.add(message, Place(path, line))
-
-
-def _no_number(score: bytes, rank: bytes) -> str:
-    try:
-        float(rank)
-    except ValueError:
-        return f"the rank {rank.decode(errors='replace')!r} is not a number"
-    return f"the score {score.decode(errors='replace')!r} is not a number"
-
-
-def decoded(name: bytes, path: str, line: int) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"the id {name!r} is not UTF-8", file=path, line=line) from error
+def _lines(path: str, bad: BadLines) -> Iterator[tuple[Place, str, str, float]]:
+    """(place, query, passage, score); millions of lines, so nothing is done twice."""
+    width, sign = 0, 1
+    pick = itemgetter(0, 0, 0, 0)
+    for raw, number, _ in raw_lines(Piece(path)):
+        place = Place(path, number)
+        fields = raw.rstrip(b"\r\n").split(b"\t") if b"\t" in raw else raw.split()
+        if not fields or len(fields) != width:
+            if not raw.strip():
+                continue
+            if width or len(fields) not in _LAYOUTS:
+                bad.add(_wrong_width(fields, width), place)
+                continue
+            width = len(fields)
+            columns, sign = _LAYOUTS[width]
+            pick = itemgetter(*columns)
+        query, passage, figure, rank = pick(fields)
+        try:
+            names = query.decode(), passage.decode()
+        except UnicodeDecodeError as error:
+            bad.add(f"the id {error.object!r} is not UTF-8", place)
+            continue
+        what, given = "rank", rank
+        try:
+            float(rank)
+            what, given = "score", figure
+            score = sign * float(figure)
+        except ValueError:
+            bad.add(f"the {what} {given.decode(errors='replace')!r} is not a number", place)
+            continue
+        if math.isfinite(score):
+            yield place, *names, score
+        else:
+            bad.add(f"the score {score} is not a finite number", place)
 
 
 def _wrong_width(fields: Sequence[bytes], width: int) -> str:
@@ -272,17 +232,15 @@ def _wrong_width(fields: Sequence[bytes], width: int) -> str:
     )
 
 
-def repeated(path: str, query: str) -> DataError:
+def _repeated(path: str, query: str) -> DataError:
     """Where a query has a passage for the second time: read again, as this is rare."""
     seen = set()
-    line, again = 0, b""
-    for number, name, passage, _ in lines_of(path):
-        if name.decode() == query:
+    for place, name, passage, _ in _lines(path, BadLines()):
+        if name == query:
             if passage in seen:
-                line, again = number, passage
-                break
+                return DataError(_again(passage, query), file=path, line=place.line)
             seen.add(passage)
-    return DataError(_again(again.decode(), query), file=path, line=line)
+    raise AssertionError(f"{query} has each passage once in {path}")
 
 
 def _again(passage: str, query: str) -> str:
@@ -305,108 +263,3 @@ def _needs_tabs(names: Iterable[str]) -> bool:
                 f"hold; rename it"
             )
     return True
-
-
-# Rankings that are kept: the queries of a shard are asked for several times.
-_KEPT = 1024
-
-
-class RunFile(Mapping[str, Ranking]):
-    """The first `depth` passages of every query. Make it with `open_run`."""
-
-    def __init__(self, path: str, depth: int | None):
-        self._path, self._depth = path, depth
-        self._starts, self._numbers = array("q"), array("q")
-        self._index = IdIndex(self._scan())
-        self._get = functools.lru_cache(_KEPT)(self._read)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __iter__(self) -> Iterator[str]:
-        return (self._name(place) for place in range(len(self)))
-
-    def __contains__(self, query: object) -> bool:
-        return isinstance(query, str) and self._place(query) is not None
-
-    def __getitem__(self, query: str) -> Ranking:
-        place = self._place(query)
-        if place is None:
-            raise KeyError(query)
-        return self._get(place)
-
-    def _scan(self) -> Iterator[str]:
-        """The queries in order; notes where each begins, and checks every line."""
-        finished = IdSet()
-        with open_bytes(self._path) as file:
-            lines = _Counted(bare_lines(file, self._path))
-            rows = lines_of(self._path, lines=lines)
-            for key, group in itertools.groupby(rows, key=itemgetter(1)):
-                passages: set[bytes] = set()
-                count = 0
-                for number, _, passage, _ in group:
-                    if not count:
-                        self._starts.append(lines.start)
-                        self._numbers.append(number)
-                    passages.add(passage)
-                    count += 1
-                name = decoded(key, self._path, self._numbers[-1])
-                if len(passages) < count:
-                    raise repeated(self._path, name)
-                if not finished.add(name):
-                    raise NotGrouped
-                yield name
-            self._starts.append(lines.end)
-        if not self._numbers:
-            raise DataError(EMPTY, file=self._path)
-
-    def _place(self, query: str) -> int | None:
-        for candidate in self._index.candidates(query):
-            if self._name(candidate) == query:
-                return candidate
-        return None
-
-    def _name(self, place: int) -> str:
-        number, query, _, _ = next(self._rows(place))
-        return decoded(query, self._path, number)
-
-    def _read(self, place: int) -> Ranking:
-        ids, scores = [], []
-        for number, _, passage, score in self._rows(place):
-            ids.append(decoded(passage, self._path, number))
-            scores.append(score)
-        ranking = ranked(ids, scores)
-        return ranking if self._depth is None else ranking.top(self._depth)
-
-    def _rows(self, place: int) -> Iterator[tuple[int, bytes, bytes, float]]:
-        start = self._starts[place]
-        with open(self._path, "rb") as file:
-            file.seek(start)
-            block = file.read(self._starts[place + 1] - start)
-        return lines_of(self._path, lines=block.split(b"\n"), first=self._numbers[place])
-
-
-class NotGrouped(Exception):
-    """The lines of a query do not stand together."""
-
-
-class _Counted:
-    """Lines, and the bytes before and after the last one."""
-
-    def __init__(self, lines: Iterable[bytes]):
-        self._lines = lines
-        self.start = self.end = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.start, self.end = self.end, self.end + len(line) + 1
-            yield line
-
-
-def open_run(path: str | os.PathLike[str], depth: int | None = None) -> Mapping[str, Ranking]:
-    """A run, left on the disk where it is a plain file whose lines are grouped by query."""
-    path = os.fspath(path)
-    if not compression(path):
-        with contextlib.suppress(NotGrouped):
-            return RunFile(path, depth)
-    return read_run(path, depth)

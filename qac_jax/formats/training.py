@@ -1,21 +1,19 @@
-"""Training files that hold their texts: Tevatron's, RocketQA's, DPR's."""
+"""Training files: questions with the texts of their passages (Tevatron's, RocketQA's, DPR's), and
+negatives by ids."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.documents import Passage
-from qac_jax.formats.files import Line, Piece, expand, text_lines
-from qac_jax.formats.identities import IdSet, id_hash
-from qac_jax.formats.lines import columns, json_object, string
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import NO_TITLE, Passage
+from qac_jax.formats.files import Line, expand, json_object, objects, parsed, string
+from qac_jax.formats.identities import IdSet
 from qac_jax.formats.registry import TRAINING
 
 
@@ -30,8 +28,7 @@ class TrainingLine(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFormat:
-    """A way to store training lines; the modules of `readers` list them in
-    TRAINING_FORMATS."""
+    """A way to store training lines, listed by its name in TRAINING_FORMATS."""
 
     suffixes: tuple[str, ...]
     read: Callable[[str, BadLines], Iterator[TrainingLine]]
@@ -51,13 +48,121 @@ def read_training_lines(
         yield from reader.read(file, bad)
 
 
+def _tevatron(file: str, bad: BadLines) -> Iterator[TrainingLine]:
+    """{"query_id", "query", "positive_passages", "negative_passages"} a line."""
+
+    def parse(line: Line) -> TrainingLine:
+        record = json_object(line.text)
+        found = TrainingLine(
+            string(record, "query_id", "qid", what="query id"),
+            string(record, "query", what="query"),
+            tuple(passage_of(p) for p in record.get("positive_passages") or []),
+            tuple(passage_of(p) for p in record.get("negative_passages") or []),
+        )
+        if not found.query.strip():
+            raise BadRecord(f"the text of query {found.query_id!r} is empty")
+        if not found.positives:
+            raise BadRecord(f"query {found.query_id!r} has no positive passage")
+        return found
+
+    return parsed(file, bad, parse)
+
+
+def passage_of(record: Mapping[str, Any]) -> Passage:
+    """A passage as Tevatron stores it."""
+    if isinstance(record.get("text"), list):
+        raise BadRecord("the text is a list of token ids; expected Tevatron's file of plain text")
+    return Passage(
+        string(record, "docid", "text_id", "_id", what="id"),
+        string(record, "title").strip(),
+        string(record, "text", what="text"),
+    )
+
+
+def _rocketqa(file: str, bad: BadLines) -> Iterator[TrainingLine]:
+    """RocketQA's tables. Neighbouring lines of one question become one.
+
+    dual.train.tsv has question, positive's title and text, negative's title and text, 0;
+    cross.train.tsv has question, title, text, label.
+    """
+    for query, group in itertools.groupby(parsed(file, bad, _row), key=lambda row: row[0]):
+        sides: tuple[dict[Passage, None], dict[Passage, None]] = {}, {}
+        for _, *passages in group:
+            for side, passage in zip(sides, passages, strict=True):
+                if passage:
+                    side[passage] = None
+        yield TrainingLine("", query, tuple(sides[0]), tuple(sides[1]))
+
+
+def _row(line: Line) -> tuple[str, Passage | None, Passage | None]:
+    """A question with its positive and negative passage, where there are such."""
+    query, *fields, label = line.text.split("\t")
+    if len(fields) not in (2, 4):
+        raise BadRecord(
+            f"{len(fields) + 2} columns; expected 6 (question, title, positive, title, negative, "
+            "0) or 4 (question, title, passage, label)"
+        )
+    passages = [
+        Passage("", "" if title == NO_TITLE else title.strip(), text.strip())
+        for title, text in zip(fields[::2], fields[1::2], strict=True)
+    ]
+    if not query.strip() or not all(p.text for p in passages):
+        raise BadRecord("the question or a passage is empty")
+    if len(passages) == 2:
+        return query.strip(), *passages
+    if label not in ("0", "1"):
+        raise BadRecord(f"the label {label!r} is neither 0 nor 1")
+    (passage,) = passages
+    return (query.strip(), passage, None) if label == "1" else (query.strip(), None, passage)
+
+
+def _dpr(file: str, bad: BadLines) -> Iterator[TrainingLine]:
+    """biencoder-nq-train.json: a JSON array of {"question", "answers", "positive_ctxs",
+    "negative_ctxs", "hard_negative_ctxs"}, of passages {"title", "text", "passage_id" or "psg_id"}.
+
+    Negatives are the hard ones. Questions are numbered from 0. One without a positive passage stays
+    without, as in DPR, where training leaves it out.
+    """
+    for number, (record, place) in enumerate(objects(file, bad)):
+        try:
+            question = string(record, "question", what="question").strip()
+            if not question:
+                raise BadRecord("the question is empty")
+            positives = _passages(record, "positive_ctxs")
+            negatives = _passages(record, "hard_negative_ctxs")
+        except BadRecord as error:
+            bad.add(f"question {number}: {error}", place)
+            continue
+        yield TrainingLine(str(number), question, positives, negatives)
+
+
+def _passages(record: Mapping[str, Any], key: str) -> tuple[Passage, ...]:
+    given = record.get(key) or []
+    if not isinstance(given, list) or not all(isinstance(passage, dict) for passage in given):
+        raise BadRecord(f"{key!r} is not a list of passages")
+    return tuple(
+        Passage(
+            string(passage, "passage_id", "psg_id"),
+            string(passage, "title").strip(),
+            string(passage, "text", what="text").strip(),
+        )
+        for passage in given
+    )
+
+
+TRAINING_FORMATS = {
+    "dpr": TrainingFormat((".json",), _dpr),
+    "rocketqa": TrainingFormat((".tsv",), _rocketqa),
+    "tevatron": TrainingFormat((".jsonl", ".json"), _tevatron),
+}
+
+
 class Negatives(NamedTuple):
-    """Passage ids for one query; `systems`: which system each negative comes from."""
+    """Passage ids for one query."""
 
     query: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
-    systems: tuple[str, ...] = ()
 
 
 def read_triples(
@@ -76,14 +181,12 @@ def read_triples(
     bad = BadLines(skip_bad) if bad is None else bad
     known = IdSet()
     for file in expand(path, (".tsv", ".2", ".txt")):
-        rows = _triples(file, bad)
+        rows = parsed(file, bad, _triple)
         for query, group in itertools.groupby(rows, key=lambda row: row[1]):
             lines = list(group)
             if not known.add(query):
-                bad.add(
-                    f"query {query!r} was there before; sort the file by its first column",
-                    lines[0][0].place,
-                )
+                message = f"query {query!r} was there before; sort the file by its first column"
+                bad.add(message, lines[0][0])
                 continue
             negatives = list(dict.fromkeys(negative for _, _, _, negative in lines))
             random.Random(f"{seed} {query}").shuffle(negatives)
@@ -91,129 +194,53 @@ def read_triples(
             yield Negatives(query, tuple(positives), tuple(negatives[:keep]))
 
 
-def read_hard_negatives(
-    path: str | os.PathLike[str],
-    *,
-    systems: Sequence[str] = (),
-    per_system: int = 5,
-    margin: float | None = 3.0,
-    scores: Scores | None = None,
-    skip_bad: int | None = None,
-    bad: BadLines | None = None,
-) -> Iterator[Negatives]:
-    """msmarco-hard-negatives.jsonl.gz: {"qid", "pos": […], "neg": {system: […]}}.
+def _triple(line: Line) -> tuple[Place, str, str, str]:
+    fields = line.text.split()
+    if len(fields) != 3:
+        raise BadRecord(
+            f"{len(fields)} columns; expected 3: query, positive passage, negative passage"
+        )
+    query, positive, negative = fields
+    return line.place, query, positive, negative
 
-    From each system (all, or those named) the first `per_system` passages that no system before
-    gave, and whose cross-encoder score is at least `margin` below that of the worst positive:
-    others may well be right answers. Scores stand in the file ({"pid", "ce-score"}) or come
-    from a `Scores` table. Queries left without positives or negatives are left out and counted.
+
+# What sentence-transformers takes of a file of hard negatives: from each system the first passages
+# whose cross-encoder score is so far below that of the worst positive; others may be right answers.
+PER_SYSTEM, MARGIN = 5, 3.0
+
+
+def read_hard_negatives(
+    path: str | os.PathLike[str], *, skip_bad: int | None = None, bad: BadLines | None = None
+) -> Iterator[Negatives]:
+    """msmarco-hard-negatives.jsonl.gz: {"qid", "pos": […], "neg": {system: […]}}, of passages
+    {"pid", "ce-score"}. Queries left without positives or negatives are left out and counted.
     """
     bad = BadLines(skip_bad) if bad is None else bad
-    for file in expand(path, (".jsonl",)):
-        for line in text_lines(Piece(file), bad):
-            try:
-                record = json_object(line.text)
-                sample = _hard(record, systems, per_system, margin, scores)
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            if sample.positives and sample.negatives:
-                yield sample
-            else:
-                bad.leave_out("queries without positives or negatives")
 
-
-class Scores:
-    """Cross-encoder scores from lines of query, passage, score: twelve bytes a pair."""
-
-    def __init__(self, path: str | os.PathLike[str], bad: BadLines | None = None):
-        bad = bad or BadLines()
-        hashes, values = [], []
-        for file in expand(path, (".tsv", ".txt")):
-            for line in text_lines(Piece(file), bad):
-                try:
-                    query, passage, score = columns(line.text, ("query", "passage", "score"))
-                    values.append(np.float32(score))
-                except BadRecord as error:
-                    bad.add(error, line.place)
-                    continue
-                except ValueError:
-                    bad.add(f"the score {score!r} is not a number", line.place)
-                    continue
-                hashes.append(id_hash(f"{query}\t{passage}"))
-        order = np.argsort(np.array(hashes, np.uint64), kind="stable")
-        self._hashes = np.array(hashes, np.uint64)[order]
-        self._values = np.array(values, np.float32)[order]
-
-    def get(self, query: str, passage: str) -> float | None:
-        value = np.uint64(id_hash(f"{query}\t{passage}"))
-        place = int(np.searchsorted(self._hashes, value))
-        if place < len(self._hashes) and self._hashes[place] == value:
-            return float(self._values[place])
-        return None
-
-
-def _triples(file: str, bad: BadLines) -> Iterator[tuple[Line, str, str, str]]:
-    for line in text_lines(Piece(file), bad):
-        fields = line.text.split()
-        if len(fields) == 3:
-            yield line, fields[0], fields[1], fields[2]
-        else:
-            bad.add(
-                f"{len(fields)} columns; expected 3: query, positive passage, negative passage",
-                line.place,
-            )
-
-
-def _hard(
-    record: Mapping[str, Any],
-    systems: Sequence[str],
-    per_system: int,
-    margin: float | None,
-    scores: Scores | None,
-) -> Negatives:
-    query = string(record, "qid", "query_id", what="query id")
-    positives = [_scored(query, item, scores) for item in record.get("pos") or []]
-    by_system = record.get("neg") or {}
-    if not isinstance(by_system, dict):
-        raise BadRecord("'neg' is not an object {system: [passages]}")
-    limit = None
-    if margin is not None and positives:
-        limit = min(_needed(query, *item) for item in positives) - margin
-    negatives: dict[str, str] = {}
-    for system in systems or by_system:
-        taken = 0
-        for item in by_system.get(system, ()):
-            passage, score = _scored(query, item, scores)
-            if limit is not None and _needed(query, passage, score) > limit:
-                continue
-            if passage in negatives:
-                continue
-            negatives[passage] = system
-            taken += 1
-            if taken >= per_system:
-                break
-    return Negatives(
-        query, tuple(p for p, _ in positives), tuple(negatives), tuple(negatives.values())
-    )
-
-
-def _scored(query: str, item: Any, scores: Scores | None) -> tuple[str, float | None]:
-    if isinstance(item, dict):
+    def scored(item: Any) -> tuple[str, float]:
+        if not isinstance(item, dict):
+            raise BadRecord(f"passage {item!r} has no cross-encoder score, which the margin needs")
         passage, score = string(item, "pid", what="passage id"), item.get("ce-score")
-        if score is not None and not isinstance(score, int | float):
+        if not isinstance(score, int | float):
             raise BadRecord(f"the score of passage {passage!r} is not a number")
-    else:
-        passage, score = str(item), None
-    if score is None and scores is not None:
-        score = scores.get(query, passage)
-    return passage, score
+        return passage, score
 
+    def parse(line: Line) -> Negatives | None:
+        record = json_object(line.text)
+        query = string(record, "qid", "query_id", what="query id")
+        systems = record.get("neg") or {}
+        if not isinstance(systems, dict):
+            raise BadRecord("'neg' is not an object {system: [passages]}")
+        positives = [scored(item) for item in record.get("pos") or []]
+        highest = min((score for _, score in positives), default=0.0) - MARGIN
+        negatives: list[str] = []
+        for items in systems.values():
+            fitting = [passage for passage, score in map(scored, items) if score <= highest]
+            negatives += [passage for passage in fitting if passage not in negatives][:PER_SYSTEM]
+        if not positives or not negatives:
+            bad.leave_out("queries without positives or negatives")
+            return None
+        return Negatives(query, tuple(passage for passage, _ in positives), tuple(negatives))
 
-def _needed(query: str, passage: str, score: float | None) -> float:
-    if score is None:
-        raise BadRecord(
-            f"no cross-encoder score for query {query!r} and passage {passage!r}, which the "
-            f"margin needs; give a table of scores, or no margin"
-        )
-    return score
+    for file in expand(path, (".jsonl",)):
+        yield from parsed(file, bad, parse)

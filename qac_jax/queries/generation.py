@@ -29,8 +29,7 @@ import numpy as np
 from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.files import Piece, expand, text_lines
-from qac_jax.formats.lines import columns, json_object, string
+from qac_jax.formats.files import Piece, columns, expand, json_object, string, text_lines
 from qac_jax.formats.records import Records
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.queries import filtering

@@ -22,10 +22,9 @@ from qac_jax.artifacts import Artifact, Writer, arrays, stores
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Piece, expand, plain_name, text_lines
+from qac_jax.formats.files import Line, expand, json_object, parsed, plain_name, string
 from qac_jax.formats.files import find as find_file
 from qac_jax.formats.identities import IdSet, repeated_id
-from qac_jax.formats.lines import json_object, string
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import DOCUMENTS, PAGES, sample
@@ -131,16 +130,16 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
     Tevatron's {"text_id", "text": […]} is read too.
     """
     bad = BadLines()
+
+    def parse(line: Line) -> dict[str, Any]:
+        record = json_object(line.text)
+        ids = record.get("tokens", record.get("text"))
+        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+            raise BadRecord("'tokens' is not a list of token ids")
+        return {"_id": string(record, "_id", "text_id", "id", what="id"), "tokens": ids}
+
     for file in expand(path, (".jsonl", ".json")):
-        for line in text_lines(Piece(file), bad):
-            try:
-                record = json_object(line.text)
-                ids = record.get("tokens", record.get("text"))
-                if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-                    raise BadRecord("'tokens' is not a list of token ids")
-                yield {"_id": string(record, "_id", "text_id", "id", what="id"), "tokens": ids}
-            except BadRecord as error:
-                bad.add(error, line.place)
+        yield from parsed(file, bad, parse)
 
 
 def detect(path: str) -> str:

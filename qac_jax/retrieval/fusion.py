@@ -91,7 +91,6 @@ def convex(
 class Merged(Mapping[str, Ranking]):
     """Runs of one encoder over different passages, read as the run of one index.
 
-    A ranking is merged when it is asked for, so runs that stay on the disk do not come into memory.
     A passage that several runs hold has the best of its scores.
     """
 

@@ -17,7 +17,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
-from qac_jax.formats.runs import Ranking, Run, open_run
+from qac_jax.formats.runs import Ranking, Run, read_run
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker, Texts, rerank
 from qac_jax.inference.settings import Inference, RerankerOptions
@@ -119,7 +119,7 @@ class Reranking:
         cls, run: str | os.PathLike[str], queries: str | os.PathLike[str], *, k: int, **others: Any
     ) -> Reranking:
         """The first `k` passages of a run file, and the texts of its queries."""
-        rankings = open_run(run, k)
+        rankings = read_run(run, k)
         texts = {query.id: query.text for query in read_queries(queries) if query.id in rankings}
         if absent := [name for name in rankings if name not in texts]:
             raise UserError(

@@ -14,7 +14,7 @@ from qac_jax.formats import runs
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_lines, write_offsets, write_records
-from qac_jax.formats.runs import Ranking, open_run
+from qac_jax.formats.runs import Ranking
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.hosts import Hosts
@@ -285,7 +285,7 @@ class Label(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         (path,) = runs.run_files(inputs.path("candidates")).values()
-        run = open_run(path, max(self.rule.depth, self.rule.fill))
+        run = runs.read_run(path, max(self.rule.depth, self.rule.fill))
         asked, removed = mining.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
@@ -327,7 +327,7 @@ class Label(Stage):
         scores = reranker = None
         if "scored" in inputs:
             (path,) = runs.run_files(inputs.path("scored")).values()
-            scores = open_run(path)
+            scores = runs.read_run(path)
         elif "teacher" in inputs:
             reranker = Reranker.load(inputs.path("teacher"), self.pairs, self.inference)
         return RunLabels(

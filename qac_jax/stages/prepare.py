@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError, UserError
@@ -141,7 +143,7 @@ class Prepare(Stage):
             return PrepareJob(
                 shard=pieces[number],
                 target=os.path.abspath(out.part(name)),
-                ids=os.path.join(scratch, f"{number:05d}.npz"),
+                ids=os.path.join(scratch, f"{number:05d}.npy"),
                 cutting=self.cutting,
                 seed=self.seed,
                 tokenizer=tokenizer,
@@ -194,9 +196,11 @@ class Prepare(Stage):
 
         work = passages.prepare_shard
         pooled(out, shards, work, self.pool, "prepare", is_done=has_ids, records="passages")
-        drops = repeated_documents([passages.ids_of(shard.job) for shard in shards])
-        jobs = {i: passages.without(shards[i].job, drop) for i, drop in drops.items()}
-        again = [dataclasses.replace(shards[i], job=job) for i, job in jobs.items()]
+        drops = repeated_documents(np.load(shard.job.ids) for shard in shards)
+        again = [
+            dataclasses.replace(shards[i], job=dataclasses.replace(shards[i].job, drop=drop))
+            for i, drop in drops.items()
+        ]
         if again:
             label = "prepare: repeated ids"
             pooled(out, again, work, self.pool, label, is_done=lambda _: False)

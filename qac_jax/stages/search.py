@@ -13,7 +13,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats import runs as run_files
 from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.runs import Ranking, Run, open_run
+from qac_jax.formats.runs import Ranking, Run
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
@@ -251,11 +251,12 @@ class Fuse(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         paths = run_files.run_files(inputs.text("runs"))
+        runs = [run_files.read_run(path) for path in paths.values()]
         fused: Mapping[str, Ranking]
         if self.method == "merge":
-            fused = Merged([open_run(path) for path in paths.values()], self.depth or None)
+            fused = Merged(runs, self.depth or None)
         else:
-            fused = self._fused([run_files.read_run(path) for path in paths.values()], out)
+            fused = self._fused(runs, out)
         with out.open(RUN) as file:
             run_files.write_lines(file, fused)
         out.count = len(fused)

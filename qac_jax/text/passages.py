@@ -7,7 +7,6 @@ short) comes from (seed, document id) alone, so neither shards nor processes cha
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import os
@@ -22,7 +21,7 @@ from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.documents import Document, Ids, Shard, ShardIds, read_shard
+from qac_jax.formats.documents import Document, Shard, ShardIds, read_shard
 from qac_jax.formats.records import Record, write_lines
 from qac_jax.text import sentences, spans, tokenizers
 from qac_jax.text.sentences import Span, Splitter
@@ -325,9 +324,8 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     facts["sentences_by"] = cutter.sentences_by
     facts.update(bad.facts())
     if not job.drop:
-        hashes, owners, contents = ids.arrays()
         with open(f"{job.ids}.part", "wb") as file:
-            np.savez(file, hashes=hashes, owners=owners, contents=contents)
+            np.save(file, ids.table())
         os.replace(f"{job.ids}.part", job.ids)
     return facts
 
@@ -338,17 +336,6 @@ def cutter_of(cutting: Cutting, seed: int, tokenizer: str, splitter: str) -> Cut
         return Cutter(cutting, seed=seed)
     ends = functools.partial(sentences.load, splitter)
     return Cutter(cutting, tokenizers.load(tokenizer), ends, seed=seed)
-
-
-def ids_of(job: PrepareJob) -> Ids:
-    """The hashes of the ids that a finished job met, whose they are, and what these say."""
-    with np.load(job.ids) as ids:
-        return ids["hashes"], ids["owners"], ids["contents"]
-
-
-def without(job: PrepareJob, drop: Mapping[int, bool]) -> PrepareJob:
-    """The same job, to which these documents are repeated."""
-    return dataclasses.replace(job, drop=drop)
 
 
 def texts(shards: Iterable[Shard], bad: BadLines) -> Iterator[str]:

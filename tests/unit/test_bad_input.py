@@ -18,7 +18,7 @@ from qac_jax import artifacts, cli
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import files
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.lines import json_object
+from qac_jax.formats.files import json_object
 from qac_jax.hub import names, torch_files
 from qac_jax.text import sentences, tokenizers
 from qac_jax.text.passages import Cutter, Cutting
@@ -117,9 +117,6 @@ def test_a_line_is_bounded_before_it_is_built(packed, tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(raw) if packed else raw)
     with pytest.raises(DataError, match=r"corpus.jsonl:2: a line of more than 1,000 bytes; cut it"):
         list(files.text_lines(files.Piece(str(path)), BadLines()))
-    with pytest.raises(DataError, match=r"corpus.jsonl:2: a line of more than 1,000 bytes"):
-        with files.open_bytes(str(path)) as file:
-            list(files.bare_lines(file, str(path)))
     with pytest.raises(DataError, match="a file of more than 4,000 bytes"):
         files.whole_text(str(path))
 

@@ -27,7 +27,7 @@ from qac_jax.retrieval.corpus import read_passages
 def fresh():
     """Every test opens its data sets anew."""
     yield
-    for opened in (named._tfds_data, named._hub_data, named._collection):
+    for opened in (named._tfds_data, named._hub_data):
         opened.cache_clear()
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats import documents, judgements, training
-from qac_jax.formats import lines as formats_lines
+from qac_jax.formats import documents, files, judgements, training
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.identities import IdSet
@@ -20,7 +19,6 @@ from qac_jax.formats.judgements import Judgement, read_judgements
 from qac_jax.formats.queries import read_queries, shares, with_score
 from qac_jax.formats.training import (
     Negatives,
-    Scores,
     read_hard_negatives,
     read_training_lines,
     read_triples,
@@ -236,32 +234,18 @@ HARD = {
 def test_hard_negatives(tmp_path):
     """The worst positive has 6.0: with margin 3 a negative may have 3.0 at most."""
     path = tmp_path / "hard.jsonl.gz"
-    path.write_bytes(gzip.compress((json.dumps(HARD) + '\n{"qid": 2, "pos": [5]}\n').encode()))
+    path.write_bytes(gzip.compress((json.dumps(HARD) + '\n{"qid": 2, "pos": []}\n').encode()))
     bad = BadLines()
-    (found,) = read_hard_negatives(path, margin=None, per_system=2, bad=bad)
-    assert found == Negatives(
-        "1", ("10", "11"), ("20", "21", "22", "24"), ("bm25", "bm25", "dense", "dense")
-    )
+    (found,) = read_hard_negatives(path, bad=bad)
+    assert found == Negatives("1", ("10", "11"), ("21", "22", "23", "24"))
     assert bad.left_out["queries without positives or negatives"] == 1
-    _lines(tmp_path / "hard.jsonl", HARD)
-    (found,) = read_hard_negatives(tmp_path / "hard.jsonl", per_system=2)
-    assert found.negatives == ("21", "22", "24")
-    (found,) = read_hard_negatives(tmp_path / "hard.jsonl", systems=["dense"])
-    assert (found.negatives, found.systems) == (("22", "24"), ("dense", "dense"))
-
-
-def test_hard_negatives_with_a_table_of_scores(tmp_path):
-    path = _lines(tmp_path / "hard.jsonl", {"qid": "1", "pos": ["a"], "neg": {"s": ["b", "c"]}})
+    many = {"qid": 1, "pos": scored(p1=9.0), "neg": {"s": scored(**{f"p{i}": 0 for i in range(9)})}}
+    (found,) = read_hard_negatives(_lines(tmp_path / "hard.jsonl", many))
+    assert found.negatives == ("0", "1", "2", "3", "4")
+    unscored = {"qid": "1", "pos": ["a"], "neg": {"s": ["b", "c"]}}
     with pytest.raises(DataError, match="no cross-encoder score") as error:
-        list(read_hard_negatives(path))
+        list(read_hard_negatives(_lines(tmp_path / "hard.jsonl", unscored)))
     assert error.value.line == 1
-    table = _write(tmp_path / "scores.tsv", "1\ta\t5.0\n1\tb\t2.5\n1\tc\t1.5\n2\ta\t0\n")
-    scores = Scores(table)
-    assert scores.get("1", "b") == 2.5 and scores.get("2", "b") is None
-    (found,) = read_hard_negatives(path, scores=scores)
-    assert found.negatives == ("c",)
-    with pytest.raises(DataError, match="the score 'x' is not a number"):
-        Scores(_write(table, "1\ta\tx\n"))
 
 
 def test_tevatron_training_lines(tmp_path):
@@ -317,7 +301,7 @@ def record(question: str, *numbers: list[int]) -> dict[str, Any]:
 def test_the_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
 ) -> None:
-    monkeypatch.setattr(formats_lines, "_CHUNK", chunk)
+    monkeypatch.setattr(files, "_CHUNK", chunk)
     path = tmp_path / "biencoder-nq-train.json"
     content = [record("who is [it]?", [1, 2], [3], [4]), record("where?", [], [], [5])]
     content.append(record("when \u00e9?", [6], [], []))

@@ -15,9 +15,9 @@ from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import identities, records, runs
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.identities import IdIndex, IdSet, id_hashes, repeated
+from qac_jax.formats.identities import IdIndex, IdSet, id_hashes
 from qac_jax.formats.records import Records, write_lines, write_offsets, write_records
-from qac_jax.formats.runs import RunFile, open_run, ranked, read_run, run_files, write_run
+from qac_jax.formats.runs import ranked, read_run, run_files, write_run
 
 
 # Text records: what was written is read, in order and at random, in any number of shards.
@@ -181,33 +181,6 @@ def test_names_of_runs(tmp_path):
         run_files(f"{tmp_path}/third.trec,{tmp_path}/third.trec")
 
 
-def test_a_run_on_the_disk_is_the_run(tmp_path):
-    rng = np.random.default_rng(1)
-    names = [f"d{i}" for i in range(9)]
-    run = {
-        f"q {i}": ranked(rng.permutation(names).tolist(), rng.normal(size=9).round(1))
-        for i in range(5)
-    }
-    write_run(tmp_path / "run.trec", run)
-    path = tmp_path / "run.trec"
-    path.write_bytes(b"\xef\xbb\xbf\r\n" + path.read_bytes() + b"\n")
-    for depth in (None, 4):
-        whole, opened = read_run(path, depth), open_run(path, depth)
-        assert isinstance(opened, RunFile) and list(opened) == list(whole) and len(opened) == 5
-        for query in reversed(list(whole)):
-            assert query in opened and opened[query].ids == whole[query].ids
-            assert (opened[query].scores == whole[query].scores).all()
-    assert "q 5" not in opened and "q" not in opened
-
-
-def test_what_cannot_stay_on_the_disk_is_read(tmp_path):
-    mixed = _write(tmp_path / "mixed", "q Q0 a 1 3 t", "r Q0 b 1 1 t", "q Q0 c 2 4 t")
-    with gzip.open(tmp_path / "run.gz", "wt") as file:
-        file.write("q Q0 c 1 4 t\n")
-    for path in (mixed, tmp_path / "run.gz"):
-        assert open_run(path, 1)["q"].ids == ("c",)
-
-
 # Ids in eight bytes behave as a set and as an index of the ids themselves.
 
 
@@ -229,12 +202,6 @@ def test_a_set_of_ids_is_a_set(first, more):
         assert name in known and len(known) == len(wanted)
     for name in ("absent", "absent too"):
         assert (name in known) == (name in wanted)
-
-
-@given(IDS)
-def test_repeats_are_all_but_the_first(ids):
-    again = [i for i, name in enumerate(ids) if name in ids[:i]]
-    assert repeated(id_hashes(ids)).tolist() == again
 
 
 @given(IDS)

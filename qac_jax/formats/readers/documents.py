@@ -8,14 +8,16 @@ size whatever its passages hold.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.formats.bad_lines import BadLines, BadRecord
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.documents import (
+    NO_TITLE,
     Document,
     DocumentFormat,
     Passage,
@@ -23,42 +25,38 @@ from qac_jax.formats.documents import (
     Section,
     Shard,
     accepted,
-    default_count,
+    folder_format,
+    line_format,
+    read_lines,
+    shared,
+    sharer,
 )
 from qac_jax.formats.files import (
     Line,
     Piece,
+    columns,
     expand,
     find,
+    json_object,
     line_before,
+    parsed,
+    quoted_columns,
     raw_lines,
-    share_out,
-    text_lines,
+    string,
 )
 from qac_jax.formats.identities import IdSet
-from qac_jax.formats.lines import (
-    columns,
-    folder_format,
-    json_object,
-    line_format,
-    made_id,
-    quoted_columns,
-    read_lines,
-    share_lines,
-    string,
-    table_passage,
-)
 from qac_jax.formats.registry import LIKELY, NO, SURE, Sample
+from qac_jax.formats.training import passage_of
 
 
-_PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+# What tables and JSON lines call the roles of their columns, the most usual names first. Tables in
+# a folder know further ones.
+IDS = ("_id", "id", "docid", "doc_id", "text_id", "pid")
+TITLES = ("title", "headline")
+TEXTS = ("text", "contents", "content", "body", "passage", "article")
 
 
 # JSON lines, and The Pile: {"text": …, "meta": {"pile_set_name": …}}.
-
-_IDS = ("_id", "id", "docid", "doc_id", "text_id", "pid")
-_TITLES = ("title", "headline")
-_TEXTS = ("text", "contents", "content", "body", "passage", "article")
 
 
 def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
@@ -72,18 +70,23 @@ def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) 
         found = (name for name in usual if record.get(name) is not None)
         return keys[role] or next(found, usual[0])
 
-    name, title, text = key("id", _IDS), key("title", _TITLES), key("text", (*_TEXTS, "sections"))
+    name, title, text = key("id", IDS), key("title", TITLES), key("text", (*TEXTS, "sections"))
     if text == "sections":
         given = record["sections"]
-        sections = tuple(_section(part) for part in (given if isinstance(given, list) else [given]))
+        parts = given if isinstance(given, list) else [given]
+        if not all(isinstance(part, dict) for part in parts):
+            raise BadRecord("sections are not objects {heading, text}")
+        sections = tuple(
+            Section(string(p, "heading", "title"), string(p, "text", what="section's text"))
+            for p in parts
+        )
     else:
-        empty = text in record and record[text] is None
-        sections = (Section("", "" if empty else string(record, text, what="text")),)
+        sections = (Section("", _text_or_null(record, text, "text")),)
     meta = record.get("meta", record.get("metadata"))
     meta = dict(meta) if isinstance(meta, dict) else {}
     meta |= _rest(record, name, title, text, "meta", "metadata", "source", "outputs")
     return Document(
-        string(record, name, what="id" if keys["id"] else "") or made_id(line),
+        string(record, name, what="id" if keys["id"] else "") or line.made_id,
         string(record, title).strip(),
         sections,
         source=string(record, "source") or str(meta.pop("pile_set_name", "")),
@@ -92,27 +95,21 @@ def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) 
     )
 
 
-def _section(part: Any) -> Section:
-    if not isinstance(part, dict):
-        raise BadRecord("sections are not objects {heading, text}")
-    return Section(string(part, "heading", "title"), string(part, "text", what="section's text"))
+def _text_or_null(record: Mapping[str, Any], key: str, what: str) -> str:
+    return "" if record.get(key, "") is None else string(record, key, what=what)
 
 
 def _rest(record: Mapping[str, Any], *used: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in used}
 
 
-def _share_jsonl(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    return share_lines(path, count, (".jsonl", ".json", ".ndjson"))
-
-
 def _read_jsonl(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """With the option source=Pile-CC only documents of this source; the others are counted."""
-    options = dict(shard.options)
+    wanted = shard.options["source"]
 
     def parse(line: Line) -> Document | None:
-        document = document_of(json_object(line.text), options, line)
-        if options["source"] and document.source != options["source"]:
+        document = document_of(json_object(line.text), shard.options, line)
+        if wanted and document.source != wanted:
             bad.leave_out("documents of other sources")
             return None
         return document
@@ -135,32 +132,44 @@ def _share_tsv(path: str, count: int | None, options: Mapping[str, str]) -> Piec
             )
     if "text" not in names:
         raise UserError(f"columns={options['columns']}: one of them must be called text")
-    return share_lines(path, count, (".tsv", ".txt"))
+    return sharer(".tsv", ".txt")(path, count, options)
 
 
 def _read_tsv(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    names = shard.option("columns").split(",")
+    names = shard.options["columns"].split(",")
 
     def parse(line: Line) -> Document:
         row = dict(zip(names, columns(line.text, names), strict=True))
-        name = row["id"] if "id" in names else made_id(line)
-        document = table_passage(name, row.get("title", ""), row["text"], line)
-        if "url" in names:
-            document.meta["url"] = row["url"]  # type: ignore[index]
-        return document
+        name = row["id"] if "id" in names else line.made_id
+        meta = {"url": row["url"]} if "url" in names else {}
+        return _passage(name, row.get("title", ""), row["text"], line, meta)
 
     return read_lines(shard, bad, parse)
 
 
+def _passage(
+    name: str, title: str, text: str, line: Line, meta: Mapping[str, Any] | None = None
+) -> Document:
+    """A passage of a table."""
+    title = "" if title == NO_TITLE else title.strip()
+    passages = (Passage(name, title, text),)
+    return Document(name, title, passages=passages, meta=meta or {}, place=line.place)
+
+
 # A folder of text files.
+
+_PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+
+
+def paragraphs(text: str) -> str:
+    """Paragraphs (divided by blank lines) as one line each."""
+    joined = (" ".join(part.split()) for part in _PARAGRAPHS.split(text))
+    return "\n".join(filter(None, joined))
 
 
 def _text_document(name: str, text: str) -> Document:
-    """Paragraphs (divided by blank lines) become one line each."""
-    paragraphs = (" ".join(p.split()) for p in _PARAGRAPHS.split(text))
-    body = "\n".join(p for p in paragraphs if p)
     title = os.path.splitext(os.path.basename(name))[0].replace("_", " ")
-    return Document(name, title, (Section("", body),))
+    return Document(name, title, (Section("", paragraphs(text)),))
 
 
 # BEIR's folders. documents.jsonl, where there is one, lists the passages of each document: {"_id",
@@ -170,86 +179,61 @@ def _text_document(name: str, text: str) -> Document:
 
 def _share_beir(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     if not os.path.isdir(path):
-        return share_lines(path, count, (".jsonl",))
-    files = [f for f in (_documents_file(path), find(path, "corpus.jsonl")) if f]
+        return sharer(".jsonl")(path, count, options)
+    files = [f for f in (find(path, "documents.jsonl"), find(path, "corpus.jsonl")) if f]
     if not files:
         raise UserError(
             f"{path} holds neither corpus.jsonl nor documents.jsonl; expected a BEIR folder with "
             f"corpus.jsonl, queries.jsonl and qrels/"
         )
-    return share_out(files, count or default_count(files))
+    return shared(files, count)
 
 
 def _read_beir(shard: Shard, bad: BadLines) -> Iterator[Document]:
     known: IdSet | None = None
-    documents = _documents_file(shard.path)
+    documents = find(shard.path, "documents.jsonl")
     if documents and any(piece.file != documents for piece in shard.pieces):
         known = _passages_of(documents, os.path.getmtime(documents))
 
     def parse(line: Line) -> Document | None:
         record = json_object(line.text)
-        if "passages" in record:
-            return _beir_document(record, line)
-        document = _beir_passage(record, line)
-        return None if known is not None and document.id in known else document
+        name = string(record, "_id", what="id")
+        title = string(record, "title").strip()
+        if "passages" not in record:
+            if known is not None and name in known:
+                return None
+            given = record.get("metadata") or {}
+            meta = dict(given) if isinstance(given, dict) else {"metadata": given}
+            meta |= _rest(record, "_id", "title", "text", "metadata")
+            return _passage(name, title, _text_or_null(record, "text", "text"), line, meta)
+        given = record["passages"]
+        if not isinstance(given, list) or not given or not all(isinstance(p, dict) for p in given):
+            raise BadRecord(f"the passages of {name!r} are not a list of objects {{_id, text}}")
+        passages = tuple(
+            Passage(
+                string(p, "_id", what="passage id"),
+                string(p, "title").strip() or title,
+                _text_or_null(p, "text", "passage text"),
+            )
+            for p in given
+        )
+        meta = _rest(record, "_id", "title", "source", "passages")
+        return Document(name, title, (), passages, string(record, "source"), meta, place=line.place)
 
     return read_lines(shard, bad, parse)
-
-
-def _beir_document(record: Mapping[str, Any], line: Line) -> Document:
-    name = string(record, "_id", what="id")
-    title = string(record, "title").strip()
-    given = record["passages"]
-    if not isinstance(given, list) or not given or not all(isinstance(p, dict) for p in given):
-        raise BadRecord(f"the passages of {name!r} are not a list of objects {{_id, text}}")
-    passages = tuple(
-        Passage(
-            string(p, "_id", what="passage id"),
-            string(p, "title").strip() or title,
-            _text_or_null(p, "passage text"),
-        )
-        for p in given
-    )
-    meta = _rest(record, "_id", "title", "source", "passages")
-    source = string(record, "source")
-    return Document(name, title, passages=passages, source=source, meta=meta, place=line.place)
-
-
-def _beir_passage(record: Mapping[str, Any], line: Line) -> Document:
-    name = string(record, "_id", what="id")
-    title = string(record, "title").strip()
-    passages = (Passage(name, title, _text_or_null(record, "text")),)
-    given = record.get("metadata") or {}
-    meta = dict(given) if isinstance(given, dict) else {"metadata": given}
-    meta |= _rest(record, "_id", "title", "text", "metadata")
-    return Document(name, title, passages=passages, meta=meta, place=line.place)
-
-
-def _text_or_null(record: Mapping[str, Any], what: str) -> str:
-    return "" if record.get("text", "") is None else string(record, "text", what=what)
-
-
-def _documents_file(path: str) -> str | None:
-    return find(path, "documents.jsonl") if os.path.isdir(path) else None
 
 
 @functools.lru_cache(maxsize=1)
 def _passages_of(documents: str, modified: float) -> IdSet:
     """Ids of all passages that documents.jsonl holds; its bad lines are reported elsewhere."""
 
-    def passages(text: str) -> list[Any]:
-        try:
-            found = json_object(text).get("passages")
-        except BadRecord:
-            return []
-        return found if isinstance(found, list) else []
+    def names(line: Line) -> list[str]:
+        found = json_object(line.text).get("passages")
+        given = found if isinstance(found, list) else []
+        return [str(p["_id"]) for p in given if isinstance(p, dict) and "_id" in p]
 
-    return IdSet(
-        str(passage["_id"])
-        for line in text_lines(Piece(documents), BadLines(1 << 62))
-        for passage in passages(line.text)
-        if isinstance(passage, dict) and "_id" in passage
-    )
+    ids = parsed(documents, BadLines(1 << 62), names)
+    return IdSet(name for given in ids for name in given)
 
 
 def _is_beir(sample: Sample) -> int:
@@ -284,16 +268,13 @@ def _msmarco_document(line: Line, options: Mapping[str, str]) -> Document:
 
 
 def _share_passages(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    paragraphs = find(path, "para.txt") if os.path.isdir(path) else None
-    if paragraphs:
-        return share_out([paragraphs], count or default_count([paragraphs]))
-    return share_lines(path, count, (".tsv",))
+    paragraphs = find(path, "para.txt")
+    return shared([paragraphs], count) if paragraphs else sharer(".tsv")(path, count, options)
 
 
 def _read_passages(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    titles: dict[str, str] | None = None
-    if os.path.isdir(shard.path) and (file := find(shard.path, "para.title.txt")):
-        titles = _titles(shard, file, bad)
+    file = find(shard.path, "para.title.txt")
+    titles = _titles(shard, file, bad) if file else None
 
     def parse(line: Line) -> Document:
         if line.text.count("\t") == 2 and titles is None:
@@ -301,7 +282,7 @@ def _read_passages(shard: Shard, bad: BadLines) -> Iterator[Document]:
         else:
             pid, text = columns(line.text, ("id", "text"))
             title = titles.get(pid, "") if titles else ""
-        return table_passage(pid, title, text, line)
+        return _passage(pid, title, text, line)
 
     return read_lines(shard, bad, parse)
 
@@ -313,17 +294,13 @@ def _titles(shard: Shard, file: str, bad: BadLines) -> dict[str, str]:
         for piece in shard.pieces
         for raw, _, _ in raw_lines(piece)
     }
+
+    def parse(line: Line) -> tuple[str, str] | None:
+        pid, title = columns(line.text, ("id", "title"))
+        return (pid, title) if pid in wanted else None
+
     # Every shard meets the same bad lines: only the first may count them.
-    counted = bad if shard.index == 0 else BadLines(1 << 62)
-    titles = {}
-    for line in text_lines(Piece(file), counted):
-        fields = line.text.split("\t")
-        if len(fields) != 2:
-            message = f"{len(fields)} columns; expected 2 divided by tabs: id, title"
-            counted.add(message, line.place)
-        elif fields[0] in wanted:
-            titles[fields[0]] = fields[1]
-    return titles
+    return dict(parsed(file, bad if shard.index == 0 else BadLines(1 << 62), parse))
 
 
 # DPR's Wikipedia: psgs_w100.tsv (id, text, title), quoted as Python's csv writes it. Passages of
@@ -335,7 +312,7 @@ _DPR = ("id", "text", "title")
 
 def _share_dpr(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     shards = []
-    for pieces in share_lines(path, count, (".tsv",)):
+    for pieces in sharer(".tsv")(path, count, options):
         moved = [
             Piece(
                 file,
@@ -350,33 +327,24 @@ def _share_dpr(path: str, count: int | None, options: Mapping[str, str]) -> Piec
 
 
 def _read_dpr(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    def parse(line: Line) -> tuple[Place, Passage] | None:
+        if line.offset == 0 and line.text.split("\t") == list(_DPR):
+            return None
+        name, text, title = quoted_columns(line.text, _DPR)
+        if not name.strip():
+            raise BadRecord("the id is missing or empty")
+        if not (text.strip() or title.strip()):
+            bad.keep("passages without text")
+        return line.place, Passage(name, title.strip(), text)
+
+    def article(row: tuple[Place, Passage]) -> tuple[str, str]:
+        return row[1].title, "" if row[1].title else row[1].id
+
     for piece in shard.pieces:
-        rows: list[tuple[Line, Passage]] = []
-        for line in text_lines(piece, bad):
-            if line.offset == 0 and line.text.split("\t") == list(_DPR):
-                continue
-            try:
-                name, text, title = quoted_columns(line.text, _DPR)
-                if not name.strip():
-                    raise BadRecord("the id is missing or empty")
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            passage = Passage(name, title.strip(), text)
-            if rows and not (passage.title and passage.title == rows[0][1].title):
-                yield _article(rows)
-                rows = []
-            if not (passage.text.strip() or passage.title):
-                bad.keep("passages without text")
-            rows.append((line, passage))
-        if rows:
-            yield _article(rows)
-
-
-def _article(rows: Sequence[tuple[Line, Passage]]) -> Document:
-    line, first = rows[0]
-    passages = tuple(passage for _, passage in rows)
-    return Document(first.id, first.title, passages=passages, source="wikipedia", place=line.place)
+        for _, rows in itertools.groupby(parsed(piece, bad, parse), key=article):
+            (place, first), *rest = rows
+            passages = (first, *(passage for _, passage in rest))
+            yield Document(first.id, first.title, (), passages, "wikipedia", place=place)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -403,50 +371,33 @@ def _is_dpr(sample: Sample) -> int:
 
 # Tevatron's JSON lines. Corpus lines {"docid", "title", "text"} (or "text_id") are passages.
 # Training lines {"query_id", "query", "positive_passages", "negative_passages"} are read as the
-# passages they name, each once; `training.py` reads them as questions.
+# passages they name, each once; `formats/training.py` reads them as questions.
 
 
 def _share_tevatron(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     files = expand(path, (".jsonl", ".json"))
-    if any(_is_training(file) for file in files):
+    if any(map(_is_training, files)):
         # A passage occurs in many training lines: only one reader can tell which is the first.
         return [tuple(Piece(file) for file in files)]
-    return share_lines(path, count, (".jsonl", ".json"))
+    return shared(files, count)
 
 
 def _read_tevatron(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    if not any(_is_training(piece.file) for piece in shard.pieces):
-        yield from read_lines(shard, bad, lambda line: _named(json_object(line.text), line))
-        return
-    known = IdSet()
+    known = IdSet() if any(_is_training(piece.file) for piece in shard.pieces) else None
+
+    def parse(line: Line) -> list[Document]:
+        record = json_object(line.text)
+        given = [record]
+        if known is not None:
+            groups = ("positive_passages", "negative_passages")
+            given = [passage for group in groups for passage in record.get(group) or []]
+        passages = [passage_of(one) for one in given]
+        made = [Document(p.id, p.title, (), (p,), place=line.place) for p in passages]
+        return [document for document in made if accepted(document, bad)]
+
     for piece in shard.pieces:
-        for line in text_lines(piece, bad):
-            try:
-                record = json_object(line.text)
-                groups = ("positive_passages", "negative_passages")
-                given = [p for group in groups for p in record.get(group) or []]
-                fresh = [_named(p, line) for p in given]
-                fresh = [document for document in fresh if accepted(document, bad)]
-            except BadRecord as error:
-                bad.add(error, line.place)
-                continue
-            yield from (document for document in fresh if known.add(document.id))
-
-
-def passage_of(record: Mapping[str, Any]) -> Passage:
-    """A passage as Tevatron stores it."""
-    if isinstance(record.get("text"), list):
-        raise BadRecord("the text is a list of token ids; expected Tevatron's file of plain text")
-    return Passage(
-        string(record, "docid", "text_id", "_id", what="id"),
-        string(record, "title").strip(),
-        string(record, "text", what="text"),
-    )
-
-
-def _named(record: Mapping[str, Any], line: Line) -> Document:
-    passage = passage_of(record)
-    return Document(passage.id, passage.title, passages=(passage,), place=line.place)
+        for documents in parsed(piece, bad, parse):
+            yield from (one for one in documents if known is None or known.add(one.id))
 
 
 def _is_training(file: str) -> bool:
@@ -456,7 +407,7 @@ def _is_training(file: str) -> bool:
 
 # MRQA's contexts. A first line {"header": …} names the data set; every other line is a context
 # with its questions. Markers tell documents, titles and paragraphs apart: `[DOC] [TLE] a title
-# [PAR] text [SEP] text`. `queries.py` reads the questions.
+# [PAR] text [SEP] text`. `formats/queries.py` reads the questions.
 
 _MARKER = re.compile(r"\s*\[(DOC|TLE|PAR|SEP)\]\s*")
 
@@ -473,14 +424,16 @@ def _mrqa_document(line: Line, options: Mapping[str, str]) -> Document | None:
         elif text.strip():
             sections.append(Section(heading, text.strip()))
     title = next((section.heading for section in sections if section.heading), "")
-    return Document(made_id(line), title, tuple(sections), source="mrqa", place=line.place)
+    return Document(line.made_id, title, tuple(sections), source="mrqa", place=line.place)
 
 
 DOCUMENT_FORMATS = {
     "beir": DocumentFormat(_share_beir, _read_beir, recognise=_is_beir),
     "dpr": DocumentFormat(_share_dpr, _read_dpr, recognise=_is_dpr),
     "jsonl": DocumentFormat(
-        _share_jsonl, _read_jsonl, options={"id": "", "title": "", "text": "", "source": ""}
+        sharer(".jsonl", ".json", ".ndjson"),
+        _read_jsonl,
+        options={"id": "", "title": "", "text": "", "source": ""},
     ),
     "mrqa": line_format(_mrqa_document, (".jsonl",)),
     "msmarco_docs": line_format(_msmarco_document, (".tsv",), options={"released": "false"}),

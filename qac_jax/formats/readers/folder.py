@@ -32,8 +32,8 @@ from qac_jax.formats.documents import (
     Section,
     Shard,
     default_count,
+    shared,
 )
-from qac_jax.formats.files import Piece
 
 
 BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
@@ -143,10 +143,15 @@ def page(
 
     `further`: what else is known of each section, such as its page.
     """
-    headed = [_sized(part) for part in headed]
-    title = title if len(title) <= _LONGEST_TITLE else ""
-    first = next((part.heading for part in headed if part.heading), "")
-    title = title or first or source.name
+    # A heading that goes on and on is text.
+    headed = [
+        part
+        if len(part.heading) <= _LONGEST_TITLE
+        else Headed(part.level, "", f"{part.heading}\n{part.text}".rstrip())
+        for part in headed
+    ]
+    headings = [part.heading for part in headed if part.heading]
+    title = title if title and len(title) <= _LONGEST_TITLE else [*headings, source.name][0]
     sections, parts = [], []
     above: list[Headed] = []
     for number, part in enumerate(headed):
@@ -155,32 +160,20 @@ def page(
         if not part.text.strip():
             continue
         way = [one.heading for one in above]
-        names = way[1:] if way and _alike(way[0], title) else way
-        about: dict[str, Any] = {"title": _ARROW.join([title, *names])}
+        # The first heading often only repeats the title ("Setup" and "Setup | Our manual").
+        first, whole = way[0].casefold() if way else "", title.casefold()
+        repeats = first == whole or (len(first) > 3 and first in whole)
+        about: dict[str, Any] = {"title": _ARROW.join([title, *way[repeats:]])}
         if way:
             about["heading"] = _ARROW.join(way)
         about.update(further[number] if number < len(further) else {})
-        sections.append(Section(above[-1].heading if above else "", part.text))
+        sections.append(Section(way[-1] if way else "", part.text))
         parts.append(about)
     if not sections:
-        headings = "\n".join(part.heading for part in headed if part.heading)
         if not headings:
             raise NotRead(WORDLESS)
-        sections, parts = [Section("", headings)], [{"title": title}]
+        sections, parts = [Section("", "\n".join(headings))], [{"title": title}]
     return document(source, source.id, title, sections, {**(meta or {}), "parts": parts})
-
-
-def _sized(part: Headed) -> Headed:
-    """A heading that goes on and on is text."""
-    if len(part.heading) <= _LONGEST_TITLE:
-        return part
-    return Headed(part.level, "", "\n".join(filter(None, (part.heading, part.text))))
-
-
-def _alike(heading: str, title: str) -> bool:
-    """Whether the first heading only repeats the title ("Setup" and "Setup | Our manual")."""
-    heading, title = heading.casefold(), title.casefold()
-    return heading == title or (len(heading) > 3 and heading in title)
 
 
 def document(
@@ -209,7 +202,7 @@ def _sound(value: Any) -> Any:
 
 
 def is_binary(raw: bytes) -> bool:
-    """Whether these bytes are no text: a known signature, zero bytes, many control characters."""
+    """Whether these bytes are not text: a signature, zero bytes, many control characters."""
     if raw.startswith(_UTF_16):
         return False
     head = raw[:_HEAD]
@@ -258,40 +251,25 @@ def asked_columns(text: str) -> dict[str, str]:
 # The folder.
 
 
-class _Walk(NamedTuple):
-    """(path below the folder, file, size) of what is read, and what is not."""
-
-    files: list[tuple[str, str, int]]
-    skipped: list[Skipped]
-
-
 def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     asked_columns(options["columns"])
-    walked = _walked(path, options)
-    if not walked.files:
+    found, skipped = _walked(path, options)
+    if not found:
         bad = BadLines()
-        bad.skipped += walked.skipped
+        bad.skipped += skipped
         raise UserError(
             f"{path} holds no file that can be read ({bad.reasons() or 'it is empty'}); expected "
             f"{', '.join(suffix for suffix in sorted(_kinds(options['as_text'])) if suffix)}"
         )
-    total = sum(size for _, _, size in walked.files)
-    count = min(count or default_count([file for _, file, _ in walked.files]), len(walked.files))
-    shards: list[list[Piece]] = [[] for _ in range(count)]
-    before = 0
-    for _, file, size in walked.files:
-        # A file goes where its middle lies.
-        shards[min(count - 1, int((before + size / 2) * count / total))].append(Piece(file))
-        before += size
-    return [tuple(pieces) for pieces in shards if pieces]
+    return shared(found, min(count or default_count(found), len(found)), cut=False)
 
 
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    options = dict(shard.options)
+    options = shard.options
     kinds, columns = _kinds(options["as_text"]), asked_columns(options["columns"])
     base = shard.path if os.path.isdir(shard.path) else os.path.dirname(shard.path)
     if shard.index == 0:
-        bad.skipped += _walked(shard.path, options).skipped
+        bad.skipped += _walked(shard.path, options)[1]
     for piece in shard.pieces:
         source = Source(piece.file, base, _limit(options), columns, bad)
         kind = kinds[os.path.splitext(piece.file)[1].lower()]
@@ -303,20 +281,6 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             source.skip("unreadable", error.strerror or str(error))
         except RecursionError:
             source.skip("nested too deeply")
-
-
-def _walked(path: str, options: Mapping[str, str]) -> _Walk:
-    suffixes, limit = _kinds(options["as_text"]), _limit(options)
-    if os.path.isdir(path):
-        return _walk(path, suffixes, limit)
-    if not os.path.isfile(path):
-        raise UserError(f"{path} is not a folder; format folder reads one folder, or one file")
-    if os.path.splitext(path)[1].lower() not in suffixes:
-        raise UserError(
-            f"{path} is of a kind that is not read; expected a folder, or a file named "
-            f"{', '.join('*' + suffix for suffix in sorted(suffixes) if suffix)}"
-        )
-    return _Walk([(os.path.basename(path), path, max(1, os.path.getsize(path)))], [])
 
 
 def _limit(options: Mapping[str, str]) -> int:
@@ -334,30 +298,40 @@ def _kinds(as_text: str) -> dict[str, PageFormat]:
     return kinds
 
 
-def _walk(root: str, suffixes: Collection[str], limit: int) -> _Walk:
-    """All files below a folder with these suffixes, in sorted order."""
-    found = _Walk([], [])
+def _walked(root: str, options: Mapping[str, str]) -> tuple[list[str], list[Skipped]]:
+    """All files below a folder (or the one file) that are read, in the order of their paths, and
+    what is not read."""
+    suffixes, limit = _kinds(options["as_text"]), _limit(options)
+    if not os.path.isdir(root):
+        if not os.path.isfile(root):
+            raise UserError(f"{root} is not a folder; format folder reads one folder, or one file")
+        if os.path.splitext(root)[1].lower() not in suffixes:
+            raise UserError(
+                f"{root} is of a kind that is not read; expected a folder, or a file named "
+                f"{', '.join('*' + suffix for suffix in sorted(suffixes) if suffix)}"
+            )
+        return [root], []
+    found: list[str] = []
+    skipped: list[Skipped] = []
     top = os.path.realpath(root)
     pending = [""]
     while pending:
         below = pending.pop()
         try:
-            entries = sorted(os.scandir(os.path.join(root, below)), key=lambda one: one.name)
+            entries = list(os.scandir(os.path.join(root, below)))
         except OSError as error:
-            found.skipped.append(Skipped(_shown(below) or ".", "unreadable", error.strerror or ""))
+            skipped.append(Skipped(_shown(below) or ".", "unreadable", error.strerror or ""))
             continue
         for entry in entries:
             path = os.path.join(below, entry.name)
             if reason := _refused(entry, path, top, suffixes, limit):
-                found.skipped.append(Skipped(_shown(path), *reason))
+                skipped.append(Skipped(_shown(path), *reason))
             elif entry.is_dir(follow_symlinks=False):
                 pending.append(path)
             else:
-                size = entry.stat(follow_symlinks=False).st_size
-                found.files.append((_shown(path), os.path.join(root, path), size))
-    found.files.sort(key=lambda one: one[0].split("/"))
-    found.skipped.sort()
-    return found
+                found.append(path)
+    found.sort(key=lambda path: _shown(path).split("/"))
+    return [os.path.join(root, path) for path in found], sorted(skipped)
 
 
 def _shown(path: str) -> str:

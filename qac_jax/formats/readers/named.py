@@ -10,7 +10,7 @@ import functools
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from qac_jax import extras
@@ -39,14 +39,13 @@ _KEYS = {"id": "", "title": "", "text": ""}
 
 def _read(shard: Shard, bad: BadLines, fetch: Callable[[int, int], Any]) -> Iterator[Document]:
     """`fetch` gives the records of a range; options name the keys of id, title and text."""
-    keys = {name: shard.option(name) for name in _KEYS}
     for piece in shard.pieces:
         stop = piece.stop or 0
         for begin in range(piece.start, stop, _FETCH):
             records = fetch(begin, min(begin + _FETCH, stop))
             for number, record in enumerate(records, start=begin):
                 line = Line("", Place(piece.file, number + 1), number)
-                make = functools.partial(_keyed_document, record, keys, line)
+                make = functools.partial(_keyed_document, record, shard.options, line)
                 yield from checked(make, line.place, bad)
 
 
@@ -76,19 +75,18 @@ def _ranges(path: str, records: int, count: int | None) -> Pieces:
     return [(Piece(path, a, b),) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
-def _library(module: str, package: str) -> Any:
+def _opened(what: str, module: str, name: str, load: Callable[[Any], Any]) -> Any:
+    """What `load` gets of a library; each has errors of its own for names, network and disk."""
     try:
-        return importlib.import_module(module)
+        library = importlib.import_module(module)
     except ImportError as error:
+        package = module.replace("tensorflow_datasets", "tensorflow-datasets")
         raise UserError(
             f"reading data sets by name needs {module}, which is not installed; run "
             f"`pip install {package}`"
         ) from error
-
-
-def _loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
     try:
-        return load()
+        return load(library)
     except UserError:
         raise
     except ModuleNotFoundError as error:
@@ -96,7 +94,7 @@ def _loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
         raise UserError(
             f"{what} {name!r} needs {error.name}, which is not installed{remedy}"
         ) from error
-    except Exception as error:  # each library has errors of its own for names, network and disk
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"{what} {name!r} cannot be loaded ({type(error).__name__}: {reason}); check the name "
@@ -109,15 +107,15 @@ def _loaded(what: str, name: str, load: Callable[[], Any]) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _hub_data(name: str, split: str) -> Any:
-    datasets = _library("datasets", "datasets")
     whole, _, revision = name.partition("@")
     path, _, config = whole.partition(":")
     more = {"revision": revision} if revision else {}
-
-    def load() -> Any:
-        return datasets.load_dataset(path, config or None, split=split, **more)
-
-    return _loaded("the Hugging Face data set", name, load)
+    return _opened(
+        "the Hugging Face data set",
+        "datasets",
+        name,
+        lambda datasets: datasets.load_dataset(path, config or None, split=split, **more),
+    )
 
 
 def _share_hf(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
@@ -125,7 +123,7 @@ def _share_hf(path: str, count: int | None, options: Mapping[str, str]) -> Piece
 
 
 def _read_hf(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    table = _hub_data(shard.path, shard.option("split"))
+    table = _hub_data(shard.path, shard.options["split"])
     return _read(shard, bad, lambda a, b: (table[i] for i in range(a, b)))
 
 
@@ -134,14 +132,12 @@ def _read_hf(shard: Shard, bad: BadLines) -> Iterator[Document]:
 
 @functools.lru_cache(maxsize=2)
 def _tfds_data(name: str, split: str, data_dir: str) -> Any:
-    tfds = _library("tensorflow_datasets", "tensorflow-datasets")
-
-    def load() -> Any:
+    def load(tfds: Any) -> Any:
         builder = tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
         builder.download_and_prepare()
         return builder.as_data_source(split=split)
 
-    return _loaded("the TensorFlow data set", name, load)
+    return _opened("the TensorFlow data set", "tensorflow_datasets", name, load)
 
 
 def _share_tfds(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
@@ -149,7 +145,7 @@ def _share_tfds(path: str, count: int | None, options: Mapping[str, str]) -> Pie
 
 
 def _read_tfds(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    source = _tfds_data(shard.path, shard.option("split"), shard.option("data_dir"))
+    source = _tfds_data(shard.path, shard.options["split"], shard.options["data_dir"])
     # One record at a time costs several times as much as a block.
     return _read(shard, bad, lambda a, b: source.__getitems__(range(a, b)))
 
@@ -157,34 +153,34 @@ def _read_tfds(shard: Shard, bad: BadLines) -> Iterator[Document]:
 # ir_datasets: documents of a collection such as msmarco-passage, queries and judgements of a data
 # set such as beir/scifact/test.
 
-_IR = "the collection of ir_datasets"
 
-
-@functools.lru_cache(maxsize=2)
-def _collection(name: str) -> Any:
-    library = _library("ir_datasets", "ir_datasets")
-    return _loaded(_IR, name, lambda: library.load(name))
+def _collection(name: str, load: Callable[[Any], Any]) -> Any:
+    """What `load` asks of a collection, which is fetched at the first question about it."""
+    return _opened(
+        "the collection of ir_datasets", "ir_datasets", name, lambda ir: load(ir.load(name))
+    )
 
 
 def _share_ir(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    # The collection is fetched here, at the first question about its contents.
-    return _ranges(path, _loaded(_IR, path, lambda: _collection(path).docs_count()), count)
+    return _ranges(path, _collection(path, lambda whole: whole.docs_count()), count)
 
 
 def _read_ir(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """Records with a body are documents; others (passages, abstracts) are judged as they are."""
-    collection = _collection(shard.path)
-
-    def begun(piece: Piece) -> Iterator[Any]:
-        """A range of records; the first is read at once, so that a failure to load shows here."""
-        records = iter(collection.docs_iter()[piece.start : piece.stop])
-        return itertools.chain(list(itertools.islice(records, 1)), records)
-
     for piece in shard.pieces:
-        records = _loaded(_IR, shard.path, functools.partial(begun, piece))
+        records = _collection(
+            shard.path,
+            lambda whole, piece=piece: _begun(whole.docs_iter()[piece.start : piece.stop]),
+        )
         for number, record in enumerate(records, piece.start + 1):
             place = Place(piece.file, number)
             yield from checked(functools.partial(_ir_document, record, place), place, bad)
+
+
+def _begun(records: Iterable[Any]) -> Iterator[Any]:
+    """The first record is read at once, so that a failure to load shows here."""
+    rest = iter(records)
+    return itertools.chain(list(itertools.islice(rest, 1)), rest)
 
 
 def _ir_document(record: Any, place: Place) -> Document:
@@ -202,18 +198,15 @@ def _ir_document(record: Any, place: Place) -> Document:
 def _ir_queries(name: str, bad: BadLines) -> Iterator[Query]:
     """The text of a query is its title, where it has one (TREC topics)."""
     del bad  # the library raises where a record is damaged
-    collection = _collection(name)
-    for number, record in enumerate(
-        _loaded(_IR, name, lambda: list(collection.queries_iter())), start=1
-    ):
+    records = _collection(name, lambda whole: list(whole.queries_iter()))
+    for number, record in enumerate(records, start=1):
         fields = record._asdict()
         text = fields.get("text") or fields.get("title") or record.default_text()
         yield Query(str(record.query_id), str(text), place=Place(name, number))
 
 
 def _ir_judgements(name: str) -> Iterator[Judgement]:
-    collection = _collection(name)
-    for record in _loaded(_IR, name, lambda: list(collection.qrels_iter())):
+    for record in _collection(name, lambda whole: list(whole.qrels_iter())):
         yield Judgement(str(record.query_id), str(record.doc_id), int(record.relevance))
 
 
@@ -225,6 +218,4 @@ DOCUMENT_FORMATS = {
     ),
 }
 QUERY_FORMATS = {"ir_datasets": QueryFormat(_ir_queries, by_name=True)}
-JUDGEMENT_FORMATS = {
-    "ir_datasets": JudgementFormat((), lambda f: Judgement(f[0], f[1]), read=_ir_judgements)
-}
+JUDGEMENT_FORMATS = {"ir_datasets": JudgementFormat(_ir_judgements)}

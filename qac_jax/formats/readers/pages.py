@@ -6,6 +6,7 @@ Nothing is executed or included.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import logging
@@ -17,48 +18,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from qac_jax.formats.documents import Document
+from qac_jax.formats.readers.documents import paragraphs
 from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, page
 from qac_jax.formats.readers.web import parsed
 
 
-_PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
-
-
 class _Sections:
-    """The sections of a page while it is read."""
+    """The sections of a page while it is read; the first is what stands before any heading."""
 
     def __init__(self) -> None:
         self.anchors: list[list[str]] = []
-        self._done: list[Headed] = []
-        self._level, self._heading = 0, ""
-        self._lines: list[str] = []
+        self._headed: list[tuple[int, str, list[str]]] = [(0, "", [])]
 
     def begin(self, level: int, heading: str) -> None:
-        self.headed()
-        self._level, self._heading, self._lines = level, heading, []
+        self._headed.append((level, heading, []))
 
     def add(self, *lines: str) -> None:
-        self._lines += filter(str.strip, lines)
+        self._headed[-1][2].extend(filter(str.strip, lines))
 
     def link(self, target: str, label: str) -> None:
         if label := " ".join(label.split()):
             self.anchors.append([target, label])
 
     def headed(self) -> list[Headed]:
-        """All of them; the first is what stands before any heading."""
-        self._done.append(Headed(self._level, self._heading, "\n".join(self._lines)))
-        return self._done
-
-
-def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs (divided by blank lines) as one line each."""
-    for part in _PARAGRAPHS.split(text):
-        if joined := " ".join(part.split()):
-            yield joined
+        return [Headed(level, heading, "\n".join(lines)) for level, heading, lines in self._headed]
 
 
 def _read_text(source: Source) -> Iterator[Document]:
-    yield page(source, source.name, [Headed(0, "", "\n".join(_paragraphs(source.text())))])
+    yield page(source, source.name, [Headed(0, "", paragraphs(source.text()))])
 
 
 # Markdown.
@@ -68,9 +55,8 @@ _BOX = re.compile(r"^ {0,3}:{3,}.*$", re.MULTILINE)
 _FOOTNOTE = re.compile(r"\[\^[^\[\]\s]{1,60}\]:?")
 _TASK = re.compile(r"^\[[ xX]\]\s+")
 _ATTRIBUTES = re.compile(r" ?\{[#.:][^{}]*\}$")
-_YAML_LINE = re.compile(r"([A-Za-z_][\w \-]*?)[ \t]*:(?:[ \t]+(.*)|[ \t]*)")
-# A line of front matter is never this long.
-_LONG = 4000
+# Front matter that is longer is text: YAML's parser is quadratic in brackets that never end.
+_LONGEST_FRONT = 1 << 13
 _URLS = ("url", "canonical_url", "permalink", "link", "source")
 
 
@@ -104,7 +90,7 @@ def _read_markdown(source: Source) -> Iterator[Document]:
             sections.add(*(one for part in inner.headed() for one in (part.heading, part.text)))
             sections.anchors += inner.anchors
     title = str(front.pop("title", "") or "")
-    url = next((str(front.pop(key)) for key in _URLS if isinstance(front.get(key), str)), "")
+    url = next((front.pop(key) for key in _URLS if isinstance(front.get(key), str)), "")
     meta = {"url": url, "front_matter": front, "anchors": sections.anchors}
     yield page(source, title, sections.headed(), meta)
 
@@ -138,49 +124,24 @@ def _inline(tokens: Iterable[Any], sections: _Sections) -> str:
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     """What stands between two lines of --- (YAML) or +++ (TOML) at the top, and the rest."""
+    import yaml
+
     mark = text[:3]
     if mark not in ("---", "+++") or text[3:4] not in ("\n", " "):
         return {}, text
     top, divider, rest = f"{text}\n"[text.index("\n") + 1 :].partition(f"\n{mark}\n")
-    if not divider:
+    if not divider or len(top) > _LONGEST_FRONT:
         return {}, text
-    if mark == "---":
-        front = _yaml(top)
-        return ({}, text) if front is None else (front, rest)
     try:
-        return {key: _simple(value) for key, value in tomllib.loads(top).items()}, rest
-    except (tomllib.TOMLDecodeError, RecursionError):
+        if mark == "+++":
+            return {key: _simple(value) for key, value in tomllib.loads(top).items()}, rest
+        events = yaml.parse(top, Loader=yaml.CBaseLoader)
+        if any(isinstance(event, yaml.AliasEvent) for event in events):
+            return {}, text  # a few of them may stand for gigabytes
+        front = yaml.load(top, Loader=yaml.CBaseLoader)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, RecursionError):
         return {}, text
-
-
-def _yaml(text: str) -> dict[str, Any] | None:
-    """The keys of the first level and their texts or lists; None where it is not YAML at all."""
-    found: dict[str, Any] = {}
-    key = ""
-    for line in text.split("\n"):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if key and line.strip().startswith("- "):
-            old = found[key]
-            found[key] = [*(old if isinstance(old, list) else []), _scalar(line.strip()[2:])]
-        elif line[0] in " \t":
-            if key and isinstance(found[key], str):
-                found[key] = f"{found[key].rstrip('>|-')} {line.strip()}".strip()
-        elif len(line) < _LONG and (match := _YAML_LINE.fullmatch(line)):
-            key, value = match[1], (match[2] or "").strip()
-            if value.startswith("[") and value.endswith("]"):
-                found[key] = [_scalar(one) for one in value[1:-1].split(",") if one.strip()]
-            else:
-                found[key] = _scalar(value)
-        else:
-            return None
-    return found
-
-
-def _scalar(text: str) -> str:
-    text = text.strip()
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-    return text[1:-1] if quoted else text
+    return (front, rest) if isinstance(front, dict) else ({}, text)
 
 
 def _simple(value: Any) -> Any:
@@ -230,20 +191,19 @@ def _read_rst(source: Source) -> Iterator[Document]:
     )  # fmt: skip
     tree = utils.new_document(source.path, settings)
     Parser().parse(text, tree)
-    reader = _RstReader(nodes)
-    fields = {}
     # Fields at the top, or below the title: author, version.
+    fields = {}
     tops: list[Any] = [tree, *tree.children[:1]]
     for top in tops:
         for node in [one for one in top.children[:2] if isinstance(one, nodes.field_list)]:
-            for field in node.children:
-                name, body = field.children
+            for name, body in (field.children for field in node.children):
                 fields[name.astext()] = " ".join(body.astext().split())
             top.remove(node)
-    reader.read(tree, 0)
-    headed = reader.sections.headed()
+    sections = _Sections()
+    _add(tree, 0, sections)
+    headed = sections.headed()
     first = next((part.heading for part in headed if part.heading), "")
-    meta = {"anchors": reader.sections.anchors, "front_matter": fields}
+    meta = {"anchors": sections.anchors, "front_matter": fields}
     yield page(source, first, headed, meta)
 
 
@@ -294,59 +254,63 @@ def _know(text: str) -> None:
             roles.register_local_role(name, role)
 
 
-class _RstReader:
-    """Walks docutils' tree."""
+def _add(node: Any, level: int, sections: _Sections) -> None:
+    """Adds what docutils' tree holds below a node of this level."""
+    from docutils import nodes
 
-    def __init__(self, nodes: Any):
-        self.sections = _Sections()
-        self._nodes = nodes
-        self._skipped = (
-            nodes.comment, nodes.target, nodes.substitution_definition, nodes.system_message,
-            nodes.raw, nodes.image, nodes.pending, nodes.label, nodes.math_block,
-        )  # fmt: skip
+    def line(node: Any) -> str:
+        return _line(node, sections)
 
-    def read(self, node: Any, level: int) -> None:
-        nodes, sections = self._nodes, self.sections
-        for child in node.children:
-            if isinstance(child, self._skipped):
-                continue
-            if isinstance(child, nodes.section):
-                sections.begin(level + 1, self._line(child.children[0]))
-                child.children = child.children[1:]
-                self.read(child, level + 1)
-            elif isinstance(child, nodes.literal_block | nodes.doctest_block):
-                sections.add(*child.astext().split("\n"))
-            elif isinstance(child, nodes.row):
-                entries = (" ".join(map(self._line, entry.children)) for entry in child.children)
-                sections.add(" | ".join(filter(None, entries)))
-            elif isinstance(child, nodes.definition_list_item):
-                terms = [one for one in child.children if not isinstance(one, nodes.definition)]
-                definition = child.children[-1]
-                begun = definition.children[:1] if definition.children else []
-                if begun and isinstance(begun[0], nodes.paragraph):
-                    definition.children = definition.children[1:]
-                    terms += begun
-                sections.add(" ".join(map(self._line, terms)))
-                self.read(definition, level)
-            elif isinstance(child, nodes.field):
-                sections.add(" ".join(self._line(one) for one in child.children))
-            elif isinstance(child, nodes.TextElement):
-                sections.add(self._line(child))
-            else:
-                self.read(child, level)
+    for child in node.children:
+        if isinstance(child, _unread()):
+            continue
+        if isinstance(child, nodes.section):
+            sections.begin(level + 1, line(child.children[0]))
+            child.children = child.children[1:]
+            _add(child, level + 1, sections)
+        elif isinstance(child, nodes.literal_block | nodes.doctest_block):
+            sections.add(*child.astext().split("\n"))
+        elif isinstance(child, nodes.row):
+            entries = (" ".join(map(line, entry.children)) for entry in child.children)
+            sections.add(" | ".join(filter(None, entries)))
+        elif isinstance(child, nodes.definition_list_item):
+            # The terms and the beginning of the definition are one line.
+            *terms, definition = child.children
+            if definition.children and isinstance(definition.children[0], nodes.paragraph):
+                terms.append(definition.pop(0))
+            sections.add(" ".join(map(line, terms)))
+            _add(definition, level, sections)
+        elif isinstance(child, nodes.field):
+            sections.add(" ".join(map(line, child.children)))
+        elif isinstance(child, nodes.TextElement):
+            sections.add(line(child))
+        else:
+            _add(child, level, sections)
 
-    def _line(self, node: Any) -> str:
-        nodes = self._nodes
-        for reference in node.findall(nodes.reference):
-            target, label = reference.get("refuri", ""), reference.astext()
-            if target and target.removeprefix("mailto:") != label:
-                self.sections.link(target, label)
-        parts: list[str] = []
-        for text in node.findall(nodes.Text):
+
+@functools.cache
+def _unread() -> tuple[type, ...]:
+    from docutils import nodes
+
+    return (
+        nodes.comment, nodes.target, nodes.substitution_definition, nodes.system_message,
+        nodes.raw, nodes.image, nodes.pending, nodes.label, nodes.math_block,
+    )  # fmt: skip
+
+
+def _line(node: Any, sections: _Sections) -> str:
+    from docutils import nodes
+
+    for reference in node.findall(nodes.reference):
+        target, label = reference.get("refuri", ""), reference.astext()
+        if target and target.removeprefix("mailto:") != label:
+            sections.link(target, label)
+    parts: list[str] = []
+    for text in node.findall(nodes.Text):
+        if not isinstance(text.parent, _unread()):
             unresolved = isinstance(text.parent, nodes.problematic)
-            if not isinstance(text.parent, self._skipped):
-                parts.append(_MARKS.sub("", text) if unresolved else str(text))
-        return " ".join("".join(parts).split())
+            parts.append(_MARKS.sub("", text) if unresolved else str(text))
+    return " ".join("".join(parts).split())
 
 
 # PDF.
@@ -366,24 +330,21 @@ def _read_pdf(source: Source) -> Iterator[Document]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            title, pages = _pdf_pages(pypdf, raw, source)
+            title, pages = _pdf_pages(pypdf.PdfReader(io.BytesIO(raw), strict=False), source)
     except NotRead:
         raise
     except Exception as error:  # of many types: pypdf reads what others have written badly
         raise NotRead("damaged PDF", _reason(error)) from None
-    whole = (_DIVIDED.sub("", text) for text in pages)
-    headed = [Headed(0, "", "\n".join(_paragraphs(text))) for text in whole]
+    headed = [Headed(0, "", paragraphs(_DIVIDED.sub("", text))) for text in pages]
     further = [{"page": number} for number in range(1, len(pages) + 1)]
     yield page(source, title, headed, {"pages": len(pages)}, further)
 
 
-def _pdf_pages(pypdf: Any, raw: bytes, source: Source) -> tuple[str, Sequence[str]]:
-    reader = pypdf.PdfReader(io.BytesIO(raw), strict=False)
+def _pdf_pages(reader: Any, source: Source) -> tuple[str, Sequence[str]]:
     if reader.is_encrypted:
-        try:
+        opened = False
+        with contextlib.suppress(Exception):  # some ciphers need a further package
             opened = reader.decrypt("")
-        except Exception:  # some ciphers need a further package
-            opened = False
         if not opened:
             raise NotRead("PDF with a password")
     pages = []

@@ -71,7 +71,7 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     wanted = {"include": (False, True), "exclude": (False,), "only": (True,)}
     for piece in shard.pieces:
         for document in _Package(piece.file, bad, shard).documents():
-            if document.meta["held_out"] not in wanted[shard.option("held_out")]:
+            if document.meta["held_out"] not in wanted[shard.options["held_out"]]:
                 continue
             if accepted(document, bad):
                 yield document

@@ -13,26 +13,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qac_jax.formats.documents import Document, Section
+from qac_jax.formats.readers.documents import IDS, TEXTS, TITLES
 from qac_jax.formats.readers.folder import ROLES, NotRead, PageFormat, Source, document
 
 
-_IDS = ("_id", "id", "docid", "doc_id", "document_id", "text_id", "pid", "key", "uid", "nr", "no")
-_TITLES = ("title", "headline", "heading", "subject", "question", "name", "topic", "term")
-_TEXTS = (
-    "text", "contents", "content", "body", "passage", "article", "document", "answer",
-    "description", "abstract", "summary", "definition", "message", "comment", "review", "notes",
-    "note", "details", "sections",
-)  # fmt: skip
-_URLS = ("url", "link", "href", "uri", "address", "permalink", "source_url", "website")
+# What columns are usually called, beside the names that collections have.
+_USUAL: dict[str, tuple[str, ...]] = {
+    "id": (*IDS, "document_id", "key", "uid", "nr", "no"),
+    "url": ("url", "link", "href", "uri", "address", "permalink", "source_url", "website"),
+    "text": (
+        *TEXTS, "document", "answer", "description", "abstract", "summary", "definition",
+        "message", "comment", "review", "notes", "note", "details", "sections",
+    ),
+    "title": (*TITLES, "heading", "subject", "question", "name", "topic", "term"),
+}  # fmt: skip
 # What an object that is alone in its file must have to be a document.
-_WHOLE = ("text", "content", "contents", "body", "passage", "article", "abstract", "sections")
+_WHOLE = (*TEXTS, "abstract", "sections")
 # A column whose values are shorter than this on average is no prose.
 _PROSE = 24
 _PEEK = 50
 _BROKEN, _ROWLESS = "malformed row", "table without rows"
 
-_DIVIDERS = (",", ";", "\t", "|")
-# Of one record, whose quoted fields may hold line ends.
+# Lines of one record, whose quoted fields may hold line ends.
 _MOST_LINES = 200
 _LONGEST_NAME = 60
 
@@ -42,14 +44,12 @@ class Columns(NamedTuple):
 
     id: str = ""
     title: str = ""
-    text: tuple[str, ...] = ()
     url: str = ""
+    text: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        shown = {role: name for role, name in self._asdict().items() if name and role != "text"}
-        return ", ".join(
-            f"{role}={name}" for role, name in [*shown.items(), ("text", "+".join(self.text))]
-        )
+        shown = {**self._asdict(), "text": "+".join(self.text)}
+        return ", ".join(f"{role}={name}" for role, name in shown.items() if name)
 
 
 class Row(NamedTuple):
@@ -90,82 +90,70 @@ def documents(source: Source, rows: Iterable[Row]) -> Iterator[Document]:
 
 
 def _chosen(source: Source, rows: Sequence[Row]) -> Columns:
-    """The columns that were asked for, where the table has them; a guess for all others."""
+    """The columns that were asked for, where the table has them; a guess for all others. A column
+    has one role, and what was asked for comes first."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    guess = _guessed(names, rows)._asdict()
     asked: dict[str, Any] = {}
-    absent = []
-    for role, wanted in source.columns.items():
-        found = [
-            _called(name.strip(), names) for name in wanted.split("+" if role == "text" else "\n")
-        ]
+    missing = ""
+    for role in filter(source.columns.__contains__, ROLES):
+        wanted = source.columns[role]
+        parts = wanted.split("+") if role == "text" else [wanted]
+        found = tuple(_called(part.strip(), names) for part in parts)
         if all(found):
-            asked[role] = tuple(found) if role == "text" else found[0]
+            asked[role] = found if role == "text" else found[0]
         else:
-            absent.append(role)
-    # A column has one role, and what was asked for comes first.
-    taken = {name for role, name in asked.items() if role != "text"}
-    left = tuple(name for name in guess["text"] if name not in taken)
-    guess["text"] = asked.get("text") or left or guess["text"]
-    for role in ("title", "url", "id"):
-        guess[role] = asked.get(role, "" if guess[role] in guess["text"] else guess[role])
-    chosen = Columns(**guess)
-    missing = "".join(
-        f"; no column {source.columns[role]!r}, which was asked for as {role}"
-        for role in ROLES
-        if role in absent
-    )
+            missing += f"; no column {wanted!r}, which was asked for as {role}"
+    guess = _guessed(names, rows)
+    taken = [name for role, name in asked.items() if role != "text"]
+    text = asked.pop("text", ()) or tuple(n for n in guess.text if n not in taken) or guess.text
+    free = {role: "" if name in text else name for role, name in guess._asdict().items()}
+    chosen = Columns(**{**free, **asked, "text": text})
     source.bad.note(source.path, f"columns {chosen}{missing}")
     return chosen
 
 
 def _called(name: str, names: Sequence[str]) -> str:
     """The column of this name, else of its number (from 1), else ""."""
-    if name in names:
-        return name
     alike = {other.casefold(): other for other in reversed(names)}
-    if name.casefold() in alike:
-        return alike[name.casefold()]
-    return names[int(name) - 1] if name.isdecimal() and 0 < int(name) <= len(names) else ""
+    found = name if name in names else alike.get(name.casefold(), "")
+    numbered = name.isdecimal() and 0 < int(name) <= len(names)
+    return found or (names[int(name) - 1] if numbered else "")
 
 
 def _guessed(names: Sequence[str], rows: Sequence[Row]) -> Columns:
     """By the usual names; the text else by the length of the values."""
     plain = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names[::-1]}
-
-    def usual(words: Sequence[str], *taken: str) -> str:
-        return next((plain[w] for w in words if w in plain and plain[w] not in taken), "")
-
-    name, url, text = usual(_IDS), usual(_URLS), usual(_TEXTS)
-    title = usual(_TITLES, text)
+    found: dict[str, str] = {}
+    for role, words in _USUAL.items():
+        usual = (plain[word] for word in words if word in plain)
+        found[role] = next((name for name in usual if name not in found.values()), "")
+    text, title = found.pop("text"), found["title"]
     if text:
-        return Columns(name, title, (text,), url)
-    left = [one for one in names if one not in (name, url, title)]
-    lengths = {
-        one: sum(len(_text(row.values.get(one))) for row in rows) / len(rows) for one in left
-    }
-    longest = max(left, key=lambda one: lengths[one], default=title)
-    if lengths.get(longest, 0) >= _PROSE or len(left) < 2:
-        return Columns(name, title if title != longest else "", (longest,), url)
-    # No prose at all, such as a list of parts: all columns with their names.
-    return Columns(name, title, tuple(left), url)
+        return Columns(**found, text=(text,))
+    left = [name for name in names if name not in found.values()]
+    lengths = {n: sum(len(_text(row.values.get(n))) for row in rows) / len(rows) for n in left}
+    longest = max(left, key=lambda name: lengths[name], default=title)
+    if lengths.get(longest, 0) < _PROSE and len(left) > 1:
+        # No prose at all, such as a list of parts: all columns with their names.
+        return Columns(**found, text=tuple(left))
+    return Columns(**{**found, "title": title if title != longest else ""}, text=(longest,))
 
 
 def _body(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+    shown = {name: _text(values.get(name)) for name in columns}
     if len(columns) == 1:
-        return _text(values.get(columns[0]))
-    shown = [(name, _text(values.get(name))) for name in columns]
-    return "\n".join(f"{name}: {text}" for name, text in shown if text)
+        return shown[columns[0]]
+    return "\n".join(f"{name}: {text}" for name, text in shown.items() if text)
 
 
 def _text(value: Any) -> str:
     """A value as text: sections and lists a line each."""
     if value is None or isinstance(value, bool):
         return ""
+    if isinstance(value, dict):
+        value = [value.get(key) for key in ("heading", "title", "text")]
     if isinstance(value, list):
         return "\n".join(filter(None, map(_text, value)))
-    if isinstance(value, dict):
-        return "\n".join(filter(None, (_text(value.get(k)) for k in ("heading", "title", "text"))))
     return str(value).strip()
 
 
@@ -192,9 +180,7 @@ def _rows(
     source: Source, names: Sequence[str], records: Iterable[tuple[int, list[str]]]
 ) -> Iterator[Row]:
     for line, fields in records:
-        while len(fields) > len(names) and not fields[-1].strip():
-            fields = fields[:-1]
-        if len(fields) > len(names):
+        if any(fields[len(names) :]):
             detail = f"{len(fields)} columns where the table has {len(names)}"
             source.skip(_BROKEN, detail, line)
         else:
@@ -225,8 +211,7 @@ def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tup
                 source.skip(_BROKEN, "a quote in it never ends", begin + 1)
             else:
                 # Quotes that mean nothing, such as inches: the line as it stands.
-                plain = [field.strip().strip('"') for field in lines[begin].split(divider)]
-                yield begin + 1, plain
+                yield begin + 1, [one.strip().strip('"') for one in lines[begin].split(divider)]
         start = begin + 1
 
 
@@ -242,23 +227,21 @@ def _divider(path: str, lines: Sequence[str]) -> str:
             return 0.0, 0
         return sum(width == widths[0] for width in widths) / len(widths), widths[0]
 
-    best = max(_DIVIDERS, key=worth)
-    return best if worth(best)[0] else ","
+    return max((",", ";", "\t", "|"), key=worth)
 
 
 def _names(fields: Sequence[str]) -> list[str]:
     """The first record as names of columns; none where it looks like a row."""
 
-    def is_number(text: str) -> bool:
+    def is_name(text: str) -> bool:
         try:
             float(text.replace(",", "."))
         except ValueError:
-            return False
-        return True
+            return len(text) <= _LONGEST_NAME and "://" not in text
+        return False
 
-    given = [name for name in fields if name]
-    fitting = all(len(n) <= _LONGEST_NAME and not is_number(n) and "://" not in n for n in given)
-    if not (given and fitting and len(set(given)) == len(given)):
+    given = list(filter(None, fields))
+    if not given or not all(map(is_name, given)) or len(set(given)) < len(given):
         return []
     return [name or str(number) for number, name in enumerate(fields, 1)]
 
@@ -268,34 +251,27 @@ def _names(fields: Sequence[str]) -> list[str]:
 
 def _read_json(source: Source) -> Iterator[Document]:
     text = source.text()
-    whole: Any = None
     first, _, rest = text.strip().partition("\n")
-    if not (rest and isinstance(_value(first), dict)):
-        whole = _value(text)
+    whole = None if rest and isinstance(_value(first), dict) else _value(text)
     if isinstance(whole, dict):
         # Settings and the like are one object too.
         if not any(key.lower() in _WHOLE for key in whole):
             raise NotRead("JSON that is not a list of records")
         whole = [whole]
-    if not isinstance(whole, list):
-        return documents(source, _json_rows(source, _json_lines(text)))
-    return documents(source, _json_rows(source, enumerate(whole, 1)))
-
-
-def _json_lines(text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, _value(line)
+    if isinstance(whole, list):
+        return documents(source, _json_rows(source, enumerate(whole, 1)))
+    lines = enumerate(text.split("\n"), 1)
+    values = ((number, _value(line)) for number, line in lines if line.strip())
+    return documents(source, _json_rows(source, values))
 
 
 def _json_rows(source: Source, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
     for number, value in values:
         if isinstance(value, dict):
             yield Row(number, value)
-        elif isinstance(value, Exception):
-            source.skip(_BROKEN, " ".join(f"invalid JSON: {value}".split())[:200], number)
         else:
-            source.skip(_BROKEN, "is not an object {…}", number)
+            said = f"invalid JSON: {value}" if isinstance(value, Exception) else "not an object {…}"
+            source.skip(_BROKEN, " ".join(said.split())[:200], number)
 
 
 def _value(text: str) -> Any:

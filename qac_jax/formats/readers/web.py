@@ -25,9 +25,10 @@ from qac_jax.formats.documents import (
     Shard,
     checked,
     default_count,
+    folder_format,
+    shared,
 )
-from qac_jax.formats.files import expand, longest_line, open_bytes, share_out
-from qac_jax.formats.lines import folder_format
+from qac_jax.formats.files import expand, longest_line, open_bytes
 from qac_jax.formats.readers.folder import Headed, PageFormat, Source, decoded, is_binary, page
 from qac_jax.formats.registry import NO, SURE
 
@@ -60,81 +61,80 @@ class HtmlPage:
         self.phrases: dict[str, None] = {}
         self._sections: list[tuple[int, str, list[str]]] = [(0, "", [])]
         self._level = self._ignored = 0  # of the open heading; elements that are left out
-        self._title: list[str] | None = None
-        self._heading: list[str] | None = None
-        self._link: tuple[str, list[str]] | None = None
-        self._emphasis: list[str] | None = None
+        self._target = ""
+        # The texts of the open elements: title, heading, link and emphasis.
+        self._open: dict[str, list[str]] = {}
 
     def headed(self) -> list[Headed]:
         """All sections; level 0 is what stands before any heading."""
-        return [
-            Headed(
-                level, heading, "\n".join(filter(None, map(_joined, "".join(parts).split("\n"))))
-            )
-            for level, heading, parts in self._sections
-        ]
+        found = []
+        for level, heading, parts in self._sections:
+            lines = filter(None, map(_joined, "".join(parts).split("\n")))
+            found.append(Headed(level, heading, "\n".join(lines)))
+        return found
+
+    def sections(self) -> tuple[Section, ...]:
+        return tuple(Section(part.heading, part.text) for part in self.headed() if part.text)
 
     def size(self) -> int:
         return sum(len(part.text) for part in self.headed())
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if tag in _BLOCKS and tag != "br" and self._heading and _joined(*self._heading):
+        if tag in _BLOCKS and tag != "br" and _joined(*self._open.get("heading", ())):
             self._end_heading()  # one without an end would take in all that follows
         if tag in self._leave_out:
             self._ignored += 1
         elif tag == "title" and not (self.title or self._ignored):
-            self._title = []
+            self._open["title"] = []
         elif tag in _HEADINGS:
-            self._heading, self._level = [], int(tag[1])
+            self._open["heading"], self._level = [], int(tag[1])
         elif tag == "a" and attributes.get("href"):
-            self._link = (attributes["href"], [])
+            self._open["link"], self._target = [], attributes["href"]
         elif tag in _EMPHASIS:
-            self._emphasis = []
+            self._open["emphasis"] = []
         elif tag in ("link", "meta") and not self.url:
             # <link rel="canonical"> or <meta property="og:url">
             if attributes.get("rel", "").lower() == "canonical":
                 self.url = attributes.get("href", "")
             elif attributes.get("property") == "og:url":
                 self.url = attributes.get("content", "")
-        if tag in _BLOCKS and not self._ignored:
-            self._sections[-1][2].append("\n")
+        self._break(tag)
 
     def end(self, tag: str) -> None:
         if tag in self._leave_out:
             self._ignored -= 1
-        elif tag == "title" and self._title is not None:
-            self.title, self._title = _joined(*self._title), None
-        elif tag in _HEADINGS and self._heading is not None:
+        elif tag == "title":
+            self.title = _joined(*self._open.pop("title", [self.title]))
+        elif tag in _HEADINGS and "heading" in self._open:
             self._end_heading()
-        elif tag == "a" and self._link:
-            if label := _joined(*self._link[1]):
-                self.anchors.append([self._link[0], label])
-            self._link = None
-        elif tag in _EMPHASIS and self._emphasis is not None:
-            if phrase := _joined(*self._emphasis):
-                self.phrases[phrase] = None
-            self._emphasis = None
-        if tag in _BLOCKS and not self._ignored:
-            self._sections[-1][2].append("\n")
+        elif tag == "a" and (label := _joined(*self._open.pop("link", ()))):
+            self.anchors.append([self._target, label])
+        elif tag in _EMPHASIS and (phrase := _joined(*self._open.pop("emphasis", ()))):
+            self.phrases[phrase] = None
+        self._break(tag)
 
     def data(self, text: str) -> None:
-        if self._title is not None:
-            self._title.append(text)
-        elif self._heading is not None and not self._ignored:
-            self._heading.append(text)
-        elif not self._ignored:
+        if "title" in self._open:
+            self._open["title"].append(text)
+        elif self._ignored:
+            return
+        elif "heading" in self._open:
+            self._open["heading"].append(text)
+        else:
             # Line ends in the source are mere spaces; blocks alone begin new lines.
             self._sections[-1][2].append(text.replace("\n", " "))
-            for open_text in (self._link and self._link[1], self._emphasis):
-                if open_text is not None:
-                    open_text.append(text)
+            for parts in self._open.values():
+                parts.append(text)
 
     def close(self) -> HtmlPage:
         return self
 
+    def _break(self, tag: str) -> None:
+        if tag in _BLOCKS and not self._ignored:
+            self._sections[-1][2].append("\n")
+
     def _end_heading(self) -> None:
-        self._sections.append((self._level, _joined(*self._heading or ()), []))
-        self._heading = None
+        self._sections.append((self._level, _joined(*self._open.pop("heading")), []))
 
 
 def _joined(*parts: str) -> str:
@@ -185,8 +185,7 @@ def _read_page(source: Source) -> Iterator[Document]:
 def _html_document(name: str, text: str) -> Document:
     """One file is one document, its path below the folder its id."""
     found = parsed(text, _NEVER_READ | {"nav"})
-    sections = tuple(Section(part.heading, part.text) for part in found.headed() if part.text)
-    return Document(name, found.title, sections, meta=_about(found))
+    return Document(name, found.title, found.sections(), meta=_about(found))
 
 
 # Crawls. Answers other than 200 and contents that are not text are left out and counted. A file
@@ -198,7 +197,7 @@ _MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), ("text/plain",)
 
 def _share_warc(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     files = expand(path, (".warc", ".wet"))
-    return share_out(files, count or min(default_count(files), len(files)), cut=False)
+    return shared(files, count or min(default_count(files), len(files)), cut=False)
 
 
 def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
@@ -248,12 +247,12 @@ def _records(path: str, bad: BadLines) -> Iterator[_Record]:
 def _crawled(record: _Record, bad: BadLines) -> Document | None:
     """The document of a record; None for what is left out."""
     headers = record.headers
-    url = headers.get("warc-target-uri", "").strip("<>")
     name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
-    title, about = "", dict[str, Any]()
+    title = ""
+    about: dict[str, Any] = {"url": headers.get("warc-target-uri", "").strip("<>")}
     if record.kind == "conversion":
         try:
-            sections = [Section("", record.content.decode())]
+            sections: tuple[Section, ...] = (Section("", record.content.decode()),)
         except UnicodeDecodeError as error:
             raise BadRecord(f"record {record.number}: not UTF-8 at byte {error.start}") from None
         stated = headers.get("warc-identified-content-language", "")
@@ -264,15 +263,12 @@ def _crawled(record: _Record, bad: BadLines) -> Document | None:
             return None
         media, text = found
         if media in _PLAIN:
-            sections = [Section("", text)]
+            sections = (Section("", text),)
         else:
             whole = _main_part(text)
-            sections = [Section(part.heading, part.text) for part in whole.headed() if part.text]
-            title, about = whole.title, _about(whole)
-    meta = {key: value for key, value in {"url": url, **about}.items() if value}
-    return Document(
-        name, title, tuple(sections), source="crawl", meta=meta, place=Place(record.file)
-    )
+            title, sections, about = whole.title, whole.sections(), about | _about(whole)
+    meta = {key: value for key, value in about.items() if value}
+    return Document(name, title, sections, (), "crawl", meta, Place(record.file))
 
 
 def _answer(record: _Record, bad: BadLines) -> tuple[str, str] | None:
@@ -280,11 +276,9 @@ def _answer(record: _Record, bad: BadLines) -> tuple[str, str] | None:
     kind, body = record.headers.get("content-type", ""), record.content
     if record.kind == "response":
         status, kind, unpacked = _http(record)
-        if status != 200:
-            bad.leave_out("answers other than 200")
-            return None
-        if unpacked is None:
-            bad.leave_out("pages packed in a way that is not read")
+        if status != 200 or unpacked is None:
+            packed = "pages packed in a way that is not read"
+            bad.leave_out("answers other than 200" if status != 200 else packed)
             return None
         body = unpacked
     media, _, parameters = kind.partition(";")

@@ -26,9 +26,9 @@ from qac_jax.formats.documents import (
     Section,
     Shard,
     checked,
-    default_count,
+    sharer,
 )
-from qac_jax.formats.files import expand, longest_line, open_bytes, share_out, too_long
+from qac_jax.formats.files import longest_line, open_bytes, too_long
 
 
 _FILE, _CATEGORY = "6", "14"
@@ -40,8 +40,8 @@ _BLOCK = 1 << 18
 def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     # .xml, and in a folder the endings of parts such as ….xml-p1p41242.
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    files = expand(path, (".xml", *dict.fromkeys(m[0] for m in map(_PART.search, names) if m)))
-    return share_out(files, count or default_count(files), cut=False)
+    parts = dict.fromkeys(match[0] for match in map(_PART.search, names) if match)
+    return sharer(".xml", *parts, cut=False)(path, count, options)
 
 
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
