@@ -145,14 +145,14 @@ def read_named(path: str | os.PathLike[str]) -> list[NamedQuestion]:
     def parse(line: Line) -> NamedQuestion:
         record = json_object(line.text)
         names = record.get("relevant")
-        texts = [string(record, key) for key in ("_id", "text")]
+        name, text = string(record, "_id"), string(record, "text")
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
             raise BadRecord("not a question judged by names: 'relevant' is not a list of names")
-        if not all((*texts, *names)) or not names:
+        if not all((name, text, *names)) or not names:
             raise BadRecord("an empty id, text or name, or no name at all")
-        if texts[0] in questions:
-            raise BadRecord(f"question {texts[0]!r} stands there already")
-        return NamedQuestion(*texts, tuple(names), string(record, "split") or "test")
+        if name in questions:
+            raise BadRecord(f"question {name!r} stands there already")
+        return NamedQuestion(name, text, tuple(names), string(record, "split") or "test")
 
     for question in parsed(os.fspath(path), bad, parse):
         questions[question.id] = question

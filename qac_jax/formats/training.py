@@ -109,7 +109,7 @@ def _row(line: Line) -> tuple[str, Passage | None, Passage | None]:
     if not query.strip() or not all(p.text for p in passages):
         raise BadRecord("the question or a passage is empty")
     if len(passages) == 2:
-        return query.strip(), *passages
+        return query.strip(), passages[0], passages[1]
     if label not in ("0", "1"):
         raise BadRecord(f"the label {label!r} is neither 0 nor 1")
     (passage,) = passages

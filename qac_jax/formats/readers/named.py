@@ -10,7 +10,7 @@ import functools
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from qac_jax import extras
@@ -168,18 +168,15 @@ def _share_ir(path: str, count: int | None, options: Mapping[str, str]) -> Piece
 def _read_ir(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """Records with a body are documents; others (passages, abstracts) are judged as they are."""
     for piece in shard.pieces:
-        records = _collection(
-            shard.path,
-            lambda whole, piece=piece: _begun(whole.docs_iter()[piece.start : piece.stop]),
-        )
+        records = _collection(shard.path, functools.partial(_begun, piece))
         for number, record in enumerate(records, piece.start + 1):
             place = Place(piece.file, number)
             yield from checked(functools.partial(_ir_document, record, place), place, bad)
 
 
-def _begun(records: Iterable[Any]) -> Iterator[Any]:
-    """The first record is read at once, so that a failure to load shows here."""
-    rest = iter(records)
+def _begun(piece: Piece, whole: Any) -> Iterator[Any]:
+    """A range of records; the first is read at once, so that a failure to load shows here."""
+    rest = iter(whole.docs_iter()[piece.start : piece.stop])
     return itertools.chain(list(itertools.islice(rest, 1)), rest)
 
 

@@ -275,7 +275,8 @@ def _add(node: Any, level: int, sections: _Sections) -> None:
             sections.add(" | ".join(filter(None, entries)))
         elif isinstance(child, nodes.definition_list_item):
             # The terms and the beginning of the definition are one line.
-            *terms, definition = child.children
+            terms: list[Any] = list(child.children)
+            definition = terms.pop()
             if definition.children and isinstance(definition.children[0], nodes.paragraph):
                 terms.append(definition.pop(0))
             sections.add(" ".join(map(line, terms)))

@@ -108,9 +108,9 @@ class _Package:
 
     def __init__(self, name: str, bad: BadLines, options: Shard):
         self.name = name
-        self.kinds = frozenset(_kinds(options.option("kinds")) or KINDS)
-        self.first_only = options.option("sections") == "first"
-        self.without_summary = options.option("summary") == "drop"
+        self.kinds = frozenset(_kinds(options.options["kinds"]) or KINDS)
+        self.first_only = options.options["sections"] == "first"
+        self.without_summary = options.options["summary"] == "drop"
         self.modules = _modules(name, bad)
         self.names = Names(self.modules)
         self.public = self.names.public_names()
