@@ -26,9 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 # Property tests draw the same examples in every run, so that a failure belongs to a change.
-# tests/unit/test_random_search.py (slow) draws new ones and prints the seed.
 settings.register_profile("fixed", derandomize=True)
-settings.register_profile("search", database=None, print_blob=True)
 settings.load_profile("fixed")
 
 GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))

@@ -27,36 +27,25 @@ SYSTEMS = {"bm25": 30, "retriever 1": 8, "retriever 2": 3}
 def build(folder: Path) -> Path:
     """passages, contexts, encoder (with a history), index (tuned), runs and natural (metrics)."""
     rng = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    records = [
-        {"_id": f"p{n}", "title": f"About {WORDS[n % 20]} <{n}>", "text": sentence(rng, 20)}
-        for n in range(PASSAGES)
-    ]
+    named = [(f"p{n}", WORDS[n % 20], WORDS[(n + 1) % 20]) for n in range(PASSAGES)]
     with artifacts.create(folder / "passages", kind="passages", stage="prepare") as out:
-        write_records(out, records)
+        titles = [(name, f"About {word} <{name[1:]}>") for name, word, _ in named]
+        write_records(out, [{"_id": n, "title": t, "text": sentence(rng, 20)} for n, t in titles])
         out.info["seconds"] = 12.5
-    contexts = [
-        {
-            "_id": record["_id"],
-            "contexts": [
-                {"text": f"what is {WORDS[n % 20]}?", "origin": "t5", "score": -1.25},
-                {"text": f"who likes a {WORDS[(n + 1) % 20]} & why?", "origin": "title"},
-            ],
-        }
-        for n, record in enumerate(records)
-    ]
     with artifacts.create(folder / "queries", kind="contexts", stage="generate") as out:
-        write_records(out, contexts, "contexts")
+        asked = [
+            (
+                {"text": f"what is {word}?", "origin": "t5", "score": -1.25},
+                {"text": f"who likes a {other} & why?", "origin": "title"},
+            )
+            for _, word, other in named
+        ]
+        found = [{"_id": of[0], "contexts": c} for of, c in zip(named, asked, strict=True)]
+        write_records(out, found, "contexts")
         out.info.update(seconds=75.0, peak_resident_bytes=2**30)
-    history(folder / "encoder")
-    tuned_index(folder / "index")
-    judged(folder, rng)
-    return folder
-
-
-def history(folder: Path) -> None:
+    fields = {"type": "x.Train", "steps": 1000}
     with artifacts.create(
-        folder, kind="parameters", stage="pretrain", fields={"type": "x.Train", "steps": 1000}
+        folder / "encoder", kind="parameters", stage="pretrain", fields=fields
     ) as out:
         with out.open("metrics.jsonl") as file:
             for step in range(10, 1001, 10):
@@ -66,6 +55,9 @@ def history(folder: Path) -> None:
                 if step % 250 == 0:
                     file.write(json.dumps({"step": step, "validation/loss": loss + 0.4}) + "\n")
         out.info.update(seconds=605.0, gin="train.Train.steps = 1000\n")
+    tuned_index(folder / "index")
+    judged(folder, rng)
+    return folder
 
 
 def tuned_index(folder: Path) -> None:

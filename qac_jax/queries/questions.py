@@ -1,8 +1,7 @@
 """The questions that a retriever is trained on, chosen by and tested on.
 
-A folder in BEIR's layout may have judged queries for training, for testing, for both or for
-neither. Where they are missing, generated queries replace them: those of most passages for
-training, those of a few (by the hash of their ids) for testing.
+A folder in BEIR's layout has judged queries for training and testing, or for training alone: then
+a fixed share of them is for tests.
 
 Where the corpus was split before anything was generated (`splitting`), judged questions of people
 are the test and the validation if there are any; otherwise questions are generated about passages
@@ -65,8 +64,8 @@ class Questions(Checked):
 
     train: str = option(
         "auto",
-        "training queries: judged, generated or both; auto: judged if there are any",
-        choices=("auto", "judged", "generated", "both", "none"),
+        "training queries: judged (of a folder), or none (of docstrings: tests alone)",
+        choices=("auto", "judged", "none"),
     )
     each: int = option(1, "generated training queries per passage", at_least=1)
     at_most: int = option(
@@ -111,39 +110,31 @@ class Collector:
                 "qac prepare --format python_docs"
             )
         if contexts is not None and self._chosen.train != "none":
-            made, _ = self._numbered(contexts, split=False)
-            known = [n for n, of in made.judged.items() if not held & of.keys()]
-            train = train + made.only(known, GENERATED)
+            made = JudgedQueries({}, {}, GENERATED)
+            for record in contexts:
+                texts = record["contexts"][: self._chosen.each]
+                for number, context in enumerate(() if record["_id"] in held else texts):
+                    name = generated_id(record["_id"], number)
+                    made.texts[name], made.judged[name] = context["text"], {record["_id"]: 1}
+            train = train + made
         return {TRAIN: train, TEST: test}
 
-    def of_folder(self, folder: str, contexts: Records | None) -> dict[str, JudgedQueries]:
-        """Training and test questions of a folder in BEIR's layout."""
+    def of_folder(self, folder: str) -> dict[str, JudgedQueries]:
+        """Training and test questions of a folder in BEIR's layout; where only training queries
+        are judged, some of them are for tests."""
         judged = self._judged(folder)
         learned = judged.get(TRAIN)
         tested = next((judged[name] for name in TEST_SPLITS if name in judged), None)
-        if tested is None and learned is not None:
-            share = f"{self._chosen.held_out:.0%}"
-            tested, learned = self._divided(learned, share) or (None, learned)
-        source = self._chosen.train
-        generate = source in ("generated", "both") or source == "auto" and learned is None
-        if not generate and learned is None:
-            raise UserError(f"{_missing(folder, TRAIN)}; add them, or set train to 'generated'")
-        if generate or tested is None:
-            if contexts is None:
-                raise UserError(
-                    f"{_missing(folder, TRAIN if generate else TEST)}, and no queries were "
-                    "generated to replace them; add them, or give --contexts"
-                )
-            of_train, of_test = self._numbered(contexts, split=tested is None)
-            tested = of_test if tested is None else tested
-            if generate:
-                learned = learned + of_train if learned and source == "both" else of_train
-        assert learned is not None
-        for questions, what in ((learned, "training"), (tested, "test")):
-            if not questions.texts:
-                raise UserError(
-                    f"{folder} gives no {what} questions; it needs more passages, or judged queries"
-                )
+        if learned is not None and tested is None:
+            divided = self._divided(learned, f"{self._chosen.held_out:.0%}")
+            tested, learned = divided or (None, learned)
+        if learned is None or tested is None:
+            split = TRAIN if learned is None else TEST
+            raise UserError(
+                f"{folder} has no judged {split} queries (queries.jsonl and qrels/{split}.tsv); "
+                "add them, or give generated ones by --contexts, --validation_contexts and "
+                "--test_contexts"
+            )
         return {TRAIN: learned, TEST: tested}
 
     def of_split_corpus(
@@ -252,19 +243,6 @@ class Collector:
         tested = learned.only(aside, f"{share} of qrels/train.tsv")
         return tested, learned.only(rest, "the rest of qrels/train.tsv")
 
-    def _numbered(self, contexts: Records, split: bool) -> tuple[JudgedQueries, JudgedQueries]:
-        """Generated queries as (training, test) questions; `split`: hold out those of some passages
-        for tests, one each."""
-        train, test = (JudgedQueries({}, {}, GENERATED) for _ in range(2))
-        for record in contexts:
-            held_out = split and self._is_held_out(record["_id"])
-            target, each = (test, 1) if held_out else (train, self._chosen.each)
-            for number, context in enumerate(record["contexts"][:each]):
-                name = generated_id(record["_id"], number)
-                target.texts[name] = context["text"]
-                target.judged[name] = {record["_id"]: 1}
-        return train, test
-
     def _is_held_out(self, name: str) -> bool:
         return self._place(name) < self._chosen.held_out * 2**32
 
@@ -297,10 +275,6 @@ def judged_parts(folder: str) -> dict[str, str]:
     if validation := [split for split in tests[1:] if split != TEST]:
         parts[VALIDATION] = f"qrels/{validation[0]}.tsv"
     return parts
-
-
-def _missing(folder: str, split: str) -> str:
-    return f"{folder} has no judged {split} queries (queries.jsonl and qrels/{split}.tsv)"
 
 
 def generated(contexts: Iterable[Records], each: int = 0) -> JudgedQueries:

@@ -50,10 +50,7 @@ class Collect(Stage):
     VERB = "collect"
     KIND = "questions"
     VERSION = 3
-    EXAMPLE = (
-        "qac step collect --collection data/mine --passages out/passages --contexts out/contexts "
-        "--out out/questions"
-    )
+    EXAMPLE = "qac step collect --collection data/mine --passages out/passages --out out/questions"
 
     collection: Ref = input(
         "folder in BEIR's layout; queries.jsonl and qrels/ may be missing", FILE, default=""
@@ -84,21 +81,21 @@ class Collect(Stage):
 
     def check(self) -> None:
         super().check()
-        train = self.chosen.train
         if not self.collection and not self.summaries:
             raise UserError(
                 "collect needs queries; give --collection, or --summaries for docstrings"
             )
         if self.collection and self.summaries:
             raise UserError("--summaries replaces the questions of --collection; give one of them")
-        if train == "none" and not self.summaries:
-            raise UserError("train='none' is for --summaries; expected auto, judged or generated")
+        if self.chosen.train == "none" and not self.summaries:
+            raise UserError("train='none' is for --summaries; expected auto or judged")
         if self.summaries and (self.validation_contexts or self.test_contexts):
             raise UserError("--summaries take no validation and test contexts; leave them out")
         if self.test_contexts and not self.validation_contexts:
             raise UserError("--test_contexts need --validation_contexts too; give both")
-        if train in ("generated", "both") and not self.contexts:
-            raise UserError(f"train={train!r} needs generated queries; give --contexts")
+        folder_alone = self.collection and not self.validation_contexts
+        if self.contexts and folder_alone:
+            raise UserError("--contexts need --validation_contexts too, or --summaries; give both")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         folder = inputs.text("collection")
@@ -108,7 +105,6 @@ class Collect(Stage):
         passages = Records(inputs.artifact("passages"))
         if len(contexts) > 1 and not self.validation_contexts:
             raise UserError("several --contexts are for --validation_contexts; give one of them")
-        first = contexts[0] if contexts else None
         collector = Collector(self.chosen, passages, self.seed)
         removed: Mapping[str, Mapping[str, int]] = {}
         if self.validation_contexts:
@@ -116,9 +112,9 @@ class Collect(Stage):
             validation, test = (None if made is None else Records(made) for made in aside)
             sets, removed = collector.of_split_corpus(folder, contexts, validation, test)
         elif self.summaries:
-            sets = collector.of_docstrings(first)
+            sets = collector.of_docstrings(contexts[0] if contexts else None)
         else:
-            sets = collector.of_folder(folder, first)
+            sets = collector.of_folder(folder)
         for name, asked in sets.items():
             write_questions(out, name, asked.texts, asked.judged)
             out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +76,8 @@ def recall(index: Index, queries: np.ndarray, array: np.ndarray) -> float:
     [
         SCANN,
         {"method": "scann", "leaves": 16, "part_rows": 1100},
+        pytest.param({**IVF, "reordering": "bfloat16"}, marks=needs_faiss),
+        pytest.param({**IVF, "reordering": "int8"}, marks=needs_faiss),
         pytest.param({**IVF, "leaves": 0}, marks=needs_faiss),  # all scores are exact
         # 5 does not divide 32
         pytest.param({**IVF, "dims_per_block": 5, "part_rows": 1100}, marks=needs_faiss),
@@ -89,8 +90,12 @@ def test_the_highest_effort_is_exact_search(made: Made, tmp_path: Path, settings
     queries = toy.clustered(np.random.default_rng(7), 40, WIDTH, centres)
     scores, rows = searcher(index).search(queries, K, MOST)
     best, truth = toy.brute_force(queries, array, K)
-    assert (rows == truth).mean() > 0.999
-    np.testing.assert_allclose(scores, best, rtol=0, atol=1e-6)
+    if "reordering" in settings:  # candidates are rescored with smaller vectors
+        assert tuning.recall(rows, truth).mean() > 0.9
+        np.testing.assert_allclose(scores, best, rtol=0, atol=0.02)
+    else:
+        assert (rows == truth).mean() > 0.999
+        np.testing.assert_allclose(scores, best, rtol=0, atol=1e-6)
     assert scores.dtype == np.float32 and rows.dtype == np.int64
 
 
@@ -141,17 +146,6 @@ def test_leaves_with_too_few_rows(made: Made, tmp_path: Path, settings: Any) -> 
     assert np.isfinite(scores[~missing]).all() and (rows[~missing] < ROWS).all()
 
 
-@needs_faiss
-def test_smaller_vectors_to_rescore_with(made: Made, tmp_path: Path) -> None:
-    folder, array, _ = made
-    for kind in ("bfloat16", "int8"):
-        index = Index(build(folder / "vectors", tmp_path / kind, **IVF, reordering=kind))
-        scores, rows = searcher(index).search(array[:50], K, MOST)
-        assert tuning.recall(rows, toy.brute_force(array[:50], array, K)[1]).mean() > 0.9
-        expected = np.einsum("qd,qkd->qk", array[:50], array[rows])
-        np.testing.assert_allclose(scores, expected, rtol=0, atol=0.02)
-
-
 @pytest.mark.parametrize("settings", ENGINES)
 def test_the_same_vectors_are_the_same_index(made: Made, tmp_path: Path, settings: Any) -> None:
     """Though ScaNN's threads do not make the same bytes twice."""
@@ -190,16 +184,6 @@ def test_interrupted_it_keeps_finished_parts(
     again.verify()
     assert again.identity == whole.identity
     assert not (tmp_path / "out" / artifacts.SCRATCH).exists()
-
-
-def test_a_moved_index_searches_the_same(made: Made, tmp_path: Path) -> None:
-    folder, array, _ = made
-    before = Index.load(folder / "index").search(array[:40], K)
-    shutil.copytree(folder / "index", tmp_path / "elsewhere")
-    after = Index.load(tmp_path / "elsewhere")
-    np.testing.assert_array_equal(after.search(array[:40], K)[1], before[1])
-    for file in (tmp_path / "elsewhere").rglob("*.pbtxt"):
-        assert str(folder) not in file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -132,16 +132,12 @@ def test_beir_does_not_let_a_query_find_itself():
 def test_unknown_measures_means_and_protocols_are_named():
     with pytest.raises(UserError, match="did you mean 'trec_dl'"):
         protocol("trecdl")
-    with pytest.raises(UserError, match="did you mean 'ndcg@10'"):
-        metrics.check(["ncdg@10"])
-    for wrong in ("mrr@0", "hit", "gm_map", "ndcg@-1", ""):
-        with pytest.raises(UserError, match="unknown measure"):
+    for wrong, said in (("ncdg@10", "did you mean 'ndcg@10'"), ("mrr@0", ""), ("hit", "")):
+        with pytest.raises(UserError, match=f"unknown measure.*{said}"):
             metrics.check([wrong])
     scores = metrics.evaluate({"a": ranked(["1"], [1])}, {"a": {"1": 1}}, ["map"])
     with pytest.raises(UserError, match="did you mean 'judged'"):
         scores.mean("map", "juged")
-    with pytest.raises(UserError, match="no judgements"):
-        metrics.evaluate({}, {}, ["map"])
 
 
 # Collections in folders
@@ -218,12 +214,9 @@ def test_forums_and_collections_alone(tmp_path, capsys):
 
 
 def test_bad_folders(tmp_path):
-    with pytest.raises(UserError, match="is not a folder"):
-        benchmarks.collections(tmp_path / "none")
     with pytest.raises(UserError, match="holds no collection"):
         benchmarks.collections(tmp_path)
-    folder = make(tmp_path / "mine")
-    (collection,) = benchmarks.collections(folder, split="dev")
+    (collection,) = benchmarks.collections(make(tmp_path / "mine"), split="dev")
     with pytest.raises(UserError, match=r"no qrels/dev.tsv; splits there: test"):
         collection.judgements()
     with pytest.raises(UserError, match=r"2 judged queries .* such as 'x'"):
@@ -391,17 +384,8 @@ def test_mistakes_are_told():
         answers.evaluate({"0": place(1)}, [question], texts, measures=("ndcg@10",))
 
 
-def test_the_t_test_is_scipys():
-    from scipy import stats
-
-    rng = np.random.default_rng(0)
-    for n in (2, 3, 10, 500):
-        first, second = rng.random(n), rng.random(n) + 0.05
-        expected = stats.ttest_rel(second, first).pvalue
-        assert paired_t_test(second - first) == pytest.approx(expected, rel=1e-9)
-    assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
-    assert paired_t_test([0.1, 0.1, 0.1]) == 0.0
-    assert paired_t_test([0.3]) == 1.0
+def test_the_t_test_of_equal_differences():
+    assert [paired_t_test(d) for d in ([0.0] * 3, [0.1] * 3, [0.3])] == [1.0, 0.0, 1.0]
 
 
 def brute_force(differences: list[float]) -> float:
@@ -462,15 +446,11 @@ def test_runs_of_other_queries_are_refused():
         compare({"a": {"q": 1.0}, "b": {"q": 0.0}}, "map", permutations=0)
 
 
-def _known() -> similarity.Similarity:
+def test_means_shares_and_ranks() -> None:
     queries = np.array([[2.0, 0.0], [0.0, 1.0]])
     positives = np.array([[1.0, 0.0], [0.0, 3.0]])
     negatives = [np.array([[3.0, 4.0], [0.5, 0.0]]), np.array([[0.0, -1.0]])]
-    return similarity.compare(queries, positives, negatives, [[1, 3], [1]], depth=4)
-
-
-def test_means_shares_and_ranks() -> None:
-    found = _known()
+    found = similarity.compare(queries, positives, negatives, [[1, 3], [1]], depth=4)
     assert found.queries == 2
     assert found.to_query == pytest.approx((2 + 3) / 2)
     assert found.to_negatives == pytest.approx(((3 + 0.5) / 2 + -3) / 2)

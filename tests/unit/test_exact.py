@@ -8,6 +8,7 @@ import pytest
 import toy_retrieval as toy
 
 from qac_jax.errors import UserError
+from qac_jax.retrieval import exact
 from qac_jax.retrieval.exact import Exact, best
 from qac_jax.retrieval.vectors import Vectors
 
@@ -40,8 +41,6 @@ def test_equals_sorting_with_ties(vectors, queries, k, block, devices):
 
 
 def test_many_queries_go_in_chunks(vectors, monkeypatch):
-    from qac_jax.retrieval import exact
-
     monkeypatch.setitem(exact._SCORE_BYTES, "cpu", 4 * 1024 * 5)
     files, array = vectors
     queries = np.random.default_rng(2).integers(-2, 3, (23, WIDTH)).astype(np.float32)

@@ -160,13 +160,11 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_every_draw_has_spans_of_its_own() -> None:
     passage = {"_id": "p", "text": documents()[0], "title": ""}
     salience = Bm25Salience(Statistics.of(documents()))
-
-    def spans(draws: int) -> list[str]:
-        (found,) = Extraction("bm25", draws=draws).contexts([passage], salience)
-        return [context["text"] for context in found]
-
-    assert spans(4)[:1] == spans(1)
-    assert len(spans(4)) == 4 and len(set(spans(4))) > 1
+    one, four = (
+        [c["text"] for c in next(Extraction("bm25", draws=draws).contexts([passage], salience))]
+        for draws in (1, 4)
+    )
+    assert four[:1] == one and len(four) == 4 and len(set(four)) > 1
 
 
 TWO_DOCUMENTS = ["The kestrel hovers over a field of mice.", "A copper lamp stands in the hall."]
@@ -229,7 +227,6 @@ def test_a_model_over_two_devices_finds_the_same(generator: Generator) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=2e-5)
 
 
-@pytest.mark.slow
 def test_released_counts_padding_as_words(generator: Generator) -> None:
     found = Likelihood(generator, LikelihoodOptions("released"))(TWO_DOCUMENTS, SPANS)
     encode, pad = generator.tokenizer.encode, generator.tokenizer.pad_id
@@ -239,12 +236,6 @@ def test_released_counts_padding_as_words(generator: Generator) -> None:
             ids = encode(span)
             said = alone(generator, document, ids + [pad] * (longest - len(ids)))
             np.testing.assert_allclose(found[place][number], said.sum(), rtol=2e-5)
-    # The batch decides: with a longer span beside them, the same spans score lower.
-    more = Likelihood(generator, LikelihoodOptions("released"))(
-        [*TWO_DOCUMENTS, "Other words."],
-        [*SPANS, ["a much longer span of words than all of the others"]],
-    )
-    assert all((a > b).all() for a, b in zip(found, more, strict=False))
 
 
 def test_a_span_without_tokens_is_never_the_best(generator: Generator) -> None:

@@ -22,7 +22,7 @@ from qac_jax.formats.records import Records
 from qac_jax.queries import filtering, generation, generator_pairs
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.generation import read_contexts
-from qac_jax.queries.prompts import PROMPTS, Prompt
+from qac_jax.queries.prompts import PROMPTS
 from qac_jax.text import sentences, tokenizers
 
 
@@ -174,19 +174,10 @@ BODY = (
 BIRD = {"_id": "p1", "doc": "d1", "title": "Kestrel", "text": f"{LEAD} {BODY}"}
 
 
-@pytest.fixture(scope="module")
-def splitter():
-    return sentences.load("shipped")
-
-
-@pytest.fixture(scope="module")
-def frequencies():
+def test_all_four_prompts_are_answered():
     others = [f"The house number {n} has a door, a field and an open window." for n in range(30)]
-    return generator_pairs.Frequencies([BIRD["text"], *others])
-
-
-def test_all_four_prompts_are_answered(splitter, frequencies):
-    found = generator_pairs.targets_of(BIRD, frequencies, splitter)
+    known = generator_pairs.Frequencies([BIRD["text"], *others]), sentences.load("shipped")
+    found = generator_pairs.targets_of(BIRD, *known)
     assert set(found) == set(PROMPTS)
     assert found["title"][1] == "Kestrel"
     assert found["absum"] == (BODY, LEAD)  # the lead itself is not shown
@@ -194,8 +185,8 @@ def test_all_four_prompts_are_answered(splitter, frequencies):
     assert "mice and voles" in found["exsum"][1]  # shares most words with the others
     assert found["topic"][1] in BIRD["text"]
     passage = {**BIRD, "anchors": [["Mouse", "no such words"], ["Vole", "voles"]]}
-    found = generator_pairs.targets_of(passage, frequencies, splitter)
-    assert found["topic"][1] == "voles"  # an anchor, where the text holds it
+    # An anchor, where the text holds it.
+    assert generator_pairs.targets_of(passage, *known)["topic"][1] == "voles"
 
 
 def test_the_summary_line_is_a_question_that_the_body_does_not_hold():
@@ -209,8 +200,6 @@ def test_the_summary_line_is_a_question_that_the_body_does_not_hold():
 def test_prompts_that_lack_one_are_refused():
     with pytest.raises(UserError, match="prompts lack exsum"):
         generator_pairs.check_prompts({n: p for n, p in PROMPTS.items() if n != "exsum"})
-    with pytest.raises(UserError, match="max_tokens = 0"):
-        Prompt(max_tokens=0)
 
 
 @pytest.fixture(scope="module")

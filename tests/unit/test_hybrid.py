@@ -165,19 +165,6 @@ def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
         away.rename(road)
 
 
-@pytest.mark.slow
-def test_a_saved_retriever_keeps_its_hybrid_index(road, tmp_path):
-    joined = built(road, road / "to_be_saved")
-    Retriever.load(road / "to_be_saved").save(tmp_path / "saved")
-    again = Retriever.load(tmp_path / "saved").search(QUESTIONS, k=5)
-    for ours, theirs in zip(again, joined.ask(QUESTIONS, 5), strict=True):
-        # Another encoder in memory, compiled another time: equal to float32's rounding.
-        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], 1e-6)
-        assert [(hit.id, hit.text, hit.metadata) for hit in ours] == [
-            (hit.id, hit.text, hit.metadata) for hit in theirs
-        ]
-
-
 def test_settings_and_other_passages_are_refused(road, tmp_path):
     for settings, message in (
         ({"weight": 1.5}, "weight = 1.5; expected at least 0"),
@@ -212,14 +199,8 @@ def test_an_interrupted_run_completes(road, tmp_path, monkeypatch):
     assert again.identity == whole.identity
 
 
-@pytest.mark.slow
 def test_scann_has_no_vectors_so_the_lowest_score_stands_in(road, tmp_path):
     execute(index.Index(vectors=str(road / "vectors"), method="scann"), tmp_path / "scann")
-    stage = stages.Hybrid.make(index=str(tmp_path / "scann"), bm25=str(road / "bm25"), depth=40)
-    joined, exact = opened(execute(stage, tmp_path / "out").path), built(road, tmp_path / "exact")
-    assert [hit.id for hit in joined.ask(QUESTIONS[:1], 5)[0]] == [
-        hit.id for hit in exact.ask(QUESTIONS[:1], 5)[0]
-    ]
     stage = stages.Hybrid.make(index=str(tmp_path / "scann"), bm25=str(road / "bm25"), depth=3)
     hits = opened(execute(stage, tmp_path / "flat").path).ask(QUESTIONS[:1], 3)[0]
     (near,) = opened(tmp_path / "scann").ask(QUESTIONS[:1], 3)
@@ -244,14 +225,6 @@ def test_windows_are_means_that_reach_the_end() -> None:
             assert ends[-1] == length and length not in ends[:-1]
 
 
-def by_hand(road: Path) -> tuple[Encoder, list[np.ndarray]]:
-    """The windows of each passage, each from the passage alone."""
-    encoder = opened(road / "index_windows").encoder
-    texts = [encoder.passage_text(r) for r in Records(artifacts.load(road / "passages"))]
-    rows = encoder.tokenize(texts)
-    return encoder, [encoder.encode_windows([row], SIZE)[1][0] for row in rows]
-
-
 def test_texts_have_the_same_vectors_and_short_ones_one_window(road: Path) -> None:
     plain, found = opened(road / "index"), opened(road / "index_windows")
     every = np.arange(len(plain))
@@ -263,6 +236,13 @@ def test_texts_have_the_same_vectors_and_short_ones_one_window(road: Path) -> No
     assert max(map(len, windows)) > 5 and plain.windows is None
     short = encoder.encode_windows([[2, 9, 8, 3]], SIZE)
     np.testing.assert_allclose(short[0][0], short[1][0][0], atol=1e-3)  # float16
+
+
+def by_hand(road: Path) -> tuple[Encoder, list[np.ndarray]]:
+    """The windows of each passage, each from the passage alone."""
+    encoder = opened(road / "index_windows").encoder
+    texts = [encoder.passage_text(r) for r in Records(artifacts.load(road / "passages"))]
+    return encoder, [encoder.encode_windows([row], SIZE)[1][0] for row in encoder.tokenize(texts)]
 
 
 @pytest.mark.parametrize("weight, share", [(0.4, 0.25), (0.0, 1.0), (0.4, 0.0)])

@@ -86,9 +86,8 @@ def test_positives_and_their_copies_are_no_negatives(folder):
 def test_the_draw_depends_on_seed_and_query_alone(folder):
     questions = [Question(f"q{i}", "x", (i,)) for i in range(3)]
     whole = list(miner(folder, "mined", keep=4).mine(questions))
-    alone = list(miner(folder, "mined", keep=4).mine(questions[1:2]))
     other = list(miner(folder, "mined", keep=4, seed=1).mine(questions))
-    assert alone[0] == whole[1]
+    assert next(miner(folder, "mined", keep=4).mine(questions[1:2])) == whole[1]
     assert [r["negatives"] for r in other] != [r["negatives"] for r in whole]
     assert len({tuple(r["negatives"]) for r in whole}) == 3
     assert all(len(r["negatives"]) == 4 for r in whole)
@@ -132,9 +131,9 @@ def test_generated_queries(folder, tmp_path):
     with artifacts.create(tmp_path / "contexts", kind="contexts") as out:
         write_records(out, contexts, "contexts")
     settings = {"queries": "", "qrels": "", "contexts": str(tmp_path / "contexts")}
-    made = stage.execute(stage_of(folder, **settings), tmp_path / "negatives")
-    assert [record["_id"] for record in Records(made)] == ["p3#q0", "p3#q1"]
-    assert all("p3" not in record["negatives"] for record in Records(made))
+    found = list(Records(stage.execute(stage_of(folder, **settings), tmp_path / "negatives")))
+    assert [record["_id"] for record in found] == ["p3#q0", "p3#q1"]
+    assert all("p3" not in record["negatives"] for record in found)
 
 
 def test_mistakes_are_told(folder, tmp_path):
@@ -217,10 +216,6 @@ def test_what_is_left_out_is_counted() -> None:
     ):
         labeller = Labeller(rule)
         assert label(labeller) is None and labeller.counts[reason] == 1
-    kept = Labeller(Labelling(depth=8))
-    label(kept)
-    assert (kept.counts["queries kept"], kept.counts["negatives"]) == (1, 4)
-    assert kept.histogram.sum() == len(SURE)
 
 
 def test_accuracy_counts_judged_queries_alone() -> None:
@@ -233,13 +228,12 @@ def test_accuracy_counts_judged_queries_alone() -> None:
 
 
 def test_rules_that_mean_nothing() -> None:
-    wrong: Any
-    for wrong in [{"positive": 0.1}, {"negative": -0.1}, {"count": 0}, {"fill": 10}]:
+    for wrong in ({"positive": 0.1}, {"count": 0}, {"fill": 10}):
         with pytest.raises(UserError, match="expected|raise|move"):
-            Labelling(**wrong)
+            Labelling(**wrong)  # type: ignore[arg-type]
 
 
-def test_every_row_is_in_a_group_with_its_like() -> None:
+def test_every_row_is_in_a_group_of_one_size_with_its_like() -> None:
     rng = np.random.default_rng(0)
     kinds = np.repeat(np.arange(4), 10)
     vectors = (10 * np.eye(4)[kinds] + rng.normal(size=(40, 4))).astype(np.float32)
@@ -247,16 +241,9 @@ def test_every_row_is_in_a_group_with_its_like() -> None:
     assert sorted(np.concatenate(groups).tolist()) == list(range(40))
     # Of four kinds; drawn at random nearly every group would have them all.
     assert np.mean([len(set(kinds[rows].tolist())) for rows in groups]) <= 2.5
-    again = mining.similar_groups(vectors, 10, np.random.default_rng(1))
-    assert all((a == b).all() for a, b in zip(groups, again, strict=True))
-
-
-def test_groups_are_of_one_size() -> None:
     for count in [3, 10, 11, 25]:
-        vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
-        groups = mining.similar_groups(vectors, 10, np.random.default_rng(0))
-        assert {len(rows) for rows in groups} == {min(10, count)}
-        assert all(len(set(rows.tolist())) == len(rows) for rows in groups)
+        groups = mining.similar_groups(vectors[:count], 10, np.random.default_rng(0))
+        assert {len(set(rows.tolist())) for rows in groups} == {min(10, count)}
         assert set(np.concatenate(groups).tolist()) == set(range(count))
 
 

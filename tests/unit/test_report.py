@@ -6,13 +6,12 @@ import re
 import shutil
 from html import escape
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import toy_report
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
@@ -74,40 +73,29 @@ def test_it_is_made_again_when_the_run_changes(run: Path, tmp_path: Path) -> Non
     stage = Report(folder=str(moved))
     first = execute(stage, moved / "report")
     assert execute(stage, moved / "report").record["written"] == first.record["written"]
-    assert first.identity == execute(stage, tmp_path / "elsewhere").identity
     artifacts.remove(moved / "encoder")
     again = execute(stage, moved / "report", replace=True)
-    assert again.key != first.key
-    assert "<h2>Training" not in again.file(PAGE).read_text()
+    assert again.key != first.key and "<h2>Training" not in again.file(PAGE).read_text()
 
 
 def test_collections_become_a_heat_map(tmp_path: Path) -> None:
     for name, figure in (("crops", 0.2), ("spans", 0.3)):
-        of = [
-            Result(c, {"ndcg@10": figure}, {f"{c}{i}": {"ndcg@10": figure} for i in "12"}, 2)
-            for c in ("forum", "tales")
-        ]
-        facts: dict[str, Any] = {"kind": "metrics", "schema": 1, "key": name, "stage": "evaluate"}
-        facts["fields"] = {"beir": "data"}
-        with artifacts.create(tmp_path / "run" / name, **facts) as out:
-            with out.open(results.FILE) as file:
-                results.write(file, of, {"comparisons": []})
-            out.count = 4
-    assert (
-        cli.main(["report", "--folder", str(tmp_path / "run"), "--out", str(tmp_path / "r")]) == 0
-    )
-    text = (tmp_path / "r" / "report.html").read_text()
+        of = [Result(c, {"ndcg@10": figure}, {}, 2) for c in ("forum", "tales")]
+        with artifacts.create(
+            tmp_path / "run" / name, kind="metrics", stage="evaluate", fields={"beir": "data"}
+        ) as out:
+            results.store(out, of, {"comparisons": []})
+    made = execute(Report(folder=str(tmp_path / "run")), tmp_path / "r")
+    text = made.file(PAGE).read_text()
     assert "Heat map" in text and ">tales</text>" in text and ">30.0</text>" in text
 
 
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="pass --folder DIR"):
         execute(Report(), tmp_path / "a")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no finished artefact"):
         execute(Report(folder=str(tmp_path / "empty")), tmp_path / "c")
-    assert cli.main(["report", "--dry_run"]) == 2
-    assert "report needs results to show" in capsys.readouterr().err
 
 
 def test_a_verdict_comes_first() -> None:
