@@ -87,17 +87,14 @@ class Analyzer:
 
     def words(self, text: str) -> list[str]:
         """The words of one text, in order; every distinct word is stemmed once."""
-        stem_of, stop = self.known, self._stop
         stems = []
         for word in WORD.findall(text.lower()):
-            if word in stop:
-                continue
-            stem = stem_of.get(word)
-            if stem is None:
-                if len(stem_of) >= _STEMS:
-                    stem_of.clear()
-                stem = stem_of[word] = self._stem(word)
-            stems.append(stem)
+            if word not in self._stop:
+                if (stem := self.known.get(word)) is None:
+                    if len(self.known) >= _STEMS:
+                        self.known.clear()
+                    stem = self.known[word] = self._stem(word)
+                stems.append(stem)
         return stems
 
 
@@ -149,12 +146,10 @@ class Bm25(Searchable):
     def scores(self) -> Any:
         """bm25s over the files."""
         scores = _library().BM25(method=self.description["variant"])
-        mapped = {
-            # Plain arrays: slicing numpy's memmap class is slow.
-            name: np.asarray(np.load(os.fspath(self.artifact.file(f"{name}.npy")), mmap_mode="r"))
-            for name in ARRAYS
-        }
-        scores.scores = {**mapped, "num_docs": len(self)}
+        scores.scores = {"num_docs": len(self)}
+        for name in ARRAYS:
+            mapped = np.load(os.fspath(self.artifact.file(f"{name}.npy")), mmap_mode="r")
+            scores.scores[name] = np.asarray(mapped)  # slicing numpy's memmap class is slow
         scores.vocab_dict = self.numbers
         scores.nonoccurrence_array = None
         return scores
@@ -190,18 +185,12 @@ class Bm25(Searchable):
         # Over few rows a query is faster than starting a thread.
         threads = (os.cpu_count() or 1) if len(self) >= _MANY_ROWS else 1
         if threads == 1:
-            for place in range(count):
-                work(place)
+            list(map(work, range(count)))
             return
         each = max(1, -(-count // (4 * threads)))
-
-        def some(places: range) -> None:
-            for place in places:
-                work(place)
-
         blocks = [range(a, min(a + each, count)) for a in range(0, count, each)]
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            list(pool.map(some, blocks))
+            list(pool.map(lambda places: list(map(work, places)), blocks))
 
     def _columns(self, question: str) -> np.ndarray:
         words = (self.numbers.get(word) for word in self.analyzer.words(question))

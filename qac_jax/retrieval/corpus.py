@@ -12,7 +12,7 @@ import functools
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -25,7 +25,6 @@ from qac_jax.formats.bad_lines import BadLines, BadRecord
 from qac_jax.formats.files import Line, expand, json_object, parsed, plain_name, string
 from qac_jax.formats.files import find as find_file
 from qac_jax.formats.identities import IdSet, repeated_id
-from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import DOCUMENTS, PAGES, sample
 from qac_jax.formats.runs import Ranking, Run, ranked
@@ -50,41 +49,29 @@ def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
     return f"{title} {record['text']}" if title else record["text"]
 
 
-def text_alone(record: Mapping[str, Any]) -> str:
-    """A passage without its title."""
-    return record["text"]
-
-
 def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
     """The text followed by (the first `count`) generated queries: docT5query."""
     queries = [context["text"] for context in record["contexts"]]
     return " ".join([text, *queries[: count or len(queries)]])
 
 
-def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> Artifact:
-    """Writes records as an artefact inside the folder of another one."""
-    with artifacts.create(folder, kind=PASSAGES, replace=True) as writer:
-        write_records(writer, _once(records))
-        if not writer.count:
-            raise UserError("there are no texts in the input; check the path and its format")
-    # The lock has the process's number, which would make the folder differ from run to run.
-    (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
-    return artifacts.load(folder)
-
-
-def _once(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    known = IdSet()
-    for record in records:
-        if not known.add(str(record["_id"])):
-            raise repeated_id(record["_id"], "is given twice")
-        yield record
-
-
 def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
     """The texts of a file, copied once into the unfinished artefact that is made from them."""
-    folder = out.path / TEXTS
+    folder, known = out.path / TEXTS, IdSet()
+
+    def once() -> Iterator[dict[str, Any]]:
+        for record in read():
+            if not known.add(str(record["_id"])):
+                raise repeated_id(record["_id"], "is given twice")
+            yield record
+
     if not (folder / artifacts.COMMIT).exists():
-        store(folder, read())
+        with artifacts.create(folder, kind=PASSAGES, replace=True) as writer:
+            write_records(writer, once())
+            if not writer.count:
+                raise UserError("there are no texts in the input; check the path and its format")
+        # The lock has the process's number, which would make the folder differ from run to run.
+        (folder / artifacts.LOCK).unlink(missing_ok=True)
     artifact = artifacts.load(folder)
     out.adopt(TEXTS, identity=artifact.identity)
     return artifact
@@ -104,9 +91,7 @@ def read_passages(
         return
     bad = BadLines()
     for document in documents.read(format, path, bad=bad):
-        known = dict(document.meta) if further else {}
-        for name in _OWN:
-            known.pop(name, None)
+        known = {k: v for k, v in document.meta.items() if further and k not in _OWN}
         if not document.passages:
             if "path" in document.meta:
                 known |= {key: document.meta[key] for key in _KEPT if key in document.meta}
@@ -116,12 +101,6 @@ def read_passages(
     if summary := bad.summary():
         progress.say(f"{path}: {summary}")
     bad.say_choices(path)
-
-
-def read_question_records(path: str) -> Iterator[dict[str, Any]]:
-    """The queries of a file as records."""
-    for query in read_queries(path):
-        yield {"_id": query.id, "text": query.text}
 
 
 def read_tokens(path: str) -> Iterator[dict[str, Any]]:
@@ -226,17 +205,10 @@ class Ids(Sequence[str]):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    @overload
-    def __getitem__(self, item: int) -> str: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[str]: ...
-    def __getitem__(self, item: int | slice) -> str | list[str]:
-        if isinstance(item, slice):
-            return [self[i] for i in range(*item.indices(len(self)))]
-        index = int(item)
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {item} of {len(self)}")
-        begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        begin, end = self._offsets[row : row + 2].tolist()
         return self._text[begin : end - 1].decode()
 
     def many(self, rows: np.ndarray) -> list[str]:
@@ -301,14 +273,10 @@ class Searchable(abc.ABC):
         hits = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             if row >= 0:
-                record = self.texts.record(row) or {}
-                title, text = record.get("title") or "", record.get("text") or ""
-                further = {
-                    key: value
-                    for key, value in record.items()
-                    if key not in ("_id", "title", "text")
-                }
-                hits.append(Hit(self.ids[row], score, title, text, metadata=further))
+                record = dict(self.texts.record(row) or {})
+                record.pop("_id", None)
+                title, text = (record.pop(name, None) or "" for name in ("title", "text"))
+                hits.append(Hit(self.ids[row], score, title, text, metadata=record))
         return hits
 
 
@@ -327,8 +295,7 @@ class Texts:
                 if number not in self._records:
                     artifact = find(location, self._base)
                     self._records[number] = Records(artifact) if artifact else None
-                    if artifact is None:
-                        self.missing.append(location["path"])
+                    self.missing += [] if artifact else [location["path"]]
                 records = self._records[number]
                 return None if records is None else records[row]
             row -= location["rows"]
@@ -340,9 +307,8 @@ def by_id(passages: Sequence[Records], names: Sequence[str]) -> list[dict[str, A
     found: dict[str, dict[str, Any]] = {}
     for records in passages:
         left = [name for name in names if name not in found]
-        for name, place in zip(left, records.positions(left), strict=True):
-            if place is not None:
-                found[name] = records[place]
+        places = zip(left, records.positions(left), strict=True)
+        found |= {name: records[place] for name, place in places if place is not None}
     if absent := [name for name in names if name not in found]:
         raise UserError(
             f"passage {absent[0]!r} is not among the passages; give those that were searched and "

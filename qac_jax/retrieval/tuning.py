@@ -60,21 +60,19 @@ class Tuned:
 
     def sentence(self, searcher: Approximate) -> str:
         """What was reached with which effort; a remedy where it is less than was wanted."""
-        reached = self.chosen.recall
         sentence = (
-            f"recall@{self.k} {reached:.4f} (on other queries {self.held_out_recall:.4f}) "
-            f"with {searcher.named(self.effort)}"
+            f"recall@{self.k} {self.chosen.recall:.4f} (on other queries "
+            f"{self.held_out_recall:.4f}) with {searcher.named(self.effort)}"
         )
-        if reached < self.target:
-            sentence += f": {self.target} is out of reach; {searcher.remedy()}"
-        return sentence
+        if self.chosen.recall >= self.target:
+            return sentence
+        return f"{sentence}: {self.target} is out of reach; {searcher.remedy()}"
 
 
 def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """The share of each query's true rows that are among `rows`; -1 is padding."""
     pairs = zip(rows, truth, strict=True)
-    hits = [np.isin(t[t >= 0], f).mean() if (t >= 0).any() else 1.0 for f, t in pairs]
-    return np.array(hits)
+    return np.array([np.isin(t[t >= 0], f).mean() if (t >= 0).any() else 1.0 for f, t in pairs])
 
 
 def tune(
@@ -203,11 +201,9 @@ def least(measure: Callable[[int], float], target: float, low: int, most: int) -
 
 def without(rows: np.ndarray, own: np.ndarray) -> np.ndarray:
     """Rankings of k + 1 rows as rankings of k that leave out the query's own row."""
-    rest = np.empty((len(rows), rows.shape[1] - 1), rows.dtype)
-    for place, (ranking, row) in enumerate(zip(rows, own, strict=True)):
-        others = ranking[ranking != row]
-        rest[place] = others[: rest.shape[1]]
-    return rest
+    k = rows.shape[1] - 1
+    pairs = zip(rows, own, strict=True)
+    return np.stack([ranking[ranking != row][:k] for ranking, row in pairs])
 
 
 def _reorderings(most: Effort, k: int) -> list[int]:

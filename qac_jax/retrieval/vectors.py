@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,18 +27,13 @@ DTYPES = ("float32", "float16")
 _SHARD = re.compile(r"vectors-(\d{5})-of-(\d{5})\.npy")
 
 
-def shard_name(index: int, count: int) -> str:
-    return f"vectors-{index:05d}-of-{count:05d}.npy"
-
-
-def lengths_name(index: int, count: int) -> str:
-    return f"lengths-{index:05d}-of-{count:05d}.npy"
+def shard_name(index: int, count: int, what: str = "vectors") -> str:
+    return f"{what}-{index:05d}-of-{count:05d}.npy"
 
 
 def windows_names(index: int, count: int) -> tuple[str, str]:
     """The files of the windows of a shard's texts, and of how many each text has."""
-    end = f"{index:05d}-of-{count:05d}.npy"
-    return f"windows-{end}", f"window_counts-{end}"
+    return shard_name(index, count, "windows"), shard_name(index, count, "window_counts")
 
 
 class Shard(NamedTuple):
@@ -47,7 +42,7 @@ class Shard(NamedTuple):
     path: str
     offset: int
     start: int
-    rows: int
+    stop: int
 
 
 class Vectors:
@@ -63,7 +58,7 @@ class Vectors:
             if mapped.ndim != 2 or not mapped.flags.c_contiguous:
                 raise UserError(f"{path} does not contain vectors; run qac embed again")
             kinds.add((mapped.shape[1], mapped.dtype))
-            self.shards.append(Shard(path, mapped.offset, start, len(mapped)))
+            self.shards.append(Shard(path, mapped.offset, start, start + len(mapped)))
             start += len(mapped)
         if len(kinds) > 1:
             shown = " and ".join(sorted(f"{d} x {t}" for d, t in kinds))
@@ -83,18 +78,20 @@ class Vectors:
         """A copy of rows start to stop - 1: mapped pages would count as this process's memory."""
         rows = np.empty((stop - start, self.width), self.dtype)
         for shard in self.shards:
-            first, last = max(start, shard.start), min(stop, shard.start + shard.rows)
+            first, last = max(start, shard.start), min(stop, shard.stop)
             if first < last:
-                with open(shard.path, "rb", buffering=0) as file:
+                part = rows[first - start : last - start]
+                with open(shard.path, "rb") as file:
                     file.seek(shard.offset + (first - shard.start) * rows.strides[0])
-                    _fill(file, rows[first - start : last - start], shard.path)
+                    if file.readinto(memoryview(part).cast("B")) != part.nbytes:
+                        raise UserError(f"{shard.path} is too short; run qac embed again")
         return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """A copy of these rows, in this order."""
         taken = np.empty((len(rows), self.width), self.dtype)
         for shard in self.shards:
-            inside = (rows >= shard.start) & (rows < shard.start + shard.rows)
+            inside = (rows >= shard.start) & (rows < shard.stop)
             if inside.any():
                 mapped = np.load(shard.path, mmap_mode="r")
                 taken[inside] = mapped[rows[inside] - shard.start]
@@ -114,15 +111,6 @@ def shard_names(artifact: Artifact, below: str = "") -> list[str]:
     if [int(index) for index, _ in shards] != list(range(count)):
         raise UserError(f"{artifact.path} lacks files of vectors; make it again")
     return [f"{below}{shard_name(index, count)}" for index in range(count)]
-
-
-def _fill(file: Any, target: np.ndarray, path: str) -> None:
-    view = memoryview(target).cast("B")
-    while len(view):
-        count = file.readinto(view)
-        if not count:
-            raise UserError(f"{path} is too short; run qac embed again")
-        view = view[count:]
 
 
 # Queries whose candidates' windows are in memory at a time: some 200 passages each.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from etils import epath
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Writer, arrays
 from qac_jax.errors import UserError
+from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
@@ -131,7 +133,8 @@ class Embed(Stage):
     def _keep_texts(self, out: Writer) -> None:
         """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
         if self.queries:
-            corpus.keep(out, lambda: corpus.read_question_records(self.queries))
+            asked = read_queries(self.queries)
+            corpus.keep(out, lambda: ({"_id": q.id, "text": q.text} for q in asked))
         else:
             corpus.keep(out, lambda: corpus.read_passages(self.passages, self.format))
 
@@ -156,7 +159,7 @@ class Embed(Stage):
             records = list(texts.range(start, stop))
             if records and "tokens" in records[0]:
                 return number, [encoder.framed(record["tokens"], side) for record in records]
-            text = encoder.passage_text if self.titles else corpus.text_alone
+            text = encoder.passage_text if self.titles else operator.itemgetter("text")
             return number, encoder.tokenize([text(record) for record in records], side)
 
         def encode(shard: ShardFile, bar: progress.Bar) -> None:
@@ -169,7 +172,7 @@ class Embed(Stage):
                 beside[counts] = np.array([len(part) for part in parts], np.int32)
             else:
                 encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
-            lengths = vectors.lengths_name(number, len(pieces))
+            lengths = vectors.shard_name(number, len(pieces), "lengths")
             beside[lengths] = np.array([len(row) for row in tokens], np.int32)
             for name, array in beside.items():
                 with out.temporary(name) as path:
