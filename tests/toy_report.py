@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -14,8 +13,6 @@ from qac_jax import artifacts
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import Ranking, ranked, write_lines
 from qac_jax.pipeline.stage import execute
-from qac_jax.retrieval.approximate import Effort
-from qac_jax.retrieval.tuning import Point, Tuned
 from qac_jax.stages.evaluate import Evaluate
 
 
@@ -25,7 +22,7 @@ SYSTEMS = {"bm25": 30, "retriever 1": 8, "retriever 2": 3}
 
 
 def build(folder: Path) -> Path:
-    """passages, contexts, encoder (with a history), index (tuned), runs and natural (metrics)."""
+    """passages, contexts, encoder (with a history), runs and natural (metrics)."""
     rng = np.random.default_rng(0)
     named = [(f"p{n}", WORDS[n % 20], WORDS[(n + 1) % 20]) for n in range(PASSAGES)]
     with artifacts.create(folder / "passages", kind="passages", stage="prepare") as out:
@@ -55,22 +52,8 @@ def build(folder: Path) -> Path:
                 if step % 250 == 0:
                     file.write(json.dumps({"step": step, "validation/loss": loss + 0.4}) + "\n")
         out.info.update(seconds=605.0, gin="train.Train.steps = 1000\n")
-    tuned_index(folder / "index")
     judged(folder, rng)
     return folder
-
-
-def tuned_index(folder: Path) -> None:
-    points = tuple(
-        Point(leaves, 100 * leaves, 1 - 0.3 / leaves, 9000.0 / leaves)
-        for leaves in (1, 2, 4, 8, 16)
-    )
-    tuned = Tuned(points[3], 0.961, 0.96, 10, 400, points)
-    assert tuned.effort == Effort(8, 800)
-    with artifacts.create(folder, kind="index", stage="index") as out:
-        with out.open("index.json") as file:
-            file.write("{}")
-        out.info.update(tuning=dataclasses.asdict(tuned), seconds=3.0)
 
 
 def judged(folder: Path, rng: np.random.Generator) -> None:

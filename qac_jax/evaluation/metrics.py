@@ -221,18 +221,3 @@ def own_name(measure: str, level: int = 1) -> str:
     if name == "NumRet" and grade:
         return "num_rel_ret"
     return f"{known[name]}@{cut}" if cut else known[name]
-
-
-def ir_name(measure: str, level: int = 1) -> str:
-    """The name of our measure in ir_measures; where it has none, ours."""
-    if measure == "num_rel_ret":
-        return f"NumRet(rel={level})"
-    found = _AT.fullmatch(measure) or _CUT.fullmatch(measure)
-    own = found[1] if found else measure
-    own = {"ndcg_cut": "ndcg", "map_cut": "map", "success": "hit"}.get(own, own)
-    known = _IR_CUT if found else _IR_WHOLE
-    name = next((name for name, ours in known.items() if ours == own), "")
-    if not name:
-        return measure
-    grade = f"(rel={level})" if level > 1 and name not in ("nDCG", "NumRet") else ""
-    return f"{name}{grade}{f'@{found[2]}' if found else ''}"

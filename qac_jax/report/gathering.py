@@ -80,7 +80,6 @@ class Content:
     title: str
     evaluations: Sequence[Evaluation] = ()
     curves: Mapping[str, Sequence[Mapping[str, float]]] = dataclasses.field(default_factory=dict)
-    indexes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     stages: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)  # by time
     gin: str = ""
@@ -131,7 +130,6 @@ class Gathering:
                 for n, a in made.items()
                 if _HISTORY in a.files
             },
-            indexes={n: a.info["tuning"] for n, a in made.items() if a.info.get("tuning")},
             samples={n: self._samples(a) for n, a in made.items() if a.kind == "contexts"},
             stages=dict(by_time),
             gin=max((a.info.get("gin") or "" for a in made.values()), key=len, default=""),

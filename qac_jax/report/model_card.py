@@ -15,7 +15,6 @@ from huggingface_hub import EvalResult, ModelCardData
 
 import qac_jax
 from qac_jax import artifacts, progress
-from qac_jax.evaluation import metrics
 from qac_jax.evaluation.results import Result
 from qac_jax.report import tables
 from qac_jax.report.tables import number
@@ -104,7 +103,7 @@ def _front_matter(
             task_name="Information retrieval",
             dataset_name=result.name,
             dataset_type=re.sub(r"[^\w.-]+", "-", result.name).strip("-").lower() or "unknown",
-            metric_type=metrics.ir_name(measure),
+            metric_type=measure,
             metric_value=round(value, 6),
         )
         for result in figures

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -74,7 +73,6 @@ def html(content: Content) -> str:
         ],
         heatmap=_inline([content.heatmap]),
         curves={name: _curves(rows) for name, rows in content.curves.items()},
-        indexes={name: _index(tuned) for name, tuned in content.indexes.items()},
         samples=content.samples,
         timed=_inline([plots.bars(times, "time of each stage")]),
         stages=_stages(content),
@@ -116,30 +114,6 @@ def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:
             series.append(plots.Series(name, *points))
         drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
     return _inline(drawn)
-
-
-def _index(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Recall against speed of all settings that tuning measured."""
-    fastest = sorted(tuned["curve"], key=lambda point: -point["queries_per_second"])
-    front: list[Mapping[str, Any]] = []  # those with a higher recall than all faster ones
-    for point in fastest:
-        if not front or point["recall"] > front[-1]["recall"]:
-            front.append(point)
-    chosen, k = tuned["chosen"], tuned["k"]
-    series = [
-        plots.Series(
-            name, [1000 / p["queries_per_second"] for p in points], [p["recall"] for p in points]
-        )
-        for name, points in (("best for the time", front[::-1]), ("chosen", [chosen]))
-    ]
-    drawn = plots.lines(series, "milliseconds a query", f"recall@{k}", log_x=True, dots=True)
-    explained = (
-        f"{len(fastest)} settings measured on {tuned['queries']:,} queries; chosen: "
-        f"{chosen['leaves']} leaves, {chosen['reorder']} candidates, recall@{k} "
-        f"{chosen['recall']:.4f} (on other queries {tuned['held_out_recall']:.4f}, target "
-        f"{tuned['target']}), {human(chosen['queries_per_second'])} queries/s."
-    )
-    return {"plots": _inline([drawn]), "explained": explained}
 
 
 def _stages(content: Content) -> Listing:

@@ -24,8 +24,8 @@ PAGE, TABLE = "report.html", "report.md"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report(Stage):
-    """Shows metrics with their significance, wins and losses, training curves, the index, samples
-    of generated queries, settings, time and memory of everything in a run's folder."""
+    """Shows metrics with their significance, wins and losses, training curves, samples of
+    generated queries, settings, time and memory of everything in a run's folder."""
 
     VERB = "report"
     KIND = "report"

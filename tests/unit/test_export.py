@@ -136,7 +136,7 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
     assert (data.base_model, data.datasets) == ("owner/small", ["owner/manuals"])
     assert data.widget == [{"source_sentence": "where?", "sentences": ["Here.", "There."]}]
     figures = [(r.metric_type, r.metric_value, r.dataset_type) for r in data.eval_results]
-    assert figures == [("nDCG@10", 0.5, "own-run"), ("RR@10", 0.25, "own-run")]
+    assert figures == [("ndcg@10", 0.5, "own-run"), ("mrr@10", 0.25, "own-run")]
     # The code that joins titles and texts does it as the encoder does.
     known: dict[str, Any] = {}
     exec(re.findall(r"def passage.*?\n\n", card, re.S)[0], known)

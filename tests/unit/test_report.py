@@ -39,7 +39,7 @@ def test_everything_is_on_the_page_and_it_stands_alone(made: artifacts.Artifact)
     text = made.file(PAGE).read_text()
     for expected in ("Stones & rivers", "who likes a ladder & why?", "About stone <21>"):
         assert escape(expected, quote=False) in text, expected
-    headings = "Figures|Wins and losses|Training|Index|Samples|Time and memory|Configuration"
+    headings = "Figures|Wins and losses|Training|Samples|Time and memory|Configuration"
     assert re.findall(r"<h2>(.*?)</h2>", text) == headings.split("|")
     loads = re.findall(r'\b(?:src|href)="([^"]*)"', text)
     assert loads and all(link.startswith("#") for link in loads)
