@@ -118,12 +118,6 @@ def test_runs_are_fused(files, capsys):
     assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0
     fused, good = read_run(files / "ranks" / "run.trec"), read_run(files / "good.trec")
     assert all(fused[query].ids == good[query].ids for query in good)
-    convex = ["--method", "convex", "--depth", "7", "--out", str(files / "convex")]
-    assert cli.main(["fuse", *runs, *convex]) == 0
-    both = read_run(files / "convex" / "run.trec")
-    assert {len(ranking.ids) for ranking in both.values()} == {7}
-    assert evaluate(files, "--runs", "{d}/bad.trec,{d}/ranks", "--qrels", "{d}/test.tsv") == 0
-    assert "ranks − bad" in capsys.readouterr().out
     assert cli.main(["fuse", "--runs", f"{files}/good.trec", "--out", str(files / "x")]) == 2
     assert "give two or more" in capsys.readouterr().err
 

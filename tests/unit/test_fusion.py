@@ -64,13 +64,13 @@ def test_convex_by_hand():
 
 
 def test_weights_that_are_refused():
-    for weights in ((0, 0), (-1, 2)):
-        with pytest.raises(UserError, match="0 or more for each run"):
-            fusion.convex([DENSE, BM25], weights=weights)
-    with pytest.raises(UserError, match="1 lowest scores for 2 runs"):
-        fusion.convex([DENSE, BM25], lowest=[-1])
-    with pytest.raises(UserError, match="1 weights for 2 runs"):
-        fusion.convex([DENSE, BM25], weights=[1])
+    for given, said in (
+        ({"weights": (-1, 2)}, "0 or more for each run"),
+        ({"lowest": [-1]}, "1 lowest scores for 2 runs"),
+        ({"weights": [1]}, "1 weights for 2 runs"),
+    ):
+        with pytest.raises(UserError, match=said):
+            fusion.convex([DENSE, BM25], **given)
 
 
 def test_reciprocal_ranks_by_hand():
@@ -155,10 +155,6 @@ def test_merged_runs_are_the_run_of_one_index(tmp_path: Path) -> None:
 
 def test_a_passage_of_two_runs_has_its_best_score_and_no_query_is_lost() -> None:
     first = {"q": runs.ranked(["a", "b"], [2.0, -1.0]), "alone": runs.ranked(["c"], [0.5])}
-    second = {"q": runs.ranked(["b", "d"], [-0.5, -3.0])}
-    merged = Merged([first, second], None)
-    assert list(merged) == ["q", "alone"] and len(merged) == 2
-    assert merged["q"].ids == ("a", "b", "d")
-    assert merged["q"].scores.tolist() == [2.0, -0.5, -3.0]
-    assert merged["alone"].ids == ("c",) and "other" not in merged
-    assert Merged([first, second], 1)["q"].ids == ("a",)
+    merged = Merged([first, {"q": runs.ranked(["b", "d"], [-0.5, -3.0])}], None)
+    assert list(merged) == ["q", "alone"] and merged["alone"].ids == ("c",)
+    assert dict(zip(*merged["q"], strict=True)) == {"a": 2.0, "b": -0.5, "d": -3.0}

@@ -1,4 +1,4 @@
-"""AugQ's and PAQ's published files, in tiny copies of their exact layouts, and The Pile's parts."""
+"""AugQ's and PAQ's published files, in tiny copies of their exact layouts."""
 
 from __future__ import annotations
 
@@ -96,10 +96,8 @@ def test_paq(tmp_path: Path) -> None:
 
 
 def test_one_part_of_the_pile(tmp_path: Path) -> None:
-    records = [
-        {"text": "Kept.", "meta": {"pile_set_name": "Pile-CC"}},
-        {"text": "Another part.", "meta": {"pile_set_name": "Github"}},
-    ]
+    parts = {"Kept.": "Pile-CC", "Another part.": "Github"}
+    records = [{"text": text, "meta": {"pile_set_name": part}} for text, part in parts.items()]
     path = lines(tmp_path / "00.jsonl", records)
     made = prepared(tmp_path, path, format="jsonl", options="source=Pile-CC")
     assert [p["text"] for p in Records(made)] == ["Kept."]
