@@ -240,13 +240,11 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     flags.add_common(parser)
     options = parser.parse_all(arguments)
     given = config.Config(
-        config.Settings(
-            files=options.gin_file,
-            search_paths=options.gin_search_paths,
-            modules=options.gin_modules,
-            bindings=bindings,
-            flags=flags.bindings_of(flags.field_flags(options, cls), cls),
-        )
+        files=options.gin_file,
+        bindings=bindings,
+        flags=flags.bindings_of(flags.field_flags(options, cls), cls),
+        search_paths=options.gin_search_paths,
+        modules=options.gin_modules,
     )
     stage = given.build(cls)
     _refuse(given.unused())
@@ -498,7 +496,7 @@ def _config(
         "values": {} if options.seed is None else {"seed": options.seed},
         **settings,
     }
-    return config.Config(config.Settings(bindings=bindings, **given))
+    return config.Config(bindings=bindings, **given)
 
 
 def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, list[Any]]:

@@ -1,6 +1,6 @@
 """Gin: files, bindings and flags build the stages and call the recipes; nothing else reads gin.
 
-Gin's own parser reads the text; what is bound is kept in layers and applied here, so that a file
+Gin's own parser reads the text; its bindings are kept in layers and applied here, so that a file
 can make nothing but settings: dataclasses of this package, functions marked with `fields.for_gin`,
 recipes, and what the packages of `--gin_modules` hold.
 
@@ -20,7 +20,7 @@ import os
 import re
 import tokenize
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +37,9 @@ _ROOMS = (
     *("stages", "objectives", "models", "training", "inference", "queries", "retrieval"),
     *("evaluation", "pipeline", "data", "text", "models.decoding", "bench"),
 )
-_FLAG, _REQUIRED = "--gin.", "gin.REQUIRED"
-# What begins as a value of gin's; all else that Python cannot read is a bare text.
-_OF_GIN = ("@", "%", "[", "{", "(", "'", '"')
+_FLAG = "--gin."
 # A class that is named, and not made: the brackets are missing.
 _UNMADE = re.compile(r"@[\w./]+")
-_LONGEST_FILE = 1 << 20  # characters of a gin file, which takes gin's parser minutes
-_NO_VALUE = "macro %{0} has no value; pass --gin.{0}=VALUE or write it in a file"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The configuration of a command line: files, values, `--gin.…` bindings and flags.
-
-    Overlays are files that are read after the others, and whose settings must be used.
-    """
-
-    recipe: str = ""  # a gin file that names one, or a recipe of ours by its name
-    files: Sequence[str] = ()
-    search_paths: Sequence[str] = ()
-    bindings: Sequence[str] = ()
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    modules: Sequence[str] = ()  # packages beside ours that the files may name
-    overlays: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +60,7 @@ class _Reference:
     target: Any = None
 
     def __repr__(self) -> str:
-        scope = f"{self.scope}/" if self.scope else ""
-        return f"@{scope}{self.selector}{'()' if self.called else ''}"
+        return f"@{_scoped(self.scope, self.selector)}{'()' if self.called else ''}"
 
 
 class _Delegate(config_parser.ParserDelegate):
@@ -107,8 +85,8 @@ class _Binding:
     label: str = ""  # the overlay or flag that set it; "": another file, which need not be used
 
     def __str__(self) -> str:
-        scope = f"{self.scope}/" if self.scope else ""
-        return f"{scope}{_spelling(self.target)}.{self.name}" if self.target else self.name
+        owner = f"{_spelling(self.target)}." if self.target else ""
+        return _scoped(self.scope, f"{owner}{self.name}")
 
 
 class _Layer(dict[tuple[Any, str], list[_Binding]]):
@@ -121,61 +99,85 @@ class _Layer(dict[tuple[Any, str], list[_Binding]]):
 class Config:
     """What a command line sets; it builds stages and recipes, and notes what these use."""
 
-    def __init__(self, settings: Settings = Settings()):  # noqa: B008
-        allowed = [*settings.modules, *os.environ.get(VARIABLE, "").split(",")]
+    def __init__(
+        self,
+        recipe: str = "",  # a gin file that names one, or a recipe of ours by its name
+        *,
+        files: Sequence[str] = (),
+        overlays: Sequence[str] = (),  # read after the files; their settings must be used
+        values: Mapping[str, Any] = {},  # noqa: B006  # of parameters, macros and settings by name
+        bindings: Sequence[str] = (),  # `--gin.…`
+        flags: Mapping[str, Any] = {},  # noqa: B006
+        search_paths: Sequence[str] = (),
+        modules: Sequence[str] = (),  # packages beside ours that the files may name
+    ):
+        allowed = [*modules, *os.environ.get(VARIABLE, "").split(",")]
         self._allowed = tuple(p.strip() for text in allowed for p in text.split(",") if p.strip())
         folder = extras.gin_folder()
-        self._paths = [*map(Path, settings.search_paths), folder.parent, folder]
+        self._paths = [*map(Path, search_paths), folder.parent, folder]
         self._files: dict[str, _Layer] = {}
         self._used: set[_Binding] = set()
         self._made: dict[Any, set[str]] = {}  # class or function -> scopes in which it was made
         self._asked: set[str] = set()  # macros
         self._shipped: set[str] = set()
         self._given = _Layer()
-        named = settings.recipe
-        if named in recipes.functions() and not self._find(named):
-            reference = _Reference("", named, True, recipes.function(named))
+        if recipe in recipes.functions() and not self._find(recipe):
+            reference = _Reference("", recipe, True, recipes.function(recipe))
             self._given.add(_Binding("", None, "recipe", reference))
-        for file in [*([named] if named and not self._given else []), *settings.files]:
+        elif recipe:
+            self._read(recipe, self._given)
+        for file in files:
             self._read(file, self._given)
-        for file in settings.overlays:
+        for file in overlays:
             if self._read(file, self._given, file):
                 self._shipped.add(file)
-        for name, value in settings.values.items():
+        for name, value in values.items():
             self._given.add(self._key(name, value))
-        for binding in settings.bindings:
+        for binding in bindings:
             if "=" not in binding:
                 raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
             label = f"{_FLAG}{binding.partition('=')[0].strip()}"
             self._parse(quoted(binding), self._given, label)
-        for name, value in settings.flags.items():
+        for name, value in flags.items():
             self._given.add(self._key(name, value))
 
     # Reading.
 
     def _read(self, file: str, into: _Layer, label: str = "", above: Sequence[Path] = ()) -> bool:
         """Reads a file and those that it includes; returns whether it ships with the package."""
-        path = self._resolve(file)
+        path = self._find(file)
+        if path is None:
+            known = [p.name for path in self._paths for p in path.glob("**/*.gin")]
+            raise UserError(
+                f"gin file {file} does not exist; {nearest(Path(file).name, known)} (or add its "
+                "folder with --gin_search_paths)"
+            )
         if path in above:
             raise UserError(f"the gin file {file} includes itself; leave one of the includes out")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read ({error}); expected gin in UTF-8") from error
-        if len(text) > _LONGEST_FILE:
-            raise UserError(f"{path} has over {_LONGEST_FILE:,} characters; cut it in files")
         self._parse(text, into, label, (*above, path))
         return extras.ships(str(path))
 
     def _parse(self, text: str, into: _Layer, label: str, files: Sequence[Path] = ()) -> None:
         """Adds the bindings of a text; `files` are the one that it is from and those above it."""
         imports: dict[str, str] = {}
-        place, source = "", f" ({files[-1]}" if files else ""
+
+        def at(line: object) -> str:
+            return f" ({files[-1]}:{line})" if files else f" ({label})"
+
+        place = ""
         try:
             for statement in config_parser.ConfigParser(text, _Delegate()):
-                place = f"{source}:{statement.location.line_num})" if files else f" ({label})"
+                place = at(statement.location.line_num)
                 if isinstance(statement, config_parser.ImportStatement):
-                    self._add_import(statement, imports)
+                    module = statement.module
+                    if not module.startswith("__gin__."):
+                        self._module(module)
+                        name = module.rsplit(".", 1)[-1] if statement.is_from else module
+                        imports[statement.alias or name] = module
                 elif isinstance(statement, config_parser.IncludeStatement):
                     own = extras.ships(str(files[-1])) if files else False
                     self._read(statement.filename, into, label if own else "", files)
@@ -185,17 +187,15 @@ class Config:
                     if target and name not in _parameters(target):
                         near = nearest(name, _parameters(target))
                         raise UserError(f"{selector} has no parameter {name!r}; {near}")
-                    value = _mapped(value, lambda part: self._resolved(part, imports))
-                    into.add(
-                        _Binding(scope if name else "", target, name or selector, value, label)
-                    )
+                    value = _mapped(value, functools.partial(self._named_part, imports))
+                    scope, name = (scope, name) if name else ("", selector)
+                    into.add(_Binding(scope, target, name, value, label))
         except UserError as error:
             raise UserError(str(error) if "(" in str(error) else f"{error}{place}") from error
         except (SyntaxError, ValueError, tokenize.TokenError, RecursionError) as error:
-            at = error.args[1] if len(error.args) > 1 else (None, "?")
-            line = getattr(at, "line_num", None) or at[0]
-            where = f"{source}:{line})" if files else f" ({label})"
-            raise UserError(f"not valid gin: {error.args[0]}{where}") from error
+            found = error.args[1] if len(error.args) > 1 else ("?",)
+            line = getattr(found, "line_num", None) or found[0]
+            raise UserError(f"not valid gin: {error.args[0]}{at(line)}") from error
 
     def _find(self, file: str) -> Path | None:
         """The file itself, or the one of this name on a search path."""
@@ -204,23 +204,7 @@ class Config:
             places.append(extras.gin_folder() / "recipes" / f"{file}.gin")
         return next((place for place in places if place.is_file()), None)
 
-    def _resolve(self, file: str) -> Path:
-        if found := self._find(file):
-            return found
-        known = [p for path in self._paths for p in path.glob("**/*.gin") if ".venv" not in p.parts]
-        near = nearest(Path(file).name, [path.name for path in known])
-        raise UserError(
-            f"gin file {file} does not exist; {near} (or add its folder with --gin_search_paths)"
-        )
-
     # What text may name.
-
-    def _add_import(self, statement: Any, imports: dict[str, str]) -> None:
-        module = statement.module
-        if not module.startswith("__gin__."):
-            self._module(module)
-            name = module.rsplit(".", 1)[-1] if statement.is_from else module
-            imports[statement.alias or name] = module
 
     def _module(self, name: str) -> Any:
         """Imports a module that gin may name; refuses another one before it is imported."""
@@ -241,39 +225,40 @@ class Config:
             raise UserError(f"{name!r} is not a recipe; {near}; for a class write MODULE.{name}")
         if module in ("", "qac"):
             return recipes.function(name)
-        names = (
-            [imports[module]] if module in imports else [f"qac_jax.{r}.{module}" for r in _ROOMS]
-        )
-        if _within(module, ("qac_jax", *self._allowed)):
-            names.insert(0, module)
+        names = [imports[module]] if module in imports else []
+        names += [module] if _within(module, ("qac_jax", *self._allowed)) else []
+        names += [] if module in imports else [f"qac_jax.{room}.{module}" for room in _ROOMS]
         found = [self._module(each) for each in names if module in imports or _exists(each)]
         for target in (vars(each)[name] for each in found if name in vars(each)):
-            if self._permitted(target):
-                return target
-            home = str(getattr(target, "__module__", None) or type(target).__module__)
-            why = f"it is a {type(target).__name__}, and gin may name classes of settings only"
-            other = _advice(home.split(".")[0])
-            raise UserError(f"{selector!r} is refused: {why if _within(home, OURS) else other}")
+            self._refuse(selector, target)
+            return target
         near = nearest(name, [n for each in found for n in vars(each) if not n.startswith("_")])
         raise UserError(f"unknown name {selector!r}; {near if found else 'check its spelling'}")
 
-    def _permitted(self, target: Any) -> bool:
+    def _refuse(self, selector: str, target: Any) -> None:
+        """Raises for what is neither settings of ours nor of a package that the user allows."""
         home = str(getattr(target, "__module__", None) or type(target).__module__)
-        if not _within(home, OURS):
-            return _within(home, self._allowed) and callable(target)
+        if not _within(home, ("qac_jax",)):
+            if not _within(home, self._allowed) or not callable(target):
+                raise UserError(f"{selector!r} is refused: {_advice(home.split('.')[0])}")
+            return
         settings = isinstance(target, type) and dataclasses.is_dataclass(target)
-        return settings or getattr(target, "__for_gin__", False) is True
+        if not settings and getattr(target, "__for_gin__", False) is not True:
+            raise UserError(
+                f"{selector!r} is refused: it is a {type(target).__name__}, and gin may name "
+                "classes of settings only"
+            )
 
-    def _resolved(self, part: Any, imports: Mapping[str, str]) -> Any:
+    def _named_part(self, imports: Mapping[str, str], part: Any) -> Any:
         if isinstance(part, _Reference):
             return dataclasses.replace(part, target=self._target(part.selector, imports))
         return part
 
-    def _key(self, key: str, value: Any, imports: Mapping[str, str] = {}) -> _Binding:  # noqa: B006
+    def _key(self, key: str, value: Any) -> _Binding:
         """The binding of a name such as QUERIES or encoder/train.Schedule.steps."""
         scope, _, rest = key.rpartition("/")
         selector, _, name = rest.rpartition(".")
-        target = self._target(selector, imports) if selector else None
+        target = self._target(selector, {}) if selector else None
         return _Binding(scope, target, name if selector else name.upper(), value)
 
     # Making.
@@ -299,16 +284,17 @@ class Config:
         for name, parameter in parameters.items():
             macros.add(_Binding("", None, name.upper(), parameter.default))
         for name, parameter in parameters.items():
-            macro, label = name.upper(), f"{function.__name__}.{name}"
-            self._asked.add(macro)
-            bound = [*self._given.get((function, name), ()), *self._given.get((None, macro), ())]
+            self._asked.add(name.upper())
+            keys = ((function, name), (None, name.upper()))
+            bound = [binding for key in keys for binding in self._given.get(key, ())]
             self._used.update(bound)
-            values[name] = parameter.default
-            if bound:
-                values[name] = self._value(bound[0].value, [""], [macros, self._given])
-            if values[name] is parameter.empty:
+            layers = [macros, self._given]
+            value = self._value(bound[0].value, [""], layers) if bound else parameter.default
+            label = f"{function.__name__}.{name}"
+            if value is parameter.empty:
                 raise UserError(f"{label} is not set; pass --{name} VALUE or bind it in gin")
-            fields.check_value(values[name], hints.get(name, Any), label)
+            fields.check_value(value, hints.get(name, Any), label)
+            values[name] = value
         for name, value in values.items():
             macros.add(_Binding("", None, name.upper(), value))
         # A parameter is the recipe's alone: it is no macro of the files that stages are made with.
@@ -318,10 +304,8 @@ class Config:
             scopes = ["", function.__name__, name, f"{function.__name__}/{name}"]
             of_recipe, leaves = _Layer(), fields.flat(cls)
             for key, value in given.items():
-                if key in leaves:
-                    of_recipe.add(_Binding("", leaves[key].owner, key, value))
-                else:
-                    of_recipe.add(self._key(key, value))
+                own = _Binding("", leaves[key].owner, key, value) if key in leaves else None
+                of_recipe.add(own or self._key(key, value))
             layers = [macros, *map(self._layer, files), of_recipe, rest]
             return self._make(cls, scopes, layers)
 
@@ -330,11 +314,10 @@ class Config:
             function(run, **values)
             return run.recipe()
         grid = function(**values)
-        changes = {}
-        kind: Any = type(grid)
-        for name in _parameters(kind):
-            if found := self._bound(kind, name, [""], [self._given]):
-                changes[name] = self._value(found.value, [""], [self._given])
+        bound_in = {
+            n: self._bound(type(grid), n, [""], [self._given]) for n in _parameters(type(grid))
+        }
+        changes = {n: self._value(b.value, [""], [self._given]) for n, b in bound_in.items() if b}
         return dataclasses.replace(grid, **changes)
 
     def named(self) -> Callable[..., Any]:
@@ -400,13 +383,15 @@ class Config:
             raise UserError(f"{shown(value)} is nested too deeply, or refers to itself") from error
 
     def _macro(self, name: str, layers: list[_Layer]) -> Any:
-        if name == _REQUIRED:
+        if name == "gin.REQUIRED":
             return fields.REQUIRED
         self._asked.add(name)
         found = [b for layer in reversed(layers) for b in layer.get((None, name), ())]
         self._used.update(found)
-        if not found or repr(found[0].value) == f"%{_REQUIRED}":
-            raise UserError(_NO_VALUE.format(name))
+        if not found or repr(found[0].value) == "%gin.REQUIRED":
+            raise UserError(
+                f"macro %{name} has no value; pass --gin.{name}=VALUE or write it in a file"
+            )
         return found[0].value
 
     # After making.
@@ -418,25 +403,22 @@ class Config:
         every setting must.
         """
         reasons, labelled = {}, dict[str, list[_Binding]]()
-        for bound in self._given.values():
-            for binding in bound:
-                labelled.setdefault(binding.label, []).append(binding)
+        for binding in (binding for bound in self._given.values() for binding in bound):
+            labelled.setdefault(binding.label, []).append(binding)
         for label, bound in labelled.items():
             lacks = [binding for binding in bound if binding not in self._used]
             if label and lacks and (len(lacks) == len(bound) or label not in self._shipped):
                 one = "" if label.startswith(_FLAG) else f": {lacks[0]}"
-                reasons[label] = f"{label}{one} changes nothing: {self._why(lacks[0])}"
+                near = nearest(str(lacks[0]), self._settable())
+                reasons[label] = f"{label}{one} changes nothing: nothing uses {lacks[0]}; {near}"
         return reasons
 
-    def _why(self, binding: _Binding) -> str:
-        if binding.target is None:
-            near = nearest(binding.name, self._asked)
-            return f"nothing uses the macro {binding.name}; {near}"
-        name = _spelling(binding.target)
-        if binding.target not in self._made:
-            return f"nothing makes a {name}; {nearest(name, map(_spelling, self._made))}"
-        near = nearest(binding.scope, filter(None, self._made[binding.target]))
-        return f"no {name} is made in the scope {binding.scope!r}; {near}"
+    def _settable(self) -> Iterator[str]:
+        """Macros that were asked for, and the parameters of what was made, in its scopes."""
+        yield from self._asked
+        for target, scopes in self._made.items():
+            for scope in scopes:
+                yield from (_scoped(scope, f"{_spelling(target)}.{n}") for n in _parameters(target))
 
     def text(self) -> str:
         """The bindings as gin text: documentation, never read back."""
@@ -450,9 +432,6 @@ class Config:
         return sorted(names)
 
 
-OURS = ("qac_jax",)
-
-
 def quoted(binding: str) -> str:
     """NAME=VALUE with quotes around a bare text, which shells take away from a user's quotes."""
     name, _, value = (part.strip() for part in binding.partition("="))
@@ -461,7 +440,7 @@ def quoted(binding: str) -> str:
             f"--gin.{name}={value} names {value[1:]} without making one; write "
             f"--gin.{name}='{value}()', with brackets and quotes"
         )
-    if not value or value.startswith(_OF_GIN):
+    if not value or value.startswith(("@", "%", "[", "{", "(", "'", '"')):  # gin's own forms
         return binding
     try:
         ast.literal_eval(value)
@@ -486,6 +465,10 @@ def _parameters(target: Any) -> dict[str, type | None]:
         parts = fields.parts(target)
         return {f.name: parts.get(f.name) for f in dataclasses.fields(target) if f.init}
     return dict.fromkeys(inspect.signature(target).parameters)
+
+
+def _scoped(scope: str, name: str) -> str:
+    return f"{scope}/{name}" if scope else name
 
 
 def _spelling(target: Any) -> str:

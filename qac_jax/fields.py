@@ -7,7 +7,6 @@ traceback; `check` turns it into one sentence before anything runs.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
@@ -98,8 +97,7 @@ class Leaf:
     hint: Any
 
 
-@functools.cache
-def flat(cls: Any) -> Mapping[str, Leaf]:
+def flat(cls: type) -> Mapping[str, Leaf]:
     """Every setting of a class and of its parts by its name, which must be unique among them."""
     leaves: dict[str, Leaf] = {}
     for owner, holder in ((cls, ""), *((p, name) for name, p in parts(cls).items())):

@@ -24,12 +24,10 @@ GRIDS = [name for name, header in recipes.headers().items() if header.grid]
 def stages(name: str, *more: str, **values: Any) -> dict[str, Any]:
     """The stages of a recipe in order; `more`: overlays (….gin) and bindings."""
     given = config.Config(
-        config.Settings(
-            recipe=name,
-            overlays=[part for part in more if part.endswith(".gin")],
-            bindings=[part for part in more if not part.endswith(".gin")],
-            values={**NEEDED.get(name, {}), **values},
-        )
+        name,
+        overlays=[part for part in more if part.endswith(".gin")],
+        bindings=[part for part in more if not part.endswith(".gin")],
+        values={**NEEDED.get(name, {}), **values},
     )
     built = recipe.ordered(given.recipe())
     assert not given.unused()
@@ -38,7 +36,7 @@ def stages(name: str, *more: str, **values: Any) -> dict[str, Any]:
 
 def grid_of(name: str) -> grid.Grid:
     """A grid, not yet its cells."""
-    found = config.Config(config.Settings(recipe=name)).recipe()
+    found = config.Config(name).recipe()
     assert isinstance(found, grid.Grid)
     return found
 
@@ -54,8 +52,7 @@ def placed(found: grid.Grid) -> list[grid.Cell]:
     def build(system: grid.System, seed: int) -> recipe.Recipe:
         values = {**NEEDED.get(found.recipe, {}), **system, "seed": seed}
         files = values.pop("gin", ())
-        settings = config.Settings(recipe=found.recipe, files=files, values=values)
-        built = config.Config(settings).recipe()
+        built = config.Config(found.recipe, files=files, values=values).recipe()
         assert isinstance(built, recipe.Recipe)
         return built
 

@@ -36,9 +36,7 @@ def gin_file(tmp_path: Path) -> Any:
 
 
 def build(*bindings: str, **settings: Any) -> Any:
-    return config.Config(config.Settings(bindings=bindings, modules=MINE, **settings)).build(
-        toy_stages.Numbers
-    )
+    return config.Config(bindings=bindings, modules=MINE, **settings).build(toy_stages.Numbers)
 
 
 def test_a_flag_beats_a_binding_which_beats_a_file(gin_file: Any) -> None:
@@ -138,7 +136,7 @@ def test_the_user_allows_packages(gin_file: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(config.VARIABLE, raising=False)
     file = gin_file("toy_stages.Numbers.count = 4\n")
     with pytest.raises(UserError, match="'toy_stages' is not imported.*--gin_modules toy_stages"):
-        config.Config(config.Settings(files=[file]))
+        config.Config(files=[file])
     assert build(files=[file]).count == 4
     file = gin_file("toy_stages.json.dumps.obj = 1\n")
     with pytest.raises(UserError, match="unknown name|not imported|--gin_modules"):
@@ -149,11 +147,8 @@ def made(gin_file: Any, text: str, *bindings: str, **settings: Any) -> Any:
     """The configuration and the stages of the toy recipe with this text."""
     head = "import test_config\nimport toy_stages\nrecipe = @test_config.toy()\n"
     file = gin_file(text, "recipe.gin", head)
-    given = config.Config(
-        config.Settings(
-            recipe=file, bindings=bindings, modules=["toy_stages", "test_config"], **settings
-        )
-    )
+    allowed = ["toy_stages", "test_config"]
+    given = config.Config(file, bindings=bindings, modules=allowed, **settings)
     return given, recipe.ordered(given.recipe())
 
 
@@ -181,9 +176,9 @@ def test_parameters_and_stages_of_a_recipe_are_bound(gin_file: Any) -> None:
 
 def test_what_is_not_used_is_refused(gin_file: Any) -> None:
     for binding, why in {
-        "WIDHT=3": "nothing uses the macro WIDHT; did you mean 'WIDTH'",
-        "frist/toy_stages.Numbers.count=3": "no toy_stages.Numbers is made in the scope 'frist'",
-        "toy_stages.Summed.seed=3": "nothing makes a toy_stages.Summed",
+        "WIDHT=3": "nothing uses WIDHT; did you mean 'WIDTH'",
+        "frist/toy_stages.Numbers.count=3": "did you mean 'first/toy_stages.Numbers.count'",
+        "toy_stages.Summed.seed=3": "nothing uses toy_stages.Summed.seed",
     }.items():
         given, _ = made(gin_file, "WIDTH = 9\n", binding)
         (said,) = given.unused().values()

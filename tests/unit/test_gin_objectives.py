@@ -85,7 +85,7 @@ def size(model: str) -> int:
 
 
 def built(*files: str) -> Train:
-    train = config.Config(config.Settings(files=files)).build(Train, check=False)
+    train = config.Config(files=files).build(Train, check=False)
     assert isinstance(train, Train)
     return train
 
